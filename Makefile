@@ -1,0 +1,49 @@
+# Every target sets up what it needs in .venv: Python 3.10 or newer and pip are enough.
+#   make demo        the main job on the sample that the repository ships
+#   make test        the quick tests         make test-slow   those that take minutes
+#   make check       lint, format and types  make fix         mend what can be mended
+# Another Python: make PYTHON=python3.12 demo. pip's own settings (index, proxy) are honoured.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
+
+.PHONY: demo test test-slow check fix clean
+
+demo: .venv/demo.stamp
+	$(BIN)/python examples/demo.py
+
+# pyproject.toml gives pytest its -q; a second one would hide the summary.
+test: .venv/full.stamp
+	$(BIN)/python -m pytest
+
+test-slow: .venv/full.stamp
+	$(BIN)/python -m pytest -m slow
+
+check: .venv/full.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+
+fix: .venv/full.stamp
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Your own runs and .venv stay: both took time to make.
+clean:
+	rm -rf build dist src/*.egg-info runs/demo .pytest_cache .ruff_cache .hypothesis
+	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch by itself first: the long download, and whatever else fails does so after it.
+.venv/demo.stamp: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \
+	{ echo 'OwnBERT needs Python 3.10 or newer; "$(PYTHON)" is not: make PYTHON=/path/to/python3' >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(PIP) torch
+	$(PIP) -e '.[plot,eval]'
+	@touch $@
+
+# pyright[nodejs] brings node as a wheel, so that type checking needs pip and nothing else.
+.venv/full.stamp: .venv/demo.stamp
+	$(PIP) -e '.[plot,eval,test,dev]' 'pyright[nodejs]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""Files to batches: corpora, tables, the token store, masking, packing and loading."""

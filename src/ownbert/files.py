@@ -1,0 +1,148 @@
+"""Text files in, files out: read with one clear error, written whole or not at all."""
+
+import contextlib
+import errno
+import gzip
+import io
+import json
+import os
+import secrets
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from ownbert.errors import InputError
+
+GZIP_MAGIC = b"\x1f\x8b"
+UTF8_BOM = b"\xef\xbb\xbf"
+UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+READ_BUFFER = 1 << 20
+WRITE_FAILURES = frozenset(
+    code
+    for name in ("ENOSPC", "EDQUOT", "EFBIG", "EACCES", "EPERM", "EROFS", "EIO", "ENAMETOOLONG")
+    if (code := getattr(errno, name, None)) is not None
+)
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside ``path`` and move it there when the block succeeds.
+
+    The parent folder is made. On any exception, an interrupt included, the temporary file is
+    removed and ``path`` stays as it was. A full disk, a quota or a missing permission raises
+    ``InputError``.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise InputError(f"cannot write {target}: it is a folder, a file name is needed")
+    make_folder(target.parent)
+    temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        _flush_to_disk(temporary)
+        os.replace(temporary, target)
+    except OSError as error:
+        # An OSError about another file (an input that the block reads) is not ours to explain.
+        ours = error.filename is None or Path(os.fsdecode(error.filename)) == temporary
+        if ours and error.errno in WRITE_FAILURES:
+            raise InputError(f"cannot write {target}: {error.strerror}") from error
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def make_folder(folder: str | os.PathLike[str]) -> Path:
+    """Make ``folder`` and its parents; ``InputError`` when a file stands in the way."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"cannot make the folder {folder}: a file has that name") from error
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+    return Path(folder)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write ``text`` as UTF-8 with ``\\n`` line ends, whole or not at all."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(text.encode("utf-8"))
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write ``value`` as indented JSON, whole or not at all."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def open_text(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
+    """Yield ``(line number from 1, line without its end)`` of a UTF-8 file, plain or gzip.
+
+    Gzip is known by its first two bytes, whatever the name. Only ``\\n`` and ``\\r\\n`` end a
+    line: other separators of Unicode (U+2028, form feed, ...) belong to the text. A byte order
+    mark is dropped. One line at a time is in memory.
+
+    Raises ``InputError`` at the call for a file that is missing, a folder or not readable, and
+    while reading for bytes that are not UTF-8 and for gzip data that is damaged.
+    """
+    source = Path(path)
+    refuse_unreadable(source)
+    return _lines(source)
+
+
+def refuse_unreadable(path: Path) -> None:
+    """``InputError`` unless ``path`` is a file (or a pipe) that can be opened."""
+    try:
+        with path.open("rb") if not path.is_fifo() else contextlib.nullcontext():
+            pass
+    except FileNotFoundError as error:
+        raise InputError(f"no such file: {path}") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder, a file is needed") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    number = 0
+    try:
+        with open(path, "rb") as raw, _unpacked(raw) as stream:
+            for number, line in enumerate(stream, start=1):
+                if number == 1:
+                    line = line.removeprefix(UTF8_BOM)
+                line = line.removesuffix(b"\n").removesuffix(b"\r")
+                try:
+                    yield number, line.decode("utf-8")
+                except UnicodeDecodeError as error:
+                    raise InputError(_not_utf8(path, number, line, error)) from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        where = f"after line {number}" if number else "at its start"
+        raise InputError(f"{path}: the gzip data is damaged or cut short {where}") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _unpacked(raw: io.BufferedReader) -> Iterator[BinaryIO]:
+    if raw.peek(2)[:2] != GZIP_MAGIC:
+        yield raw
+        return
+    # GzipFile hands out lines slowly by itself; a buffer around it reads a megabyte at a time.
+    with gzip.GzipFile(fileobj=raw) as packed, io.BufferedReader(packed, READ_BUFFER) as stream:
+        yield cast(BinaryIO, stream)
+
+
+def _not_utf8(path: Path, number: int, line: bytes, error: UnicodeDecodeError) -> str:
+    if number == 1 and line.startswith(UTF16_BOMS):
+        return f"{path} is UTF-16: save it as UTF-8"
+    byte = line[error.start]
+    return f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8"
+
+
+def _flush_to_disk(path: Path) -> None:
+    # Some file systems report a full disk only here.
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Batch -> hidden -> logits: attention, blocks, encoder, heads, model."""

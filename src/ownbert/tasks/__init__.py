@@ -1,0 +1,1 @@
+"""A task = reader of its files + head + objective + metrics + predict."""

@@ -1,0 +1,1 @@
+"""Characters to ids: vocabularies, tokenizers and sentences, on the ``tokenizers`` library."""

@@ -1,0 +1,294 @@
+"""Learn a vocabulary from a corpus, with a report on how well it fits."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ownbert.data.corpus import Document, PathLike, read_documents
+from ownbert.errors import InputError
+from ownbert.files import write_json
+from ownbert.text.bert import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, wordpiece_backend
+from ownbert.text.blank import split_blanks
+from ownbert.text.files import has_tokenizer
+from ownbert.text.report import (
+    TokenCount,
+    VocabularyReport,
+    format_report,
+    most_frequent,
+    propose_sentence_ends,
+)
+from ownbert.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    import tokenizers
+
+__all__ = ["TokenCount", "VocabularyReport", "format_report", "learn_vocabulary"]
+
+Progress = Callable[[int], None]
+KINDS = ("blank", "wordpiece")
+REPORT = "vocabulary_report.json"
+
+BLANK_SIZE = 100_000
+BLANK_MIN_COUNT = 3
+WORDPIECE_SIZE = 30_000
+WORDPIECE_MIN_COUNT = 2
+# A small corpus cannot teach many pieces: one for so many characters of text.
+CHARACTERS_PER_ENTRY = 500
+SMALL_SIZE = 2_000
+# Single characters may take this share of the entries; the rest is for longer pieces.
+ALPHABET_SHARE = 0.6
+PROGRESS_EVERY = 200
+ENCODE_DOCUMENTS = 256
+
+
+def learn_vocabulary(
+    paths: PathLike | Sequence[PathLike],
+    output: PathLike,
+    *,
+    kind: str = "wordpiece",
+    vocab_size: int | None = None,
+    min_count: int | None = None,
+    text_column: str | None = None,
+    layout: str = "auto",
+    lowercase: bool = True,
+    progress: Progress | None = None,
+) -> VocabularyReport:
+    """Learn a vocabulary and write vocab.txt, tokenizer.json, tokenizer_config.json and a report.
+
+    ``blank``, for text that is already tokens, keeps those seen ``min_count`` (3) times or more,
+    the most frequent first, at most ``vocab_size`` (100,000, special tokens included); those of
+    over 100 characters are left out, and letters stay as they are whatever ``lowercase`` says.
+    ``wordpiece``, for plain text, learns pieces seen ``min_count`` (2) times or more, at most
+    ``vocab_size`` (30,000; for a small corpus its characters and one piece for 500 of text).
+    The result depends on the text alone. ``progress`` is called with the number of documents
+    read so far, from one again on each pass over the corpus (wordpiece makes three).
+
+    Raises ``InputError`` for a corpus that gives no entries, and when ``output`` holds a trained
+    model with another vocabulary; nothing is written then.
+    """
+    if kind not in KINDS:
+        raise InputError(f"kind {kind!r} is not one of: {', '.join(KINDS)}")
+    if vocab_size is not None and vocab_size <= len(SPECIAL_TOKENS):
+        raise InputError(f"vocab_size {vocab_size}: more than the 5 special tokens are needed")
+    if min_count is not None and min_count < 1:
+        raise InputError(f"min_count {min_count}: 1 or more is needed")
+    if Path(output).exists() and not Path(output).is_dir():
+        raise InputError(f"{output} is a file, a folder is needed")
+
+    def documents() -> Iterator[Document]:
+        found = read_documents(paths, text_column=text_column, layout=layout)
+        return _counted(found, progress)
+
+    if kind == "blank":
+        tokenizer, report = _learn_blank(documents(), vocab_size=vocab_size, min_count=min_count)
+    else:
+        tokenizer, report = _learn_wordpiece(
+            documents, vocab_size=vocab_size, min_count=min_count, lowercase=lowercase
+        )
+    _keep_model(Path(output), tokenizer)
+    tokenizer.save(output)
+    write_json(Path(output, REPORT), report.to_dict())
+    return report
+
+
+def _counted(documents: Iterable[Document], progress: Progress | None) -> Iterator[Document]:
+    number = 0
+    for number, document in enumerate(documents, start=1):
+        if progress is not None and number % PROGRESS_EVERY == 0:
+            progress(number)
+        yield document
+    if progress is not None:
+        progress(number)
+
+
+def _keep_model(folder: Path, tokenizer: Tokenizer) -> None:
+    """Refuse to give a trained model another vocabulary; keep the length of the same one."""
+    if not has_tokenizer(folder):
+        return
+    trained = any(folder.glob("*.safetensors")) or any(folder.glob("pytorch_model*.bin"))
+    try:
+        present = Tokenizer.load(folder)
+    except InputError:
+        present = None
+    if present is not None and present.fingerprint() == tokenizer.fingerprint():
+        tokenizer.max_length = present.max_length
+    elif trained:
+        raise InputError(
+            f"{folder} holds a model trained with another vocabulary: choose another output folder"
+        )
+
+
+def _learn_blank(
+    documents: Iterable[Document], *, vocab_size: int | None, min_count: int | None
+) -> tuple[Tokenizer, VocabularyReport]:
+    size = BLANK_SIZE if vocab_size is None else vocab_size
+    least = BLANK_MIN_COUNT if min_count is None else min_count
+    counts: Counter[str] = Counter()
+    ends: Counter[str] = Counter()
+    number = 0
+    for document in documents:
+        number += 1
+        last = None
+        for piece in document.pieces:
+            if tokens := split_blanks(piece):
+                counts.update(tokens)
+                last = tokens[-1]
+        if last is not None:
+            ends[last] += 1
+    usable = (item for item in counts.items() if item[1] >= least and _can_be_entry(item[0]))
+    kept = sorted(usable, key=lambda item: (-item[1], item[0]))[: size - len(SPECIAL_TOKENS)]
+    if not kept:
+        raise InputError(
+            f"no token stands {least} times or more in the corpus: lower --min-count or give "
+            "more text"
+        )
+    running = counts.total()
+    known = sum(count for _, count in kept) + sum(counts[token] for token in SPECIAL_TOKENS)
+    top = most_frequent(counts, ends, documents=number)
+    tokenizer = Tokenizer.blank([*SPECIAL_TOKENS, *(token for token, _ in kept)])
+    return tokenizer, VocabularyReport(
+        kind="blank",
+        documents=number,
+        running_tokens=running,
+        distinct_tokens=len(counts),
+        vocabulary_size=tokenizer.vocab_size,
+        min_count=least,
+        coverage=known / running,
+        out_of_vocabulary_rate=1 - known / running,
+        pieces_per_word=None,
+        top=top,
+        sentence_ends=propose_sentence_ends(top, documents=number),
+    )
+
+
+def _can_be_entry(token: str) -> bool:
+    # A special token is found anywhere in a text, so a token around one is never met whole.
+    return len(token) <= LONGEST_WORD and not any(special in token for special in SPECIAL_TOKENS)
+
+
+def _learn_wordpiece(
+    documents: Callable[[], Iterator[Document]],
+    *,
+    vocab_size: int | None,
+    min_count: int | None,
+    lowercase: bool,
+) -> tuple[Tokenizer, VocabularyReport]:
+    least = WORDPIECE_MIN_COUNT if min_count is None else min_count
+    characters: Counter[str] = Counter()
+    for document in documents():
+        for piece in document.pieces:
+            characters.update(piece)
+    backend = wordpiece_backend(SPECIAL_TOKENS, do_lower_case=lowercase)
+    room = int(ALPHABET_SHARE * (vocab_size or WORDPIECE_SIZE))
+    alphabet, continued = _alphabet(characters, backend, room=room, min_count=least)
+    size = vocab_size
+    if size is None:
+        pieces_to_learn = characters.total() // CHARACTERS_PER_ENTRY
+        size = max(SMALL_SIZE, len(alphabet) + len(continued) + pieces_to_learn)
+        size = min(WORDPIECE_SIZE, size)
+    if not alphabet:
+        raise InputError(f"no character stands {least} times or more in the corpus: give more text")
+    pieces = (piece for document in documents() for piece in document.pieces)
+    vocabulary = _train(backend, pieces, alphabet, continued, size=size, min_count=least)
+    tokenizer = Tokenizer.wordpiece(vocabulary, do_lower_case=lowercase)
+    return tokenizer, _wordpiece_report(tokenizer, documents(), min_count=least)
+
+
+def _alphabet(
+    characters: Counter[str], backend: "tokenizers.Tokenizer", *, room: int, min_count: int
+) -> tuple[list[str], list[str]]:
+    """The characters to start from, and those of them that also continue a word.
+
+    The most frequent ones, ties in the order of the characters, in at most ``room`` entries of
+    the vocabulary. Punctuation and Chinese characters are words by themselves and need one
+    entry; a letter needs two, ``x`` and ``##x``.
+    """
+    counts: Counter[str] = Counter()
+    for character, count in characters.items():
+        for normal in "".join(backend.normalizer.normalize_str(character).split()):
+            counts[normal] += count
+    alphabet, continued = [], []
+    for character in sorted(counts, key=lambda character: (-counts[character], character)):
+        inside = "a" + backend.normalizer.normalize_str(character)
+        continues = len(backend.pre_tokenizer.pre_tokenize_str(inside)) == 1
+        room -= 1 + continues
+        if room < 0 or counts[character] < min_count:
+            break
+        alphabet.append(character)
+        if continues:
+            continued.append(CONTINUATION + character)
+    return alphabet, continued
+
+
+def _train(
+    backend: "tokenizers.Tokenizer",
+    pieces: Iterator[str],
+    alphabet: list[str],
+    continued: list[str],
+    *,
+    size: int,
+    min_count: int,
+) -> list[str]:
+    """The vocabulary in the order of its ids: special tokens, characters, then longer pieces."""
+    from tokenizers import trainers
+
+    # By itself the trainer numbers characters in the order of a hash table, which changes from
+    # run to run and decides ties between merges. Naming them all in front fixes the numbers.
+    first = [*SPECIAL_TOKENS, *alphabet, *continued]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=max(size, len(first)),
+        min_frequency=min_count,
+        special_tokens=first,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=False,
+    )
+    backend.train_from_iterator(pieces, trainer)
+    ids = backend.get_vocab(with_added_tokens=True)
+    return sorted(ids, key=ids.__getitem__)
+
+
+def _wordpiece_report(
+    tokenizer: Tokenizer, documents: Iterator[Document], *, min_count: int
+) -> VocabularyReport:
+    import numpy as np
+
+    by_id = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    ends_by_id = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    number = 0
+    while batch := list(islice(documents, ENCODE_DOCUMENTS)):
+        number += len(batch)
+        encoded = iter(tokenizer.encode_batch([text for doc in batch for text in doc.pieces]))
+        for document in batch:
+            ids = list(chain.from_iterable(islice(encoded, len(document.pieces))))
+            if ids:
+                by_id += np.bincount(ids, minlength=len(by_id))
+                ends_by_id[ids[-1]] += 1
+    counts, ends = _by_token(tokenizer, by_id), _by_token(tokenizer, ends_by_id)
+    running = counts.total()
+    # Every word starts with one piece that does not continue another.
+    continuing = sum(n for token, n in counts.items() if token.startswith(CONTINUATION))
+    words = max(1, running - continuing)
+    unknown = int(by_id[tokenizer.unk_id]) / words
+    return VocabularyReport(
+        kind="wordpiece",
+        documents=number,
+        running_tokens=running,
+        distinct_tokens=len(counts),
+        vocabulary_size=tokenizer.vocab_size,
+        min_count=min_count,
+        coverage=1 - unknown,
+        out_of_vocabulary_rate=unknown,
+        pieces_per_word=running / words,
+        top=most_frequent(counts, ends, documents=number),
+        sentence_ends=[],
+    )
+
+
+def _by_token(tokenizer: Tokenizer, by_id: "np.ndarray") -> Counter[str]:
+    used = by_id.nonzero()[0].tolist()
+    return Counter(dict(zip(tokenizer.tokens(used), by_id[used].tolist(), strict=True)))

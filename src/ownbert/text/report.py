@@ -1,0 +1,135 @@
+"""What a vocabulary makes of its corpus: counts, coverage, and likely sentence ends."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+# A sentence end is among the most frequent tokens, ends at least one document in a hundred, and
+# does so five times as often as its frequency would by chance, luck of small numbers allowed for.
+TOP_TOKENS = 50
+LEAST_END_SHARE = 0.01
+LEAST_LIFT = 5.0
+LEAST_DEVIATIONS = 4.0
+LEAST_ENDS = 3
+# Where texts do end with a full stop, many of them do. Titles and cut texts end with anything.
+LEAST_COMMON_SHARE = 0.2
+SHOWN_TOKENS = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCount:
+    """One token: how often it stands in the corpus, and how often it ends a document."""
+
+    token: str
+    count: int
+    share: float
+    ends: int
+    end_share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularyReport:
+    """The figures of a vocabulary on the corpus it was learnt from.
+
+    For ``blank`` a token is what stands between blanks, before anything became [UNK]. For
+    ``wordpiece`` it is a piece; coverage and the out-of-vocabulary rate then count words.
+    ``vocabulary_size`` includes the special tokens. ``sentence_ends`` are proposals for
+    ``blank`` text, most frequent first.
+    """
+
+    kind: str
+    documents: int
+    running_tokens: int
+    distinct_tokens: int
+    vocabulary_size: int
+    min_count: int
+    coverage: float
+    out_of_vocabulary_rate: float
+    pieces_per_word: float | None
+    top: list[TokenCount]
+    sentence_ends: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return asdict(self)
+
+
+def most_frequent(counts: Counter[str], ends: Counter[str], *, documents: int) -> list[TokenCount]:
+    """The 50 most frequent tokens, ties in the order of the tokens."""
+    running = max(1, counts.total())
+    first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:TOP_TOKENS]
+    return [
+        TokenCount(
+            token=token,
+            count=count,
+            share=count / running,
+            ends=ends[token],
+            end_share=ends[token] / max(1, documents),
+        )
+        for token, count in first
+    ]
+
+
+def propose_sentence_ends(top: Sequence[TokenCount], *, documents: int) -> list[str]:
+    """The frequent tokens that end documents far more often than chance; often none.
+
+    Chance would let a token end ``documents * share`` documents. See the constants above for
+    the rule.
+    """
+    found = [row for row in top if _ends_often(row, documents)]
+    if sum(row.end_share for row in found) < LEAST_COMMON_SHARE:
+        return []
+    return [row.token for row in found]
+
+
+def _ends_often(row: TokenCount, documents: int) -> bool:
+    chance = documents * row.share
+    surplus = LEAST_DEVIATIONS * math.sqrt(chance) + LEAST_ENDS
+    return (
+        row.end_share >= LEAST_END_SHARE
+        and row.end_share >= LEAST_LIFT * row.share
+        and row.ends - chance >= surplus
+    )
+
+
+def format_report(report: VocabularyReport) -> str:
+    """The report for a person, on one screen."""
+    return "\n".join([*_figures(report), "", *_top_lines(report), "", *_end_lines(report)])
+
+
+def _figures(report: VocabularyReport) -> Iterable[str]:
+    blank = report.kind == "blank"
+    unit = "tokens" if blank else "pieces"
+    mean = report.running_tokens / max(1, report.documents)
+    yield f"Vocabulary: {report.vocabulary_size:,} entries ({report.kind})"
+    yield f"  documents        {report.documents:>13,}   {mean:,.1f} {unit} each on average"
+    yield f"  running {unit}   {report.running_tokens:>13,}   all {unit} of the corpus"
+    if blank:
+        kept = report.vocabulary_size - 5
+        note = f"{kept:,} kept (seen {report.min_count} times or more) and 5 special ones"
+    else:
+        note = "entries of the vocabulary that the corpus uses"
+    yield f"  distinct {unit}  {report.distinct_tokens:>13,}   {note}"
+    what = "running tokens" if blank else "words"
+    yield f"  coverage         {report.coverage:>13.2%}   {what} that the vocabulary can write"
+    yield f"  out of vocabulary{report.out_of_vocabulary_rate:>13.2%}   {what} that become [UNK]"
+    if report.pieces_per_word is not None:
+        yield f"  pieces per word  {report.pieces_per_word:>13.2f}   1 = every word is one entry"
+
+
+def _top_lines(report: VocabularyReport) -> Iterable[str]:
+    yield f"  {'count':>12} {'share':>8} {'ends texts':>11}   most frequent"
+    for row in report.top[:SHOWN_TOKENS]:
+        yield f"  {row.count:>12,} {row.share:>8.2%} {row.end_share:>11.2%}   {row.token}"
+
+
+def _end_lines(report: VocabularyReport) -> Iterable[str]:
+    if report.kind != "blank":
+        yield "Sentence ends: found by the rule for plain text (full stops, 。 and the like)."
+    elif report.sentence_ends:
+        yield f"Likely sentence ends: {' '.join(report.sentence_ends)}"
+        yield "  (frequent tokens that close texts far more often than chance; judge for yourself)"
+    else:
+        yield "Likely sentence ends: none; no frequent token closes texts more often than chance."

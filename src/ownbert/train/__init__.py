@@ -1,0 +1,1 @@
+"""The loop, its state, its settings and its log."""

@@ -1,0 +1,87 @@
+"""The folder a run writes to: whether it may, and by which recipe it goes on."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ownbert.checkpoint import CONFIG, WEIGHTS
+from ownbert.errors import InputError
+from ownbert.text.files import has_tokenizer
+from ownbert.text.tokenizer import Tokenizer
+from ownbert.train.log import CURVES, LOG
+from ownbert.train.recipe import resolve
+from ownbert.train.state import FOLDER, newest
+
+RECIPE = "recipe.yaml"
+T = TypeVar("T")
+
+# Settings that a resumed run may have otherwise; any other would make it another run.
+_FREE = ("run",)
+
+
+def resolve_run(
+    kind: type[T],
+    output: Path,
+    *,
+    config: str | Path | None,
+    overrides: Sequence[str],
+    resume: bool,
+    options: Mapping[str, Any],
+) -> T:
+    """The recipe of a run. A resumed one starts from the recipe in ``output``.
+
+    Raises ``InputError`` when it is then asked for another corpus, model or seed.
+    """
+    there = output / RECIPE
+    if not (resume and newest(output) and there.exists()):
+        return resolve(kind, config=config, overrides=overrides, options=options)
+    before = resolve(kind, config=there)
+    now = resolve(kind, config=config or there, overrides=overrides, options=options)
+    for name, old, new in _differences(asdict(before), asdict(now)):  # type: ignore[call-overload]
+        raise InputError(
+            f"cannot resume {output}: {name} was {old!r} and is now {new!r}; leave it as it was, "
+            "or start anew with --overwrite"
+        )
+    return now
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""):
+    for name, value in old.items():
+        if prefix + name in _FREE:
+            continue
+        if isinstance(value, Mapping):
+            yield from _differences(value, new[name], f"{prefix}{name}.")
+        elif value != new[name]:
+            yield prefix + name, value, new[name]
+
+
+def claim_output(
+    output: Path, *, resume: bool, overwrite: bool, vocabulary: Tokenizer | None = None
+) -> None:
+    """Make ``output`` ready to be written to.
+
+    A model or saved states there are kept unless ``resume`` or ``overwrite`` is given; a
+    tokenizer there must be ``vocabulary``. Raises ``InputError``.
+    """
+    if output.exists() and not output.is_dir():
+        raise InputError(f"{output} is a file; -o must name a folder")
+    trained = (output / WEIGHTS).exists() or newest(output) is not None
+    if trained and not (resume or overwrite):
+        raise InputError(
+            f"{output} already holds a model; go on with --resume, start anew with --overwrite, "
+            "or choose another folder"
+        )
+    if vocabulary is not None and has_tokenizer(output) and not overwrite:
+        there = Tokenizer.load(output)
+        if there.fingerprint() != vocabulary.fingerprint():
+            raise InputError(
+                f"{output} has another vocabulary than the token store; prepare the store again "
+                f"with --tokenizer {output}, or choose another folder"
+            )
+    if overwrite and not resume:
+        for name in (WEIGHTS, CONFIG, LOG, CURVES, RECIPE):
+            (output / name).unlink(missing_ok=True)
+        shutil.rmtree(output / FOLDER, ignore_errors=True)
+    output.mkdir(parents=True, exist_ok=True)

