@@ -1,8 +1,14 @@
 """Fixtures of the whole test suite."""
 
+import os
+import random
 from pathlib import Path
 
 import pytest
+
+# Models of the tests are too small to gain from a second thread, and where something else runs on
+# the machine, two threads that wait for each other take many times as long as one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +18,65 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("needs the shared data folder (../shared/data), which is not here")
     return folder.resolve()
+
+
+TOPICS = ("red", "green", "blue")
+
+
+def topic_text(rng: random.Random, topic: str, sentences: int) -> str:
+    """Words of one topic and common ones; every sentence ends with the token 9."""
+    words = []
+    for _ in range(sentences):
+        for _ in range(rng.randint(3, 8)):
+            own = rng.random() < 0.5
+            words.append(f"{topic}{rng.randint(0, 11)}" if own else f"w{rng.randint(0, 30)}")
+        words.append("9")
+    return " ".join(words)
+
+
+@pytest.fixture(scope="session")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with corpus.txt, train.csv, dev.csv and test.csv of three easy classes, a token
+    store ``tokens`` and a vocabulary ``vocab`` (made by the library itself)."""
+    from ownbert import learn_vocabulary, prepare
+
+    folder = tmp_path_factory.mktemp("topics")
+    rng = random.Random(7)
+    texts = [topic_text(rng, TOPICS[i % 3], rng.randint(1, 6)) for i in range(240)]
+    (folder / "corpus.txt").write_text("\n".join(texts) + "\n")
+    for name, rows in (("train", 60), ("dev", 30), ("test", 45)):
+        lines = ["label,text"]
+        for i in range(rows):
+            topic = TOPICS[i % 3]
+            lines.append(f"{topic},{topic_text(rng, topic, rng.randint(1, 4))}")
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    learn_vocabulary(folder / "corpus.txt", folder / "vocab", kind="blank")
+    prepare(folder / "corpus.txt", folder / "tokens", tokenizer=folder / "vocab")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def pretrained(topics: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model pretrained on ``topics`` for 60 steps; do not write into it."""
+    from ownbert import pretrain
+
+    folder = tmp_path_factory.mktemp("pretrained") / "bert"
+    pretrain(topics / "tokens", folder, max_steps=60, max_length=48, quiet=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def classifier(topics: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``pretrained`` fine-tuned on the training rows of ``topics``; do not write into it."""
+    from ownbert import finetune
+
+    folder = tmp_path_factory.mktemp("classifier") / "classifier"
+    finetune(
+        model=pretrained,
+        train=topics / "train.csv",
+        dev=topics / "dev.csv",
+        output=folder,
+        epochs=4,
+        quiet=True,
+    )
+    return folder

@@ -135,7 +135,7 @@ def read_config(folder: str | Path) -> tuple[EncoderConfig, Family, Head, tuple[
 
 
 def _with_dropout(config: EncoderConfig, dropout: float) -> EncoderConfig:
-    values = asdict(config) | {
+    values: dict[str, Any] = asdict(config) | {
         "hidden_dropout_prob": dropout,
         "attention_probs_dropout_prob": dropout,
     }

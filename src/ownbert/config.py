@@ -80,7 +80,5 @@ class EncoderConfig:
 
 
 _COUNTS = tuple(
-    f.name
-    for f in fields(EncoderConfig)
-    if f.type in (int, "int") and f.name != "pad_token_id"
+    f.name for f in fields(EncoderConfig) if f.type in (int, "int") and f.name != "pad_token_id"
 )

@@ -25,9 +25,10 @@ class Loss:
 class Objective(Protocol):
     """An objective knows its head, how many targets a batch holds, and its loss."""
 
-    head: str
-    weight: float
-
+    @property
+    def head(self) -> str: ...
+    @property
+    def weight(self) -> float: ...
     def count(self, batch: Batch) -> int: ...
     def __call__(self, logits: Tensor, batch: Batch) -> Loss: ...
 

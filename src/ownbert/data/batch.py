@@ -91,9 +91,7 @@ def _group(lengths: Sequence[int], device: torch.device) -> Grouping:
         count = max(1, int(np.searchsorted(waste, _CALL_COST, side="right")))
         members = order[first : first + count]
         inside = np.arange(longest) < lens[members][:, None]  # (count, longest)
-        grid = starts[members][:, None] + np.minimum(
-            np.arange(longest), lens[members][:, None] - 1
-        )
+        grid = starts[members][:, None] + np.minimum(np.arange(longest), lens[members][:, None] - 1)
         at = place + np.arange(count * longest).reshape(count, longest)
         places[grid[inside]] = at[inside]
         rows.append(grid.ravel())

@@ -56,7 +56,8 @@ def _count(store: Store, vocab_size: int) -> sparse.csr_array:
             continue
         rows, columns = np.concatenate(left), np.concatenate(right)
         ones = np.ones(len(rows), dtype=np.float32)
-        total = total + sparse.coo_array((ones, (rows, columns)), shape=total.shape).tocsr()
+        block = sparse.coo_array((ones, (rows, columns)), shape=(vocab_size, vocab_size))
+        total = sparse.csr_array(total + block.tocsr())
         if total.nnz > _MOST_CELLS:
             total.data[total.data < 2] = 0
             total.eliminate_zeros()
@@ -97,5 +98,5 @@ def _factorise(matrix: sparse.csr_array, rank: int, seed: int) -> np.ndarray:
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        u, s, _ = torch.svd_lowrank(tensor, q=min(rank + 8, min(matrix.shape)), niter=2)
+        u, s, _ = torch.svd_lowrank(tensor, q=min(rank + 8, len(matrix.indptr) - 1), niter=2)
     return (u * s.sqrt())[:, :rank].numpy()

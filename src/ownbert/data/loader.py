@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from ownbert.data.batch import Batch, Example, pack
+from ownbert.errors import InputError
 
 # Batches made ahead of the step that uses them.
 _AHEAD = 4
@@ -49,6 +50,8 @@ class Loader:
     def _batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
         examples: list[Example] = []
         tokens, epoch, index = 0, position.epoch, position.index
+        if not len(self.data):
+            raise InputError("there are no examples to learn from")
         while True:
             order = np.random.default_rng((self.seed, epoch)).permutation(len(self.data))
             while index < len(order):

@@ -62,16 +62,14 @@ def cut_spans(sentence_ends: np.ndarray, document_ends: np.ndarray, limit: int) 
 
 def hold_out(spans: Spans, share: float, seed: int) -> tuple[Spans, Spans]:
     """Training and held-out spans: whole documents, or single spans where documents are few."""
-    rng = np.random.default_rng((seed, 0xE7A1))
-    names = np.unique(spans.documents)
-    if len(names) >= _FEW:
-        chosen = rng.choice(names, max(1, round(share * len(names))), replace=False)
-        held = np.isin(spans.documents, chosen)
-    elif len(spans) >= _FEW:
-        chosen = rng.choice(len(spans), max(1, round(share * len(spans))), replace=False)
-        held = np.isin(np.arange(len(spans)), chosen)
-    else:
-        return spans, spans.select(np.zeros(len(spans), dtype=bool))
+    names, owners = np.unique(spans.documents), spans.documents
+    if len(names) < _FEW:
+        names = owners = np.arange(len(spans))
+    held = np.zeros(len(spans), dtype=bool)
+    if share > 0 and len(names) >= _FEW:
+        count = min(len(names) // 2, max(1, round(share * len(names))))
+        rng = np.random.default_rng((seed, 0xE7A1))
+        held = np.isin(owners, rng.choice(names, count, replace=False))
     return spans.select(~held), spans.select(held)
 
 
@@ -117,9 +115,9 @@ class PretrainingData:
 
     def _assemble(self, parts: Sequence[np.ndarray], rng: np.random.Generator) -> Example:
         """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], masked."""
-        ids, types = [[self.cls_id]], [[0]]
+        ids, types = [np.asarray([self.cls_id])], [np.asarray([0])]
         for kind, part in enumerate(parts):
-            ids += [part, [self.sep_id]]
+            ids += [part, np.asarray([self.sep_id])]
             types.append(np.full(len(part) + 1, kind))
         seen, positions, targets = self.masking(np.concatenate(ids), rng)
         return Example(seen, np.concatenate(types), positions, targets)
@@ -202,6 +200,8 @@ def pretraining_data(
     limit = max_length - (3 if pairs else 2)
     spans = cut_spans(store.sentence_ends, store.document_ends, limit)
     train, held = hold_out(spans, held_out, seed)
+    if pairs and _many(spans) and not _many(train):
+        train, held = hold_out(spans, 0, seed)
     if pairs and not _many(train):
         raise InputError(
             "next-sentence prediction needs at least two documents, the corpus has one; "

@@ -18,8 +18,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ownbert.data.corpus import Document, find_files, fingerprint, read_documents
+from ownbert.data.corpus import Document, PathLike, find_files, fingerprint, read_documents
 from ownbert.errors import InputError
+from ownbert.text.report import proposed_sentence_ends
 from ownbert.text.sentences import split_sentences
 from ownbert.text.tokenizer import Tokenizer
 
@@ -88,22 +89,28 @@ class Store:
 
 
 def prepare(
-    paths: Iterable[str | Path],
+    paths: PathLike | Sequence[PathLike],
     output: str | Path,
     *,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | str | Path,
     text_column: str | None = None,
     layout: str = "auto",
-    sentence_end: Sequence[str] = (),
+    sentence_end: Sequence[str] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Store:
     """Write the token store of a corpus, or open the one there if nothing has changed.
 
-    sentence_end: tokens that end a sentence in text that is already tokens; plain text is split
-    by rule. progress is called with the number of documents so far.
+    tokenizer: itself, or the folder it is in. sentence_end: tokens that end a sentence in text
+    that is already tokens, by default those that the vocabulary report beside the tokenizer
+    proposes; plain text is split by rule. progress is called with the number of documents so far.
     """
     output = Path(output)
     files = find_files(paths)
+    if not isinstance(tokenizer, Tokenizer):
+        if sentence_end is None:
+            sentence_end = proposed_sentence_ends(tokenizer)
+        tokenizer = Tokenizer.load(tokenizer)
+    sentence_end = sentence_end or ()
     ends = _end_ids(sentence_end, tokenizer)
     settings = {
         "tokenizer": tokenizer.fingerprint(),
@@ -157,7 +164,7 @@ def _end_ids(sentence_end: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
     ids = [tokenizer.id_of(token) for token in sentence_end]
     if None in ids:
         lost = sentence_end[ids.index(None)]
-        raise InputError(f"sentence end {lost!r} is not in the vocabulary of {tokenizer}")
+        raise InputError(f"sentence end {lost!r} is not in the vocabulary; name tokens that are")
     return np.asarray(ids, dtype=np.int64)
 
 

@@ -2,6 +2,7 @@
 
 from ownbert.families.rules import Drop, Family, Fuse, Head, Rename, Tie
 
+_TABLES = "bert.embeddings."
 _LAYER = "bert.encoder.layer.{i}."
 _BLOCK = "encoder.blocks.{i}."
 
@@ -9,10 +10,10 @@ BERT = Family(
     model_type="bert",
     prefix="bert.",
     rules=(
-        Rename("encoder.embeddings.word.weight", "bert.embeddings.word_embeddings.weight"),
-        Rename("encoder.embeddings.position.weight", "bert.embeddings.position_embeddings.weight"),
-        Rename("encoder.embeddings.token_type.weight", "bert.embeddings.token_type_embeddings.weight"),
-        Rename("encoder.embeddings.norm", "bert.embeddings.LayerNorm"),
+        Rename("encoder.embeddings.word.weight", _TABLES + "word_embeddings.weight"),
+        Rename("encoder.embeddings.position.weight", _TABLES + "position_embeddings.weight"),
+        Rename("encoder.embeddings.token_type.weight", _TABLES + "token_type_embeddings.weight"),
+        Rename("encoder.embeddings.norm", _TABLES + "LayerNorm"),
         Fuse(
             _BLOCK + "attention.qkv",
             tuple(_LAYER + f"attention.self.{name}" for name in ("query", "key", "value")),
@@ -27,10 +28,10 @@ BERT = Family(
         Rename("heads.mlm.norm", "cls.predictions.transform.LayerNorm"),
         Rename("heads.mlm.decoder.bias", "cls.predictions.bias"),
         Tie("cls.predictions.decoder.bias", "cls.predictions.bias"),
-        Tie("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+        Tie("cls.predictions.decoder.weight", _TABLES + "word_embeddings.weight"),
         Rename("heads.nsp.dense", "cls.seq_relationship"),
         Rename("heads.classification.dense", "classifier"),
-        Drop("bert.embeddings.position_ids", "0, 1, 2, ...: a buffer of old checkpoints"),
+        Drop(_TABLES + "position_ids", "0, 1, 2, ...: a buffer of old checkpoints"),
     ),
     architectures={
         "BertModel": Head(),

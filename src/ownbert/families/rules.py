@@ -90,9 +90,10 @@ class Family:
                 left.pop(rule.theirs, None)
         # A rename may already have taken what a tie points to, so ties are compared in theirs.
         for rule in self._expanded(layers):
-            if isinstance(rule, Tie) and rule.theirs in left:
-                if not _equal(left.pop(rule.theirs), theirs, self._names(rule.to)):
-                    problems.append(f"tensor {rule.theirs} differs from {rule.to}; it must be tied")
+            if not isinstance(rule, Tie) or rule.theirs not in left:
+                continue
+            if not _equal(left.pop(rule.theirs), theirs, self._names(rule.to)):
+                problems.append(f"tensor {rule.theirs} differs from {rule.to}; it must be tied")
         problems += [f"unexpected tensor {name}" for name in left]
         return ours, problems
 

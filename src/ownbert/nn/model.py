@@ -48,8 +48,9 @@ class Model(nn.Module):
 
     def tie(self) -> None:
         """Make the MLM decoder's matrix the table of word embeddings."""
-        if "mlm" in self.heads:
-            self.heads["mlm"].decoder.weight = self.encoder.embeddings.word.weight
+        for head in self.heads.values():
+            if isinstance(head, MaskedLMHead):
+                head.decoder.weight = self.encoder.embeddings.word.weight
 
     def initialize(self) -> None:
         """Weights from a normal distribution cut off at two deviations, biases zero (as BERT)."""
@@ -63,8 +64,10 @@ class Model(nn.Module):
     @property
     def labels(self) -> tuple[str, ...]:
         """Labels of the classification head; empty if there is none."""
-        head = self.heads["classification"] if "classification" in self.heads else None
-        return head.labels if isinstance(head, ClassificationHead) else ()
+        for head in self.heads.values():
+            if isinstance(head, ClassificationHead):
+                return head.labels
+        return ()
 
     @property
     def device(self) -> torch.device:

@@ -30,7 +30,8 @@ from ownbert.train.loop import Job, Watch, train
 from ownbert.train.machine import pick_device, pick_precision
 from ownbert.train.optim import make_optimizer
 from ownbert.train.output import RECIPE, claim_output, resolve_run
-from ownbert.train.recipe import FinetuneRecipe, dump
+from ownbert.train.recipe import FinetuneRecipe
+from ownbert.train.settings import dump
 from ownbert.train.state import TrainState, remove_states
 
 # Peak learning rates by hidden size, for batches of 16 and 32. Tiny and mini were measured; the
@@ -102,9 +103,7 @@ class Finetuning:
             per_class=data.labels_per_class,
             seed=recipe.seed,
         )
-        dev = read_labelled(
-            data.dev, text_column=data.text_column, label_column=data.label_column
-        )
+        dev = read_labelled(data.dev, text_column=data.text_column, label_column=data.label_column)
         known = f"the training data {data.train}"
         self.train_data = self._encode(
             [r.text for r in rows], label_numbers(rows, self.labels, source=data.train, known=known)

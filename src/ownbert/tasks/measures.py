@@ -28,7 +28,11 @@ class Scores:
     confusion: np.ndarray
 
 
-def score(truth: Sequence[int], predicted: Sequence[int], labels: Sequence[str]) -> Scores:
+def score(
+    truth: Sequence[int] | np.ndarray,
+    predicted: Sequence[int] | np.ndarray,
+    labels: Sequence[str],
+) -> Scores:
     """Scores of predictions, both given as label numbers.
 
     Macro-F1 is the mean over the labels that stand in the truth or among the predictions, and 0

@@ -33,7 +33,7 @@ class Classifier:
         self.precision = pick_precision(precision, place)
         self.model = load(folder).to(place)
         if not self.model.labels:
-            raise InputError(f"{folder} is not fine-tuned; make a classifier with: ownbert finetune")
+            raise InputError(f"{folder} is no classifier; make one with: ownbert finetune")
         self.tokenizer = load_tokenizer(folder, config=self.model.config)
         self.labels = self.model.labels
         self.max_length = self.model.config.max_position_embeddings
@@ -87,9 +87,7 @@ def predict(
 def _row(row: np.ndarray, labels: tuple[str, ...]) -> dict[str, Any]:
     return {
         "label": labels[int(row.argmax())],
-        "probabilities": {
-            label: round(float(p), 6) for label, p in zip(labels, row, strict=True)
-        },
+        "probabilities": {label: round(float(p), 6) for label, p in zip(labels, row, strict=True)},
     }
 
 

@@ -13,6 +13,7 @@ from ownbert.text.bert import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, wordpi
 from ownbert.text.blank import split_blanks
 from ownbert.text.files import has_tokenizer
 from ownbert.text.report import (
+    REPORT,
     TokenCount,
     VocabularyReport,
     format_report,
@@ -20,16 +21,15 @@ from ownbert.text.report import (
     propose_sentence_ends,
 )
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.trainer import choose_alphabet, train_wordpiece
 
 if TYPE_CHECKING:
     import numpy as np
-    import tokenizers
 
 __all__ = ["TokenCount", "VocabularyReport", "format_report", "learn_vocabulary"]
 
 Progress = Callable[[int], None]
 KINDS = ("blank", "wordpiece")
-REPORT = "vocabulary_report.json"
 
 BLANK_SIZE = 100_000
 BLANK_MIN_COUNT = 3
@@ -69,14 +69,7 @@ def learn_vocabulary(
     Raises ``InputError`` for a corpus that gives no entries, and when ``output`` holds a trained
     model with another vocabulary; nothing is written then.
     """
-    if kind not in KINDS:
-        raise InputError(f"kind {kind!r} is not one of: {', '.join(KINDS)}")
-    if vocab_size is not None and vocab_size <= len(SPECIAL_TOKENS):
-        raise InputError(f"vocab_size {vocab_size}: more than the 5 special tokens are needed")
-    if min_count is not None and min_count < 1:
-        raise InputError(f"min_count {min_count}: 1 or more is needed")
-    if Path(output).exists() and not Path(output).is_dir():
-        raise InputError(f"{output} is a file, a folder is needed")
+    _refuse_settings(output, kind=kind, vocab_size=vocab_size, min_count=min_count)
 
     def documents() -> Iterator[Document]:
         found = read_documents(paths, text_column=text_column, layout=layout)
@@ -92,6 +85,19 @@ def learn_vocabulary(
     tokenizer.save(output)
     write_json(Path(output, REPORT), report.to_dict())
     return report
+
+
+def _refuse_settings(
+    output: PathLike, *, kind: str, vocab_size: int | None, min_count: int | None
+) -> None:
+    if kind not in KINDS:
+        raise InputError(f"kind {kind!r} is not one of: {', '.join(KINDS)}")
+    if vocab_size is not None and vocab_size <= len(SPECIAL_TOKENS):
+        raise InputError(f"vocab_size {vocab_size}: more than the 5 special tokens are needed")
+    if min_count is not None and min_count < 1:
+        raise InputError(f"min_count {min_count}: 1 or more is needed")
+    if Path(output).exists() and not Path(output).is_dir():
+        raise InputError(f"{output} is a file, a folder is needed")
 
 
 def _counted(documents: Iterable[Document], progress: Progress | None) -> Iterator[Document]:
@@ -182,74 +188,20 @@ def _learn_wordpiece(
         for piece in document.pieces:
             characters.update(piece)
     backend = wordpiece_backend(SPECIAL_TOKENS, do_lower_case=lowercase)
-    room = int(ALPHABET_SHARE * (vocab_size or WORDPIECE_SIZE))
-    alphabet, continued = _alphabet(characters, backend, room=room, min_count=least)
+    largest = WORDPIECE_SIZE if vocab_size is None else vocab_size
+    room = min(int(ALPHABET_SHARE * largest), largest - len(SPECIAL_TOKENS))
+    alphabet, continued = choose_alphabet(characters, backend, room=room, min_count=least)
     size = vocab_size
     if size is None:
-        pieces_to_learn = characters.total() // CHARACTERS_PER_ENTRY
-        size = max(SMALL_SIZE, len(alphabet) + len(continued) + pieces_to_learn)
+        learnable = characters.total() // CHARACTERS_PER_ENTRY
+        size = max(SMALL_SIZE, len(alphabet) + len(continued) + learnable)
         size = min(WORDPIECE_SIZE, size)
     if not alphabet:
         raise InputError(f"no character stands {least} times or more in the corpus: give more text")
-    pieces = (piece for document in documents() for piece in document.pieces)
-    vocabulary = _train(backend, pieces, alphabet, continued, size=size, min_count=least)
+    texts = (piece for document in documents() for piece in document.pieces)
+    vocabulary = train_wordpiece(backend, texts, alphabet, continued, size=size, min_count=least)
     tokenizer = Tokenizer.wordpiece(vocabulary, do_lower_case=lowercase)
     return tokenizer, _wordpiece_report(tokenizer, documents(), min_count=least)
-
-
-def _alphabet(
-    characters: Counter[str], backend: "tokenizers.Tokenizer", *, room: int, min_count: int
-) -> tuple[list[str], list[str]]:
-    """The characters to start from, and those of them that also continue a word.
-
-    The most frequent ones, ties in the order of the characters, in at most ``room`` entries of
-    the vocabulary. Punctuation and Chinese characters are words by themselves and need one
-    entry; a letter needs two, ``x`` and ``##x``.
-    """
-    counts: Counter[str] = Counter()
-    for character, count in characters.items():
-        for normal in "".join(backend.normalizer.normalize_str(character).split()):
-            counts[normal] += count
-    alphabet, continued = [], []
-    for character in sorted(counts, key=lambda character: (-counts[character], character)):
-        inside = "a" + backend.normalizer.normalize_str(character)
-        continues = len(backend.pre_tokenizer.pre_tokenize_str(inside)) == 1
-        room -= 1 + continues
-        if room < 0 or counts[character] < min_count:
-            break
-        alphabet.append(character)
-        if continues:
-            continued.append(CONTINUATION + character)
-    return alphabet, continued
-
-
-def _train(
-    backend: "tokenizers.Tokenizer",
-    pieces: Iterator[str],
-    alphabet: list[str],
-    continued: list[str],
-    *,
-    size: int,
-    min_count: int,
-) -> list[str]:
-    """The vocabulary in the order of its ids: special tokens, characters, then longer pieces."""
-    from tokenizers import trainers
-
-    # By itself the trainer numbers characters in the order of a hash table, which changes from
-    # run to run and decides ties between merges. Naming them all in front fixes the numbers.
-    first = [*SPECIAL_TOKENS, *alphabet, *continued]
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=max(size, len(first)),
-        min_frequency=min_count,
-        special_tokens=first,
-        initial_alphabet=alphabet,
-        limit_alphabet=len(alphabet),
-        continuing_subword_prefix=CONTINUATION,
-        show_progress=False,
-    )
-    backend.train_from_iterator(pieces, trainer)
-    ids = backend.get_vocab(with_added_tokens=True)
-    return sorted(ids, key=ids.__getitem__)
 
 
 def _wordpiece_report(

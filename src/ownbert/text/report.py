@@ -1,10 +1,15 @@
 """What a vocabulary makes of its corpus: counts, coverage, and likely sentence ends."""
 
+import json
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
+
+REPORT = "vocabulary_report.json"
 
 # A sentence end is among the most frequent tokens, ends at least one document in a hundred, and
 # does so five times as often as its frequency would by chance, luck of small numbers allowed for.
@@ -129,7 +134,18 @@ def _end_lines(report: VocabularyReport) -> Iterable[str]:
     if report.kind != "blank":
         yield "Sentence ends: found by the rule for plain text (full stops, 。 and the like)."
     elif report.sentence_ends:
-        yield f"Likely sentence ends: {' '.join(report.sentence_ends)}"
+        shares = {row.token: row.end_share for row in report.top}
+        ends = (f"{token} (ends {shares[token]:.0%} of texts)" for token in report.sentence_ends)
+        yield f"Likely sentence ends: {', '.join(ends)}"
         yield "  (frequent tokens that close texts far more often than chance; judge for yourself)"
     else:
         yield "Likely sentence ends: none; no frequent token closes texts more often than chance."
+
+
+def proposed_sentence_ends(folder: str | os.PathLike[str]) -> list[str]:
+    """What the report beside a tokenizer proposes; empty where there is none."""
+    try:
+        report = json.loads(Path(folder, REPORT).read_text(encoding="utf-8"))
+        return [str(token) for token in report["sentence_ends"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []

@@ -194,7 +194,7 @@ class _Window:
 
     def row(self, job: Job) -> dict[str, float]:
         state = job.state
-        measures = {k: v for k, v in measures_of(self.sums).items()}
+        measures = measures_of(self.sums)
         weights = {o.head: o.weight for o in job.objectives}
         loss = sum(weights[head] * measures[f"{head}_loss"] for head in self.sums)
         return {
@@ -259,7 +259,7 @@ def _signals() -> Iterator[list[int]]:
 
     def stop(number: int, frame: object) -> None:
         stopped.append(number)
-        signal.signal(number, old[number])
+        signal.signal(number, old[signal.Signals(number)])
 
     try:
         for number in old:

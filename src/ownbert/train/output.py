@@ -11,7 +11,7 @@ from ownbert.errors import InputError
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.log import CURVES, LOG
-from ownbert.train.recipe import resolve
+from ownbert.train.settings import resolve
 from ownbert.train.state import FOLDER, newest
 
 RECIPE = "recipe.yaml"

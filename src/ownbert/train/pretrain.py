@@ -14,10 +14,11 @@ from ownbert.data.batch import Batch
 from ownbert.data.cooccurrence import cooccurrence_vectors
 from ownbert.data.loader import Loader, once
 from ownbert.data.masking import Masking, ordinary_tokens
-from ownbert.data.pairs import PretrainingData, pretraining_data
+from ownbert.data.pairs import pretraining_data
 from ownbert.data.store import Store
 from ownbert.errors import InputError
 from ownbert.files import write_text
+from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
 from ownbert.objectives import MaskedLM, NextSentence, Objective
 from ownbert.text.tokenizer import Tokenizer
@@ -26,7 +27,8 @@ from ownbert.train.loop import Job, autocast, measures_of, train
 from ownbert.train.machine import pick_device, pick_precision
 from ownbert.train.optim import make_optimizer
 from ownbert.train.output import RECIPE, claim_output, resolve_run
-from ownbert.train.recipe import PretrainRecipe, dump
+from ownbert.train.recipe import PretrainRecipe
+from ownbert.train.settings import dump
 from ownbert.train.state import TrainState
 
 # Peak learning rates by hidden size. Tiny and mini were measured on five-minute runs; the larger
@@ -76,7 +78,7 @@ def pretrain(
 
 
 class Pretraining:
-    """A resolved recipe with its corpus, vocabulary and examples; the model is made by ``train``."""
+    """A resolved recipe with its corpus, vocabulary and examples; ``train`` makes the model."""
 
     def __init__(self, recipe: PretrainRecipe) -> None:
         if not recipe.data.tokens:
@@ -131,8 +133,10 @@ class Pretraining:
             )
             known = vectors.abs().sum(1) > 0
             word[known] = vectors[known]
+        head = model.heads["mlm"]
+        assert isinstance(head, MaskedLMHead)
         # The decoder need not spend its first steps on learning which words are frequent.
-        model.heads["mlm"].decoder.bias.data.copy_(self.unigram)
+        head.decoder.bias.data.copy_(self.unigram)
         return model.to(self.device)
 
     def train(self, output: Path, *, resume: bool, quiet: bool) -> Model:

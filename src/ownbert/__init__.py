@@ -1,0 +1,60 @@
+"""OwnBERT: a BERT of your own, from your own text, on your own machine.
+
+    import ownbert
+
+    ownbert.learn_vocabulary(["text.txt"], "my-bert", kind="blank")
+    ownbert.prepare(["text.txt"], "tokens", tokenizer="my-bert")
+    ownbert.pretrain("tokens", "my-bert", size="tiny", max_minutes=5)
+    ownbert.finetune(model="my-bert", train="train.csv", dev="dev.csv", output="classifier")
+    ownbert.predict("classifier", "new.csv", "predictions.jsonl")
+
+Names are imported when they are first used, so that ``import ownbert`` does no work.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ownbert.checkpoint import load as load
+    from ownbert.checkpoint import load_tokenizer as load_tokenizer
+    from ownbert.checkpoint import save as save
+    from ownbert.config import EncoderConfig as EncoderConfig
+    from ownbert.data.store import prepare as prepare
+    from ownbert.errors import InputError as InputError
+    from ownbert.nn.model import Model as Model
+    from ownbert.tasks.finetune import finetune as finetune
+    from ownbert.tasks.predict import evaluate as evaluate
+    from ownbert.tasks.predict import predict as predict
+    from ownbert.text.learn import learn_vocabulary as learn_vocabulary
+    from ownbert.text.tokenizer import Tokenizer as Tokenizer
+    from ownbert.train.pretrain import pretrain as pretrain
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "EncoderConfig": "config",
+    "InputError": "errors",
+    "Model": "nn.model",
+    "Tokenizer": "text.tokenizer",
+    "evaluate": "tasks.predict",
+    "finetune": "tasks.finetune",
+    "learn_vocabulary": "text.learn",
+    "load": "checkpoint",
+    "load_tokenizer": "checkpoint",
+    "predict": "tasks.predict",
+    "prepare": "data.store",
+    "pretrain": "train.pretrain",
+    "save": "checkpoint",
+}
+
+__all__ = list(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'ownbert' has no attribute {name!r}")
+    return getattr(import_module(f"ownbert.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PLACES])

@@ -1,0 +1,94 @@
+"""The command line: thin commands over the Python functions of the same names.
+
+A user's mistake is one line on standard error and exit code 2. Nothing here imports torch before
+a command runs, so that ``--help`` answers at once.
+"""
+
+import functools
+import signal
+import sys
+from collections.abc import Callable
+
+import typer
+
+from ownbert import __version__
+from ownbert.cli import corpus, learn, use
+from ownbert.errors import InputError
+
+app = typer.Typer(
+    name="ownbert",
+    help="Make a BERT of your own from your own text, on your own machine.\n\n"
+    "The way from text to answers: vocab, prepare, pretrain, finetune, evaluate, predict.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class _Stopped(Exception):
+    """An interrupt; typer would answer KeyboardInterrupt by itself, with a word and code 130."""
+
+
+def _stoppable(command: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(command)
+    def run(*arguments: object, **options: object) -> None:
+        try:
+            command(*arguments, **options)
+        except KeyboardInterrupt as stop:
+            raise _Stopped(str(stop) or "interrupted; nothing half-written is left") from None
+
+    return run
+
+
+finetune = typer.Typer(help="Fine-tune a model on labelled files, by task.", no_args_is_help=True)
+finetune.command("classify")(_stoppable(learn.classify))
+app.command("vocab")(_stoppable(corpus.vocab))
+app.command("prepare")(_stoppable(corpus.prepare))
+app.command("pretrain")(_stoppable(learn.pretrain))
+app.add_typer(finetune, name="finetune")
+app.command("evaluate")(_stoppable(use.evaluate))
+app.command("predict")(_stoppable(use.predict))
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"ownbert {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and leave."
+    ),
+) -> None: ...
+
+
+def main() -> None:
+    """Run a command; mistakes, full disks and interrupts end in one line and exit code 2."""
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        app()
+    except InputError as error:
+        _leave(f"error: {error}")
+    except _Stopped as stop:
+        _leave(str(stop))
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(2)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _leave(f"error: {where}{error.strerror or error}")
+    except MemoryError:
+        _leave("error: out of memory; take smaller batches (--batch-tokens) or a smaller model")
+
+
+def _as_interrupt(number: int, frame: object) -> None:
+    # So that whatever is being written cleans up after itself.
+    raise KeyboardInterrupt
+
+
+def _leave(message: str) -> None:
+    print(" ".join(message.split("\n")), file=sys.stderr)
+    sys.exit(2)

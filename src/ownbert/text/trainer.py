@@ -1,0 +1,65 @@
+"""WordPiece learnt from text with the ``tokenizers`` trainer, the same on every run."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ownbert.text.bert import CONTINUATION, SPECIAL_TOKENS
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+def choose_alphabet(
+    characters: Counter[str], backend: "tokenizers.Tokenizer", *, room: int, min_count: int
+) -> tuple[list[str], list[str]]:
+    """The characters to start from, and those of them that also continue a word.
+
+    The most frequent ones, ties in the order of the characters, in at most ``room`` entries of
+    the vocabulary. Punctuation and Chinese characters are words by themselves and need one
+    entry; a letter needs two, ``x`` and ``##x``.
+    """
+    counts: Counter[str] = Counter()
+    for character, count in characters.items():
+        for normal in "".join(backend.normalizer.normalize_str(character).split()):
+            counts[normal] += count
+    alphabet, continued = [], []
+    for character in sorted(counts, key=lambda character: (-counts[character], character)):
+        inside = "a" + backend.normalizer.normalize_str(character)
+        continues = len(backend.pre_tokenizer.pre_tokenize_str(inside)) == 1
+        room -= 1 + continues
+        if room < 0 or counts[character] < min_count:
+            break
+        alphabet.append(character)
+        if continues:
+            continued.append(CONTINUATION + character)
+    return alphabet, continued
+
+
+def train_wordpiece(
+    backend: "tokenizers.Tokenizer",
+    texts: Iterator[str],
+    alphabet: list[str],
+    continued: list[str],
+    *,
+    size: int,
+    min_count: int,
+) -> list[str]:
+    """The vocabulary in the order of its ids: special tokens, characters, then longer pieces."""
+    from tokenizers import trainers
+
+    # By itself the trainer numbers characters in the order of a hash table, which changes from
+    # run to run and decides ties between merges. Naming them all in front fixes the numbers.
+    first = [*SPECIAL_TOKENS, *alphabet, *continued]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=max(size, len(first)),
+        min_frequency=min_count,
+        special_tokens=first,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    ids = backend.get_vocab(with_added_tokens=True)
+    return sorted(ids, key=ids.__getitem__)

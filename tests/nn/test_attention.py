@@ -1,0 +1,190 @@
+"""Every attention backend computes the same thing, in training and in evaluation."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ownbert.config import EncoderConfig
+from ownbert.data.batch import make_layout
+from ownbert.nn.attention import BACKENDS, Attention, attend
+
+HEADS, SIZE = 2, 8
+LENGTHS = {
+    "one": [1],
+    "equal": [16] * 4,
+    "mixed": [7, 1, 33, 12, 1, 50],
+    # So far apart that padding all to the longest would cost more than another group.
+    "groups": [280, 1, 17, 260, 4],
+}
+
+
+def rows(lengths: list[int], dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor]:
+    """q, k, v and a gradient of the output, (T, H, K) each."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (sum(lengths), HEADS, SIZE)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for _ in "qkvg"]
+
+
+def run(lengths: list[int], backend: str | None, values: list[Tensor], **settings) -> list[Tensor]:
+    """Output and, with gradients enabled, the gradients of q, k and v."""
+    *inputs, grad = values
+    if not torch.is_grad_enabled():
+        return [attend(*inputs, make_layout(lengths), backend=backend, **settings)]
+    inputs = [x.clone().requires_grad_() for x in inputs]
+    out = attend(*inputs, make_layout(lengths), backend=backend, **settings)
+    return [out.detach(), *torch.autograd.grad(out, inputs, grad)]
+
+
+def error(values: list[Tensor], truth: list[Tensor]) -> list[float]:
+    return [float((a.double() - b).abs().max()) for a, b in zip(values, truth, strict=True)]
+
+
+def test_reference_is_the_equation_sequence_by_sequence():
+    lengths = LENGTHS["mixed"]
+    q, k, v, _ = rows(lengths)
+    expected = [
+        F.scaled_dot_product_attention(*(x.transpose(0, 1) for x in parts)).transpose(0, 1)
+        for parts in zip(*(x.split(lengths) for x in (q, k, v)), strict=True)
+    ]
+    out = attend(q, k, v, make_layout(lengths), backend="reference")
+    torch.testing.assert_close(out, torch.cat(expected))
+
+
+def test_numbers_of_a_worked_example():
+    x = torch.tensor([[1.0, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])
+    keys = torch.tensor([[0.0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 0]])
+    queries = torch.tensor([[1.0, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]])
+    q = (x @ queries * math.sqrt(3))[:, None]  # the example does not scale its scores
+    k, v = (x @ keys)[:, None], torch.eye(3)[:, None]  # so the output is the weights
+    for backend in BACKENDS:
+        weights = attend(q, k, v, make_layout([3]), backend=backend)[:, 0]
+        first = torch.tensor([0.0634, 0.4683, 0.4683])
+        torch.testing.assert_close(weights[0], first, atol=5e-5, rtol=0)
+        scores = torch.tensor([[2.0, 4, 4], [4, 16, 12], [4, 12, 10]])
+        torch.testing.assert_close(weights, scores.softmax(-1))
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("backend", [*BACKENDS, None])
+def test_backends_agree(
+    backend: str | None, dtype: torch.dtype, training: bool, lengths: list[int]
+):
+    values = rows(lengths, dtype)
+    with torch.set_grad_enabled(training):
+        truth = run(lengths, "reference", [x.double() for x in values])
+        plain = run(lengths, "reference", values)
+        ours = run(lengths, backend, values)
+    assert len(ours) == (4 if training else 1)
+    assert all(x.dtype == dtype for x in ours)
+    # No worse than a small multiple of what this number type costs the reference itself.
+    floor = 8 * torch.finfo(dtype).eps
+    for ours_off, plain_off in zip(error(ours, truth), error(plain, truth), strict=True):
+        assert ours_off <= 3 * plain_off + floor
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, None])
+def test_autocast_keeps_the_type_of_the_values(backend: str | None):
+    lengths = LENGTHS["mixed"]
+    values = rows(lengths, torch.bfloat16)
+    truth = run(lengths, "reference", [x.double() for x in values])
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = run(lengths, backend, values)
+    assert all(x.dtype == torch.bfloat16 for x in ours)
+    assert max(error(ours, truth)) < 0.06
+
+
+@pytest.mark.parametrize("replacement", [3.0, math.inf, math.nan])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_sequence_sees_another(backend: str, dtype: torch.dtype, replacement: float):
+    lengths = [20, 30, 1, 20, 280]
+    before = rows(lengths, dtype)
+    changed = slice(20, 50)
+    after = [x.clone() for x in before]
+    for x in after[:3]:
+        x[changed] = replacement
+    others = torch.ones(sum(lengths), dtype=torch.bool)
+    others[changed] = False
+    with torch.no_grad():
+        pairs = [*zip(run(lengths, backend, before), run(lengths, backend, after), strict=True)]
+    pairs += zip(run(lengths, backend, before), run(lengths, backend, after), strict=True)
+    assert len(pairs) == 5
+    for old, new in pairs:
+        assert torch.equal(old[others], new[others])
+        assert not torch.equal(old[changed], new[changed])
+
+
+@pytest.mark.parametrize("backend", [name for name, b in BACKENDS.items() if b.dropout])
+def test_dropout_is_fair(backend: str):
+    lengths, p, draws = [1, 9, 14], 0.3, 3000
+    values = [x.float() for x in rows(lengths)]
+    layout = make_layout(lengths)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        truth = attend(*values[:3], layout, backend=backend)
+        drawn = torch.stack(
+            [attend(*values[:3], layout, dropout=p, backend=backend) for _ in range(draws)]
+        )
+    # A token alone attends to itself: its only weight is dropped or scaled.
+    alone, v = drawn[:, 0], values[2][0]
+    kept = alone != 0
+    torch.testing.assert_close(alone[kept], (v / (1 - p)).expand_as(alone)[kept])
+    share = float(kept[:, :, 0].float().mean())
+    assert abs(share - (1 - p)) < 5 * math.sqrt(p * (1 - p) / (2 * draws))
+    deviation = drawn.std(0) / math.sqrt(draws)
+    assert bool((deviation > 0).all())
+    assert bool(((drawn.mean(0) - truth).abs() < 5.5 * deviation).all())
+
+
+def test_a_backend_refuses_what_it_cannot_do():
+    q, k, v, _ = rows([4])
+    layout = make_layout([4])
+    without = [name for name, backend in BACKENDS.items() if not backend.dropout]
+    assert without == ["sdpa"]
+    with pytest.raises(ValueError, match=r"'sdpa' has no dropout; asked for 0\.1"):
+        attend(q, k, v, layout, dropout=0.1, backend="sdpa")
+    with pytest.raises(ValueError, match="'fast' is not known; one of reference, matmul, sdpa"):
+        attend(q, k, v, layout, backend="fast")
+    attend(q, k, v, layout, dropout=0.1)  # left to choose, it takes one that can
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_the_module(heads: int):
+    config = EncoderConfig(
+        vocab_size=9, hidden_size=16, num_attention_heads=heads, attention_probs_dropout_prob=0.5
+    )
+    module = Attention(config)
+    assert sum(p.numel() for p in module.parameters()) == 4 * 16**2 + 4 * 16
+    assert f"heads={heads}, head_size={16 // heads}" in repr(module)
+    hidden, layout = torch.randn(11, 16), make_layout([5, 6])
+    module.train()
+    assert not torch.equal(module(hidden, layout), module(hidden, layout))
+    module.eval()
+    torch.testing.assert_close(module(hidden, layout), module(hidden, layout))
+    expected = torch.cat(
+        [
+            F.multi_head_attention_forward(
+                part[:, None],
+                part[:, None],
+                part[:, None],
+                16,
+                heads,
+                module.qkv.weight,
+                module.qkv.bias,
+                None,
+                None,
+                False,
+                0.0,
+                module.output.weight,
+                module.output.bias,
+                need_weights=False,
+            )[0][:, 0]
+            for part in hidden.split([5, 6])
+        ]
+    )
+    torch.testing.assert_close(module(hidden, layout), expected)

@@ -1,0 +1,182 @@
+"""Pretraining on a small corpus: it learns, leaves its files, and goes on after it was killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from ownbert import InputError, load, load_tokenizer, pretrain
+from ownbert.train.recipe import PretrainRecipe
+from ownbert.train.settings import resolve
+from ownbert.train.state import newest
+
+SHORT = {"max_length": 48, "batch_tokens": 512, "quiet": True}
+
+
+def rows(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def losses(folder: Path) -> dict[tuple, float]:
+    return {(r["step"], bool(r.get("evaluation"))): r["loss"] for r in rows(folder)}
+
+
+def start(tokens: Path, folder: Path, *options: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "ownbert", "pretrain", str(tokens), "-o", str(folder)]
+    common = ["--max-length", "48", "--batch-tokens", "512", "--log-every", "1"]
+    return subprocess.Popen(
+        [*command, *common, *options], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def wait_for_step(folder: Path, step: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        log = folder / "log.jsonl"
+        if log.exists() and len(log.read_text().splitlines()) >= step:
+            return
+        time.sleep(0.02)
+    pytest.fail(f"no step {step} within a minute")
+
+
+def test_it_beats_the_unigram_baseline_and_learns_which_sentence_is_next(pretrained: Path):
+    last = [r for r in rows(pretrained) if r.get("evaluation")][-1]
+    assert last["mlm_loss"] < last["mlm_unigram_loss"] - 0.2
+    assert last["mlm_accuracy"] > 0.15
+    assert {"nsp_loss", "nsp_accuracy"} <= last.keys()
+
+
+def test_the_folder_holds_model_log_curves_and_recipe(pretrained: Path, topics: Path):
+    logged = next(r for r in rows(pretrained) if not r.get("evaluation"))
+    for key in ("step", "loss", "mlm_loss", "mlm_accuracy", "nsp_loss", "tokens_per_second"):
+        assert key in logged
+    assert (pretrained / "curves.png").read_bytes().startswith(b"\x89PNG")
+    recipe = resolve(PretrainRecipe, config=pretrained / "recipe.yaml")
+    assert recipe.data.tokens == str(topics / "tokens")
+    assert recipe.run.precision in ("float32", "bfloat16")  # resolved, not "auto"
+    model = load(pretrained)
+    assert set(model.heads) == {"mlm", "nsp"}
+    assert load_tokenizer(pretrained, config=model.config).max_length == 48
+
+
+def test_the_head_start_is_in_the_weights_and_can_be_left_out(topics: Path, tmp_path: Path):
+    words, ordinary = {}, 0
+    for init in ("cooccurrence", "random"):
+        model = pretrain(
+            topics / "tokens", tmp_path / init, init_embeddings=init, max_steps=1, **SHORT
+        )
+        table = model.encoder.embeddings.word.weight[5:]
+        words[init], ordinary = table.std().item(), len(table)
+    assert words["random"] == pytest.approx(0.02 * 0.88, rel=0.1)  # cut off at two deviations
+    # Few words have fewer directions than the vectors have room for; the rest is zero.
+    share = min(1, (ordinary - 1) / 128)
+    assert words["cooccurrence"] == pytest.approx(0.05 * share**0.5, rel=0.1)
+
+
+def test_the_same_seed_gives_the_same_losses_and_another_seed_others(topics: Path, tmp_path: Path):
+    found = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        pretrain(topics / "tokens", tmp_path / name, seed=seed, max_steps=6, log_every=1, **SHORT)
+        found.append(losses(tmp_path / name))
+    assert found[0] == found[1]
+    assert found[0] != found[2]
+
+
+def test_a_killed_run_resumed_equals_one_that_was_not(topics: Path, tmp_path: Path):
+    options = ("--max-steps", "40", "--save-every", "7", "--eval-every", "10", "--dropout", "0.1")
+    whole = start(topics / "tokens", tmp_path / "whole", *options)
+    assert whole.wait(120) == 0
+    for step in (10, 24):
+        killed = start(topics / "tokens", tmp_path / "killed", *options, "--resume")
+        wait_for_step(tmp_path / "killed", step)
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+    resumed = start(topics / "tokens", tmp_path / "killed", *options, "--resume")
+    out, err = resumed.communicate(timeout=120)
+    assert resumed.returncode == 0, err
+    assert "resumed from" in out
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+    weights = [load(tmp_path / name).state_dict() for name in ("whole", "killed")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_saves_and_says_how_to_go_on(topics: Path, tmp_path: Path, number: int):
+    run = start(topics / "tokens", tmp_path / "run", "--max-steps", "5000")
+    wait_for_step(tmp_path / "run", 5)
+    run.send_signal(number)
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 2
+    assert len(err.splitlines()) == 1
+    assert "--resume" in err
+    assert newest(tmp_path / "run") is not None
+    assert load(tmp_path / "run")  # and the model so far is there to be used
+
+
+def test_a_resumed_run_refuses_to_become_another(topics: Path, tmp_path: Path):
+    folder = tmp_path / "run"
+    pretrain(topics / "tokens", folder, max_steps=4, save_every=2, **SHORT)
+    before = losses(folder)
+    with pytest.raises(InputError, match=r"model\.size was 'tiny' and is now 'mini'"):
+        pretrain(topics / "tokens", folder, size="mini", resume=True, max_steps=6, quiet=True)
+    assert losses(folder) == before
+    pretrain(None, folder, resume=True, max_steps=6, quiet=True)
+    assert max(step for step, _ in losses(folder)) == 6
+
+
+def test_a_trained_model_is_not_overwritten_unasked(pretrained: Path, topics: Path):
+    before = (pretrained / "model.safetensors").read_bytes()
+    with pytest.raises(InputError, match=r"--resume, start anew with --overwrite"):
+        pretrain(topics / "tokens", pretrained, max_steps=1, **SHORT)
+    assert (pretrained / "model.safetensors").read_bytes() == before
+
+
+def test_a_damaged_state_is_named(topics: Path, tmp_path: Path):
+    folder = tmp_path / "run"
+    pretrain(topics / "tokens", folder, max_steps=4, **SHORT)
+    state = newest(folder)
+    assert state is not None
+    state.write_bytes(state.read_bytes()[:-2000])
+    with pytest.raises(InputError, match=state.name):
+        pretrain(None, folder, resume=True, max_steps=6, quiet=True)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_the_last_state_kept(
+    topics: Path, tmp_path: Path
+):
+    folder = tmp_path / "run"
+    options = {"learning_rate": 1e30, "save_every": 1, "max_steps": 50, **SHORT}
+    with pytest.raises(InputError, match="no longer a number at step"):
+        pretrain(topics / "tokens", folder, **options)
+    state = newest(folder)
+    assert state is not None
+    assert torch.load(state, weights_only=True)["clock"]["step"] >= 1
+
+
+def test_a_store_of_another_vocabulary_is_refused(topics: Path, tmp_path: Path):
+    from ownbert import learn_vocabulary
+
+    learn_vocabulary(topics / "corpus.txt", tmp_path / "other", kind="blank", vocab_size=20)
+    with pytest.raises(InputError, match="another vocabulary than the token store"):
+        pretrain(topics / "tokens", tmp_path / "other", max_steps=1, **SHORT)
+
+
+def test_mlm_alone_makes_a_model_without_a_pooler(topics: Path, tmp_path: Path):
+    folder = tmp_path / "run"
+    pretrain(topics / "tokens", folder, objectives="mlm", max_steps=2, **SHORT)
+    assert json.loads((folder / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
+    assert load(folder).pooler is None
+
+
+def test_time_is_a_limit_too(topics: Path, tmp_path: Path):
+    began = time.monotonic()
+    pretrain(topics / "tokens", tmp_path / "run", max_minutes=0.02, **SHORT)
+    assert rows(tmp_path / "run")[-1]["seconds"] >= 1.2
+    assert time.monotonic() - began < 20
+    assert os.path.exists(tmp_path / "run" / "model.safetensors")
