@@ -1,0 +1,197 @@
+"""The command line as a user meets it: help, the whole way, and one clear line for a mistake."""
+
+import json
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def ownbert(*arguments: object, **options) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "ownbert", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def refused(*arguments: object, **options) -> str:
+    """The single line that a mistake gets."""
+    done = ownbert(*arguments, **options)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("command", ["", "pretrain", "finetune classify", "predict"])
+def test_help_answers_within_half_a_second(command: str):
+    took = []
+    for _ in range(3):  # the best of three: the machine may be busy
+        start = time.perf_counter()
+        done = ownbert(*command.split(), "--help")
+        took.append(time.perf_counter() - start)
+        assert done.returncode == 0
+        assert "Usage" in done.stdout
+    assert min(took) < 0.5
+
+
+def test_the_whole_way(topics: Path, tmp_path: Path):
+    bert, tokens, classifier = tmp_path / "bert", tmp_path / "tokens", tmp_path / "classifier"
+    corpus = topics / "corpus.txt"
+    steps = [
+        ("vocab", corpus, "--kind", "blank", "-o", bert),
+        ("prepare", corpus, "--tokenizer", bert, "-o", tokens),
+        ("prepare", corpus, "--tokenizer", bert, "-o", tokens),
+        ("pretrain", tokens, "-o", bert, "--max-steps", 20, "--max-length", 48),
+        (
+            *("finetune", "classify", "--model", bert, "--train", topics / "train.csv"),
+            *("--dev", topics / "dev.csv", "--epochs", 2, "-o", classifier),
+        ),
+        ("evaluate", classifier, "--data", topics / "test.csv", "-o", tmp_path / "test.json"),
+        ("predict", classifier, "--input", topics / "test.csv", "-o", tmp_path / "p.jsonl"),
+    ]
+    outputs = []
+    for step in steps:
+        done = ownbert(*step)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout)
+    assert "sentences end at: 9" in outputs[1]
+    assert "unchanged, kept" in outputs[2]
+    assert "unigram baseline" in outputs[3]
+    assert "macro-F1" in outputs[5]
+    assert json.loads((tmp_path / "test.json").read_text())["macro_f1"] > 0.3
+    row = json.loads((tmp_path / "p.jsonl").read_text().splitlines()[0])
+    assert set(row) == {"label", "probabilities"}
+
+
+def test_quiet_prints_nothing(topics: Path, tmp_path: Path):
+    done = ownbert("pretrain", topics / "tokens", "-o", tmp_path / "m", "--max-steps", 1, "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_dry_runs_show_recipe_counts_and_examples_and_write_nothing(topics: Path, tmp_path: Path):
+    output = tmp_path / "out"
+    done = ownbert("pretrain", topics / "tokens", "-o", output, "--dry-run", "optim.clip=0.5")
+    assert done.returncode == 0, done.stderr
+    for part in ("clip: 0.5", "size: tiny", "240 documents", "[MASK]->", "[CLS]", "(next)"):
+        assert part in done.stdout
+    ownbert("pretrain", topics / "tokens", "-o", tmp_path / "bert", "--max-steps", 1, "-q")
+    done = ownbert(
+        *("finetune", "classify", "--model", tmp_path / "bert", "--train", topics / "train.csv"),
+        *("--dev", topics / "dev.csv", "-o", output, "--dry-run"),
+    )
+    assert done.returncode == 0, done.stderr
+    for part in ("epochs: 12", "red 33.3%", "60 training and 30 dev", "[CLS]"):
+        assert part in done.stdout
+    assert not output.exists()
+
+
+def test_a_recipe_file_and_options_on_top(pretrained: Path, topics: Path, tmp_path: Path):
+    recipe = pretrained / "recipe.yaml"
+    done = ownbert(
+        *("pretrain", "-o", tmp_path / "m", "--config", recipe, "--dry-run", "seed=9"),
+        *("--mask-rate", "0.2"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "max_steps: 60" in done.stdout
+    assert "mask_rate: 0.2" in done.stdout
+    assert "seed: 9" in done.stdout
+
+
+def test_files_that_cannot_be_read(tmp_path: Path):
+    output = tmp_path / "out"
+    assert "no such file: nowhere.txt" in refused("vocab", "nowhere.txt", "-o", output)
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n\n")
+    assert "corpus is empty" in refused("vocab", empty, "--kind", "blank", "-o", output)
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"1 2 3\n4 \xff 6\n")
+    line = refused("vocab", bad, "--kind", "blank", "-o", output)
+    assert "bad.txt, line 2: not UTF-8" in line
+    table = tmp_path / "table.csv"
+    table.write_text("a,b\n1,2\n")
+    line = refused("vocab", table, "--text-column", "words", "-o", output)
+    assert "words" in line
+    assert "a, b" in line
+    assert not output.exists()
+
+
+def test_settings_and_labels_that_cannot_be(topics: Path, pretrained: Path, tmp_path: Path):
+    output = tmp_path / "out"
+    line = refused("pretrain", topics / "tokens", "-o", output, "optim.learning_rat=1")
+    assert "did you mean optim.learning_rate" in line
+    assert "'huge'" in refused("pretrain", topics / "tokens", "-o", output, "--size", "huge")
+    assert "no token store" in refused("pretrain", tmp_path, "-o", output)
+    odd = tmp_path / "odd.csv"
+    odd.write_text("label,text\nmauve,red1\n")
+    line = refused(
+        *("finetune", "classify", "--model", pretrained, "--train", topics / "train.csv"),
+        *("--dev", odd, "-o", output),
+    )
+    assert "odd.csv, line 2: label 'mauve'" in line
+    assert not output.exists()
+
+
+def test_a_folder_with_another_vocabulary(classifier: Path, topics: Path, tmp_path: Path):
+    folder = tmp_path / "classifier"
+    shutil.copytree(classifier, folder)
+    (folder / "tokenizer.json").unlink()
+    lines = (folder / "vocab.txt").read_text().splitlines()
+    lines[-1], lines[-2] = lines[-2], lines[-1]
+    (folder / "vocab.txt").write_text("\n".join(lines) + "\n")
+    line = refused("predict", folder, "--input", topics / "test.csv", "-o", tmp_path / "p.jsonl")
+    assert "vocabulary is not the one that the model was trained with" in line
+
+
+def test_a_store_that_was_cut_off(topics: Path, tmp_path: Path):
+    folder = tmp_path / "tokens"
+    shutil.copytree(topics / "tokens", folder)
+    tokens = folder / "tokens.bin"
+    tokens.write_bytes(tokens.read_bytes()[:-2])
+    assert "tokens.bin" in refused("pretrain", folder, "-o", tmp_path / "m")
+
+
+def test_a_full_disk_leaves_what_was_there(classifier: Path, topics: Path, tmp_path: Path):
+    """A limit on the size of files stands for the disk: both fail in the middle of a write."""
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+
+    output = tmp_path / "p.jsonl"
+    output.write_text("before\n")
+    line = refused(
+        *("predict", classifier, "--input", topics / "test.csv", "-o", output), preexec_fn=limit
+    )
+    assert "cannot write" in line
+    assert output.read_text() == "before\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["p.jsonl"]
+    refused(
+        *("prepare", topics / "corpus.txt", "-t", topics / "vocab", "-o", tmp_path / "tokens"),
+        preexec_fn=limit,
+    )
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["p.jsonl"]
+
+
+def test_an_interrupt_in_the_middle_of_a_write(topics: Path, tmp_path: Path):
+    big = tmp_path / "big.txt"
+    big.write_text(topics.joinpath("corpus.txt").read_text() * 2000)
+    command = [sys.executable, "-m", "ownbert", "prepare", big, "-t", topics / "vocab"]
+    run = subprocess.Popen(
+        [*map(str, command), "-o", str(tmp_path / "tokens")], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not _begun(tmp_path):
+        time.sleep(0.01)
+    assert _begun(tmp_path)
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 2
+    assert err == "interrupted; nothing half-written is left\n"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["big.txt"]
+
+
+def _begun(folder: Path) -> bool:
+    return any(p.stat().st_size for p in folder.glob(".tokens*/tokens.bin"))
