@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -107,7 +108,7 @@ def test_a_step_does_not_depend_on_how_it_is_cut(cuts: list[int], tmp_path: Path
     model, parts = tiny_model(), examples()
     start = copy.deepcopy(model.state_dict())
     ends = [0, *cuts, len(parts)]
-    micro = [pack(parts[a:b]) for a, b in zip(ends, ends[1:], strict=False)]
+    micro = [pack(parts[a:b]) for a, b in pairwise(ends)]
     sums = _step(job(model, tmp_path), micro)
     stepped = {name: start[name] - value for name, value in model.state_dict().items()}
 

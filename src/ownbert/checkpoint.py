@@ -16,12 +16,15 @@ from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.families import FAMILIES, family_of
 from ownbert.families.rules import Family, Head
-from ownbert.files import atomic_path, write_json
+from ownbert.files import atomic_path, make_folder
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
+
+# How Transformers keeps weights elsewhere: in parts, or pickled.
+_OTHER_WEIGHTS = (f"{WEIGHTS}.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 # Said in config.json so that a folder whose tokenizer was exchanged is noticed.
 _VOCABULARY = "ownbert_vocabulary"
@@ -30,10 +33,8 @@ _VOCABULARY = "ownbert_vocabulary"
 def save(model: Model, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> None:
     """Write config.json and model.safetensors (and the tokenizer's files) that Transformers loads.
 
-    Every file is replaced whole: what was there stays if writing fails.
+    All files are written before the first takes its place: what was there stays if writing fails.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     family, layers = FAMILIES["bert"], model.config.num_hidden_layers
     name = _architecture(family, model)
     weights = {n: p.detach().cpu() for n, p in model.state_dict().items()}
@@ -41,10 +42,12 @@ def save(model: Model, folder: str | Path, *, tokenizer: Tokenizer | None = None
     config = _config_json(model, family.model_type, name)
     if tokenizer is not None:
         config[_VOCABULARY] = vocabulary_fingerprint(tokenizer)
-        tokenizer.save(folder)
-    with atomic_path(folder / WEIGHTS) as path:
+    folder = make_folder(folder)
+    with atomic_path(folder / CONFIG) as config_path, atomic_path(folder / WEIGHTS) as path:
         path.write_bytes(to_bytes(theirs, metadata={"format": "pt"}))
-    write_json(folder / CONFIG, config)
+        config_path.write_bytes(json.dumps(config, ensure_ascii=False, indent=2).encode())
+        if tokenizer is not None:
+            tokenizer.save(folder)
 
 
 def load(
@@ -129,9 +132,16 @@ def read_config(folder: str | Path) -> tuple[EncoderConfig, Family, Head, tuple[
             f"{path}: architecture {architecture!r} is not supported; one of "
             + ", ".join(family.architectures)
         )
-    id2label = values.get("id2label") or {0: "LABEL_0", 1: "LABEL_1"}
-    labels = tuple(str(id2label[k]) for k in sorted(id2label, key=int))
-    return config, family, family.architectures[architecture], labels
+    return config, family, family.architectures[architecture], _labels(values, path)
+
+
+def _labels(values: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    """The labels in the order of their numbers; Transformers' two where none are named."""
+    id2label = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    try:
+        return tuple(str(id2label[str(i)]) for i in range(len(id2label)))
+    except (KeyError, TypeError):
+        raise InputError(f"{path}: id2label must name the labels 0, 1, 2, ...") from None
 
 
 def _with_dropout(config: EncoderConfig, dropout: float) -> EncoderConfig:
@@ -160,6 +170,9 @@ def _account(
             want, got = tuple(targets[name].shape), tuple(tensor.shape)
             their = family.their_name(name, layers)
             problems.append(f"tensor {their} has shape {got}, expected {want}")
+        elif not tensor.is_floating_point():
+            their = family.their_name(name, layers)
+            problems.append(f"tensor {their} holds {tensor.dtype}, not floating point numbers")
         else:
             targets[name].data.copy_(tensor)
     for name in targets.keys() - ours.keys():
@@ -208,7 +221,11 @@ def _read_json(path: Path) -> Mapping[str, Any]:
 
 def _read_weights(path: Path) -> dict[str, torch.Tensor]:
     if not path.exists():
-        raise InputError(f"no such file: {path}; train a model there first")
+        others = [name for name in _OTHER_WEIGHTS if (path.parent / name).exists()]
+        advice = "train a model there first"
+        if others:
+            advice = f"{others[0]} is not read, save the model as one safetensors file"
+        raise InputError(f"no such file: {path}; {advice}")
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:

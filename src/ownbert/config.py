@@ -40,8 +40,9 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{name} is {value!r}; it must be a whole number from 1 on")
         if self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"hidden_size {self.hidden_size} cannot be shared by num_attention_heads "
@@ -54,7 +55,10 @@ class EncoderConfig:
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be in [0, 1)")
-        if not 0 <= self.pad_token_id < self.vocab_size:
+        for name in ("initializer_range", "layer_norm_eps"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be more than 0")
+        if self.pad_token_id not in range(self.vocab_size):
             raise InputError(
                 f"pad_token_id {self.pad_token_id} is outside vocab_size {self.vocab_size}"
             )

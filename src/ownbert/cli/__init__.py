@@ -5,6 +5,7 @@ a command runs, so that ``--help`` answers at once.
 """
 
 import functools
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -68,6 +69,9 @@ def _options(
 def main() -> None:
     """Run a command; mistakes, full disks and interrupts end in one line and exit code 2."""
     signal.signal(signal.SIGTERM, _as_interrupt)
+    # How long threads of torch spin while they wait for each other; read when torch is loaded. By
+    # default so long that a second program on the machine slows a run down tenfold.
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
         app()
     except InputError as error:

@@ -67,7 +67,7 @@ def hold_out(spans: Spans, share: float, seed: int) -> tuple[Spans, Spans]:
         names = owners = np.arange(len(spans))
     held = np.zeros(len(spans), dtype=bool)
     if share > 0 and len(names) >= _FEW:
-        count = min(len(names) // 2, max(1, round(share * len(names))))
+        count = min(len(names) - 1, max(1, round(share * len(names))))
         rng = np.random.default_rng((seed, 0xE7A1))
         held = np.isin(owners, rng.choice(names, count, replace=False))
     return spans.select(~held), spans.select(held)
@@ -139,8 +139,19 @@ class PretrainingData:
         inner = self._boundaries(begin, end)
         if len(inner):
             begin = int(rng.choice(np.append(inner, begin)))
+        end = self._near(begin, max(1, stop - middle), budget - len(first))
         first, second = truncate_pair(first, self._tokens(begin, end), budget, rng)
         return first, second, label
+
+    def _near(self, begin: int, wanted: int, most: int) -> int:
+        """A sentence end about ``wanted`` tokens after ``begin`` in its document, as far away as
+        the end of the true second part: else the length would tell the false ones."""
+        document = int(np.searchsorted(self.store.document_ends, begin, side="right"))
+        last = int(self.store.document_ends[document])
+        ends = self._boundaries(begin, min(begin + most, last) + 1)
+        if not len(ends):
+            return min(begin + wanted, last)
+        return int(ends[np.argmin(np.abs(ends - begin - wanted))])
 
     def _boundaries(self, start: int, stop: int) -> np.ndarray:
         """Sentence ends strictly inside a span."""

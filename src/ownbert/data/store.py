@@ -9,7 +9,6 @@ tokenizer's files. Memory does not grow with the corpus, in writing or in readin
 import contextlib
 import json
 import os
-import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,12 +19,15 @@ import numpy as np
 
 from ownbert.data.corpus import Document, PathLike, find_files, fingerprint, read_documents
 from ownbert.errors import InputError
+from ownbert.files import atomic_folder
 from ownbert.text.report import proposed_sentence_ends
 from ownbert.text.sentences import split_sentences
 from ownbert.text.tokenizer import Tokenizer
 
 FORMAT = 1
 INDEX = "store.json"
+
+_FILES = ("tokens", "sentences", "documents", "counts")
 
 # Characters handed to the tokenizer at once: enough to keep its threads busy.
 _BLOCK = 2_000_000
@@ -50,9 +52,9 @@ class Store:
         format; every byte is checked against its checksum."""
         folder = Path(folder)
         index = _read_index(folder)
-        if index.get("format") != FORMAT:
+        if index["format"] != FORMAT:
             raise InputError(
-                f"{folder} has store format {index.get('format')}, this version reads {FORMAT}; "
+                f"{folder} has store format {index['format']}, this version reads {FORMAT}; "
                 "prepare it again"
             )
         arrays = {}
@@ -84,8 +86,14 @@ class Store:
         return len(self.sentence_ends)
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the store was written with."""
-        return Tokenizer.load(self.folder)
+        """The tokenizer that the store was written with; ``InputError`` if it was exchanged."""
+        tokenizer = Tokenizer.load(self.folder)
+        if tokenizer.fingerprint() != self.settings["tokenizer"]:
+            raise InputError(
+                f"{self.folder}: the tokenizer files are not those that the store was written "
+                "with; prepare it again"
+            )
+        return tokenizer
 
 
 def prepare(
@@ -110,22 +118,22 @@ def prepare(
         if sentence_end is None:
             sentence_end = proposed_sentence_ends(tokenizer)
         tokenizer = Tokenizer.load(tokenizer)
-    sentence_end = sentence_end or ()
-    ends = _end_ids(sentence_end, tokenizer)
+    ends = _end_ids(sentence_end or (), tokenizer)
     settings = {
         "tokenizer": tokenizer.fingerprint(),
         "kind": tokenizer.kind,
-        "sentence_end": sorted(sentence_end),
+        "sentence_end": sorted(sentence_end or ()),
         "layout": layout,
         "text_column": text_column,
         "sources": fingerprint(files),
     }
     if _unchanged(output, settings):
-        return Store.open(output, reused=True)
-    if output.exists() and any(output.iterdir()) and not (output / INDEX).exists():
+        with contextlib.suppress(InputError):  # damaged: written anew
+            return Store.open(output, reused=True)
+    if output.is_dir() and any(output.iterdir()) and not (output / INDEX).exists():
         raise InputError(f"{output} is not empty and holds no token store; choose another folder")
     documents = read_documents(files, text_column=text_column, layout=layout)
-    with _atomic_folder(output) as folder:
+    with atomic_folder(output) as folder:
         with _Writer(folder, tokenizer.vocab_size) as writer:
             for block in _blocks(documents):
                 writer.add(*_encode(block, tokenizer, ends))
@@ -137,27 +145,6 @@ def prepare(
         index = {"format": FORMAT, "settings": settings, "files": writer.files}
         (folder / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
     return Store.open(output)
-
-
-@contextlib.contextmanager
-def _atomic_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside ``folder`` that takes its place when the block succeeds.
-
-    On any exception it is removed, and what stood at ``folder`` stays.
-    """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    old = temporary.with_suffix(".old")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
-        yield temporary
-        if folder.exists():
-            folder.rename(old)
-        temporary.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _end_ids(sentence_end: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
@@ -220,18 +207,22 @@ class _Writer:
             "counts": "<i8",
         }
         self.open: dict[str, BinaryIO] = {}
+        self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> "_Writer":
         for name, dtype in self.dtypes.items():
-            self.open[name] = open(self.folder / f"{name}.bin", "wb")
+            file = open(self.folder / f"{name}.bin", "wb")
+            self.open[name] = self.stack.enter_context(file)
             self.files[name] = {"dtype": dtype, "bytes": 0, "crc32": 0}
         return self
 
     def __exit__(self, *failure) -> None:
-        if failure[0] is None:
-            self._append("counts", self.counts)
-        for file in self.open.values():
-            file.close()
+        with self.stack:
+            if failure[0] is None:
+                self._append("counts", self.counts)
+                for file in self.open.values():  # some file systems report a full disk only here
+                    file.flush()
+                    os.fsync(file.fileno())
 
     def add(self, ids: np.ndarray, sentence_ends: np.ndarray, document_ends: np.ndarray) -> None:
         self._append("tokens", ids)
@@ -251,10 +242,14 @@ class _Writer:
 
 def _read_index(folder: Path) -> dict[str, Any]:
     try:
-        return json.loads((folder / INDEX).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        if index["format"] == FORMAT:
+            _ = index["settings"]["tokenizer"]
+            _ = [index["files"][n][key] for n in _FILES for key in ("dtype", "bytes", "crc32")]
+        return index
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{folder} holds no token store; make one with: ownbert prepare") from None
-    except (UnicodeDecodeError, json.JSONDecodeError):
+    except (ValueError, KeyError, TypeError):
         raise InputError(f"{folder / INDEX} is damaged; prepare the store again") from None
 
 
@@ -275,17 +270,11 @@ def _verify(path: Path, entry: dict[str, Any]) -> None:
 
 def _unchanged(output: Path, settings: dict[str, Any]) -> bool:
     """Whether the store there was written from the same contents by the same settings."""
-    if not (output / INDEX).exists():
-        return False
     try:
         index = _read_index(output)
-        for name, entry in index["files"].items():
-            if (output / f"{name}.bin").stat().st_size != entry["bytes"]:
-                return False
-        old = index["settings"]
-    except (InputError, KeyError, OSError):
+        return index["format"] == FORMAT and _contents(index["settings"]) == _contents(settings)
+    except (InputError, KeyError, TypeError):
         return False
-    return index.get("format") == FORMAT and _contents(old) == _contents(settings)
 
 
 def _contents(settings: dict[str, Any]) -> dict[str, Any]:

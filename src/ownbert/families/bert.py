@@ -49,4 +49,6 @@ BERT = Family(
         "problem_type": (None, "single_label_classification"),
         "quantization_config": (None,),
     },
+    # As in the converted originals of Google, bert-base-uncased among them.
+    old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
 )

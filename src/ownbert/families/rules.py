@@ -4,6 +4,7 @@ Each mapping is written once and works in both directions. A name may hold ``{i}
 a layer, and may leave out ``.weight`` and ``.bias``: then it stands for both.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +64,8 @@ class Family:
     """A kind of checkpoint: names, rules and heads.
 
     prefix: what stands before the names of the base model when it has a head. required: config
-    keys that change the result, with the values that we can do.
+    keys that change the result, with the values that we can do. old_names: ends of names in
+    checkpoints of long ago, and what they are called today.
     """
 
     model_type: str
@@ -71,20 +73,27 @@ class Family:
     rules: tuple[Rule, ...]
     architectures: Mapping[str, Head]
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    old_names: Mapping[str, str] = field(default_factory=dict)
 
     def to_ours(self, theirs: Mapping[str, Tensor], layers: int) -> tuple[Tensors, list[str]]:
         """Our tensors out of a checkpoint's, and what is wrong with it, a line each."""
-        left = {self._with_prefix(name): tensor for name, tensor in theirs.items()}
+        left = {self._full_name(name): tensor for name, tensor in theirs.items()}
         ours, problems = {}, []
+        if len(left) < len(theirs):
+            names = Counter(map(self._full_name, theirs))
+            problems += [f"tensor {name} is there twice" for name in names if names[name] > 1]
         for rule in self._expanded(layers):
             if isinstance(rule, Rename) and rule.theirs in left:
                 ours[rule.ours] = left.pop(rule.theirs)
             elif isinstance(rule, Fuse):
                 there = [name for name in rule.theirs if name in left]
-                if len(there) == len(rule.theirs):
-                    ours[rule.ours] = torch.cat([left.pop(name) for name in rule.theirs])
+                parts = [left.pop(name) for name in there]
+                if len({part.shape for part in parts}) > 1 or any(p.ndim == 0 for p in parts):
+                    problems.append(f"tensors {', '.join(there)} must be of one shape")
+                elif len(there) == len(rule.theirs):
+                    ours[rule.ours] = torch.cat(parts)
                 elif there:
-                    missing = ", ".join(n for n in rule.theirs if n not in left)
+                    missing = ", ".join(n for n in rule.theirs if n not in there)
                     problems.append(f"missing tensor {missing}")
             elif isinstance(rule, Drop):
                 left.pop(rule.theirs, None)
@@ -117,7 +126,11 @@ class Family:
                 return rule.theirs if isinstance(rule, Rename) else ", ".join(rule.theirs)
         return ours
 
-    def _with_prefix(self, name: str) -> str:
+    def _full_name(self, name: str) -> str:
+        """Today's name of a tensor, with the prefix."""
+        for old, new in self.old_names.items():
+            if name.endswith(old):
+                name = name.removesuffix(old) + new
         bare = name.split(".", 1)[0] in self._base_modules()
         return self.prefix + name if bare else name
 

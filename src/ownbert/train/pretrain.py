@@ -36,8 +36,6 @@ from ownbert.train.state import TrainState
 _RATES = {128: 2e-3, 256: 1.5e-3, 512: 7e-4, 768: 2e-4}
 _LARGE_RATE = 1e-4
 
-_OBJECTIVES: dict[str, Objective] = {"mlm": MaskedLM(), "nsp": NextSentence()}
-
 # Held-out tokens that an evaluation looks at: enough for two digits, little time.
 _EVALUATION_TOKENS = 30_000
 
@@ -105,7 +103,11 @@ class Pretraining:
             held_out=recipe.data.held_out,
             seed=recipe.seed,
         )
-        self.objectives = [_OBJECTIVES[name] for name in recipe.task.objectives]
+        known: dict[str, Objective] = {
+            "mlm": MaskedLM(),
+            "nsp": NextSentence(weight=recipe.task.nsp_weight),
+        }
+        self.objectives = [known[name] for name in recipe.task.objectives]
         self.unigram = unigram_log_probabilities(self.store.counts, self.ordinary)
 
     def _completed(self, recipe: PretrainRecipe) -> PretrainRecipe:

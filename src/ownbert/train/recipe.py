@@ -99,12 +99,17 @@ class PretrainModel:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainTask:
+    """nsp_weight: of the next-sentence loss beside the masked-word loss. BERT has 1; in runs of
+    minutes that holds back the words for long (docs/benchmarks.md)."""
+
     objectives: tuple[str, ...] = ("mlm", "nsp")
     mask_rate: float = 0.3
+    nsp_weight: float = 0.1
 
     def __post_init__(self) -> None:
         for name in self.objectives:
             _choice("task.objectives", name, ("mlm", "nsp"))
+        _positive("task.nsp_weight", self.nsp_weight)
         if "mlm" not in self.objectives:
             raise InputError("task.objectives must have mlm; nsp can stand beside it")
 

@@ -1,0 +1,73 @@
+"""Sizes and structure: what goes together and what does not."""
+
+import dataclasses
+
+import pytest
+
+from ownbert.config import SIZES, EncoderConfig
+from ownbert.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("size", "layers", "hidden", "heads"),
+    [
+        ("tiny", 2, 128, 2),
+        ("mini", 4, 256, 4),
+        ("small", 4, 512, 8),
+        ("medium", 8, 512, 8),
+        ("base", 12, 768, 12),
+        ("large", 24, 1024, 16),
+    ],
+)
+def test_the_published_sizes(size: str, layers: int, hidden: int, heads: int):
+    config = EncoderConfig.of_size(size, vocab_size=100)
+    assert (config.num_hidden_layers, config.hidden_size) == (layers, hidden)
+    assert (config.num_attention_heads, config.intermediate_size) == (heads, 4 * hidden)
+    assert config.head_size == 64
+    assert len(SIZES) == 6
+
+
+def test_the_defaults_are_bert_base():
+    assert EncoderConfig(vocab_size=30522) == EncoderConfig.of_size("base", vocab_size=30522)
+
+
+def test_changes_replace_any_field():
+    config = EncoderConfig.of_size("tiny", vocab_size=9, hidden_act="relu", pad_token_id=8)
+    assert (config.hidden_act, config.pad_token_id) == ("relu", 8)
+
+
+def test_a_config_does_not_change():
+    config = EncoderConfig(vocab_size=9)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.vocab_size = 10  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(TypeError):
+        EncoderConfig(9)  # pyright: ignore[reportCallIssue]
+
+
+REFUSED = [
+    ({"hidden_size": 100}, "hidden_size 100 .* num_attention_heads 12"),
+    ({"hidden_act": "swish2"}, "hidden_act 'swish2' is not known; one of gelu, gelu_new, relu"),
+    ({"vocab_size": 0}, "vocab_size is 0"),
+    ({"num_hidden_layers": 2.0}, r"num_hidden_layers is 2\.0; it must be a whole number"),
+    ({"hidden_size": "768"}, "hidden_size is '768'; it must be a whole number"),
+    ({"type_vocab_size": True}, "type_vocab_size is True"),
+    ({"hidden_dropout_prob": 1.0}, r"hidden_dropout_prob is 1\.0; it must be in \[0, 1\)"),
+    ({"attention_probs_dropout_prob": -0.1}, r"attention_probs_dropout_prob is -0\.1"),
+    ({"attention_probs_dropout_prob": float("nan")}, "attention_probs_dropout_prob is nan"),
+    ({"layer_norm_eps": 0.0}, r"layer_norm_eps is 0\.0; it must be more than 0"),
+    ({"initializer_range": -1.0}, r"initializer_range is -1\.0"),
+    ({"pad_token_id": 20}, "pad_token_id 20 is outside vocab_size 20"),
+    ({"pad_token_id": -1}, "pad_token_id -1 is outside"),
+    ({"pad_token_id": None}, "pad_token_id None is outside"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_what_cannot_be_is_named(changes: dict, message: str):
+    with pytest.raises(InputError, match=message):
+        EncoderConfig(**{"vocab_size": 20, **changes})
+
+
+def test_an_unknown_size_is_refused():
+    with pytest.raises(InputError, match="size 'huge' is not known; one of tiny, mini"):
+        EncoderConfig.of_size("huge", vocab_size=9)

@@ -1,0 +1,114 @@
+"""Who may import whom (docs/architecture.md), and that ``import ownbert`` does no work."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ownbert
+
+SOURCE = Path(ownbert.__file__).parent
+# What each part may import of the others; the parts below all of them are for everyone.
+EVERYONE = {"errors", "files"}
+ALLOWED = {
+    "errors": set(),
+    "files": set(),
+    "config": set(),
+    "text": set(),
+    "data": {"text"},
+    "nn": {"config", "data"},
+    "objectives": {"config", "data", "nn"},
+    "families": set(),
+    "checkpoint": {"config", "families", "nn", "text"},
+    "train": {"config", "text", "data", "nn", "objectives", "checkpoint"},
+    "tasks": {"config", "text", "data", "nn", "objectives", "checkpoint", "train"},
+}
+# A vocabulary is learnt from a corpus, whose readers are in data and know no tokenizer.
+EXCEPTIONS = {"text/learn.py": {"data"}}
+LEAVES = {"cli", "inspect", "serve", "export"}
+HEAVY = (
+    "torch",
+    "transformers",
+    "scipy",
+    "sklearn",
+    "matplotlib",
+    "pyarrow",
+    "tokenizers",
+    "numpy",
+)
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    """Parts of ownbert that a file imports, inside of functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}: relative imports hide where they go"
+            module = node.module or ""
+            names = [module] if module != "ownbert" else [f"ownbert.{a.name}" for a in node.names]
+        else:
+            continue
+        found |= {n.split(".")[1] for n in names if n.startswith("ownbert.")}
+    return found
+
+
+FILES = [p for p in sorted(SOURCE.rglob("*.py")) if part_of(p) not in ("__init__", "__main__")]
+
+
+def test_every_part_has_its_place():
+    assert {part_of(path) for path in FILES} <= ALLOWED.keys() | LEAVES
+    assert {"cli", "data", "nn", "text", "train", "tasks"} <= {part_of(path) for path in FILES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(p.relative_to(SOURCE)) for p in FILES])
+def test_imports_go_one_way(path: Path):
+    part, names = part_of(path), imported(path)
+    if part in LEAVES:
+        others = names & LEAVES - {part}
+        assert not others, f"{part} is a leaf and must not import {others}"
+    else:
+        wrong = names - ALLOWED[part] - EVERYONE - {part}
+        wrong -= EXCEPTIONS.get(path.relative_to(SOURCE).as_posix(), set())
+        assert not wrong, f"{part} must not import {', '.join(sorted(wrong))}"
+
+
+def test_the_table_itself_goes_one_way():
+    order = list(ALLOWED)
+    for part, allowed in ALLOWED.items():
+        assert all(order.index(other) < order.index(part) for other in allowed), part
+        assert not allowed & LEAVES
+
+
+LIGHT = """
+import sys
+import {module}
+heavy = [name for name in {heavy} if name in sys.modules]
+sys.exit("imports " + ", ".join(heavy) if heavy else 0)
+"""
+
+
+@pytest.mark.parametrize("module", ["ownbert", "ownbert.cli"])
+def test_a_light_import(module: str):
+    heavy = HEAVY if module == "ownbert" else HEAVY[:5]
+    done = subprocess.run(
+        [sys.executable, "-c", LIGHT.format(module=module, heavy=heavy)],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_public_names_are_there():
+    for name in ownbert.__all__:
+        assert getattr(ownbert, name).__name__ == name
+    assert set(ownbert.__all__) <= set(dir(ownbert))
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        ownbert.nothing  # noqa: B018

@@ -1,0 +1,68 @@
+"""The commands and the Python of the README run, in order, on a slice of the sample."""
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SAMPLE = Path("examples/anonymised")
+
+
+def blocks(name: str, language: str) -> list[str]:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def slice_of_sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the first rows of every sample file under the same names."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / SAMPLE).mkdir(parents=True)
+    for path in (ROOT / SAMPLE).glob("*.gz"):
+        with gzip.open(path, "rt") as source, gzip.open(folder / SAMPLE / path.name, "wt") as out:
+            out.writelines(line for _, line in zip(range(150), source, strict=False))
+    return folder
+
+
+def test_the_commands_run(slice_of_sample: Path):
+    commands = [line for line in blocks("README.md", "sh")[0].splitlines() if "ownbert" in line]
+    assert len(commands) == 6
+    scripts = Path(sys.executable).parent
+    for command in commands:
+        short = command.replace("--max-minutes 3", "--max-minutes 0.03")
+        done = subprocess.run(
+            short,
+            shell=True,
+            cwd=slice_of_sample,
+            env={**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    assert len((slice_of_sample / "runs/predictions.jsonl").read_text().splitlines()) == 149
+
+
+def test_the_python_runs(slice_of_sample: Path):
+    first, in_transformers = blocks("README.md", "python")
+    script = "\n".join([first.replace("max_minutes=3", "max_minutes=0.03"), in_transformers])
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=slice_of_sample, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert 0 <= float(done.stdout.splitlines()[-1]) <= 1
+
+
+def test_both_languages_show_the_same_commands():
+    def bare(text: str) -> list[str]:
+        code = (line.split("  #")[0].rstrip() for line in text.splitlines())
+        return [line for line in code if line and not line.startswith("#")]
+
+    for language in ("sh", "python"):
+        english, chinese = (blocks(name, language) for name in ("README.md", "README.zh-CN.md"))
+        assert [bare(text) for text in english] == [bare(text) for text in chinese]
