@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-_RUN, _DATA, _OPTIM = "Run", "Data", "Learning"
+_RUN, _DATA, _MODEL, _OPTIM = "Run", "Data", "Model", "Learning"
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 Seed = Annotated[
@@ -85,4 +85,118 @@ Accumulate = Annotated[
 MaxLength = Annotated[
     int | None,
     typer.Option(help="Tokens a sequence, special ones included.", rich_help_panel=_DATA),
+]
+
+# Of pretrain and finetune alone.
+
+ModelFolder = Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")]
+ClassifierFolder = Annotated[
+    Path, typer.Option("--output", "-o", help="Folder for the classifier.")
+]
+Tokens = Annotated[
+    Path | None,
+    typer.Argument(help="Token store that ownbert prepare wrote.", show_default=False),
+]
+Size = Annotated[
+    str | None,
+    typer.Option(
+        help="tiny, mini, small, medium, base or large.",
+        show_default="tiny",
+        rich_help_panel=_MODEL,
+    ),
+]
+InitEmbeddings = Annotated[
+    str | None,
+    typer.Option(
+        help="Start words from the corpus's own co-occurrences, or random.",
+        show_default="cooccurrence",
+        rich_help_panel=_MODEL,
+    ),
+]
+PretrainDropout = Annotated[
+    float | None,
+    typer.Option(help="Dropout everywhere.", show_default="0", rich_help_panel=_MODEL),
+]
+Objectives = Annotated[
+    str | None,
+    typer.Option(help="mlm, or mlm,nsp.", show_default="mlm,nsp", rich_help_panel=_DATA),
+]
+MaskRate = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of tokens to predict (BERT: 0.15).",
+        show_default="0.3",
+        rich_help_panel=_DATA,
+    ),
+]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option(help="Tokens a batch.", show_default="2048", rich_help_panel=_DATA),
+]
+HeldOut = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of the documents to evaluate on.",
+        show_default="0.02",
+        rich_help_panel=_DATA,
+    ),
+]
+MaxMinutes = Annotated[
+    float | None,
+    typer.Option(help="Stop after so many minutes.", show_default="5", rich_help_panel=_RUN),
+]
+EvalEvery = Annotated[
+    int | None,
+    typer.Option(help="Steps between evaluations.", show_default="ten a run", rich_help_panel=_RUN),
+]
+Model = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the pretrained model.", rich_help_panel=_MODEL),
+]
+Train = Annotated[Path | None, typer.Option(help="Labelled texts to learn.", rich_help_panel=_DATA)]
+Dev = Annotated[
+    Path | None,
+    typer.Option(help="Labelled texts that tell when to stop.", rich_help_panel=_DATA),
+]
+LabelsPerClass = Annotated[
+    int | None,
+    typer.Option(
+        help="Learn from so many texts of each label, drawn by --seed.",
+        show_default="all",
+        rich_help_panel=_DATA,
+    ),
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        help="Texts a batch.", show_default="16, or 32 from 3,000 texts", rich_help_panel=_DATA
+    ),
+]
+FromScratch = Annotated[
+    bool,
+    typer.Option(
+        "--from-scratch",
+        help="Take size and vocabulary of the model, not its weights (to compare).",
+        rich_help_panel=_MODEL,
+    ),
+]
+Dropout = Annotated[
+    float | None,
+    typer.Option(help="Dropout everywhere.", show_default="0.1", rich_help_panel=_MODEL),
+]
+Epochs = Annotated[
+    int | None,
+    typer.Option(
+        help="Times through the data.",
+        show_default="12, or 4 from 3,000 texts",
+        rich_help_panel=_RUN,
+    ),
+]
+Patience = Annotated[
+    int | None,
+    typer.Option(
+        help="Stop after so many epochs without a better dev macro-F1.",
+        show_default="4",
+        rich_help_panel=_RUN,
+    ),
 ]
