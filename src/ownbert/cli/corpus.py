@@ -53,6 +53,8 @@ def vocab(
 
     Writes vocab.txt, tokenizer.json and tokenizer_config.json, which Transformers loads, and
     vocabulary_report.json.
+
+    Example: ownbert vocab corpus.txt.gz --kind blank -o runs/bert
     """
     from ownbert.text.learn import format_report, learn_vocabulary
 
@@ -94,6 +96,8 @@ def prepare(
     """Turn text into a token store for pretraining: one pass, memory-mapped.
 
     A store that is there already is kept if text, vocabulary and settings are the same.
+
+    Example: ownbert prepare corpus.txt.gz --tokenizer runs/bert -o runs/tokens
     """
     from ownbert.data.store import prepare as write_store
 

@@ -40,6 +40,8 @@ def pretrain(
 
     The folder gets the model (an ordinary Hugging Face folder), log.jsonl, curves.png,
     recipe.yaml and saved states to resume from.
+
+    Example: ownbert pretrain runs/tokens --size mini --max-minutes 30 -o runs/bert
     """
     from ownbert.train.machine import keep_memory
     from ownbert.train.pretrain import pretrain as run
@@ -96,7 +98,11 @@ def classify(
     dry_run: o.DryRun = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """One label a text: csv, tsv, jsonl or parquet with a column of texts and one of labels."""
+    """One label a text: csv, tsv, jsonl or parquet with a column of texts and one of labels.
+
+    The folder gets the model of the best dev macro-F1, log.jsonl, curves.png and recipe.yaml.
+
+    Example: ownbert finetune classify --model runs/bert --train train.csv --dev dev.csv -o runs/clf
     from ownbert.tasks.finetune import finetune as run
     from ownbert.train.machine import keep_memory
 

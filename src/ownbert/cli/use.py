@@ -30,7 +30,10 @@ def evaluate(
     precision: Precision = "float32",
     quiet: Quiet = False,
 ) -> None:
-    """Measure a fine-tuned model on labelled texts: accuracy, macro-F1, and each label."""
+    """Measure a fine-tuned model on labelled texts: accuracy, macro-F1, and each label.
+
+    Example: ownbert evaluate runs/clf --data test.csv
+    """
     from ownbert.tasks.predict import evaluate as run
     from ownbert.train.machine import keep_memory
 
@@ -75,7 +78,10 @@ def predict(
     precision: Precision = "float32",
     quiet: Quiet = False,
 ) -> None:
-    """Label every text of a file: one JSON row each, with the label and all probabilities."""
+    """Label every text of a file: one JSON row each, with the label and all probabilities.
+
+    Example: ownbert predict runs/clf --input new.csv -o predictions.jsonl
+    """
     from ownbert.tasks.predict import predict as run
     from ownbert.train.machine import keep_memory
 
