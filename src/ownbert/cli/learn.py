@@ -103,6 +103,7 @@ def classify(
     The folder gets the model of the best dev macro-F1, log.jsonl, curves.png and recipe.yaml.
 
     Example: ownbert finetune classify --model runs/bert --train train.csv --dev dev.csv -o runs/clf
+    """
     from ownbert.tasks.finetune import finetune as run
     from ownbert.train.machine import keep_memory
 
