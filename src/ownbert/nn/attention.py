@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Group, Layout
+from ownbert.nn.dropout import Dropout
+from ownbert.nn.dropout import dropout as drop
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def _reference(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: float) 
     out = []
     for qs, ks, vs in zip(*(x.split(layout.lengths) for x in (q, k, v)), strict=True):
         scores = torch.einsum("ihk,jhk->hij", qs, ks) / math.sqrt(q.shape[-1])  # (H, L, L)
-        weights = F.dropout(scores.softmax(-1), dropout, training=dropout > 0)
+        weights = drop(scores.softmax(-1), dropout)
         out.append(torch.einsum("hij,jhk->ihk", weights, vs))
     return torch.cat(out)
 
@@ -69,9 +71,7 @@ def _matmul(q: Tensor, k: Tensor, v: Tensor, group: Group, dropout: float) -> Te
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (B, H, S, S)
     if group.mask is not None:
         scores = scores.masked_fill(~group.mask, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(-1)
-    if dropout:
-        weights = F.dropout(weights, dropout, training=True)
+    weights = drop(scores.softmax(-1), dropout)
     # Autocast computes a softmax in float32; the product goes on in the type of the values.
     return weights.to(v.dtype) @ v
 
@@ -153,7 +153,7 @@ class Attention(nn.Module):
         self.heads, self.head_size = config.num_attention_heads, config.head_size
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.output = nn.Linear(config.hidden_size, config.hidden_size)
-        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+        self.dropout = Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         q, k, v = self.qkv(hidden).view(-1, 3, self.heads, self.head_size).unbind(1)  # (T, H, K)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Layout
 from ownbert.nn.attention import Attention
+from ownbert.nn.dropout import Dropout
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -43,10 +44,10 @@ class EncoderBlock(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.attention = Attention(config)
-        self.attention_dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.attention_dropout = Dropout(config.hidden_dropout_prob)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.feed_forward_dropout = Dropout(config.hidden_dropout_prob)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:

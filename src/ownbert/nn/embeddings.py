@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
+from ownbert.nn.dropout import Dropout
 
 
 class Embeddings(nn.Module):
@@ -19,7 +20,7 @@ class Embeddings(nn.Module):
         self.position = nn.Embedding(config.max_position_embeddings, size)
         self.token_type = nn.Embedding(config.type_vocab_size, size)
         self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, batch: Batch) -> Tensor:
         """(T, D). Raises ``ValueError`` for a sequence longer than the position table."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
 from ownbert.nn.blocks import ACTIVATION
+from ownbert.nn.dropout import Dropout
 
 
 class Pooler(nn.Module):
@@ -64,7 +65,7 @@ class ClassificationHead(nn.Module):
     def __init__(self, config: EncoderConfig, labels: Sequence[str]) -> None:
         super().__init__()
         self.labels = tuple(labels)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.dense = nn.Linear(config.hidden_size, len(self.labels))
 
     def forward(self, hidden: Tensor, pooled: Tensor, batch: Batch) -> Tensor:

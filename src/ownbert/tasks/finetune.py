@@ -34,8 +34,8 @@ from ownbert.train.recipe import FinetuneRecipe
 from ownbert.train.settings import dump
 from ownbert.train.state import TrainState, remove_states
 
-# Peak learning rates by hidden size, for batches of 16 and 32. Tiny and mini were measured; the
-# larger ones are BERT's usual range.
+# Peak learning rates by hidden size for few examples; half of it for many. Tiny was measured (with
+# 280 and 7,000 examples); the larger ones are BERT's usual range.
 _RATES = ((128, 1e-3), (256, 5e-4), (512, 2e-4), (768, 5e-5))
 _LARGE_RATE = 2e-5
 
@@ -132,9 +132,8 @@ class Finetuning:
             max_steps=recipe.run.max_steps or epochs * steps,
             eval_every=recipe.run.eval_every or steps,
         )
-        rate = recipe.optim.learning_rate or next(
-            (rate for size, rate in _RATES if self.config.hidden_size <= size), _LARGE_RATE
-        )
+        peak = next((r for size, r in _RATES if self.config.hidden_size <= size), _LARGE_RATE)
+        rate = recipe.optim.learning_rate or (peak if few else peak / 2)
         return replace(
             recipe,
             data=replace(recipe.data, batch_size=batch_size, max_length=self.max_length),

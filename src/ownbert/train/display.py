@@ -20,7 +20,7 @@ class Display:
         self.bar: Progress | None = None
         self.numbers = ""
         self.last_line = 0.0
-        self.started = time.monotonic()
+        self.started = 0.0
         self.first: float | None = None
 
     def __enter__(self) -> "Display":
@@ -44,7 +44,7 @@ class Display:
         if self.quiet:
             return
         if self.first is None:
-            self.first = progress
+            self.first, self.started = progress, time.monotonic()
         if row is not None:
             self.numbers = describe(row)
         left = self._left(progress)

@@ -1,0 +1,42 @@
+"""Dropout (Srivastava et al. 2014) that draws eight bits an element.
+
+On a CPU the random numbers are what dropout costs. One 64-bit draw serves eight elements, which
+takes less than half the time of PyTorch's. The rate is rounded to 1/256 (0.1 becomes 26/256), and
+the scale is that of the rounded rate, so the expectation stays exact.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """``x`` with a share ``p`` of its elements zero and the others scaled up; for training."""
+    if not p:
+        return x
+    if x.device.type != "cpu":
+        return F.dropout(x, p)
+    return _ByteDropout.apply(x, max(1, round(256 * p)))  # pyright: ignore[reportReturnType]
+
+
+class Dropout(nn.Dropout):
+    """``torch.nn.Dropout`` by ``dropout`` above."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return dropout(input, self.p) if self.training else input
+
+
+class _ByteDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, threshold):
+        count = x.numel()
+        draws = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
+        keep = (draws.view(torch.uint8)[:count] >= threshold).view(x.shape)
+        ctx.save_for_backward(keep)
+        ctx.scale = 256 / (256 - threshold)
+        return (x * ctx.scale).mul_(keep)
+
+    @staticmethod
+    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        (keep,) = ctx.saved_tensors
+        return (grad * ctx.scale).mul_(keep), None
