@@ -92,7 +92,7 @@ def main() -> None:
     pretrain(output, size=given.size, minutes=given.minutes)
     ours = [
         classify(output, "classifier", labels=FEW),
-        classify(output, "classifier-all", labels=None),
+        classify(output, "classifier-all", options="--epochs 3 ", labels=None),
     ]
     run(
         f"ownbert predict {output / 'classifier-all'} --input {TEST} "
@@ -102,7 +102,7 @@ def main() -> None:
     longer = "--from-scratch --epochs 30 --patience 30 "
     scratch = [
         classify(output, "scratch", options=longer, labels=FEW),
-        classify(output, "scratch-all", options="--from-scratch ", labels=None),
+        classify(output, "scratch-all", options="--from-scratch --epochs 3 ", labels=None),
     ]
     rows = linear_models()
     rows += [

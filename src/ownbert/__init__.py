@@ -47,7 +47,21 @@ _PLACES = {
     "save": "checkpoint",
 }
 
-__all__ = list(_PLACES)
+__all__ = [
+    "EncoderConfig",
+    "InputError",
+    "Model",
+    "Tokenizer",
+    "evaluate",
+    "finetune",
+    "learn_vocabulary",
+    "load",
+    "load_tokenizer",
+    "predict",
+    "prepare",
+    "pretrain",
+    "save",
+]
 
 
 def __getattr__(name: str) -> Any:

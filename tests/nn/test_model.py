@@ -11,6 +11,7 @@ from torch import nn
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch, Example, pack
+from ownbert.nn.dropout import Dropout
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
 
@@ -49,7 +50,7 @@ def test_bert_base_has_its_published_counts():
         base = Model(EncoderConfig.of_size("base", vocab_size=30522))
     assert sum(p.numel() for p in base.parameters()) == 109_482_240
     kinds = Counter(type(module) for module in base.modules())
-    assert (kinds[nn.Dropout], kinds[nn.LayerNorm], kinds[nn.Embedding]) == (37, 25, 3)
+    assert (kinds[Dropout], kinds[nn.LayerNorm], kinds[nn.Embedding]) == (37, 25, 3)
     attention = base.encoder.blocks[0].attention
     assert sum(p.numel() for p in attention.parameters()) == 4 * 768**2 + 4 * 768
 

@@ -33,8 +33,8 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Watch:
-    """Keep the weights of the best value of ``measure``; end after ``patience`` evaluations
-    without a better one."""
+    """Keep the weights of the best value of ``measure``, the latest of equal ones; end
+    ``patience`` evaluations after it was first reached."""
 
     measure: str
     patience: int
@@ -229,16 +229,19 @@ def _evaluate(job: Job, log: RunLog) -> None:
     job.display.update(job.progress, row)
     if job.watch is not None:
         value = measures[job.watch.measure]
-        if state.best is None or value > state.best["value"]:
-            state.best = {"step": state.step, "value": value}
+        if state.best is None or value >= state.best["value"]:
+            tie = state.best is not None and value == state.best["value"]
+            since = state.best["since"] if tie and state.best else state.step
+            state.best = {"step": state.step, "value": value, "since": since}
             state.best_weights = copy.deepcopy(state.model.state_dict())
 
 
 def _out_of_patience(job: Job, log: RunLog) -> bool:
-    """Whether ``patience`` evaluations have passed since the best one."""
+    """Whether ``patience`` evaluations have passed since the best value was first reached."""
     if job.watch is None or job.state.best is None:
         return False
-    later = [r for r in log.rows if r.get("evaluation") and r["step"] > job.state.best["step"]]
+    since = job.state.best["since"]
+    later = [r for r in log.rows if r.get("evaluation") and r["step"] > since]
     return len(later) >= job.watch.patience
 
 
