@@ -21,8 +21,9 @@ _KEEP = 2
 class TrainState:
     """A run: weights, optimiser, where the loader stands, clocks, and the best evaluation.
 
-    seconds: time in the loop, over all resumptions. best: {"step", "value", "since"} of the measure
-    that is watched, since when the value has stood; best_weights: the weights then, where they are to be restored at the end.
+    seconds: time in the loop, over all resumptions. best: {"step", "value", "since"} of the
+    measure that is watched, since when the value has stood; best_weights: the weights then, where
+    they are to be restored at the end.
     """
 
     model: Model
