@@ -1,0 +1,98 @@
+"""What glibc's malloc and the spinning of threads cost a pretraining step.
+
+    python benchmarks/machine.py TOKENS [--rounds 3]
+
+TOKENS is a token store (ownbert prepare). Runs 120 steps of tiny in fresh processes, the settings
+in turn, once on a quiet machine and once beside a program that keeps one core busy, and prints the
+median time of a step in milliseconds, for every round.
+"""
+
+import argparse
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+SETTINGS = {
+    "malloc as it is": {"KEEP": "", "GOMP_SPINCOUNT": "3000"},
+    "malloc keeps memory": {"KEEP": "1", "GOMP_SPINCOUNT": "3000"},
+    "and threads spin long": {"KEEP": "1"},
+}
+
+
+def steps(tokens: str) -> float:
+    """Median seconds of a step in this process."""
+    from ownbert.data.loader import Loader, Position
+    from ownbert.train.loop import Job, _step
+    from ownbert.train.machine import keep_memory
+    from ownbert.train.optim import make_optimizer
+    from ownbert.train.pretrain import Pretraining
+    from ownbert.train.recipe import PretrainRecipe
+    from ownbert.train.settings import resolve
+    from ownbert.train.state import TrainState
+
+    if os.environ["KEEP"]:
+        keep_memory()
+    options = {"tokens": tokens, "max_steps": 120, "init_embeddings": "random"}
+    run = Pretraining(resolve(PretrainRecipe, options=options))
+    state = TrainState(model := run.make_model(), make_optimizer(model, run.recipe.optim))
+    loader = Loader(run.data, 0, batch_tokens=run.recipe.data.batch_tokens)
+    nothing: dict[str, float] = {}
+    job = Job(
+        state=state,
+        loader=loader,
+        objectives=run.objectives,
+        optim=run.recipe.optim,
+        run=run.recipe.run,
+        folder=Path(),
+        evaluate=lambda: nothing,
+        display=None,  # type: ignore[arg-type]
+    )
+    took = []
+    for _, (batch, _) in zip(range(120), loader.batches(Position()), strict=False):
+        start = time.perf_counter()
+        _step(job, [batch])
+        took.append(time.perf_counter() - start)
+    return statistics.median(took[20:])
+
+
+@contextlib.contextmanager
+def busy(wanted: bool) -> Iterator[None]:
+    """A second program on the machine."""
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if wanted else None
+    try:
+        yield
+    finally:
+        if other is not None:
+            other.kill()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tokens")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.once:
+        print(steps(given.tokens))
+        return
+    for wanted in (False, True):
+        found: dict[str, list[float]] = {name: [] for name in SETTINGS}
+        with busy(wanted):
+            for _ in range(given.rounds):
+                for name, setting in SETTINGS.items():
+                    environment = {k: v for k, v in os.environ.items() if k != "GOMP_SPINCOUNT"}
+                    command = [sys.executable, __file__, given.tokens, "--once"]
+                    out = subprocess.check_output(command, env=environment | setting)
+                    found[name].append(1000 * float(out))
+        print("beside a busy program" if wanted else "alone")
+        for name, times in found.items():
+            print(f"  {name:24}" + " ".join(f"{t:5.0f}" for t in times) + " ms")
+
+
+if __name__ == "__main__":
+    main()
