@@ -2,7 +2,7 @@
 
     python benchmarks/machine.py TOKENS [--rounds 3]
 
-TOKENS is a token store (ownbert prepare). Runs 120 steps of tiny in fresh processes, the settings
+TOKENS is a token store (ownbert prepare). Runs 60 steps of tiny in fresh processes, the settings
 in turn, once on a quiet machine and once beside a program that keeps one core busy, and prints the
 median time of a step in milliseconds, for every round.
 """
@@ -37,7 +37,7 @@ def steps(tokens: str) -> float:
 
     if os.environ["KEEP"]:
         keep_memory()
-    options = {"tokens": tokens, "max_steps": 120, "init_embeddings": "random"}
+    options = {"tokens": tokens, "max_steps": 60, "init_embeddings": "random"}
     run = Pretraining(resolve(PretrainRecipe, options=options))
     state = TrainState(model := run.make_model(), make_optimizer(model, run.recipe.optim))
     loader = Loader(run.data, 0, batch_tokens=run.recipe.data.batch_tokens)
@@ -53,11 +53,14 @@ def steps(tokens: str) -> float:
         display=None,  # type: ignore[arg-type]
     )
     took = []
-    for _, (batch, _) in zip(range(120), loader.batches(Position()), strict=False):
+    batches = loader.batches(Position())
+    for _ in range(60):
+        batch, _ = next(batches)
         start = time.perf_counter()
         _step(job, [batch])
         took.append(time.perf_counter() - start)
-    return statistics.median(took[20:])
+    batches.close()
+    return statistics.median(took[10:])
 
 
 @contextlib.contextmanager

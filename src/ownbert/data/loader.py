@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,8 +43,9 @@ class Loader:
     batch_tokens: int = 0
     batch_size: int = 0
 
-    def batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
-        """(batch, position after it) from ``position`` on, made ahead in a thread."""
+    def batches(self, position: Position) -> Generator[tuple[Batch, Position], None, None]:
+        """(batch, position after it) from ``position`` on, made ahead in a thread; close it when
+        done, or a thread of torch outlives its interpreter and aborts the process."""
         return _ahead(self._batches(position))
 
     def _batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
@@ -97,7 +98,9 @@ def _packed(examples: list[Example]) -> Batch:
     return batch
 
 
-def _ahead(batches: Iterator[tuple[Batch, Position]]) -> Iterator[tuple[Batch, Position]]:
+def _ahead(
+    batches: Iterator[tuple[Batch, Position]],
+) -> Generator[tuple[Batch, Position], None, None]:
     """Run an iterator in a thread; its exception is raised where its item would have come."""
     ready: queue.Queue = queue.Queue(_AHEAD)
     stop = threading.Event()
@@ -119,7 +122,8 @@ def _ahead(batches: Iterator[tuple[Batch, Position]]) -> Iterator[tuple[Batch, P
         except BaseException as error:
             put(error)
 
-    threading.Thread(target=work, daemon=True).start()
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
     try:
         while True:
             item = ready.get()
@@ -128,3 +132,5 @@ def _ahead(batches: Iterator[tuple[Batch, Position]]) -> Iterator[tuple[Batch, P
             yield item
     finally:
         stop.set()
+        # A thread that is still inside torch when the interpreter ends aborts the process.
+        thread.join()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ownbert.data.batch import Batch
-from ownbert.data.loader import Loader
+from ownbert.data.loader import Loader, Position
 from ownbert.errors import InputError
 from ownbert.objectives import Objective
 from ownbert.train.display import Display
@@ -76,8 +76,9 @@ def train(job: Job, *, resume: bool = False) -> None:
         job.display.say(f"resumed from {saved} at step {job.state.step:,}")
     log = RunLog(job.folder, step=job.state.step if saved else None)
     try:
-        with _signals() as stopped, job.display:
-            _loop(job, log, stopped)
+        batches = contextlib.closing(job.loader.batches(job.state.position))
+        with _signals() as stopped, job.display, batches as ahead:
+            _loop(job, log, stopped, ahead)
     finally:
         log.close()
         draw_curves(job.folder, log.rows)
@@ -88,11 +89,12 @@ def train(job: Job, *, resume: bool = False) -> None:
         )
 
 
-def _loop(job: Job, log: RunLog, stopped: list[int]) -> None:
+def _loop(
+    job: Job, log: RunLog, stopped: list[int], batches: Iterator[tuple[Batch, Position]]
+) -> None:
     state, run = job.state, job.run
     window, next_save = _Window(), state.seconds + _SAVE_SECONDS
     evaluated = int(job.progress * _EVALUATIONS)
-    batches = job.loader.batches(state.position)
     clock = time.perf_counter() - state.seconds
     while job.progress < 1 and not stopped and not _out_of_patience(job, log):
         micro = [next(batches) for _ in range(run.accumulate)]
@@ -121,7 +123,6 @@ def _loop(job: Job, log: RunLog, stopped: list[int]) -> None:
         if save and job.progress < 1:
             next_save = state.seconds + _SAVE_SECONDS
             _save(job)
-    batches.close()  # pyright: ignore[reportAttributeAccessIssue]
     _save(job)
 
 

@@ -1,5 +1,6 @@
 """What a pretraining run would do, without doing it."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ def preview_pretraining(
     options["data.tokens"] = None if tokens is None else str(tokens)
     run = Pretraining(resolve(PretrainRecipe, config=config, overrides=overrides, options=options))
     loader = Loader(run.data, run.recipe.seed, batch_tokens=run.recipe.data.batch_tokens)
-    batch, _ = next(loader.batches(Position()))
+    with contextlib.closing(loader.batches(Position())) as batches:
+        batch, _ = next(batches)
     assert batch.masked_positions is not None
     assert batch.masked_ids is not None
     ids = batch.token_ids.numpy()
