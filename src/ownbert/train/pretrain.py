@@ -170,7 +170,9 @@ class Pretraining:
     def summary(self) -> str:
         """What is about to be learnt from what, for people."""
         store, config, recipe = self.store, self.config, self.recipe
-        parameters = sum(p.numel() for p in Model(config, recipe.task.objectives).parameters())
+        with torch.device("meta"):  # shapes without numbers: this model is only counted
+            shapes = Model(config, recipe.task.objectives)
+        parameters = sum(p.numel() for p in shapes.parameters())
         run = recipe.run
         length = f"{run.max_steps:,} steps" if run.max_steps else f"{run.max_minutes:g} minutes"
         return (
