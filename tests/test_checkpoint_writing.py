@@ -7,33 +7,15 @@ from typing import Any
 
 import pytest
 
-from ownbert import save
-from ownbert.config import EncoderConfig
+from ownbert.checkpoint import save
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-CONFIG = EncoderConfig(
-    vocab_size=11,
-    hidden_size=8,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=12,
-    max_position_embeddings=6,
-)
-
-
-def made(folder: Path) -> None:
-    save(Model(CONFIG, ["mlm"]), folder, tokenizer=Tokenizer.blank([*SPECIAL, *"abcdef"]))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+from tiny import CONFIG, SPECIAL, contents, made
 
 
 def test_a_write_that_fails_leaves_the_model_before(tmp_path: Path, monkeypatch):
-    made(tmp_path)
+    made(tmp_path, "mlm")
     before = contents(tmp_path)
     other = Tokenizer.blank([*SPECIAL, *"fedcba"])
     model = Model(CONFIG, ["mlm", "nsp"])
@@ -53,7 +35,7 @@ def test_a_write_that_fails_leaves_the_model_before(tmp_path: Path, monkeypatch)
 
 FULL_DISK = """
 import resource, signal, sys
-from ownbert import load, save
+from ownbert.checkpoint import load, save
 from ownbert.errors import InputError
 from ownbert.text.tokenizer import Tokenizer
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -69,7 +51,7 @@ except InputError as error:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs RLIMIT_FSIZE")
 def test_a_full_disk_leaves_the_model_before(tmp_path: Path):
-    made(tmp_path / "model")
+    made(tmp_path / "model", "mlm")
     Tokenizer.blank([*SPECIAL, *"fedcba"]).save(tmp_path / "other")
     before = contents(tmp_path / "model")
     # Room for config.json and the tokenizer, not for the weights.
@@ -86,6 +68,6 @@ def test_where_nothing_can_be_written(tmp_path: Path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="a file has that name"):
         save(Model(CONFIG), tmp_path / "file")
-    with pytest.raises(ValueError, match="no architecture of Transformers has the heads"):
-        save(Model(CONFIG, ["nsp", "classification"], labels=["x", "y"]), tmp_path / "model")
+    with pytest.raises(InputError, match="albert needs embedding_size"):
+        save(Model(CONFIG, ["mlm"], model_type="albert"), tmp_path / "model")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -1,4 +1,4 @@
-"""Packing, padding, and the way from rows to places and back."""
+"""Packing and padding."""
 
 import numpy as np
 import pytest
@@ -6,17 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ownbert.data.batch import (
-    Batch,
-    Example,
-    from_padded,
-    make_layout,
-    pack,
-    to_padded,
-)
+from ownbert.data.batch import Batch, Example, from_padded, pack, to_padded
+from ownbert.data.layout import make_layout
 from ownbert.errors import InputError
-
-LENGTHS = st.lists(st.one_of(st.integers(1, 12), st.integers(1, 700)), min_size=1, max_size=24)
 
 
 def test_pack_lays_examples_end_to_end():
@@ -104,6 +96,20 @@ def test_from_padded_defaults():
     assert index.tolist() == [0, 1, 2, 3]
     batch, _ = from_padded(ids, position_ids=torch.tensor([[4, 2]]))
     assert batch.positions.tolist() == [4, 2, 4, 2]
+    assert (batch.task_ids, batch.embeds) == (None, None)
+
+
+def test_from_padded_takes_tasks_and_embeddings_along():
+    ids, mask = torch.zeros(2, 3, dtype=torch.int64), torch.tensor([[1, 1, 0], [1, 1, 1]])
+    tasks, embeds = torch.tensor([[0, 1, 2], [3, 4, 5]]), torch.randn(2, 3, 4)
+    batch, _ = from_padded(ids, mask, task_type_ids=tasks, inputs_embeds=embeds)
+    assert batch.task_ids is not None
+    assert batch.task_ids.tolist() == [0, 1, 3, 4, 5]
+    assert batch.embeds is not None
+    assert torch.equal(batch.embeds, embeds[mask.bool()])
+    batch, _ = from_padded(ids, mask, task_type_ids=tasks[:1])
+    assert batch.task_ids is not None
+    assert batch.task_ids.tolist() == [0, 1, 0, 1, 2]
 
 
 @given(data=st.data(), rows=st.integers(1, 6), width=st.integers(1, 9))
@@ -117,46 +123,3 @@ def test_padded_round_trip(data: st.DataObject, rows: int, width: int):
     assert batch.layout.lengths == tuple(mask.sum(1).tolist())
     packed = hidden.flatten(0, 1)[batch.token_ids]
     torch.testing.assert_close(to_padded(packed, index, (rows, width)), hidden, rtol=0, atol=0)
-
-
-@given(lengths=LENGTHS)
-@settings(max_examples=80, deadline=None)
-def test_grouping_is_a_way_there_and_back(lengths: list[int]):
-    layout = make_layout(lengths)
-    grouping = layout.grouping
-    rows, places = grouping.rows, grouping.places
-    tokens = sum(lengths)
-    assert rows[places].tolist() == list(range(tokens))
-    token = torch.zeros(len(rows), dtype=torch.bool)
-    token[places] = True
-    padding = grouping.padding if grouping.padding is not None else ~torch.ones_like(token)
-    assert torch.equal(padding, ~token)
-    sequence = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
-    stop, seen = 0, []
-    for group in grouping.groups:
-        assert (group.start, group.stop) == (stop, stop + group.count * group.longest)
-        stop = group.stop
-        inside = token[group.start : group.stop].view(group.count, group.longest)
-        grid = rows[group.start : group.stop].view(group.count, group.longest)
-        assert (group.mask is None) == bool(inside.all())
-        if group.mask is not None:
-            assert torch.equal(group.mask, inside[:, None, None, :])
-        for line, real in zip(grid, inside, strict=True):
-            # A line is one whole sequence in order; its padding repeats rows of its own.
-            number = int(sequence[line[0]])
-            seen.append(number)
-            assert set(sequence[line].tolist()) == {number}
-            count = int(real.sum())
-            assert real[:count].all()
-            first = int(layout.cu_seqlens[number])
-            assert line[:count].tolist() == list(range(first, first + lengths[number]))
-    assert stop == len(rows)
-    assert sorted(seen) == list(range(len(lengths)))
-
-
-def test_groups_save_padding():
-    near = make_layout([100] * 5 + [90] * 5).grouping
-    assert len(near.groups) == 1
-    far = make_layout([500] + [10] * 40).grouping
-    assert [(g.count, g.longest) for g in far.groups] == [(1, 500), (40, 10)]
-    assert far.padding is None

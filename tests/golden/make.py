@@ -1,12 +1,14 @@
-"""Makes bert.npz: the weights of a tiny BERT, inputs, and what Transformers computes from them.
+"""Makes the golden files: weights of tiny models, inputs, and what Transformers computes from them.
 
     python tests/golden/make.py
 
-With it the suite compares with Transformers where that is not installed.
+bert.npz is of BERT, families.npz of its relatives. With them the suite compares with Transformers
+where that is not installed.
 """
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,32 @@ CONFIG = {
     "max_position_embeddings": 9,
 }
 LENGTHS = (9, 1, 4)
+
+FAMILIES = Path(__file__).with_name("families.npz")
+# An architecture of each relative, and what it is made with besides ``CONFIG``.
+RELATIVES: dict[str, dict[str, Any]] = {
+    "RobertaForMaskedLM": {"max_position_embeddings": 11},
+    "XLMRobertaForSequenceClassification": {"max_position_embeddings": 11, "type_vocab_size": 1},
+    "CamembertForQuestionAnswering": {"max_position_embeddings": 11},
+    "AlbertForPreTraining": {"embedding_size": 4, "position_embedding_type": "relative_key"},
+    "DistilBertForMultipleChoice": {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12},
+    "ElectraForPreTraining": {"embedding_size": 4},
+    "ErnieForTokenClassification": {"use_task_id": True},
+    "MobileBertForPreTraining": {
+        "embedding_size": 4,
+        "intra_bottleneck_size": 4,
+        "num_feedforward_networks": 2,
+    },
+}
+# Logits by their names in the outputs of Transformers.
+LOGITS = (
+    "logits",
+    "prediction_logits",
+    "seq_relationship_logits",
+    "sop_logits",
+    "start_logits",
+    "end_logits",
+)
 
 
 def inputs() -> dict[str, np.ndarray]:
@@ -69,6 +97,61 @@ def make() -> dict[str, np.ndarray]:
     }
 
 
+def make_families() -> dict[str, np.ndarray]:
+    import transformers
+
+    found = {"versions": np.array(f"transformers {transformers.__version__}")}
+    for architecture, settings in RELATIVES.items():
+        made = make_relative(getattr(transformers, architecture), settings)
+        found |= {f"{architecture}/{name}": array for name, array in made.items()}
+    return found
+
+
+def make_relative(kind: Any, settings: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Weights are whole 64ths, which a byte holds."""
+    import torch
+
+    config = kind.config_class(**{**CONFIG, **settings}, attn_implementation="eager")
+    model, rng = kind(config).eval(), np.random.default_rng(0)
+    weights = {}
+    for name, parameter in model.named_parameters():
+        norm = parameter.ndim == 1 and name.endswith("weight")
+        weights[name] = rng.integers(-24, 25, tuple(parameter.shape)) + 64 * norm
+        if name.endswith("word_embeddings.weight"):
+            weights[name][config.pad_token_id] = 0
+        parameter.data.copy_(torch.from_numpy(weights[name] / 64))
+    given = relative_inputs(config)
+    batch = {name: torch.from_numpy(array).long() for name, array in given.items()}
+    if "MultipleChoice" in kind.__name__:
+        batch = {name: tensor[:, None] for name, tensor in batch.items()}
+    with torch.no_grad():
+        out = model(**batch, output_hidden_states=True)
+    said = {**json.loads(config.to_json_string()), "architectures": [kind.__name__]}
+    return {
+        "config": np.array(json.dumps(said)),
+        **given,
+        "last_hidden_state": out.hidden_states[-1].numpy(),
+        **{name: out[name].numpy() for name in LOGITS if name in out},
+        "shapes": np.array(json.dumps({name: w.shape for name, w in weights.items()})),
+        "weights": np.concatenate([w.ravel() for w in weights.values()]).astype(np.int8),
+    }
+
+
+def relative_inputs(config: Any) -> dict[str, np.ndarray]:
+    given = inputs()
+    mask = given["attention_mask"]
+    # No token of a text is the padding's: RoBERTa counts positions by it.
+    given["input_ids"] = (given["input_ids"] % 11 + 2) * mask + config.pad_token_id * (1 - mask)
+    types = getattr(config, "type_vocab_size", 0)
+    given["token_type_ids"] = given["token_type_ids"].astype(np.int64) % max(types, 1)
+    if not types:
+        del given["token_type_ids"]
+    if getattr(config, "use_task_id", False):
+        given["task_type_ids"] = np.cumsum(mask, 1) % 3
+    return given
+
+
 if __name__ == "__main__":
-    np.savez_compressed(GOLDEN, **make())
-    print(f"{GOLDEN.name}: {GOLDEN.stat().st_size:,} bytes")
+    for path, arrays in ((GOLDEN, make()), (FAMILIES, make_families())):
+        np.savez_compressed(path, **arrays)
+        print(f"{path.name}: {path.stat().st_size:,} bytes")

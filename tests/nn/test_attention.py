@@ -9,7 +9,9 @@ from torch import Tensor
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import make_layout
-from ownbert.nn.attention import BACKENDS, Attention, attend
+from ownbert.nn.attention import BACKENDS, attend
+from ownbert.nn.context import Context
+from ownbert.nn.multihead import Attention
 
 HEADS, SIZE = 2, 8
 LENGTHS = {
@@ -32,9 +34,9 @@ def run(lengths: list[int], backend: str | None, values: list[Tensor], **setting
     """Output and, with gradients enabled, the gradients of q, k and v."""
     *inputs, grad = values
     if not torch.is_grad_enabled():
-        return [attend(*inputs, make_layout(lengths), backend=backend, **settings)]
+        return [attend(*inputs, make_layout(lengths), backend=backend, **settings).out]
     inputs = [x.clone().requires_grad_() for x in inputs]
-    out = attend(*inputs, make_layout(lengths), backend=backend, **settings)
+    out = attend(*inputs, make_layout(lengths), backend=backend, **settings).out
     return [out.detach(), *torch.autograd.grad(out, inputs, grad)]
 
 
@@ -49,7 +51,7 @@ def test_reference_is_the_equation_sequence_by_sequence():
         F.scaled_dot_product_attention(*(x.transpose(0, 1) for x in parts)).transpose(0, 1)
         for parts in zip(*(x.split(lengths) for x in (q, k, v)), strict=True)
     ]
-    out = attend(q, k, v, make_layout(lengths), backend="reference")
+    out = attend(q, k, v, make_layout(lengths), backend="reference").out
     torch.testing.assert_close(out, torch.cat(expected))
 
 
@@ -60,7 +62,7 @@ def test_numbers_of_a_worked_example():
     q = (x @ queries * math.sqrt(3))[:, None]  # the example does not scale its scores
     k, v = (x @ keys)[:, None], torch.eye(3)[:, None]  # so the output is the weights
     for backend in BACKENDS:
-        weights = attend(q, k, v, make_layout([3]), backend=backend)[:, 0]
+        weights = attend(q, k, v, make_layout([3]), backend=backend).out[:, 0]
         first = torch.tensor([0.0634, 0.4683, 0.4683])
         torch.testing.assert_close(weights[0], first, atol=5e-5, rtol=0)
         scores = torch.tensor([[2.0, 4, 4], [4, 16, 12], [4, 12, 10]])
@@ -126,9 +128,9 @@ def test_dropout_is_fair(backend: str):
     layout = make_layout(lengths)
     torch.manual_seed(0)
     with torch.no_grad():
-        truth = attend(*values[:3], layout, backend=backend)
+        truth = attend(*values[:3], layout, backend=backend).out
         drawn = torch.stack(
-            [attend(*values[:3], layout, dropout=p, backend=backend) for _ in range(draws)]
+            [attend(*values[:3], layout, dropout=p, backend=backend).out for _ in range(draws)]
         )
     # A token alone attends to itself: its only weight is dropped or scaled.
     alone, v = drawn[:, 0], values[2][0]
@@ -162,10 +164,11 @@ def test_the_module(heads: int):
     assert sum(p.numel() for p in module.parameters()) == 4 * 16**2 + 4 * 16
     assert f"heads={heads}, head_size={16 // heads}" in repr(module)
     hidden, layout = torch.randn(11, 16), make_layout([5, 6])
+    context = Context(layout, torch.arange(11))
     module.train()
-    assert not torch.equal(module(hidden, layout), module(hidden, layout))
+    assert not torch.equal(module(hidden, context), module(hidden, context))
     module.eval()
-    torch.testing.assert_close(module(hidden, layout), module(hidden, layout))
+    torch.testing.assert_close(module(hidden, context), module(hidden, context))
     expected = torch.cat(
         [
             F.multi_head_attention_forward(
@@ -187,4 +190,4 @@ def test_the_module(heads: int):
             for part in hidden.split([5, 6])
         ]
     )
-    torch.testing.assert_close(module(hidden, layout), expected)
+    torch.testing.assert_close(module(hidden, context), expected)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ownbert import load, save
+from ownbert.checkpoint import load, save
 from ownbert.data.batch import from_padded
 
 transformers = pytest.importorskip("transformers")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ownbert import load
+from ownbert.checkpoint import load
 from ownbert.data.batch import from_padded
 
 FOLDER = Path(__file__).parents[1] / "golden"
@@ -22,13 +22,23 @@ def golden() -> dict[str, np.ndarray]:
         return dict(arrays)
 
 
-def test_outputs(golden: dict[str, np.ndarray], tmp_path: Path):
-    (tmp_path / "config.json").write_text(str(golden["config"]))
+def read_families() -> dict[str, np.ndarray]:
+    with np.load(FOLDER / "families.npz") as arrays:
+        return dict(arrays)
+
+
+def write_model(folder: Path, golden: dict[str, np.ndarray]) -> None:
+    (folder / "config.json").write_text(str(golden["config"]))
     shapes = json.loads(str(golden["shapes"]))
-    parts = torch.from_numpy(golden["weights"]).split([math.prod(s) for s in shapes.values()])
+    values = torch.from_numpy(golden["weights"])
+    parts = values.split([math.prod(s) for s in shapes.values()])
     named = zip(shapes, parts, strict=True)
     weights = {name: part.view(shapes[name]).clone() for name, part in named}
-    save_file(weights, tmp_path / "model.safetensors")
+    save_file(weights, folder / "model.safetensors")
+
+
+def test_outputs(golden: dict[str, np.ndarray], tmp_path: Path):
+    write_model(tmp_path, golden)
     model = load(tmp_path)
     given = ("input_ids", "attention_mask", "token_type_ids")
     batch, index = from_padded(*(torch.from_numpy(golden[name]).long() for name in given))
@@ -48,17 +58,66 @@ def test_outputs(golden: dict[str, np.ndarray], tmp_path: Path):
         assert expected.std() > 0.1
 
 
-def test_the_script_makes_the_committed_file(golden: dict[str, np.ndarray]):
-    pytest.importorskip("transformers")
+RELATIVES = sorted({name.split("/")[0] for name in read_families()} - {"versions"})
+
+
+@pytest.mark.parametrize("architecture", RELATIVES)
+def test_outputs_of_relatives(tmp_path: Path, architecture: str):
+    start = architecture + "/"
+    golden = {n.removeprefix(start): a for n, a in read_families().items() if n.startswith(start)}
+    golden["weights"] = golden["weights"].astype(np.float32) / 64
+    write_model(tmp_path, golden)
+    model = load(tmp_path)
+    given = {n: torch.from_numpy(a).long() for n, a in golden.items() if a.dtype == np.int64}
+    batch, index = from_padded(
+        given["input_ids"],
+        given["attention_mask"],
+        given.get("token_type_ids"),
+        task_type_ids=given.get("task_type_ids"),
+    )
+    with torch.no_grad():
+        out = model(batch)
+    found = {"last_hidden_state": out.hidden}
+    for kind, logits in out.logits.items():
+        if kind == "span":
+            found["start_logits"], found["end_logits"] = logits.unbind(-1)
+        else:
+            found[THEIRS[kind] if len(out.logits) > 1 else "logits"] = logits
+    logits_there = {name for name in golden if name.endswith("logits")}
+    assert logits_there == found.keys() - {"last_hidden_state"}
+    for name, tensor in found.items():
+        expected = golden[name]
+        if expected.shape[:2] == batch_shape(golden):
+            expected = expected.reshape(-1, *expected.shape[2:])[index.numpy()]
+        np.testing.assert_allclose(tensor, expected, atol=1e-5, rtol=1e-5, err_msg=name)
+        assert expected.std() > 0.01
+
+
+THEIRS = {"mlm": "prediction_logits", "nsp": "seq_relationship_logits", "sop": "sop_logits"}
+
+
+def batch_shape(golden: dict[str, np.ndarray]) -> tuple[int, ...]:
+    return golden["input_ids"].shape
+
+
+def make_module():
     spec = importlib.util.spec_from_file_location("make_golden", FOLDER / "make.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    made = module.make()
-    assert made.keys() == golden.keys()
-    for name, array in made.items():
+    return module
+
+
+@pytest.mark.parametrize("name", ["bert", "families"])
+def test_the_script_makes_the_committed_file(golden: dict[str, np.ndarray], name: str):
+    pytest.importorskip("transformers")
+    module = make_module()
+    made = module.make() if name == "bert" else module.make_families()
+    committed = golden if name == "bert" else read_families()
+    assert made.keys() == committed.keys()
+    for key, array in made.items():
         if array.dtype.kind == "f":
-            np.testing.assert_allclose(array, golden[name], atol=1e-6, err_msg=name)
-        elif name != "versions":
-            assert np.array_equal(array, golden[name]), name
+            np.testing.assert_allclose(array, committed[key], atol=1e-6, err_msg=key)
+        elif key != "versions" and not key.endswith("/config"):
+            assert np.array_equal(array, committed[key]), key

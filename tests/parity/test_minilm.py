@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ownbert import load, load_tokenizer
+from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Batch, from_padded, to_padded
 from ownbert.nn.model import Model
 

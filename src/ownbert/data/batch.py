@@ -7,17 +7,12 @@ Padding exists in ``from_padded`` and ``to_padded`` and, for a moment, inside at
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ownbert.errors import InputError
-
-# A group of sequences is attended to in one call, padded to its longest. A call costs about as
-# much as this many score elements, which decides when a shorter sequence is worth a new group.
-_CALL_COST = 60_000
+from ownbert.data.layout import Layout, make_layout
 
 
 @dataclass(slots=True)
@@ -33,88 +28,12 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Group:
-    """``count`` sequences padded to ``longest``; its places are ``start : stop`` of all places."""
-
-    count: int
-    longest: int
-    start: int
-    stop: int
-    mask: Tensor | None  # (count, 1, 1, longest) true at tokens; None where there is no padding
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What attention must know of a batch: which rows belong together.
-
-    cu_seqlens (B+1): sequence b is the rows ``cu_seqlens[b] : cu_seqlens[b + 1]``. ``lengths`` is
-    the same on the host, so that no forward pass waits for a device.
-    """
-
-    cu_seqlens: Tensor
-    lengths: tuple[int, ...]
-
-    @property
-    def max_seqlen(self) -> int:
-        return max(self.lengths)
-
-    @cached_property
-    def grouping(self) -> "Grouping":
-        return _group(self.lengths, self.cu_seqlens.device)
-
-
-@dataclass(frozen=True)
-class Grouping:
-    """Rows (T) to places (P) and back.
-
-    rows (P): the row at each place, some real row at padding; places (T): the place of each row;
-    padding (P): true where a place holds no token, or None where there is no padding at all.
-    """
-
-    groups: tuple[Group, ...]
-    rows: Tensor
-    places: Tensor
-    padding: Tensor | None
-
-
-def _group(lengths: Sequence[int], device: torch.device) -> Grouping:
-    """Sort by length, then cut where padding would cost more than another call."""
-    lens = np.asarray(lengths, dtype=np.int64)
-    starts = np.concatenate([[0], np.cumsum(lens)[:-1]])
-    order = np.argsort(-lens, kind="stable")
-    groups, rows, padding = [], [], []
-    places = np.empty(int(lens.sum()), dtype=np.int64)
-    first = place = 0
-    while first < len(order):
-        longest = int(lens[order[first]])
-        waste = np.cumsum(longest**2 - lens[order[first:]] ** 2)
-        count = max(1, int(np.searchsorted(waste, _CALL_COST, side="right")))
-        members = order[first : first + count]
-        inside = np.arange(longest) < lens[members][:, None]  # (count, longest)
-        grid = starts[members][:, None] + np.minimum(np.arange(longest), lens[members][:, None] - 1)
-        at = place + np.arange(count * longest).reshape(count, longest)
-        places[grid[inside]] = at[inside]
-        rows.append(grid.ravel())
-        padding.append(~inside.ravel())
-        mask = None if inside.all() else torch.from_numpy(inside)[:, None, None, :].to(device)
-        groups.append(Group(count, longest, place, place + count * longest, mask))
-        place += count * longest
-        first += count
-    pad = np.concatenate(padding)
-    return Grouping(
-        tuple(groups),
-        torch.from_numpy(np.concatenate(rows)).to(device),
-        torch.from_numpy(places).to(device),
-        torch.from_numpy(pad).to(device) if pad.any() else None,
-    )
-
-
-@dataclass(frozen=True)
 class Batch:
     """Packed sequences and their targets.
 
     token_ids, type_ids, positions (T); masked_positions (M) rows of the packed batch, and
-    masked_ids (M) what stood there; next_sentence, labels (B).
+    masked_ids (M) what stood there; next_sentence, labels (B). task_ids (T) for models that
+    have them; embeds (T, E) stands for the word embeddings of token_ids.
     """
 
     token_ids: Tensor
@@ -125,6 +44,8 @@ class Batch:
     masked_ids: Tensor | None = None
     next_sentence: Tensor | None = None
     labels: Tensor | None = None
+    task_ids: Tensor | None = None
+    embeds: Tensor | None = None
 
     @property
     def tokens(self) -> int:
@@ -148,8 +69,7 @@ class Batch:
             for f in fields(self)
             if isinstance(value := getattr(self, f.name), Tensor)
         }
-        layout = Layout(self.layout.cu_seqlens.to(device), self.layout.lengths)
-        return replace(self, layout=layout, **moved)
+        return replace(self, layout=self.layout.to(device), **moved)
 
 
 def pack(examples: Sequence[Example]) -> Batch:
@@ -188,24 +108,19 @@ def _column(values: Sequence[int | None]) -> Tensor | None:
     return None if values[0] is None else torch.tensor(values, dtype=torch.int64)
 
 
-def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> Layout:
-    """Layout of sequences of these lengths, all of them at least 1."""
-    if not lengths or min(lengths) < 1:
-        raise InputError("a batch needs at least one sequence, and every sequence one token")
-    cu_seqlens = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
-    return Layout(cu_seqlens.to(device), tuple(int(n) for n in lengths))
-
-
 def from_padded(
     input_ids: Tensor,
     attention_mask: Tensor | None = None,
     token_type_ids: Tensor | None = None,
     position_ids: Tensor | None = None,
+    *,
+    task_type_ids: Tensor | None = None,
+    inputs_embeds: Tensor | None = None,
 ) -> tuple[Batch, Tensor]:
     """Packed batch of a padded one (B, S), and the index (T) that ``to_padded`` takes.
 
     Tokens keep the positions of their places, so padding on the left means what it does in
-    Transformers. A row without any token is refused.
+    Transformers. ``inputs_embeds`` (B, S, E). A row without any token is refused.
     """
     size = input_ids.shape
     if attention_mask is None:
@@ -222,12 +137,15 @@ def from_padded(
         type_ids=token_type_ids.expand(size).flatten()[index],
         positions=position_ids.expand(size).flatten()[index],
         layout=make_layout(lengths, input_ids.device),
+        task_ids=None if task_type_ids is None else task_type_ids.expand(size).flatten()[index],
+        embeds=None if inputs_embeds is None else inputs_embeds.flatten(0, 1)[index],
     )
     return batch, index
 
 
 def to_padded(hidden: Tensor, index: Tensor, size: tuple[int, int]) -> Tensor:
     """(T, ...) to (B, S, ...) with zeros where there is no token."""
+    if len(index) == size[0] * size[1]:
+        return hidden.reshape(*size, *hidden.shape[1:])
     flat = hidden.new_zeros((size[0] * size[1], *hidden.shape[1:]))
-    flat[index] = hidden
-    return flat.view(*size, *hidden.shape[1:])
+    return flat.index_copy(0, index, hidden).view(*size, *hidden.shape[1:])

@@ -1,16 +1,35 @@
 """Hugging Face's names and ours, as data: one short module a family."""
 
 from ownbert.errors import InputError
+from ownbert.families.albert import ALBERT
 from ownbert.families.bert import BERT
-from ownbert.families.rules import Family
+from ownbert.families.distilbert import DISTILBERT
+from ownbert.families.electra import ELECTRA
+from ownbert.families.ernie import ERNIE
+from ownbert.families.family import OWN, Family
+from ownbert.families.mobilebert import MOBILEBERT
+from ownbert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 
-FAMILIES = {family.model_type: family for family in (BERT,)}
+FAMILIES = {
+    family.model_type: family
+    for family in (
+        BERT,
+        ROBERTA,
+        XLM_ROBERTA,
+        CAMEMBERT,
+        ALBERT,
+        DISTILBERT,
+        ELECTRA,
+        ERNIE,
+        MOBILEBERT,
+    )
+}
 
 
 def family_of(model_type: str, where: str) -> Family:
     """The family of a ``config.json``. Raises ``InputError`` for one that is not known."""
-    if model_type not in FAMILIES:
-        raise InputError(
-            f"{where}: model_type {model_type!r} is not known; one of {', '.join(FAMILIES)}"
-        )
-    return FAMILIES[model_type]
+    name = str(model_type).removeprefix(OWN)
+    if name not in FAMILIES:
+        wrong = f"{model_type!r} is not known" if model_type else "is missing"
+        raise InputError(f"{where}: model_type {wrong}; one of {', '.join(FAMILIES)}")
+    return FAMILIES[name]

@@ -1,54 +1,170 @@
 """BERT (Devlin et al. 2019), as Transformers stores it."""
 
-from ownbert.families.rules import Drop, Family, Fuse, Head, Rename, Tie
+from collections.abc import Mapping
+from typing import Any
 
-_TABLES = "bert.embeddings."
-_LAYER = "bert.encoder.layer.{i}."
-_BLOCK = "encoder.blocks.{i}."
+import torch
+from torch import Tensor
+
+from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.families.family import Family, Head
+from ownbert.families.rules import Drop, Fuse, Make, Rename, Rule, Tie
+from ownbert.nn.positions import sinusoids
+
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "initializer_range": 0.02,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+    "position_embedding_type": "absolute",
+    "use_cache": True,
+    "classifier_dropout": None,
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "pruned_heads": {},
+    "chunk_size_feed_forward": 0,
+}
+
+# Of all families: what would change the result and is not done here.
+REQUIRED: dict[str, tuple[Any, ...]] = {
+    "tie_word_embeddings": (True,),
+    "quantization_config": (None,),
+}
+
+DROPOUTS: dict[str, str] = dict.fromkeys(
+    ("classification", "tokens", "choice"), "classifier_dropout"
+)
+
+# As in the converted originals of Google, bert-base-uncased among them.
+OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+MLM, NSP, CHOICE = HeadSpec("mlm"), HeadSpec("nsp"), HeadSpec("choice")
+CLASSIFICATION, TOKENS, SPAN = HeadSpec("classification"), HeadSpec("tokens"), HeadSpec("span")
+
+
+def without_position_table(config: EncoderConfig) -> bool:
+    """Whether Transformers has a table where we have none.
+
+    Not for kinds that it does not know: a table that is missing keeps it from using the others.
+    """
+    return config.position_embedding_type in ("sinusoidal", "relative_key", "relative_key_query")
+
+
+def position_table(config: EncoderConfig) -> Tensor:
+    """What Transformers expects where we have no table: sinusoids, or zeros that nobody reads."""
+    size = config.hidden_size if config.mobile else config.embedding_size or config.hidden_size
+    if config.position_embedding_type != "sinusoidal":
+        return torch.zeros(config.max_position_embeddings, size)
+    places = torch.arange(config.max_position_embeddings) - config.position_offset
+    return sinusoids(places, size)
+
+
+def encoder_rules(prefix: str) -> tuple[Rule, ...]:
+    """Embeddings, blocks and pooler in the names that BERT shares with most of its relatives."""
+    layer, block = prefix + "encoder.layer.{i}.", "encoder.blocks.{i}."
+    return (
+        *embedding_rules(prefix + "embeddings."),
+        *attention_rules(block + "attention.", layer + "attention.self."),
+        Rename(block + "attention.output", layer + "attention.output.dense"),
+        Rename(block + "attention_norm", layer + "attention.output.LayerNorm"),
+        Rename(block + "cross_attention.query", layer + "crossattention.self.query"),
+        Fuse(
+            block + "cross_attention.key_value",
+            tuple(layer + f"crossattention.self.{name}" for name in ("key", "value")),
+        ),
+        Rename(block + "cross_attention.output", layer + "crossattention.output.dense"),
+        Rename(block + "cross_attention_norm", layer + "crossattention.output.LayerNorm"),
+        Rename(block + "feed_forward.up", layer + "intermediate.dense"),
+        Rename(block + "feed_forward.down", layer + "output.dense"),
+        Rename(block + "feed_forward_norm", layer + "output.LayerNorm"),
+        Rename("pooler.dense", prefix + "pooler.dense"),
+    )
+
+
+def embedding_rules(theirs: str) -> tuple[Rule, ...]:
+    """The tables under ``theirs``, their LayerNorm, and buffers of old checkpoints."""
+    return (
+        Rename("encoder.embeddings.word.weight", theirs + "word_embeddings.weight"),
+        Make(theirs + "position_embeddings.weight", without_position_table, position_table),
+        Rename("encoder.embeddings.position.weight", theirs + "position_embeddings.weight"),
+        Rename("encoder.embeddings.token_type.weight", theirs + "token_type_embeddings.weight"),
+        Rename("encoder.embeddings.norm", theirs + "LayerNorm"),
+        Drop(theirs + "position_ids", "0, 1, 2, ...: a buffer"),
+        Drop(theirs + "token_type_ids", "zeros: a buffer"),
+    )
+
+
+def attention_rules(ours: str, theirs: str) -> tuple[Rule, ...]:
+    """Queries, keys and values, and the vectors of relative positions."""
+    return (
+        Fuse(ours + "qkv", tuple(theirs + name for name in ("query", "key", "value"))),
+        Rename(ours + "bias.distance.weight", theirs + "distance_embedding.weight"),
+    )
+
+
+def mlm_rules(theirs: str, word: str, *, dense: str, norm: str) -> tuple[Rule, ...]:
+    """The MLM head under ``theirs``; its matrix is the word table ``word``."""
+    return (
+        Rename("heads.mlm.dense", theirs + dense),
+        Rename("heads.mlm.norm", theirs + norm),
+        Rename("heads.mlm.decoder.bias", theirs + "bias"),
+        Tie(theirs + "decoder.bias", theirs + "bias"),
+        Tie(theirs + "decoder.weight", word),
+    )
+
+
+def label_rules(*kinds: str) -> tuple[Rule, ...]:
+    """The last layer of heads that BERT calls classifier, and that of answers."""
+    return (
+        *(Rename(f"heads.{kind}.dense", "classifier") for kind in kinds),
+        Rename("heads.span.dense", "qa_outputs"),
+    )
+
+
+def bert_architectures(name: str) -> Mapping[str, Head]:
+    """What BERT can be, and a relative that differs from it in the encoder alone."""
+    return {
+        f"{name}Model": Head(),
+        f"{name}ForPreTraining": Head((MLM, NSP)),
+        f"{name}ForMaskedLM": Head((MLM,), pooler=False),
+        f"{name}LMHeadModel" if name == "Bert" else f"{name}ForCausalLM": Head(
+            (MLM,), pooler=False, decoder=True
+        ),
+        f"{name}ForNextSentencePrediction": Head((NSP,)),
+        f"{name}ForSequenceClassification": Head((CLASSIFICATION,)),
+        f"{name}ForMultipleChoice": Head((CHOICE,)),
+        f"{name}ForTokenClassification": Head((TOKENS,), pooler=False),
+        f"{name}ForQuestionAnswering": Head((SPAN,), pooler=False),
+    }
+
+
+def bert_rules(prefix: str) -> tuple[Rule, ...]:
+    """Encoder and all heads in BERT's names."""
+    word = prefix + "embeddings.word_embeddings.weight"
+    return (
+        *encoder_rules(prefix),
+        *mlm_rules("cls.predictions.", word, dense="transform.dense", norm="transform.LayerNorm"),
+        Rename("heads.nsp.dense", "cls.seq_relationship"),
+        *label_rules("classification", "choice", "tokens"),
+    )
+
 
 BERT = Family(
     model_type="bert",
     prefix="bert.",
-    rules=(
-        Rename("encoder.embeddings.word.weight", _TABLES + "word_embeddings.weight"),
-        Rename("encoder.embeddings.position.weight", _TABLES + "position_embeddings.weight"),
-        Rename("encoder.embeddings.token_type.weight", _TABLES + "token_type_embeddings.weight"),
-        Rename("encoder.embeddings.norm", _TABLES + "LayerNorm"),
-        Fuse(
-            _BLOCK + "attention.qkv",
-            tuple(_LAYER + f"attention.self.{name}" for name in ("query", "key", "value")),
-        ),
-        Rename(_BLOCK + "attention.output", _LAYER + "attention.output.dense"),
-        Rename(_BLOCK + "attention_norm", _LAYER + "attention.output.LayerNorm"),
-        Rename(_BLOCK + "feed_forward.up", _LAYER + "intermediate.dense"),
-        Rename(_BLOCK + "feed_forward.down", _LAYER + "output.dense"),
-        Rename(_BLOCK + "feed_forward_norm", _LAYER + "output.LayerNorm"),
-        Rename("pooler.dense", "bert.pooler.dense"),
-        Rename("heads.mlm.dense", "cls.predictions.transform.dense"),
-        Rename("heads.mlm.norm", "cls.predictions.transform.LayerNorm"),
-        Rename("heads.mlm.decoder.bias", "cls.predictions.bias"),
-        Tie("cls.predictions.decoder.bias", "cls.predictions.bias"),
-        Tie("cls.predictions.decoder.weight", _TABLES + "word_embeddings.weight"),
-        Rename("heads.nsp.dense", "cls.seq_relationship"),
-        Rename("heads.classification.dense", "classifier"),
-        Drop(_TABLES + "position_ids", "0, 1, 2, ...: a buffer of old checkpoints"),
-    ),
-    architectures={
-        "BertModel": Head(),
-        "BertForPreTraining": Head(("mlm", "nsp")),
-        "BertForMaskedLM": Head(("mlm",), pooler=False),
-        "BertForNextSentencePrediction": Head(("nsp",)),
-        "BertForSequenceClassification": Head(("classification",)),
-    },
-    required={
-        "position_embedding_type": ("absolute",),
-        "is_decoder": (False,),
-        "add_cross_attention": (False,),
-        "tie_word_embeddings": (True,),
-        "pruned_heads": ({}, None),
-        "problem_type": (None, "single_label_classification"),
-        "quantization_config": (None,),
-    },
-    # As in the converted originals of Google, bert-base-uncased among them.
-    old_names={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    rules=bert_rules("bert."),
+    architectures=bert_architectures("Bert"),
+    defaults=DEFAULTS,
+    required=REQUIRED,
+    dropouts=DROPOUTS,
+    old_names=OLD_NAMES,
 )

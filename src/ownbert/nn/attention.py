@@ -1,29 +1,48 @@
 """Scaled dot-product attention over packed sequences (Vaswani et al. 2017, equation 1).
 
-T tokens, P places (tokens and padding), B sequences of a group, S its longest, D hidden, H heads,
-K head size.
+T tokens, P places (tokens and padding), B sequences of a group, Q queries and S keys of the
+longest, D hidden, H heads, K head size.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from ownbert.config import EncoderConfig
-from ownbert.data.batch import Group, Layout
-from ownbert.nn.dropout import Dropout
+from ownbert.data.layout import Group, Layout, Side, distances, lowest
 from ownbert.nn.dropout import dropout as drop
+
+# Scores to add, (B or 1, H, Q, S), out of queries (B, H, Q, K), keys (B, H, S, K) and their
+# distances (B or 1, Q, S): a position kind.
+Bias = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class Attended(NamedTuple):
+    """out (T, H, K); weights, if asked for: one (H, Q, S) a sequence, without padding."""
+
+    out: Tensor
+    weights: list[Tensor] | None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What attention does besides its inputs: dropout of the weights, bias, weights kept."""
+
+    dropout: float = 0.0
+    bias: Bias | None = None
+    weights: bool = False
 
 
 @dataclass(frozen=True)
 class Backend:
     """One way to compute attention, and what it can do."""
 
-    run: Callable[[Tensor, Tensor, Tensor, Layout, float], Tensor]
+    run: Callable[[Tensor, Tensor, Tensor, Layout, Kernel], Attended]
     dropout: bool
+    weights: bool
 
 
 def attend(
@@ -33,70 +52,131 @@ def attend(
     layout: Layout,
     *,
     dropout: float = 0.0,
+    bias: Bias | None = None,
+    weights: bool = False,
     backend: str | None = None,
-) -> Tensor:
-    """Attention of each token to the tokens of its own sequence.
+) -> Attended:
+    """Attention of each query to the keys that ``layout`` lets it see.
 
-    q, k, v (T, H, K) -> (T, H, K). ``dropout`` is that of the attention weights and must be 0 in
-    evaluation. Without ``backend`` the fastest one that can do it is taken; all compute the same.
+    q (T, H, K), k and v (T', H, K) -> out (T, H, K). ``dropout`` is that of the attention weights
+    and must be 0 in evaluation. Without ``backend`` the fastest one that can do it is taken; all
+    compute the same. A query that sees no key gets the mean of all values of its sequence.
     Raises ``ValueError`` for a backend that is not known or cannot do what is asked.
     """
-    name = backend or _fastest(q, dropout)
+    name = backend or _fastest(q, k, v, bool(dropout or weights))
     if name not in BACKENDS:
         raise ValueError(f"attention backend {name!r} is not known; one of {', '.join(BACKENDS)}")
     if dropout and not BACKENDS[name].dropout:
         raise ValueError(f"attention backend {name!r} has no dropout; asked for {dropout}")
-    return BACKENDS[name].run(q, k, v, layout, dropout)
+    if weights and not BACKENDS[name].weights:
+        raise ValueError(f"attention backend {name!r} keeps no weights; take matmul or reference")
+    return BACKENDS[name].run(q, k, v, layout, Kernel(dropout, bias, weights))
 
 
-def _fastest(q: Tensor, dropout: float) -> str:
+def _fastest(q: Tensor, k: Tensor, v: Tensor, touched: bool) -> str:
+    """``touched``: whether weights are dropped or kept, so that they must exist."""
     # On CPU the backward pass of scaled_dot_product_attention costs several times that of plain
     # matrix products at the lengths of pretraining, and with dropout it leaves its fast kernel.
-    training = torch.is_grad_enabled() and q.requires_grad
-    return "matmul" if dropout or (training and q.device.type == "cpu") else "sdpa"
+    training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    return "matmul" if touched or (training and q.device.type == "cpu") else "sdpa"
 
 
-def _reference(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: float) -> Tensor:
+def _reference(q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel: Kernel) -> Attended:
     """One sequence after the other, in the words of the equation."""
-    out = []
-    for qs, ks, vs in zip(*(x.split(layout.lengths) for x in (q, k, v)), strict=True):
-        scores = torch.einsum("ihk,jhk->hij", qs, ks) / math.sqrt(q.shape[-1])  # (H, L, L)
-        weights = drop(scores.softmax(-1), dropout)
-        out.append(torch.einsum("hij,jhk->ihk", weights, vs))
-    return torch.cat(out)
+    keys = layout.keys or layout
+    out, weights = [], []
+    parts = zip(q.split(layout.lengths), k.split(keys.lengths), v.split(keys.lengths), strict=True)
+    for b, (qs, ks, vs) in enumerate(parts):
+        queries, sources = len(qs), len(ks)
+        scores = torch.einsum("ihk,jhk->hij", qs, ks) * q.shape[-1] ** -0.5  # (H, Q, S)
+        if kernel.bias is not None:
+            far = distances(queries, sources, torch.tensor([sources - queries], device=q.device))
+            turned = qs.transpose(0, 1)[None], ks.transpose(0, 1)[None]
+            scores = scores + kernel.bias(*turned, far)[0]
+        seen = torch.ones(queries, sources, dtype=torch.bool, device=q.device)
+        if layout.causal:
+            seen = seen.tril(sources - queries)
+        if layout.mask is not None:
+            seen = seen & layout.mask[b]
+        scores = scores.masked_fill(~seen, lowest(scores.dtype))
+        w = drop(scores.softmax(-1), kernel.dropout).to(v.dtype)
+        weights.append(w)
+        out.append(torch.einsum("hij,jhk->ihk", w, vs))
+    return Attended(torch.cat(out), weights if kernel.weights else None)
 
 
-def _matmul(q: Tensor, k: Tensor, v: Tensor, group: Group, dropout: float) -> Tensor:
-    """(B, H, S, K) each -> (B, H, S, K)"""
-    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (B, H, S, S)
+def _matmul(
+    q: Tensor, k: Tensor, v: Tensor, group: Group, kernel: Kernel
+) -> tuple[Tensor, Tensor | None]:
+    """(B, H, Q, K), (B, H, S, K) twice -> (B, H, Q, K) and the weights (B, H, Q, S)"""
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (B, H, Q, S)
+    if kernel.bias is not None:
+        scores = scores + _bias(q, k, group, kernel.bias)
     if group.mask is not None:
-        scores = scores.masked_fill(~group.mask, torch.finfo(scores.dtype).min)
-    weights = drop(scores.softmax(-1), dropout)
+        # Nobody needs the scores again, and a sum has no backward pass of its own.
+        scores += group.hidden(scores.dtype)
     # Autocast computes a softmax in float32; the product goes on in the type of the values.
-    return weights.to(v.dtype) @ v
+    weights = drop(scores.softmax(-1), kernel.dropout).to(v.dtype)
+    return weights @ v, weights
 
 
-def _sdpa(q: Tensor, k: Tensor, v: Tensor, group: Group, dropout: float) -> Tensor:
-    """(B, H, S, K) each -> (B, H, S, K)"""
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=group.mask, dropout_p=dropout)
+def _sdpa(
+    q: Tensor, k: Tensor, v: Tensor, group: Group, kernel: Kernel
+) -> tuple[Tensor, Tensor | None]:
+    """(B, H, Q, K), (B, H, S, K) twice -> (B, H, Q, K)"""
+    mask = None if group.mask is None else group.hidden(q.dtype)
+    if kernel.bias is not None:
+        bias = _bias(q, k, group, kernel.bias).to(q.dtype)
+        if group.mask is not None:
+            bias = bias.masked_fill(~group.mask, lowest(q.dtype))
+        mask = bias.expand(q.shape[0], q.shape[1], *bias.shape[2:])
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=kernel.dropout), None
 
 
-def _grouped(kernel: Callable[[Tensor, Tensor, Tensor, Group, float], Tensor]):
+def _bias(q: Tensor, k: Tensor, group: Group, bias: Bias) -> Tensor:
+    """(B or 1, H, Q, S), zero for a query that sees nothing."""
+    scores = bias(q, k, group.distances)
+    return scores if group.seen is None else scores.masked_fill(~group.seen, 0)
+
+
+def _grouped(run_group: Callable[..., tuple[Tensor, Tensor | None]]):
     """Run a padded kernel on groups of sequences of nearly equal length."""
 
-    def run(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: float) -> Tensor:
+    def run(q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel: Kernel) -> Attended:
         grouping = layout.grouping
-        rows, places, padding = grouping.rows, grouping.places, grouping.padding
-        placed = [_Scatter.apply(x, rows, places, padding) for x in (q, k, v)]  # (P, H, K)
-        out = []
+        q = _place(q, grouping.queries)  # (P, H, K)
+        k, v = _place(k, grouping.keys), _place(v, grouping.keys)
+        out, weights = [], {}
         for group in grouping.groups:
-            shape = (group.count, group.longest, *q.shape[1:])
-            qg, kg, vg = (x[group.start : group.stop].view(shape).transpose(1, 2) for x in placed)
-            result = kernel(qg, kg, vg, group, dropout)  # (B, H, S, K)
+            qg = q[group.queries].unflatten(0, (group.count, -1)).transpose(1, 2)
+            kg, vg = (x[group.keys].unflatten(0, (group.count, -1)).transpose(1, 2) for x in (k, v))
+            if group.seen is not None:
+                qg = qg.masked_fill(~group.seen, 0)  # All its scores are zero: the mean of all.
+            result, kept = run_group(qg, kg, vg, group, kernel)  # (B, H, Q, K)
             out.append(result.transpose(1, 2).reshape(-1, *q.shape[1:]))
-        return _Gather.apply(torch.cat(out), rows, places, padding)
+            if kernel.weights and kept is not None:
+                weights.update(zip(group.members, kept.unbind(0), strict=True))
+        joined = out[0] if len(out) == 1 else torch.cat(out)
+        side = grouping.queries
+        if not side.same:
+            joined = _Gather.apply(joined, side.rows, side.places, side.padding)
+        return Attended(joined, _cut_out(weights, layout) if kernel.weights else None)
 
     return run
+
+
+def _place(x: Tensor, side: Side) -> Tensor:
+    """Rows (T, H, K) to places (P, H, K)."""
+    if side.same:
+        return x
+    return _Scatter.apply(x, side.rows, side.places, side.padding)  # pyright: ignore[reportReturnType]
+
+
+def _cut_out(weights: dict[int, Tensor], layout: Layout) -> list[Tensor]:
+    """The weights of each sequence without its padding."""
+    keys = (layout.keys or layout).lengths
+    sizes = zip(layout.lengths, keys, strict=True)
+    return [weights[b][:, :queries, :sources] for b, (queries, sources) in enumerate(sizes)]
 
 
 class _Scatter(torch.autograd.Function):
@@ -135,30 +215,7 @@ class _Gather(torch.autograd.Function):
 
 
 BACKENDS = {
-    "reference": Backend(_reference, dropout=True),
-    "matmul": Backend(_grouped(_matmul), dropout=True),
-    "sdpa": Backend(_grouped(_sdpa), dropout=False),
+    "reference": Backend(_reference, dropout=True, weights=True),
+    "matmul": Backend(_grouped(_matmul), dropout=True, weights=True),
+    "sdpa": Backend(_grouped(_sdpa), dropout=False, weights=False),
 }
-
-
-class Attention(nn.Module):
-    """Multi-head self-attention: one D x 3D matrix makes queries, keys and values of all heads.
-
-    Head h owns the columns ``h * K : (h + 1) * K`` of each third, which is why the number of
-    heads does not change the number of parameters, 4 D^2 + 4 D.
-    """
-
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.heads, self.head_size = config.num_attention_heads, config.head_size
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size)
-        self.dropout = Dropout(config.attention_probs_dropout_prob)
-
-    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
-        q, k, v = self.qkv(hidden).view(-1, 3, self.heads, self.head_size).unbind(1)  # (T, H, K)
-        out = attend(q, k, v, layout, dropout=self.dropout.p if self.training else 0.0)
-        return self.output(out.flatten(1))  # (T, D)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, head_size={self.head_size}"

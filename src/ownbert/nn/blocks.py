@@ -1,28 +1,13 @@
-"""The sublayers of an encoder. T tokens, D hidden, I intermediate."""
+"""The sublayers of an encoder, and a block of them. T tokens, D hidden, I intermediate."""
 
-from collections.abc import Callable
-
-import torch.nn.functional as F
+import torch
 from torch import Tensor, nn
 
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Layout
-from ownbert.nn.attention import Attention
+from ownbert.nn.activations import ACTIVATION
+from ownbert.nn.context import Context
 from ownbert.nn.dropout import Dropout
-
-
-def _gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
-# "gelu" is the exact one, by erf, as in Transformers; Google's first code meant "gelu_new" by it.
-ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_new": _gelu_tanh,
-    "relu": F.relu,
-    "silu": F.silu,
-    "tanh": F.tanh,
-}
+from ownbert.nn.multihead import Attention, CrossAttention
 
 
 class FeedForward(nn.Module):
@@ -30,29 +15,59 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.up = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.down = nn.Linear(config.intermediate_size, config.hidden_size)
-        self.activation = ACTIVATION[config.hidden_act]
+        self.up = nn.Linear(config.attention_size, config.intermediate_size)
+        self.down = nn.Linear(config.intermediate_size, config.attention_size)
+        self.act = config.hidden_act
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.down(self.activation(self.up(hidden)))  # (T, D) -> (T, I) -> (T, D)
+        """(T, D) -> (T, I) -> (T, D)"""
+        return self.down(ACTIVATION[self.act](self.up(hidden)))
+
+    def extra_repr(self) -> str:
+        return f"activation={self.act}"
 
 
 class EncoderBlock(nn.Module):
-    """Attention, then feed-forward; each added to its input and normalised after (post-norm)."""
+    """Attention, then feed-forward; each added to its input and normalised after (post-norm).
 
-    def __init__(self, config: EncoderConfig) -> None:
+    With ``add_cross_attention`` a third sublayer in between attends to an encoder.
+    """
+
+    def __init__(self, config: EncoderConfig, block: int = 0) -> None:
         super().__init__()
-        self.attention = Attention(config)
-        self.attention_dropout = Dropout(config.hidden_dropout_prob)
-        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        size, rate = config.hidden_size, config.hidden_dropout_prob
+        self.chunk = config.chunk_size_feed_forward
+        self.attention = Attention(config, block)
+        self.attention_dropout = Dropout(rate if config.drop_attention_output else 0.0)
+        self.attention_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        if config.add_cross_attention:
+            self.cross_attention = CrossAttention(config)
+            self.cross_attention_dropout = Dropout(rate)
+            self.cross_attention_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_dropout = Dropout(config.hidden_dropout_prob)
-        self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.feed_forward_dropout = Dropout(rate if config.drop_feed_forward_output else 0.0)
+        self.feed_forward_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
 
-    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
+    def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
         """(T, D) -> (T, D)"""
-        attended = self.attention_dropout(self.attention(hidden, layout))
+        attended = self.attention_dropout(self.attention(hidden, context, layer))
         hidden = self.attention_norm(hidden + attended)
+        if context.cross is not None:
+            if not hasattr(self, "cross_attention"):
+                raise ValueError("this model attends to no encoder: add_cross_attention is false")
+            asked = self.cross_attention_dropout(self.cross_attention(hidden, context, layer))
+            hidden = self.cross_attention_norm(hidden + asked)
+        if not self.chunk:
+            return self.feed(hidden)
+        # A chunk is so many tokens of every sequence, as in Transformers.
+        rows = self.chunk * len(context.layout.lengths)
+        return torch.cat([self.feed(part) for part in hidden.split(rows)])
+
+    def feed(self, hidden: Tensor) -> Tensor:
+        """The feed-forward sublayer: (T, D) -> (T, D)."""
         fed = self.feed_forward_dropout(self.feed_forward(hidden))
         return self.feed_forward_norm(hidden + fed)
+
+    def prune(self, config: EncoderConfig, block: int) -> None:
+        """Lose the heads that ``config`` no longer has."""
+        self.attention.prune(config, block)

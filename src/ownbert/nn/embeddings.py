@@ -1,37 +1,88 @@
 """Token embeddings: word + position + type, normalised (Devlin et al. 2019, figure 2).
 
-T tokens, D hidden.
+T tokens, E embedding size, D hidden.
 """
 
+import torch
 from torch import Tensor, nn
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
+from ownbert.nn.bottleneck import make_norm
 from ownbert.nn.dropout import Dropout
+from ownbert.nn.positions import sinusoids
 
 
 class Embeddings(nn.Module):
-    """Sum of three tables, then LayerNorm and dropout."""
+    """Sum of the tables that the config asks for, then LayerNorm and dropout.
+
+    Where words have a width of their own (E), ``projection`` takes the sum to D (ALBERT, ELECTRA).
+    MobileBERT widens the words alone, before the sum, each with its two neighbours.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        size = config.hidden_size
-        self.word = nn.Embedding(config.vocab_size, size, padding_idx=config.pad_token_id)
-        self.position = nn.Embedding(config.max_position_embeddings, size)
-        self.token_type = nn.Embedding(config.type_vocab_size, size)
-        self.norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        hidden = config.hidden_size
+        width = config.embedding_size or hidden
+        self.kind, self.offset = config.position_embedding_type, config.position_offset
+        self.longest = config.max_length
+        self.word = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.trigram = config.mobile is not None and config.mobile.trigram_input
+        self.widen_first = config.mobile is not None
+        size = hidden if self.widen_first else width
+        if self.kind == "absolute":
+            self.position = nn.Embedding(config.max_position_embeddings, size)
+        if config.type_vocab_size:
+            self.token_type = nn.Embedding(config.type_vocab_size, size)
+        if config.task_type_vocab_size:
+            self.task_type = nn.Embedding(config.task_type_vocab_size, size)
+        # In Transformers 4.57.6 the LayerNorm of MobileBERT's embeddings has PyTorch's epsilon.
+        self.norm = make_norm(config, size, eps=1e-5 if self.widen_first else None)
         self.dropout = Dropout(config.hidden_dropout_prob)
+        if config.embedding_size is not None:
+            self.projection = nn.Linear(width * (3 if self.trigram else 1), hidden)
 
     def forward(self, batch: Batch) -> Tensor:
         """(T, D). Raises ``ValueError`` for a sequence longer than the position table."""
-        if batch.layout.max_seqlen > self.position.num_embeddings:
+        length = (batch.layout.keys or batch.layout).max_seqlen  # with what a cache has of it
+        if self.longest is not None and length > self.longest:
             raise ValueError(
-                f"a sequence of {batch.layout.max_seqlen} tokens is longer than the "
-                f"{self.position.num_embeddings} positions of the model; cut it"
+                f"a sequence of {length} tokens is longer than the "
+                f"{self.longest} positions of the model; cut it"
             )
-        hidden = (
-            self.word(batch.token_ids)
-            + self.position(batch.positions)
-            + self.token_type(batch.type_ids)
-        )  # (T, D)
-        return self.dropout(self.norm(hidden))
+        hidden = self.word(batch.token_ids) if batch.embeds is None else batch.embeds  # (T, E)
+        if self.trigram:
+            hidden = _with_neighbours(hidden, batch)  # (T, 3E)
+        if self.widen_first and hasattr(self, "projection"):
+            hidden = self.projection(hidden)  # (T, D)
+        if self.kind == "absolute":
+            hidden = hidden + self.position(batch.positions + self.offset)
+        elif self.kind == "sinusoidal":
+            hidden = hidden + sinusoids(batch.positions, hidden.shape[1]).to(hidden.dtype)
+        if hasattr(self, "token_type"):
+            hidden = hidden + self.token_type(batch.type_ids)
+        if hasattr(self, "task_type"):
+            tasks = torch.zeros_like(batch.token_ids) if batch.task_ids is None else batch.task_ids
+            hidden = hidden + self.task_type(tasks)
+        hidden = self.dropout(self.norm(hidden))
+        if not self.widen_first and hasattr(self, "projection"):
+            hidden = self.projection(hidden)
+        return hidden
+
+    def extra_repr(self) -> str:
+        longest = "" if self.longest is None else f", longest={self.longest}"
+        return f"positions={self.kind}{longest}"
+
+
+def _with_neighbours(words: Tensor, batch: Batch) -> Tensor:
+    """(T, E) -> (T, 3E): the next token, the token, the one before (Sun et al. 2020, 3.1).
+
+    At the ends of a text the missing neighbour is zero.
+    """
+    starts = batch.layout.cu_seqlens[:-1]
+    ends = batch.layout.cu_seqlens[1:] - 1
+    after = torch.cat((words[1:], words.new_zeros(1, words.shape[1])))
+    before = torch.cat((words.new_zeros(1, words.shape[1]), words[:-1]))
+    after = after.index_fill(0, ends, 0.0)
+    before = before.index_fill(0, starts, 0.0)
+    return torch.cat((after, words, before), 1)

@@ -1,16 +1,17 @@
 """What stands on an encoder: the pooler and the heads, each of which picks its own rows.
 
-T tokens, B sequences, M masked tokens, D hidden, V vocabulary, C labels.
+T tokens, B sequences, M masked tokens, D hidden, E embedding size, V vocabulary, C labels.
 """
 
 from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from ownbert.config import EncoderConfig
+from ownbert.config import HEADS, EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch
-from ownbert.nn.blocks import ACTIVATION
+from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.dropout import Dropout
+from ownbert.nn.pooling import POOLINGS
 
 
 class Pooler(nn.Module):
@@ -18,55 +19,140 @@ class Pooler(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.plain = config.mobile is not None and not config.mobile.classifier_activation
+        if not self.plain:
+            self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
-        return self.dense(hidden[batch.first]).tanh()  # (T, D) -> (B, D)
+        first = hidden[batch.first]  # (T, D) -> (B, D)
+        return first if self.plain else self.dense(first).tanh()
+
+    def extra_repr(self) -> str:
+        return "of the first token" if self.plain else "of the first token, activation=tanh"
 
 
 class MaskedLMHead(nn.Module):
     """Logits over the vocabulary at the masked positions only; all positions if none are named.
 
-    The matrix of ``decoder`` is the table of word embeddings itself: ``Model`` ties them.
+    The matrix of ``decoder`` is the table of word embeddings itself: ``Model`` ties them. Where
+    words are narrower than the encoder and ``dense`` does not narrow (MobileBERT), the rest of
+    the matrix is ``decoder_rest`` (D - E, V).
     """
 
-    needs_pooler = False
-
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACTIVATION[config.hidden_act]
-        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        narrow = config.embedding_size or config.hidden_size
+        inner = config.hidden_size if config.mobile is not None else narrow
+        self.dense = nn.Linear(config.hidden_size, inner)
+        self.act = spec.activation or config.hidden_act
+        self.norm = nn.LayerNorm(inner, eps=config.layer_norm_eps)
+        self.decoder = nn.Linear(narrow, config.vocab_size)
+        self.decoder_rest = None
+        if inner > narrow:
+            self.decoder_rest = nn.Linear(config.vocab_size, inner - narrow, bias=False)
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
         rows = hidden if batch.masked_positions is None else hidden[batch.masked_positions]
-        return self.decoder(self.norm(self.activation(self.dense(rows))))  # (M, D) -> (M, V)
+        rows = self.norm(ACTIVATION[self.act](self.dense(rows)))  # (M, D) -> (M, E)
+        if self.decoder_rest is None:
+            return self.decoder(rows)  # (M, V)
+        narrow = self.decoder.weight.shape[1]
+        return self.decoder(rows[:, :narrow]) + rows[:, narrow:] @ self.decoder_rest.weight
+
+    def extra_repr(self) -> str:
+        return f"activation={self.act}"
 
 
 class NextSentenceHead(nn.Module):
-    """Class 0: the second part follows the first; class 1: it comes from elsewhere."""
+    """Class 0: the second part follows the first; class 1: it comes from elsewhere.
 
-    needs_pooler = True
+    As the sentence order head (ALBERT) class 1 means that the two are exchanged.
+    """
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
         super().__init__()
+        rate = 0.0 if spec.kind == "nsp" else config.hidden_dropout_prob
+        self.dropout = Dropout(rate if spec.dropout is None else spec.dropout)
         self.dense = nn.Linear(config.hidden_size, 2)
 
     def forward(self, hidden: Tensor, pooled: Tensor, batch: Batch) -> Tensor:
-        return self.dense(pooled)  # (B, 2)
+        return self.dense(self.dropout(pooled))  # (B, 2)
 
 
 class ClassificationHead(nn.Module):
-    """One of ``labels`` for a sequence, from the pooled first token."""
+    """Scores of a whole sequence: one of ``labels`` (B, C), or one score a choice (B, 1)."""
 
-    needs_pooler = True
-
-    def __init__(self, config: EncoderConfig, labels: Sequence[str]) -> None:
+    def __init__(self, config: EncoderConfig, spec: HeadSpec, outputs: int) -> None:
         super().__init__()
-        self.labels = tuple(labels)
-        self.dropout = Dropout(config.hidden_dropout_prob)
-        self.dense = nn.Linear(config.hidden_size, len(self.labels))
+        size, rate = config.hidden_size, spec.dropout
+        self.dropout = Dropout(config.hidden_dropout_prob if rate is None else rate)
+        self.first = spec.dropout_first
+        self.pooling = None if spec.needs_pooler else POOLINGS[spec.pooling](config)
+        self.act = spec.dense
+        if spec.dense is not None:
+            self.hidden = nn.Linear(size, size)
+        self.dense = nn.Linear(size, outputs)
 
-    def forward(self, hidden: Tensor, pooled: Tensor, batch: Batch) -> Tensor:
+    def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
+        if self.pooling is not None:
+            pooled = self.pooling(hidden, batch)  # (B, D)
+        assert pooled is not None
+        if self.act is not None:
+            pooled = self.dropout(pooled) if self.first else pooled
+            pooled = ACTIVATION[self.act](self.hidden(pooled))
         return self.dense(self.dropout(pooled))  # (B, C)
+
+    def extra_repr(self) -> str:
+        source = "" if self.pooling is not None else "of the pooler's output"
+        inner = "" if self.act is None else f"activation={self.act}"
+        return ", ".join(part for part in (source, inner) if part)
+
+
+class TokenHead(nn.Module):
+    """Scores of each token: labels (T, C), or where an answer starts and ends (T, 2)."""
+
+    def __init__(self, config: EncoderConfig, spec: HeadSpec, outputs: int) -> None:
+        super().__init__()
+        # BERT's head for answers has no dropout; DistilBERT's has.
+        usual = 0.0 if spec.kind == "span" else config.hidden_dropout_prob
+        self.dropout = Dropout(usual if spec.dropout is None else spec.dropout)
+        self.dense = nn.Linear(config.hidden_size, outputs)
+
+    def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
+        return self.dense(self.dropout(hidden))
+
+
+class DiscriminatorHead(nn.Module):
+    """Whether a token was replaced, one score each (Clark et al. 2020): (T, D) -> (T)."""
+
+    def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.act = spec.activation or config.hidden_act
+        self.score = nn.Linear(config.hidden_size, 1)
+
+    def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
+        return self.score(ACTIVATION[self.act](self.dense(hidden)))[:, 0]
+
+    def extra_repr(self) -> str:
+        return f"activation={self.act}"
+
+
+def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> nn.Module:
+    """The head of a spec. Raises ``ValueError`` for a kind or pooling that is not known."""
+    if spec.pooling != "pooler" and spec.pooling not in POOLINGS:
+        known = ", ".join(["pooler", *POOLINGS])
+        raise ValueError(f"pooling {spec.pooling!r} is not known; one of {known}")
+    if spec.kind == "mlm":
+        return MaskedLMHead(config, spec)
+    if spec.kind in ("nsp", "sop"):
+        return NextSentenceHead(config, spec)
+    if spec.kind in ("classification", "choice"):
+        outputs = 1 if spec.kind == "choice" else len(labels)
+        return ClassificationHead(config, spec, spec.output or outputs)
+    if spec.kind in ("tokens", "span"):
+        outputs = 2 if spec.kind == "span" else len(labels)
+        return TokenHead(config, spec, spec.output or outputs)
+    if spec.kind == "discriminator":
+        return DiscriminatorHead(config, spec)
+    raise ValueError(f"head {spec.kind!r} is not known; one of {', '.join(HEADS)}")

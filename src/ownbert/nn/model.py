@@ -1,48 +1,68 @@
-"""Model = encoder + named heads. T tokens, B sequences, D hidden."""
+"""Model = encoder + named heads. T tokens, B sequences, D hidden, L layers, H heads."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
-from ownbert.config import EncoderConfig
+from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch
+from ownbert.errors import InputError
+from ownbert.nn.context import Cache, Context
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.heads import ClassificationHead, MaskedLMHead, NextSentenceHead, Pooler
+from ownbert.nn.heads import MaskedLMHead, Pooler, make_head
 
 
 @dataclass
 class Outputs:
-    """hidden (T, D); pooled (B, D) where there is a pooler; logits by the name of the head."""
+    """hidden (T, D); pooled (B, D) where there is a pooler; logits by the name of the head.
+
+    As far as asked for: hidden_states before and after each layer, and the attention weights of
+    chosen layers, one (H, Q, S) a sequence.
+    """
 
     hidden: Tensor
     pooled: Tensor | None
     logits: dict[str, Tensor] = field(default_factory=dict)
+    hidden_states: tuple[Tensor, ...] = ()
+    attentions: dict[int, list[Tensor]] = field(default_factory=dict)
+    cross_attentions: dict[int, list[Tensor]] = field(default_factory=dict)
+    cache: Cache | None = None
 
 
 class Model(nn.Module):
-    """An encoder, its pooler if it has one, and heads by name.
+    """An encoder, its pooler if it has one, and heads by the name of their kind.
 
-    heads: any of "mlm", "nsp", "classification". ``labels`` are those of the classification.
+    heads: kinds ("mlm", "nsp", "classification", ...) as BERT has them, or specs of others.
+    ``labels`` are those of the classification or of the tokens. model_type: Hugging Face's name
+    of the family, in whose format the model is saved.
     """
 
     def __init__(
         self,
         config: EncoderConfig,
-        heads: Sequence[str] = (),
+        heads: Sequence[str | HeadSpec] = (),
         *,
         pooler: bool | None = None,
         labels: Sequence[str] = (),
+        model_type: str = "bert",
     ) -> None:
         super().__init__()
         self.config = config
+        self.model_type = model_type
+        specs = [HeadSpec(head) if isinstance(head, str) else head for head in heads]
+        self.specs = {spec.kind: spec for spec in specs}
+        labelled = self.specs.keys() & {"classification", "tokens"}
+        self.labels = tuple(labels) if labelled else ()
         self.encoder = Encoder(config)
-        self.heads = nn.ModuleDict({name: _make_head(name, config, labels) for name in heads})
-        needed = any(head.needs_pooler for head in self.heads.values())
+        self.heads = nn.ModuleDict({s.kind: make_head(s, config, self.labels) for s in specs})
+        needed = any(spec.needs_pooler for spec in specs)
         if needed and pooler is False:
-            raise ValueError(f"heads {', '.join(heads)} need a pooler; do not ask for none")
-        self.pooler = Pooler(config) if pooler or needed or not heads else None
+            kinds = ", ".join(self.specs)
+            raise ValueError(f"heads {kinds} need a pooler; do not ask for none")
+        made = pooler if pooler is not None else needed or not specs
+        self.pooler = Pooler(config) if made else None
         self.initialize()
         self.tie()
 
@@ -62,33 +82,107 @@ class Model(nn.Module):
                 nn.init.zeros_(module.bias)
 
     @property
-    def labels(self) -> tuple[str, ...]:
-        """Labels of the classification head; empty if there is none."""
-        for head in self.heads.values():
-            if isinstance(head, ClassificationHead):
-                return head.labels
-        return ()
-
-    @property
     def device(self) -> torch.device:
         return self.encoder.embeddings.word.weight.device
 
-    def forward(self, batch: Batch, heads: Sequence[str] | None = None) -> Outputs:
-        """Hidden states, and the logits of ``heads`` (of all heads if not named)."""
-        hidden = self.encoder(batch)
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.encoder.embeddings.word.weight.dtype
+
+    def forward(
+        self,
+        batch: Batch,
+        heads: Sequence[str] | None = None,
+        *,
+        context: Context | None = None,
+        keep_hidden: bool = False,
+    ) -> Outputs:
+        """Hidden states, and the logits of ``heads`` (of all heads if not named).
+
+        ``context`` carries masks of heads, an encoder to attend to, a cache, and which layers'
+        attention weights to keep.
+        """
+        context = self.encoder.plain_context(batch) if context is None else context
+        hidden, states = self.encoder(batch, context, keep_hidden=keep_hidden)
         pooled = None if self.pooler is None else self.pooler(hidden, batch)
         names = self.heads.keys() if heads is None else heads
         logits = {name: self.heads[name](hidden, pooled, batch) for name in names}
-        return Outputs(hidden, pooled, logits)
+        return Outputs(
+            hidden,
+            pooled,
+            logits,
+            states,
+            context.attentions,
+            context.cross_attentions,
+            context.cache,
+        )
+
+    def prune_heads(self, heads: dict[int, Sequence[int]]) -> None:
+        """Take heads away for good, by layer; those that are gone already stay gone.
+
+        Raises ``InputError`` for a head that does not exist, and where a layer would lose all.
+        """
+        gone = {layer: set(numbers) for layer, numbers in self.config.pruned_heads.items()}
+        for layer, numbers in heads.items():
+            gone[layer] = gone.get(layer, set()) | set(numbers)
+        config = replace(self.config, pruned_heads={i: tuple(n) for i, n in gone.items()})
+        for i, block in enumerate(self.encoder.blocks):
+            if config.kept_heads(i) != self.config.kept_heads(i):
+                block.prune(config, i)  # pyright: ignore[reportCallIssue]
+        self.config = self.encoder.config = config
+
+    def set_words(self, words: nn.Embedding) -> None:
+        """Put another table (V, E) in the place of the word embeddings; a tied output follows."""
+        old, size = self.encoder.embeddings.word, words.num_embeddings
+        if words.embedding_dim != old.embedding_dim:
+            raise InputError(
+                f"the new word table is {words.embedding_dim} wide; it must be {old.embedding_dim}"
+            )
+        if size != self.config.vocab_size:
+            self.resize(size)
+        self.encoder.embeddings.word = words
+        self.tie()
+
+    @torch.no_grad()
+    def resize(self, vocab_size: int) -> None:
+        """Give the vocabulary another size; new tokens start as the mean of the old ones."""
+        config = replace(self.config, vocab_size=vocab_size)
+        embeddings = self.encoder.embeddings
+        old = embeddings.word
+        word = nn.Embedding(vocab_size, old.embedding_dim, padding_idx=old.padding_idx)
+        embeddings.word = word.to(old.weight)
+        embeddings.word.weight.copy_(_resized(old.weight, vocab_size))
+        for head in self.heads.values():
+            if isinstance(head, MaskedLMHead):
+                bias = head.decoder.bias
+                grown = bias.new_zeros(vocab_size)
+                kept = min(len(bias), vocab_size)
+                grown[:kept] = bias[:kept]
+                head.decoder.out_features = vocab_size
+                head.decoder.bias = nn.Parameter(grown)
+                if head.decoder_rest is not None:
+                    rest = _resized(head.decoder_rest.weight.T, vocab_size).T.contiguous()
+                    head.decoder_rest.in_features = vocab_size
+                    head.decoder_rest.weight = nn.Parameter(rest)
+        self.config = self.encoder.config = config
+        self.tie()
+
+    def extra_repr(self) -> str:
+        config, count = self.config, sum(p.numel() for p in self.parameters())
+        lines = [
+            f"{self.model_type}: heads={config.num_attention_heads} x {config.head_size}, "
+            f"positions={config.position_embedding_type}, parameters={count:,}"
+        ]
+        if config.pruned_heads:
+            lines.append(f"pruned_heads={dict(config.pruned_heads)}")
+        word = self.encoder.embeddings.word.weight
+        for name, head in self.heads.items():
+            if isinstance(head, MaskedLMHead) and head.decoder.weight is word:
+                lines.append(f"tied: heads.{name}.decoder.weight = encoder.embeddings.word.weight")
+        return "\n".join(lines)
 
 
-def _make_head(name: str, config: EncoderConfig, labels: Sequence[str]) -> nn.Module:
-    if name == "classification":
-        return ClassificationHead(config, labels)
-    if name not in _HEADS:
-        known = ", ".join([*_HEADS, "classification"])
-        raise ValueError(f"head {name!r} is not known; one of {known}")
-    return _HEADS[name](config)
-
-
-_HEADS: Mapping[str, type[nn.Module]] = {"mlm": MaskedLMHead, "nsp": NextSentenceHead}
+def _resized(rows: Tensor, count: int) -> Tensor:
+    """(V, D) -> (count, D), cut or filled up with the mean row."""
+    more = max(0, count - len(rows))
+    return torch.cat((rows[:count], rows.mean(0).expand(more, -1)))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ownbert.checkpoint import load, load_tokenizer, read_config, save
+from ownbert.checkpoint import describe, load, load_tokenizer, save
 from ownbert.config import EncoderConfig
 from ownbert.data.loader import Loader
 from ownbert.data.tables import read_labelled
@@ -92,7 +92,7 @@ class Finetuning:
         if not recipe.data.dev:
             raise InputError("--dev is needed: labelled rows to tell when to stop")
         self.device = pick_device(recipe.run.device)
-        self.config = read_config(recipe.model.folder)[0]
+        self.config = describe(recipe.model.folder).config
         self.tokenizer = load_tokenizer(recipe.model.folder, config=self.config)
         self.max_length = _max_length(recipe.data.max_length, self.config)
         data = recipe.data
@@ -221,7 +221,7 @@ class Finetuning:
 
 
 def _max_length(asked: int | None, config: EncoderConfig) -> int:
-    longest = config.max_position_embeddings
+    longest = config.longest
     if asked is not None and not 3 <= asked <= longest:
         raise InputError(f"max_length {asked} must be from 3 to {longest}, the model's positions")
     return asked or longest

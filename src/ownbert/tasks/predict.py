@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.checkpoint import load, load_tokenizer
+from ownbert.checkpoint import describe, load, load_tokenizer
 from ownbert.data.tables import read_labelled, read_texts
 from ownbert.errors import InputError
 from ownbert.files import atomic_path, write_json
@@ -17,6 +17,9 @@ from ownbert.train.machine import pick_device, pick_precision
 
 Progress = Callable[[int], None]
 Say = Callable[[str], None]
+
+
+_ONE_LABEL = (None, "single_label_classification")
 
 
 class Classifier:
@@ -35,8 +38,11 @@ class Classifier:
         if not self.model.labels:
             raise InputError(f"{folder} is no classifier; make one with: ownbert finetune")
         self.tokenizer = load_tokenizer(folder, config=self.model.config)
+        kind = describe(folder).values.get("problem_type")
+        if "classification" not in self.model.specs or kind not in _ONE_LABEL:
+            raise InputError(f"{folder} gives texts no single label: problem_type is {kind!r}")
         self.labels = self.model.labels
-        self.max_length = self.model.config.max_position_embeddings
+        self.max_length = self.model.config.longest
         self.seen = self.cut = 0
 
     def __call__(self, texts: list[str]) -> np.ndarray:

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ownbert.checkpoint import CONFIG, WEIGHTS
+from ownbert.checkpoint import CONFIG
+from ownbert.checkpoint.weights import WEIGHTS
 from ownbert.errors import InputError
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer

@@ -164,7 +164,7 @@ class Pretraining:
         return model.eval()
 
     def _tokenizer_to_save(self) -> Tokenizer:
-        self.tokenizer.max_length = self.config.max_position_embeddings
+        self.tokenizer.max_length = self.config.longest
         return self.tokenizer
 
     def summary(self) -> str:

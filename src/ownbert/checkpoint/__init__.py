@@ -1,0 +1,157 @@
+"""``load`` and ``save``: a model on disk is an ordinary Hugging Face folder."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from ownbert.checkpoint.description import CONFIG as CONFIG
+from ownbert.checkpoint.description import Description, describing, kinds_of, without_rates
+from ownbert.checkpoint.description import architecture_of as architecture_of
+from ownbert.checkpoint.description import describe as describe
+from ownbert.checkpoint.filling import Filled as Filled
+from ownbert.checkpoint.filling import fill as fill
+from ownbert.checkpoint.filling import hint
+from ownbert.checkpoint.weights import WEIGHTS, read_json, read_weights
+from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.errors import InputError
+from ownbert.families import FAMILIES
+from ownbert.families.family import Family
+from ownbert.files import atomic_path, make_folder
+from ownbert.nn.model import Model
+from ownbert.text.tokenizer import Tokenizer
+
+# Said in config.json so that a folder whose tokenizer was exchanged is noticed: how many tokens,
+# and a hash of them. Tokens that were added behind them later are no exchange.
+_VOCABULARY = "ownbert_vocabulary"
+
+
+def save(
+    model: Model,
+    folder: str | Path,
+    *,
+    tokenizer: Tokenizer | None = None,
+    architecture: str | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> None:
+    """Write config.json and model.safetensors (and the tokenizer's files) that Transformers loads.
+
+    All files are written before the first takes its place: what was there stays if writing fails.
+    ``architecture`` is found from the heads if not given; ``values`` are further keys of
+    config.json. Heads that Transformers does not know are kept under names of our own, beside an
+    encoder that it can read.
+    """
+    family = FAMILIES[model.model_type]
+    name = architecture or architecture_of(model)
+    config = describing(model, name, values or {})
+    if tokenizer is not None:
+        config[_VOCABULARY] = vocabulary_fingerprint(tokenizer)
+    kinds = kinds_of(model, name)
+    theirs = theirs_of(model, family, bare=not family.architectures[name].heads, kinds=kinds)
+    folder = make_folder(folder)
+    with atomic_path(folder / CONFIG) as config_path, atomic_path(folder / WEIGHTS) as path:
+        path.write_bytes(to_bytes(theirs, metadata={"format": "pt"}))
+        config_path.write_bytes(json.dumps(config, ensure_ascii=False, indent=2).encode())
+        if tokenizer is not None:
+            tokenizer.save(folder)
+
+
+def theirs_of(
+    model: Model, family: Family, *, bare: bool, kinds: Sequence[str] | None = None
+) -> dict[str, Tensor]:
+    """The model's tensors in the names of its family."""
+    weights = {n: p.detach().cpu() for n, p in model.named_parameters()}
+    return family.to_theirs(weights, model.config, bare=bare, kinds=kinds)
+
+
+def load(
+    folder: str | Path,
+    *,
+    heads: Sequence[str | HeadSpec] | None = None,
+    pooler: bool | None = None,
+    labels: Sequence[str] = (),
+    dropout: float | None = None,
+) -> Model:
+    """The model of a Hugging Face folder, in evaluation mode.
+
+    With ``heads`` or ``pooler`` the encoder gets these instead of those of the folder: heads (and
+    a pooler) that it lacks start anew, those not asked for are left out. Raises ``InputError`` for
+    a missing file, any tensor that is missing, unexpected or of the wrong shape, and a config that
+    asks for what we cannot do.
+    """
+    folder = Path(folder)
+    said = describe(folder)
+    config, specs = said.config, said.specs
+    if heads is not None:
+        specs = tuple(
+            said.family.spec_of(head, said.values) if isinstance(head, str) else head
+            for head in heads
+        )
+    if dropout is not None:
+        config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+        specs = without_rates(specs)
+    model = Model(
+        config,
+        specs,
+        pooler=_has_pooler(said, heads) if pooler is None else pooler,
+        labels=labels or said.labels,
+        model_type=said.family.model_type,
+    )
+    theirs, path = read_weights(folder)
+    other = heads is not None or pooler is not None
+    problems = fill(model, theirs, said, lenient=other).problems
+    if problems:
+        shown = problems[:4] + [f"and {len(problems) - 4} more"] * (len(problems) > 4)
+        lines = [*shown, *filter(None, ["" if other else hint(problems, said)])]
+        raise InputError(f"{path} does not fit its {CONFIG}: {'; '.join(lines)}")
+    return model.eval()
+
+
+def _has_pooler(said: Description, heads: Sequence[str | HeadSpec] | None) -> bool | None:
+    """Whether a model has a pooler; None: if its heads need one."""
+    if heads is None:
+        return said.pooler
+    base = next(iter(said.family.architectures.values()))
+    return None if heads else base.pooler
+
+
+def load_tokenizer(folder: str | Path, *, config: EncoderConfig | None = None) -> Tokenizer:
+    """The tokenizer of a model folder, checked against ``config`` and against what was saved."""
+    folder = Path(folder)
+    tokenizer = Tokenizer.load(folder)
+    if config is not None and tokenizer.vocab_size > config.vocab_size:
+        raise InputError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, the model only "
+            f"{config.vocab_size}; they are not of one model"
+        )
+    if (folder / CONFIG).exists():
+        saved = read_json(folder / CONFIG).get(_VOCABULARY)
+        if isinstance(saved, str) and saved != _fingerprint(tokenizer, _counted(saved)):
+            raise InputError(
+                f"{folder}: the vocabulary is not the one that the model was trained with; put "
+                "the original tokenizer files back"
+            )
+    return tokenizer
+
+
+def vocabulary_fingerprint(tokenizer: Tokenizer) -> str:
+    """How many tokens, and a hash of them in the order of their ids."""
+    return _fingerprint(tokenizer, tokenizer.vocab_size)
+
+
+def _fingerprint(tokenizer: Tokenizer, count: int | None) -> str:
+    size = tokenizer.vocab_size if count is None else min(count, tokenizer.vocab_size)
+    tokens = "\n".join(tokenizer.tokens(range(size)))
+    digest = hashlib.sha256(tokens.encode()).hexdigest()[:32]
+    return digest if count is None else f"{size}:{digest}"
+
+
+def _counted(saved: str) -> int | None:
+    """The number before the hash; folders of version 0.1 have the hash alone."""
+    count, sign, _ = saved.partition(":")
+    return int(count) if sign and count.isdecimal() else None

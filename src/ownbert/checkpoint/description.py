@@ -1,0 +1,167 @@
+"""What the config.json of a model folder says, and what it must say of a model."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ownbert.checkpoint.weights import read_json
+from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.errors import InputError
+from ownbert.families import FAMILIES, family_of
+from ownbert.families.family import Family, Head
+from ownbert.nn.model import Model
+
+CONFIG = "config.json"
+
+# Heads that no architecture of Transformers has, and a pooler where its architecture has none (or
+# none where it has one), stand under keys of our own.
+_HEADS = "ownbert_heads"
+_POOLER = "ownbert_pooler"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a config.json says: structure, family, architecture, heads, labels, all its values.
+
+    pooler: whether there is one.
+    """
+
+    config: EncoderConfig
+    family: Family
+    architecture: str
+    specs: tuple[HeadSpec, ...]
+    pooler: bool
+    labels: tuple[str, ...]
+    values: Mapping[str, Any]
+
+    @property
+    def head(self) -> Head:
+        return self.family.architectures[self.architecture]
+
+
+def describe(folder: str | Path) -> Description:
+    """What the config.json of a model folder says. Without architectures it is the base model."""
+    path = Path(folder) / CONFIG
+    values = read_json(path)
+    family = family_of(values.get("model_type", ""), str(path))
+    architecture = (values.get("architectures") or [next(iter(family.architectures))])[0]
+    if architecture not in family.architectures:
+        raise InputError(
+            f"{path}: architecture {architecture!r} is not supported; one of "
+            + ", ".join(family.architectures)
+        )
+    try:
+        config = family.read_config(values)
+        specs = family.specs(architecture, values)
+        if values.get(_HEADS) is not None:
+            specs = tuple(HeadSpec(**spec) for spec in values[_HEADS])
+    except (InputError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: {error}") from None
+    pooler = values.get(_POOLER, family.architectures[architecture].pooler)
+    labels = _labels(values, path)
+    return Description(config, family, architecture, specs, pooler, labels, values)
+
+
+def _labels(values: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+    """The labels in the order of their numbers; Transformers' names where there are none."""
+    if not values.get("id2label"):
+        return tuple(f"LABEL_{i}" for i in range(values.get("num_labels") or 2))
+    id2label = values["id2label"]
+    try:
+        return tuple(str(id2label[str(i)]) for i in range(len(id2label)))
+    except (KeyError, TypeError):
+        raise InputError(f"{path}: id2label must name the labels 0, 1, 2, ...") from None
+
+
+def describing(model: Model, architecture: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The config.json of a model; ``values`` are further keys, which the model's own go before."""
+    family = FAMILIES[model.model_type]
+    theirs = {**_labels_json(model), **values, **_heads_json(model, family)}
+    theirs |= {**family.write_config(model.config), "architectures": [architecture]}
+    found = {spec.kind: spec for spec in family.specs(architecture, theirs)}
+    for key in (_HEADS, _POOLER):
+        theirs.pop(key, None)
+    if _said(found, model.config) != _said(model.specs, model.config):
+        theirs[_HEADS] = [_changed(spec) for spec in model.specs.values()]
+    if family.architectures[architecture].pooler != (model.pooler is not None):
+        theirs[_POOLER] = model.pooler is not None
+    return theirs
+
+
+def architecture_of(model: Model) -> str:
+    """The architecture with most of the model's heads, and none that the model lacks.
+
+    Of those that are alike, the one for generating text only where the model is a decoder.
+    """
+    family, fitting = FAMILIES[model.model_type], []
+    for place, (name, head) in enumerate(family.architectures.items()):
+        shared = kinds_of(model, name)
+        if head.decoder <= model.config.is_decoder and len(shared) == len(head.heads):
+            fitting.append((len(shared), head.decoder, -place, name))
+    return max(fitting)[-1]
+
+
+def kinds_of(model: Model, architecture: str) -> list[str]:
+    """The heads that an architecture has just as the model has them."""
+    family = FAMILIES[model.model_type]
+    values = _heads_json(model, family)
+    theirs = {spec.kind: spec for spec in family.specs(architecture, values)}
+    ours = _said(model.specs, model.config)
+    return [k for k, spec in _said(theirs, model.config).items() if ours.get(k) == spec]
+
+
+def _said(specs: Mapping[str, HeadSpec], config: EncoderConfig) -> dict[str, HeadSpec]:
+    """Heads as far as they change the result: without what is a default or of training alone."""
+    return {kind: _plain(spec, config) for kind, spec in specs.items()}
+
+
+def _plain(spec: HeadSpec, config: EncoderConfig) -> HeadSpec:
+    acts = spec.kind in ("mlm", "discriminator")
+    pools = spec.kind in ("classification", "choice")
+    return HeadSpec(
+        spec.kind,
+        pooling=spec.pooling if pools else "pooler",
+        dense=spec.dense if pools else None,
+        activation=(spec.activation or config.hidden_act) if acts else None,
+        output=spec.output,
+    )
+
+
+def _changed(spec: HeadSpec) -> dict[str, Any]:
+    """The fields of a head that are not the default."""
+    usual = {f.name: f.default for f in fields(HeadSpec)}
+    return {name: value for name, value in asdict(spec).items() if value != usual[name]}
+
+
+def _labels_json(model: Model) -> dict[str, Any]:
+    if not model.labels:
+        return {}
+    values: dict[str, Any] = {
+        "id2label": {str(i): label for i, label in enumerate(model.labels)},
+        "label2id": {label: i for i, label in enumerate(model.labels)},
+    }
+    if "classification" in model.specs:
+        values["problem_type"] = "single_label_classification"
+    return values
+
+
+def _heads_json(model: Model, family: Family) -> dict[str, Any]:
+    """Dropout rates and activations of the heads."""
+    values: dict[str, Any] = {}
+    for kind, spec in model.specs.items():
+        key = family.dropouts.get(kind)
+        if key is not None:
+            rate = spec.dropout
+            if rate is None and family.defaults[key] is not None:
+                # Without a rate of its own; the family's default would be another.
+                rate = 0.0 if kind == "span" else model.config.hidden_dropout_prob
+            values[key] = rate
+        if kind in family.activations:
+            values[family.activations[kind]] = None if spec.dense == "linear" else spec.dense
+    return values
+
+
+def without_rates(specs: tuple[HeadSpec, ...]) -> tuple[HeadSpec, ...]:
+    """Heads with the encoder's dropout rate."""
+    return tuple(replace(spec, dropout=None) for spec in specs)

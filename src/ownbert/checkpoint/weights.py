@@ -1,0 +1,91 @@
+"""The tensors of a model folder: one safetensors file, several, or PyTorch's pickled ones."""
+
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ownbert.errors import InputError
+
+WEIGHTS = "model.safetensors"
+PICKLED = "pytorch_model.bin"
+# In the order of preference; an index says which file of several holds a tensor.
+FORMS = (WEIGHTS, f"{WEIGHTS}.index.json", PICKLED, f"{PICKLED}.index.json")
+
+
+def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
+    """All tensors by name, and the file that they were read from (the index, of several).
+
+    ``InputError`` for a folder without weights, a file that is damaged or is missing, and a
+    pickle that holds more than tensors: nothing in it is run.
+    """
+    path = next((folder / name for name in FORMS if (folder / name).is_file()), None)
+    if path is None:
+        raise InputError(f"no such file: {folder / WEIGHTS}; train a model there first")
+    if path.name in (WEIGHTS, PICKLED):
+        return _read(path), path
+    tensors: dict[str, Tensor] = {}
+    for name in _parts(path):
+        tensors.update(_read(path.parent / name))
+    named = set(_index(path))
+    if named != tensors.keys():
+        one = sorted(named ^ tensors.keys())[0]
+        where = "is not in its files" if one in named else "is in its files only"
+        raise InputError(f"{path} does not fit its files: tensor {one} {where}")
+    return tensors, path
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """The object of a JSON file; ``InputError`` if it is none."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"no such file: {path}; is {path.parent} a model folder?") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} must hold a JSON object")
+    return values
+
+
+def _index(path: Path) -> Mapping[str, str]:
+    names = read_json(path).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
+        raise InputError(f"{path} has no weight_map from tensors to files")
+    return names
+
+
+def _parts(path: Path) -> list[str]:
+    """File names of an index, all beside it: a path that leads elsewhere is refused."""
+    names = sorted(set(_index(path).values()))
+    for name in names:
+        if Path(name).name != name:
+            raise InputError(f"{path} names {name!r}; the files must stand beside it")
+        if not (path.parent / name).is_file():
+            raise InputError(f"{path} names {name}, which is missing")
+    return names
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise InputError(
+            f"{path} holds more than tensors, or is damaged; nothing in it was run. Save the "
+            "model as safetensors"
+        ) from None
+    except Exception as error:  # a damaged pickle fails in any way there is
+        why = str(error).split("\n")[0] or type(error).__name__
+        raise InputError(f"{path} cannot be read: {why}; it is damaged or cut off") from None
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
+    ):
+        raise InputError(f"{path} must hold tensors by name, as state_dict gives them")
+    return dict(tensors)

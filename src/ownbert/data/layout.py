@@ -1,0 +1,254 @@
+"""Which rows of a packed batch attend to which, and how they are grouped for it.
+
+T tokens, B sequences, Q and S queries and keys of a sequence, P places (tokens and padding).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ownbert.errors import InputError
+
+# A group of sequences is attended to in one call, padded to its longest. A call costs about as
+# much as this many score elements, which decides when a shorter sequence is worth a new group.
+_CALL_COST = 60_000
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What attention must know of a batch: which rows belong together and see each other.
+
+    cu_seqlens (B+1): sequence b is the rows ``cu_seqlens[b] : cu_seqlens[b + 1]``. ``lengths`` is
+    the same on the host, so that no forward pass waits for a device. ``keys`` is the layout of
+    what is attended to where that is another batch (cross attention, a cache). causal: the last
+    query of a sequence sees all of its keys, the one before all but the last, and so on.
+    mask (B, Q or 1, S): true where a query sees a key; only for sequences of one length.
+    """
+
+    cu_seqlens: Tensor
+    lengths: tuple[int, ...]
+    keys: "Layout | None" = None
+    causal: bool = False
+    mask: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        other = self.keys or self
+        if len(other.lengths) != len(self.lengths):
+            raise ValueError(
+                f"{len(self.lengths)} sequences of queries and {len(other.lengths)} of keys"
+            )
+        if self.mask is not None:
+            sizes = len(self.lengths), self.max_seqlen, other.max_seqlen
+            even = {*self.lengths} == {sizes[1]} and {*other.lengths} == {sizes[2]}
+            if not even or self.mask.shape not in (sizes, (sizes[0], 1, sizes[2])):
+                raise ValueError(
+                    f"a mask of shape {tuple(self.mask.shape)} is not for {sizes[0]} sequences of "
+                    f"{sizes[1]} queries and {sizes[2]} keys each"
+                )
+        if self.causal and self.keys is not None:
+            pairs = zip(self.lengths, self.keys.lengths, strict=True)
+            if any(queries > sources for queries, sources in pairs):
+                raise ValueError("a causal layout needs at least as many keys as queries")
+
+    @property
+    def max_seqlen(self) -> int:
+        return max(self.lengths)
+
+    @cached_property
+    def sequences(self) -> Tensor:
+        """Number (T) of the sequence that a row belongs to."""
+        counts = torch.tensor(self.lengths, device=self.cu_seqlens.device)
+        return torch.repeat_interleave(counts, output_size=sum(self.lengths))
+
+    @cached_property
+    def grouping(self) -> "Grouping":
+        return _group(self)
+
+    def to(self, device: torch.device | str) -> "Layout":
+        return replace(
+            self,
+            cu_seqlens=self.cu_seqlens.to(device),
+            keys=None if self.keys is None else self.keys.to(device),
+            mask=None if self.mask is None else self.mask.to(device),
+        )
+
+
+def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> Layout:
+    """Layout of sequences of these lengths, all of them at least 1."""
+    if not lengths or min(lengths) < 1:
+        raise InputError("a batch needs at least one sequence, and every sequence one token")
+    cu_seqlens = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+    return Layout(cu_seqlens.to(device), tuple(int(n) for n in lengths))
+
+
+@dataclass(frozen=True)
+class Side:
+    """Rows (T) to places (P) and back, of the queries or of the keys.
+
+    rows (P): the row at each place, some real row at padding; places (T): the place of each row;
+    padding (P): true where a place holds no token, or None where there is no padding at all.
+    ``same`` says that rows and places are one and the same, so that nothing need be moved.
+    """
+
+    rows: Tensor
+    places: Tensor
+    padding: Tensor | None
+    same: bool
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sequences ``members``, their queries and keys padded to the longest of each.
+
+    queries, keys: their places. shift: see ``distances``. mask, broadcastable to (B, 1, Q, S): true
+    where a query sees a key, and all through for a query that sees nothing; None where all see
+    all. seen, broadcastable to (B, 1, Q, 1): false for a query that sees nothing; None where there
+    is none for sure.
+    """
+
+    members: tuple[int, ...]
+    queries: slice
+    keys: slice
+    shift: Tensor
+    mask: Tensor | None
+    seen: Tensor | None
+    _masks: dict[torch.dtype, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def count(self) -> int:
+        return len(self.members)
+
+    @cached_property
+    def distances(self) -> Tensor:
+        """Where each query stands relative to each key, (1 or B, Q, S)."""
+        queries, keys = (
+            (side.stop - side.start) // self.count for side in (self.queries, self.keys)
+        )
+        return distances(queries, keys, self.shift)
+
+    def hidden(self, dtype: torch.dtype) -> Tensor:
+        """What to add to scores so that nobody sees what ``mask`` hides."""
+        assert self.mask is not None
+        if dtype not in self._masks:
+            zeros = torch.zeros(self.mask.shape, dtype=dtype, device=self.mask.device)
+            self._masks[dtype] = zeros.masked_fill_(~self.mask, lowest(dtype))
+        return self._masks[dtype]
+
+
+def lowest(dtype: torch.dtype) -> float:
+    """A score that no softmax gives any weight, finite in bfloat16 too if autocast goes there."""
+    return max(torch.finfo(dtype).min, torch.finfo(torch.bfloat16).min)
+
+
+def distances(queries: int, keys: int, shift: Tensor) -> Tensor:
+    """(1 or B, Q, S): place of a query minus place of a key of the same sequence.
+
+    shift (1 or B): by how many tokens the keys of a sequence begin before its queries.
+    """
+    rows = torch.arange(queries, device=shift.device)[:, None]
+    return shift[:, None, None] + rows - torch.arange(keys, device=shift.device)
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """All groups of a batch."""
+
+    groups: tuple[Group, ...]
+    queries: Side
+    keys: Side
+
+
+def _group(layout: Layout) -> Grouping:
+    """Sort by length, then cut where padding would cost more than another call."""
+    device = layout.cu_seqlens.device
+    q_lens = np.asarray(layout.lengths, dtype=np.int64)
+    k_lens = q_lens if layout.keys is None else np.asarray(layout.keys.lengths, dtype=np.int64)
+    queries = _Places(q_lens)
+    keys = queries if layout.keys is None else _Places(k_lens)
+    groups = []
+    for members in _cut(q_lens, k_lens):
+        q_span = queries.add(members)
+        k_span = q_span if keys is queries else keys.add(members)
+        mask, seen = _mask(layout, members, q_lens[members], k_lens[members])
+        shift = _shift(q_lens[members], k_lens[members], device)
+        groups.append(Group(tuple(members.tolist()), q_span, k_span, shift, mask, seen))
+    q_side = queries.side(device)
+    return Grouping(tuple(groups), q_side, q_side if keys is queries else keys.side(device))
+
+
+def _cut(q_lens: np.ndarray, k_lens: np.ndarray) -> list[np.ndarray]:
+    """Sequences of each group."""
+    order = np.lexsort((-q_lens, -k_lens))
+    groups, first = [], 0
+    while first < len(order):
+        left = order[first:]
+        longest = int(k_lens[left[0]]) * np.maximum.accumulate(q_lens[left])
+        waste = longest * np.arange(1, len(left) + 1) - np.cumsum(q_lens[left] * k_lens[left])
+        count = max(1, int(np.searchsorted(waste, _CALL_COST, side="right")))
+        groups.append(left[:count])
+        first += count
+    return groups
+
+
+class _Places:
+    """Rows laid out in groups, one after the other."""
+
+    def __init__(self, lengths: np.ndarray):
+        self.lengths = lengths
+        self.starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+        self.places = np.empty(int(lengths.sum()), dtype=np.int64)
+        self.rows, self.padding, self.end = [], [], 0
+
+    def add(self, members: np.ndarray) -> slice:
+        """Lay out sequences padded to their longest; the places that they take."""
+        lens = self.lengths[members]
+        longest = int(lens.max())
+        inside = np.arange(longest) < lens[:, None]  # (count, longest)
+        grid = self.starts[members][:, None] + np.minimum(np.arange(longest), lens[:, None] - 1)
+        at = self.end + np.arange(len(members) * longest).reshape(len(members), longest)
+        self.places[grid[inside]] = at[inside]
+        self.rows.append(grid.ravel())
+        self.padding.append(~inside.ravel())
+        start, self.end = self.end, self.end + at.size
+        return slice(start, self.end)
+
+    def side(self, device: torch.device) -> Side:
+        rows, padding = np.concatenate(self.rows), np.concatenate(self.padding)
+        same = len(rows) == len(self.places) and bool((rows == np.arange(len(rows))).all())
+        return Side(
+            torch.from_numpy(rows).to(device),
+            torch.from_numpy(self.places).to(device),
+            torch.from_numpy(padding).to(device) if padding.any() else None,
+            same,
+        )
+
+
+def _shift(q_lens: np.ndarray, k_lens: np.ndarray, device: torch.device) -> Tensor:
+    """Queries and keys of a sequence end together."""
+    shift = k_lens - q_lens
+    return torch.from_numpy(shift[:1] if (shift == shift[0]).all() else shift).to(device)
+
+
+def _mask(
+    layout: Layout, members: np.ndarray, q_lens: np.ndarray, k_lens: np.ndarray
+) -> tuple[Tensor | None, Tensor | None]:
+    """Which keys the queries of a group see, and which queries see any, as in ``Group``."""
+    device = layout.cu_seqlens.device
+    queries, keys = int(q_lens.max()), int(k_lens.max())
+    mask = None
+    if (k_lens < keys).any():
+        inside = np.arange(keys) < k_lens[:, None]
+        mask = torch.from_numpy(inside)[:, None, None, :].to(device)
+    if layout.causal and queries > 1:
+        causal = (distances(queries, keys, _shift(q_lens, k_lens, device)) >= 0)[:, None]
+        mask = causal if mask is None else mask & causal
+    if layout.mask is None:
+        return mask, None
+    dense = layout.mask[torch.from_numpy(members).to(device)][:, None]
+    mask = dense if mask is None else mask & dense
+    seen = mask.any(-1, keepdim=True)
+    return mask | ~seen, seen

@@ -1,0 +1,97 @@
+"""ALBERT (Lan et al. 2020): narrow words, and layers that share their weights."""
+
+from ownbert.config import HeadSpec
+from ownbert.families.bert import (
+    CHOICE,
+    CLASSIFICATION,
+    DEFAULTS,
+    MLM,
+    OLD_NAMES,
+    REQUIRED,
+    SPAN,
+    TOKENS,
+    embedding_rules,
+    label_rules,
+    mlm_rules,
+)
+from ownbert.families.family import Family, Head
+from ownbert.families.rules import Fuse, Rename
+
+_LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{j}."
+_BLOCK = "encoder.blocks.{i}."
+_SOP = HeadSpec("sop")
+
+ALBERT = Family(
+    model_type="albert",
+    prefix="albert.",
+    rules=(
+        *embedding_rules("albert.embeddings."),
+        Rename("encoder.embeddings.projection", "albert.encoder.embedding_hidden_mapping_in"),
+        Fuse(
+            _BLOCK + "attention.qkv",
+            tuple(_LAYER + f"attention.{name}" for name in ("query", "key", "value")),
+        ),
+        Rename(
+            _BLOCK + "attention.bias.distance.weight",
+            _LAYER + "attention.distance_embedding.weight",
+        ),
+        Rename(_BLOCK + "attention.output", _LAYER + "attention.dense"),
+        Rename(_BLOCK + "attention_norm", _LAYER + "attention.LayerNorm"),
+        Rename(_BLOCK + "feed_forward.up", _LAYER + "ffn"),
+        Rename(_BLOCK + "feed_forward.down", _LAYER + "ffn_output"),
+        Rename(_BLOCK + "feed_forward_norm", _LAYER + "full_layer_layer_norm"),
+        Rename("pooler.dense", "albert.pooler"),
+        *mlm_rules(
+            "predictions.",
+            "albert.embeddings.word_embeddings.weight",
+            dense="dense",
+            norm="LayerNorm",
+        ),
+        Rename("heads.sop.dense", "sop_classifier.classifier"),
+        *label_rules("classification", "choice", "tokens"),
+    ),
+    architectures={
+        "AlbertModel": Head(),
+        "AlbertForPreTraining": Head((MLM, _SOP)),
+        "AlbertForMaskedLM": Head((MLM,), pooler=False),
+        "AlbertForSequenceClassification": Head((CLASSIFICATION,)),
+        "AlbertForMultipleChoice": Head((CHOICE,)),
+        "AlbertForTokenClassification": Head((TOKENS,), pooler=False),
+        "AlbertForQuestionAnswering": Head((SPAN,), pooler=False),
+    },
+    defaults={
+        "vocab_size": 30000,
+        "embedding_size": 128,
+        "hidden_size": 4096,
+        "num_hidden_layers": 12,
+        "num_hidden_groups": 1,
+        "num_attention_heads": 64,
+        "intermediate_size": 16384,
+        "inner_group_num": 1,
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0,
+        "attention_probs_dropout_prob": 0,
+        "classifier_dropout_prob": 0.1,
+        "bos_token_id": 2,
+        "eos_token_id": 3,
+        **{
+            key: DEFAULTS[key]
+            for key in (
+                "max_position_embeddings",
+                "type_vocab_size",
+                "initializer_range",
+                "layer_norm_eps",
+                "position_embedding_type",
+                "pad_token_id",
+                "pruned_heads",
+                "chunk_size_feed_forward",
+            )
+        },
+    },
+    fixed={"drop_feed_forward_output": False, "scale_relative_positions": False},
+    required={**REQUIRED, "is_decoder": (False,), "add_cross_attention": (False,)},
+    dropouts=dict.fromkeys(
+        ("classification", "choice", "tokens", "sop"), "classifier_dropout_prob"
+    ),
+    old_names=OLD_NAMES,
+)

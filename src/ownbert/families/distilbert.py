@@ -1,0 +1,104 @@
+"""DistilBERT (Sanh et al. 2019): BERT without token types and pooler, in names of its own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ownbert.config import HeadSpec
+from ownbert.families.bert import (
+    MLM,
+    OLD_NAMES,
+    REQUIRED,
+    SPAN,
+    TOKENS,
+    embedding_rules,
+    label_rules,
+)
+from ownbert.families.family import Family, Head
+from ownbert.families.rules import Fuse, Rename, Tie
+
+_LAYER = "distilbert.transformer.layer.{i}."
+_BLOCK = "encoder.blocks.{i}."
+_CLASSIFICATION = HeadSpec("classification", pooling="first", dense="relu", dropout_first=False)
+_CHOICE = HeadSpec("choice", pooling="first", dense="relu", dropout_first=False)
+_NAMES = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+}
+
+
+def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
+    """BERT's words for the sizes go before its own, as in Transformers."""
+    aliases = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+    return {name: values[name] for name in aliases if name in values}
+
+
+DISTILBERT = Family(
+    model_type="distilbert",
+    prefix="distilbert.",
+    rules=(
+        *embedding_rules("distilbert.embeddings."),
+        Fuse(
+            _BLOCK + "attention.qkv",
+            tuple(_LAYER + f"attention.{name}" for name in ("q_lin", "k_lin", "v_lin")),
+        ),
+        Rename(_BLOCK + "attention.output", _LAYER + "attention.out_lin"),
+        Rename(_BLOCK + "attention_norm", _LAYER + "sa_layer_norm"),
+        Rename(_BLOCK + "feed_forward.up", _LAYER + "ffn.lin1"),
+        Rename(_BLOCK + "feed_forward.down", _LAYER + "ffn.lin2"),
+        Rename(_BLOCK + "feed_forward_norm", _LAYER + "output_layer_norm"),
+        Rename("heads.mlm.dense", "vocab_transform"),
+        Rename("heads.mlm.norm", "vocab_layer_norm"),
+        Rename("heads.mlm.decoder.bias", "vocab_projector.bias"),
+        Tie("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),
+        Rename("heads.classification.hidden", "pre_classifier"),
+        Rename("heads.choice.hidden", "pre_classifier"),
+        *label_rules("classification", "choice", "tokens"),
+    ),
+    architectures={
+        "DistilBertModel": Head(pooler=False),
+        "DistilBertForMaskedLM": Head((MLM,), pooler=False),
+        "DistilBertForSequenceClassification": Head((_CLASSIFICATION,), pooler=False),
+        "DistilBertForMultipleChoice": Head((_CHOICE,), pooler=False),
+        "DistilBertForTokenClassification": Head((TOKENS,), pooler=False),
+        "DistilBertForQuestionAnswering": Head((SPAN,), pooler=False),
+    },
+    defaults={
+        "vocab_size": 30522,
+        "max_position_embeddings": 512,
+        # The sines are in the checkpoint: a table like any other.
+        "sinusoidal_pos_embds": False,
+        "n_layers": 6,
+        "n_heads": 12,
+        "dim": 768,
+        "hidden_dim": 3072,
+        "dropout": 0.1,
+        "attention_dropout": 0.1,
+        "activation": "gelu",
+        "initializer_range": 0.02,
+        "qa_dropout": 0.1,
+        "seq_classif_dropout": 0.2,
+        "pad_token_id": 0,
+        "pruned_heads": {},
+        "chunk_size_feed_forward": 0,
+    },
+    names=_NAMES,
+    fixed={"type_vocab_size": 0, "layer_norm_eps": 1e-12, "drop_attention_output": False},
+    reads=_reads,
+    required={
+        **REQUIRED,
+        "is_decoder": (False,),
+        "add_cross_attention": (False,),
+        "position_embedding_type": ("absolute",),
+    },
+    dropouts={
+        "classification": "seq_classif_dropout",
+        "choice": "seq_classif_dropout",
+        "span": "qa_dropout",
+    },
+    old_names=OLD_NAMES,
+)

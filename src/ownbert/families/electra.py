@@ -1,0 +1,88 @@
+"""ELECTRA (Clark et al. 2020): a generator and a discriminator, both BERT without a pooler."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.families.bert import (
+    DEFAULTS,
+    OLD_NAMES,
+    REQUIRED,
+    SPAN,
+    TOKENS,
+    encoder_rules,
+    label_rules,
+)
+from ownbert.families.family import Family, Head
+from ownbert.families.rules import Rename, Tie
+
+_MLM = HeadSpec("mlm", activation="gelu")
+_DISCRIMINATOR = HeadSpec("discriminator")
+_CLASSIFICATION = HeadSpec("classification", pooling="first", dense="gelu")
+_CHOICE = HeadSpec("choice", pooling="first", dense="gelu", dropout_first=False)
+
+
+def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Words are projected only where their width is another."""
+    same = values["embedding_size"] == values["hidden_size"]
+    return {"embedding_size": None if same else values["embedding_size"]}
+
+
+def _writes(config: EncoderConfig) -> dict[str, Any]:
+    return {"embedding_size": config.embedding_size or config.hidden_size}
+
+
+ELECTRA = Family(
+    model_type="electra",
+    prefix="electra.",
+    rules=(
+        *encoder_rules("electra."),
+        Rename("encoder.embeddings.projection", "electra.embeddings_project"),
+        Rename("heads.mlm.dense", "generator_predictions.dense"),
+        Rename("heads.mlm.norm", "generator_predictions.LayerNorm"),
+        Rename("heads.mlm.decoder.bias", "generator_lm_head.bias"),
+        Tie("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),
+        Rename("heads.discriminator.dense", "discriminator_predictions.dense"),
+        Rename("heads.discriminator.score", "discriminator_predictions.dense_prediction"),
+        Rename("heads.classification.hidden", "classifier.dense"),
+        Rename("heads.classification.dense", "classifier.out_proj"),
+        Rename("heads.choice.hidden", "sequence_summary.summary"),
+        *label_rules("choice", "tokens"),
+    ),
+    architectures={
+        "ElectraModel": Head(pooler=False),
+        "ElectraForPreTraining": Head((_DISCRIMINATOR,), pooler=False),
+        "ElectraForMaskedLM": Head((_MLM,), pooler=False),
+        "ElectraForCausalLM": Head((_MLM,), pooler=False, decoder=True),
+        "ElectraForSequenceClassification": Head((_CLASSIFICATION,), pooler=False),
+        "ElectraForMultipleChoice": Head((_CHOICE,), pooler=False),
+        "ElectraForTokenClassification": Head((TOKENS,), pooler=False),
+        "ElectraForQuestionAnswering": Head((SPAN,), pooler=False),
+    },
+    defaults={
+        **DEFAULTS,
+        "embedding_size": 128,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": "gelu",
+        "summary_last_dropout": 0.1,
+    },
+    reads=_reads,
+    writes=_writes,
+    required={
+        **REQUIRED,
+        "summary_type": ("first",),
+        "summary_use_proj": (True,),
+        "summary_first_dropout": (None, 0),
+    },
+    dropouts={
+        "classification": "classifier_dropout",
+        "tokens": "classifier_dropout",
+        "choice": "summary_last_dropout",
+    },
+    activations={"choice": "summary_activation"},
+    old_names=OLD_NAMES,
+)

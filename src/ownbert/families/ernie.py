@@ -1,0 +1,44 @@
+"""ERNIE (Sun et al. 2019): BERT with task types."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ownbert.config import EncoderConfig
+from ownbert.families.bert import (
+    DEFAULTS,
+    DROPOUTS,
+    OLD_NAMES,
+    REQUIRED,
+    bert_architectures,
+    bert_rules,
+)
+from ownbert.families.family import Family
+from ownbert.families.rules import Rename
+
+
+def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {"task_type_vocab_size": values["task_type_vocab_size"] if values["use_task_id"] else 0}
+
+
+def _writes(config: EncoderConfig) -> dict[str, Any]:
+    count = config.task_type_vocab_size
+    return {"use_task_id": count > 0, "task_type_vocab_size": count or 3}
+
+
+ERNIE = Family(
+    model_type="ernie",
+    prefix="ernie.",
+    rules=(
+        *bert_rules("ernie."),
+        Rename(
+            "encoder.embeddings.task_type.weight", "ernie.embeddings.task_type_embeddings.weight"
+        ),
+    ),
+    architectures=bert_architectures("Ernie"),
+    defaults={**DEFAULTS, "task_type_vocab_size": 3, "use_task_id": False},
+    reads=_reads,
+    writes=_writes,
+    required=REQUIRED,
+    dropouts=DROPOUTS,
+    old_names=OLD_NAMES,
+)

@@ -1,0 +1,136 @@
+"""MobileBERT (Sun et al. 2020): deep and narrow, with bottlenecks around each block."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ownbert.config import EncoderConfig, Mobile
+from ownbert.errors import InputError
+from ownbert.families.bert import (
+    DEFAULTS,
+    DROPOUTS,
+    OLD_NAMES,
+    REQUIRED,
+    bert_architectures,
+    embedding_rules,
+    label_rules,
+    mlm_rules,
+)
+from ownbert.families.family import Family
+from ownbert.families.rules import Fuse, Make, Rename, Rule
+
+_BLOCK, _LAYER = "encoder.blocks.{i}.", "mobilebert.encoder.layer.{i}."
+_TABLES = "mobilebert.embeddings."
+_FURTHER, _LAST = _BLOCK + "feed_forwards.{f}.", _BLOCK + "feed_forwards.{last}."
+_HEAD = "cls.predictions."
+
+
+def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Words are widened where their width is another, or where three stand side by side."""
+    plain = not values["trigram_input"] and values["embedding_size"] == values["hidden_size"]
+    return {
+        "embedding_size": None if plain else values["embedding_size"],
+        "mobile": Mobile(**{f.name: values[f.name] for f in fields(Mobile)}),
+    }
+
+
+def _writes(config: EncoderConfig) -> dict[str, Any]:
+    if config.mobile is None:
+        raise InputError("mobilebert needs a config with mobile=Mobile(...)")
+    return {"embedding_size": config.embedding_size or config.hidden_size, **asdict(config.mobile)}
+
+
+def _is_not_widened(config: EncoderConfig) -> bool:
+    return config.embedding_size is None
+
+
+def _unused_projection(config: EncoderConfig) -> Tensor:
+    return torch.zeros(config.hidden_size, config.hidden_size)
+
+
+def _unused_bias(config: EncoderConfig) -> Tensor:
+    return torch.zeros(config.hidden_size)
+
+
+def _has_wide_words(config: EncoderConfig) -> bool:
+    return config.embedding_size in (None, config.hidden_size)
+
+
+def _no_rest(config: EncoderConfig) -> Tensor:
+    return torch.zeros(0, config.vocab_size)
+
+
+def _block_rules() -> tuple[Rule, ...]:
+    attention = _LAYER + "attention.self."
+    return (
+        Fuse(_BLOCK + "attention.query_key", (attention + "query", attention + "key")),
+        Rename(_BLOCK + "attention.value", attention + "value"),
+        Rename(_BLOCK + "attention.output", _LAYER + "attention.output.dense"),
+        Rename(_BLOCK + "attention_norm", _LAYER + "attention.output.LayerNorm"),
+        Rename(_BLOCK + "narrow.dense", _LAYER + "bottleneck.input.dense"),
+        Rename(_BLOCK + "narrow.norm", _LAYER + "bottleneck.input.LayerNorm"),
+        Rename(_BLOCK + "narrow_attention.dense", _LAYER + "bottleneck.attention.dense"),
+        Rename(_BLOCK + "narrow_attention.norm", _LAYER + "bottleneck.attention.LayerNorm"),
+        Rename(_FURTHER + "network.up", _LAYER + "ffn.{f}.intermediate.dense"),
+        Rename(_FURTHER + "network.down", _LAYER + "ffn.{f}.output.dense"),
+        Rename(_FURTHER + "norm", _LAYER + "ffn.{f}.output.LayerNorm"),
+        Rename(_LAST + "network.up", _LAYER + "intermediate.dense"),
+        Rename(_LAST + "network.down", _LAYER + "output.dense"),
+        Rename(_LAST + "norm", _LAYER + "output.LayerNorm"),
+        Rename(_BLOCK + "widen", _LAYER + "output.bottleneck.dense"),
+        Rename(_BLOCK + "widen_norm", _LAYER + "output.bottleneck.LayerNorm"),
+    )
+
+
+MOBILEBERT = Family(
+    model_type="mobilebert",
+    prefix="mobilebert.",
+    rules=(
+        *embedding_rules(_TABLES),
+        Make(_TABLES + "embedding_transformation.weight", _is_not_widened, _unused_projection),
+        Make(_TABLES + "embedding_transformation.bias", _is_not_widened, _unused_bias),
+        Rename("encoder.embeddings.projection", _TABLES + "embedding_transformation"),
+        *_block_rules(),
+        Rename("pooler.dense", "mobilebert.pooler.dense"),
+        *mlm_rules(
+            _HEAD,
+            _TABLES + "word_embeddings.weight",
+            dense="transform.dense",
+            norm="transform.LayerNorm",
+        ),
+        Make(_HEAD + "dense.weight", _has_wide_words, _no_rest, head="mlm"),
+        Rename("heads.mlm.decoder_rest.weight", _HEAD + "dense.weight"),
+        Rename("heads.nsp.dense", "cls.seq_relationship"),
+        *label_rules("classification", "choice", "tokens"),
+    ),
+    architectures={
+        name: head for name, head in bert_architectures("MobileBert").items() if not head.decoder
+    },
+    defaults={
+        **{
+            key: value
+            for key, value in DEFAULTS.items()
+            if key not in ("position_embedding_type", "use_cache", "add_cross_attention")
+        },
+        "hidden_size": 512,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 4,
+        "intermediate_size": 512,
+        "hidden_act": "relu",
+        "hidden_dropout_prob": 0.0,
+        "embedding_size": 128,
+        **asdict(Mobile()),
+    },
+    reads=_reads,
+    writes=_writes,
+    required={
+        **REQUIRED,
+        "add_cross_attention": (False,),
+        "position_embedding_type": ("absolute",),
+    },
+    dropouts=DROPOUTS,
+    old_names=OLD_NAMES,
+)

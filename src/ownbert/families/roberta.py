@@ -1,0 +1,82 @@
+"""RoBERTa (Liu et al. 2019), and XLM-R and CamemBERT, which are the same network."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ownbert.config import HeadSpec
+from ownbert.families.bert import (
+    CHOICE,
+    DEFAULTS,
+    OLD_NAMES,
+    REQUIRED,
+    SPAN,
+    TOKENS,
+    encoder_rules,
+    label_rules,
+    mlm_rules,
+)
+from ownbert.families.family import Family, Head
+from ownbert.families.rules import Rename, Rule
+
+_MLM = HeadSpec("mlm", activation="gelu")
+_CLASSIFICATION = HeadSpec("classification", pooling="first", dense="tanh")
+
+
+def roberta_rules(prefix: str) -> tuple[Rule, ...]:
+    """Encoder and all heads in RoBERTa's names."""
+    word = prefix + "embeddings.word_embeddings.weight"
+    return (
+        *encoder_rules(prefix),
+        *mlm_rules("lm_head.", word, dense="dense", norm="layer_norm"),
+        Rename("heads.classification.hidden", "classifier.dense"),
+        Rename("heads.classification.dense", "classifier.out_proj"),
+        *label_rules("choice", "tokens"),
+    )
+
+
+def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Positions begin after the row of the padding (fairseq)."""
+    return {"position_offset": (values["pad_token_id"] or 0) + 1}
+
+
+def roberta_architectures(name: str) -> dict[str, Head]:
+    """What RoBERTa can be, and a relative that is the same network."""
+    return {
+        f"{name}Model": Head(),
+        f"{name}ForMaskedLM": Head((_MLM,), pooler=False),
+        f"{name}ForCausalLM": Head((_MLM,), pooler=False, decoder=True),
+        f"{name}ForSequenceClassification": Head((_CLASSIFICATION,), pooler=False),
+        f"{name}ForMultipleChoice": Head((CHOICE,)),
+        f"{name}ForTokenClassification": Head((TOKENS,), pooler=False),
+        f"{name}ForQuestionAnswering": Head((SPAN,), pooler=False),
+    }
+
+
+ROBERTA = Family(
+    model_type="roberta",
+    prefix="roberta.",
+    rules=roberta_rules("roberta."),
+    architectures=roberta_architectures("Roberta"),
+    defaults={
+        **DEFAULTS,
+        "vocab_size": 50265,
+        "pad_token_id": 1,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+    },
+    reads=_reads,
+    required=REQUIRED,
+    # Its head for choices has the encoder's rate.
+    dropouts=dict.fromkeys(("classification", "tokens"), "classifier_dropout"),
+    old_names=OLD_NAMES,
+)
+XLM_ROBERTA = replace(
+    ROBERTA,
+    model_type="xlm-roberta",
+    architectures=roberta_architectures("XLMRoberta"),
+    defaults={**ROBERTA.defaults, "vocab_size": 30522},
+)
+CAMEMBERT = replace(
+    XLM_ROBERTA, model_type="camembert", architectures=roberta_architectures("Camembert")
+)

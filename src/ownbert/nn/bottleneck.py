@@ -1,0 +1,136 @@
+"""MobileBERT's block: narrow attention and feed-forward between two bottlenecks.
+
+Sun et al. 2020, figure 1 (c). T tokens, D hidden, N the narrow width, H heads, K head size.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from ownbert.config import EncoderConfig, Mobile
+from ownbert.nn.blocks import FeedForward
+from ownbert.nn.context import Context
+from ownbert.nn.dropout import Dropout
+from ownbert.nn.multihead import Attention
+from ownbert.nn.positions import rotate
+
+
+class NoNorm(nn.Module):
+    """Scale and shift of each channel in place of LayerNorm (Sun et al. 2020, equation 1)."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight + self.bias
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.numel()}"
+
+
+def make_norm(config: EncoderConfig, size: int, *, eps: float | None = None) -> nn.Module:
+    """LayerNorm, or what MobileBERT has instead of it."""
+    if config.mobile is not None and config.mobile.normalization_type == "no_norm":
+        return NoNorm(size)
+    return nn.LayerNorm(size, eps=config.layer_norm_eps if eps is None else eps)
+
+
+class Narrow(nn.Module):
+    """From D to N, normalised."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.attention_size)
+        self.norm = make_norm(config, config.attention_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.norm(self.dense(hidden))
+
+
+class NarrowAttention(Attention):
+    """Queries and keys of one input, values of another: (T, N or D) each -> (T, N)."""
+
+    fused = {"query_key": 2, "value": 1}  # noqa: RUF012
+
+    def make_projections(self, config: EncoderConfig) -> None:
+        mobile = config.mobile
+        assert mobile is not None
+        narrow, wide = config.attention_size, config.hidden_size
+        shared = mobile.use_bottleneck_attention or mobile.key_query_shared_bottleneck
+        self.query_key = nn.Linear(narrow if shared else wide, 2 * self.width)
+        self.value = nn.Linear(narrow if mobile.use_bottleneck_attention else wide, self.width)
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, asking: Tensor, told: Tensor, context: Context, layer: int = 0
+    ) -> Tensor:
+        q, k = self.query_key(asking).view(-1, 2, self.heads, self.head_size).unbind(1)
+        v = self.value(told).view(-1, self.heads, self.head_size)
+        if self.rotary:
+            q, k = rotate(q, context.positions), rotate(k, context.positions)
+        return self.mix(q, k, v, context, layer)
+
+
+class FeedForwardLayer(nn.Module):
+    """A feed-forward network added to its input: (T, N) -> (T, N)."""
+
+    def __init__(
+        self, config: EncoderConfig, *, eps: float | None = None, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.network = FeedForward(config)
+        self.dropout = Dropout(dropout)
+        self.norm = make_norm(config, config.attention_size, eps=eps)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.norm(self.dropout(self.network(hidden)) + hidden)
+
+
+class BottleneckBlock(nn.Module):
+    """Narrow, attend, several feed-forward networks, widen: (T, D) -> (T, D)."""
+
+    def __init__(self, config: EncoderConfig, block: int = 0) -> None:
+        super().__init__()
+        mobile = config.mobile
+        assert mobile is not None
+        self.mobile: Mobile = mobile
+        if mobile.use_bottleneck:
+            self.narrow = Narrow(config)
+            if mobile.key_query_shared_bottleneck:
+                self.narrow_attention = Narrow(config)
+            self.widen = nn.Linear(config.attention_size, config.hidden_size)
+            self.widen_norm = make_norm(config, config.hidden_size)
+        self.attention = NarrowAttention(config, block)
+        self.attention_norm = make_norm(config, config.attention_size)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        layers = [FeedForwardLayer(config) for _ in range(mobile.num_feedforward_networks - 1)]
+        # The last one's LayerNorm has PyTorch's own epsilon in Transformers 4.57.6.
+        rate = 0.0 if mobile.use_bottleneck else config.hidden_dropout_prob
+        last = FeedForwardLayer(config, eps=1e-5, dropout=rate)
+        self.feed_forwards = nn.ModuleList([*layers, last])
+
+    def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
+        asking, told, residual = self.inputs(hidden)
+        attended = self.attention(asking, told, context, layer)
+        if not self.mobile.use_bottleneck:
+            attended = self.dropout(attended)
+        narrow = self.attention_norm(attended + residual)  # (T, N)
+        for feed_forward in self.feed_forwards:
+            narrow = feed_forward(narrow)
+        if not self.mobile.use_bottleneck:
+            return narrow
+        return self.widen_norm(self.dropout(self.widen(narrow)) + hidden)
+
+    def inputs(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What queries and keys are made of, what values are made of, and the residual (T, N)."""
+        if not self.mobile.use_bottleneck:
+            return hidden, hidden, hidden
+        narrow = self.narrow(hidden)
+        if self.mobile.use_bottleneck_attention:
+            return narrow, narrow, narrow
+        if self.mobile.key_query_shared_bottleneck:
+            return self.narrow_attention(hidden), hidden, narrow
+        return hidden, hidden, narrow
+
+    def prune(self, config: EncoderConfig, block: int) -> None:
+        self.attention.prune(config, block)

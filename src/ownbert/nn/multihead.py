@@ -1,0 +1,174 @@
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2): who asks, and what is asked of whom.
+
+T tokens, B sequences, D hidden, H heads, K head size.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from ownbert.config import EncoderConfig
+from ownbert.data.layout import Layout
+from ownbert.nn.attention import attend
+from ownbert.nn.context import Context, in_step
+from ownbert.nn.dropout import Dropout
+from ownbert.nn.positions import Alibi, make_bias, rotate
+
+# What ``Attention.fused`` counts, in its order.
+_KINDS = ("queries", "keys", "values")
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention: one D x 3HK matrix makes queries, keys and values of all heads.
+
+    Head h owns the columns ``h * K : (h + 1) * K`` of each third, which is why the number of
+    heads does not change the number of parameters, 4 D^2 + 4 D. ``kept`` are the numbers of the
+    heads that pruning has left.
+    """
+
+    def __init__(self, config: EncoderConfig, block: int = 0) -> None:
+        super().__init__()
+        self.kept, self.head_size = config.kept_heads(block), config.head_size
+        self.rotary = config.position_embedding_type == "rotary"
+        self.make_projections(config)
+        self.output = nn.Linear(self.width, config.attention_size)
+        self.dropout = Dropout(config.attention_probs_dropout_prob)
+        self.bias = make_bias(config, self.kept)
+
+    def make_projections(self, config: EncoderConfig) -> None:
+        self.qkv = nn.Linear(config.hidden_size, 3 * self.width)
+
+    @property
+    def heads(self) -> int:
+        return len(self.kept)
+
+    @property
+    def width(self) -> int:
+        """HK, the channels of all heads together."""
+        return self.heads * self.head_size
+
+    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(T, D) -> queries, keys, values (T, H, K)"""
+        q, k, v = self.qkv(hidden).view(-1, 3, self.heads, self.head_size).unbind(1)
+        return q, k, v
+
+    def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
+        """(T, D) -> (T, D)"""
+        return self.mix(*self.project(hidden), context, layer)
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, context: Context, layer: int) -> Tensor:
+        """What tokens ask of one another and of earlier ones: (T, H, K) three times -> (T, D)."""
+        if self.rotary:
+            q, k = (rotate(x, context.positions) for x in (q, k))
+        if context.cache is not None:
+            k, v = context.cache.append(layer, k, v, context.layout)
+        return self.attend(q, k, v, context, layer)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, context: Context, layer: int) -> Tensor:
+        """Attention of all heads, their masks, and the output matrix: (T, D)."""
+        layout, collected = self.seen(context)
+        out, weights = attend(
+            q,
+            k,
+            v,
+            layout,
+            dropout=self.dropout.p if self.training else 0.0,
+            bias=self.bias,
+            weights=layer in context.keep,
+        )
+        if context.head_mask is not None:
+            # Scaling a head's output is scaling its weights, and needs no weights.
+            scale = self.scale(context.head_mask, layer).to(out.dtype)  # (H) or (B, H)
+            out = out * (scale if scale.ndim == 1 else scale[layout.sequences])[..., None]
+            if weights is not None:
+                scales = scale.expand(len(weights), -1)[..., None, None]
+                weights = [w * s for w, s in zip(weights, scales, strict=True)]
+        if weights is not None:
+            collected[layer] = weights
+        return self.output(out.flatten(1))
+
+    def seen(self, context: Context) -> tuple[Layout, dict[int, list[Tensor]]]:
+        """Who sees whom here, and where the weights that are kept go."""
+        return context.layout, context.attentions
+
+    def scale(self, head_mask: Tensor, layer: int) -> Tensor:
+        """The factors of the heads that are left, (H) or (B, H)."""
+        scale = head_mask[layer]
+        return scale if scale.shape[-1] == self.heads else scale[..., list(self.kept)]
+
+    def prune(self, config: EncoderConfig, block: int) -> None:
+        """Lose the heads that ``config`` no longer has."""
+        kept = config.kept_heads(block)
+        rows = torch.cat(
+            [torch.arange(self.head_size) + self.kept.index(head) * self.head_size for head in kept]
+        ).to(self.output.weight.device)
+        for name, thirds in self.fused.items():
+            linear = getattr(self, name)
+            index = torch.cat([rows + i * self.width for i in range(thirds)])
+            setattr(self, name, _part(linear, index, 0))
+        self.output = _part(self.output, rows, 1)
+        if isinstance(self.bias, Alibi):
+            self.bias = Alibi(config, kept).to(self.output.weight.device)
+        self.kept = kept
+
+    # The matrices by name, and how many of queries, keys and values each makes.
+    fused = {"qkv": 3}  # noqa: RUF012
+
+    def extra_repr(self) -> str:
+        numbers = "" if self.kept == tuple(range(self.heads)) else f", kept={list(self.kept)}"
+        lines, kinds = [f"heads={self.heads}, head_size={self.head_size}{numbers}"], iter(_KINDS)
+        for name, parts in self.fused.items():
+            made = ", ".join(next(kinds) for _ in range(parts))
+            lines.append(f"columns of {name}: ({made}) x {self.heads} heads x {self.head_size}")
+        return "\n".join(lines)
+
+
+class CrossAttention(Attention):
+    """Queries of a decoder to the keys and values of an encoder's hidden states.
+
+    Pruning is of self-attention alone, as in Transformers.
+    """
+
+    fused = {"query": 1, "key_value": 2}  # noqa: RUF012
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__(config, block=-1)
+        self.bias = None  # Distances between two texts mean nothing.
+
+    def make_projections(self, config: EncoderConfig) -> None:
+        self.query = nn.Linear(config.hidden_size, self.width)
+        self.key_value = nn.Linear(config.hidden_size, 2 * self.width)
+
+    def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
+        """(T, D) -> (T, D)"""
+        q = self.query(hidden).view(-1, self.heads, self.head_size)
+        k, v = self.keys_and_values(context, layer)
+        return self.attend(q, k, v, context, layer)
+
+    def seen(self, context: Context) -> tuple[Layout, dict[int, list[Tensor]]]:
+        assert context.cross is not None
+        return context.cross, context.cross_attentions
+
+    def keys_and_values(self, context: Context, layer: int) -> tuple[Tensor, Tensor]:
+        """(T', H, K) each: made once a text, then taken from the cache."""
+        cache = context.cache
+        if cache is not None and layer in cache.cross:
+            k, v = cache.cross[layer]
+            return k.flatten(0, 1), v.flatten(0, 1)
+        assert context.encoder_hidden is not None
+        assert context.cross is not None
+        both = self.key_value(context.encoder_hidden).view(-1, 2, self.heads, self.head_size)
+        k, v = both.unbind(1)
+        if cache is not None:
+            told = context.cross.keys or context.cross
+            cache.cross[layer] = in_step(k, told), in_step(v, told)
+        return k, v
+
+
+def _part(linear: nn.Linear, index: Tensor, dim: int) -> nn.Linear:
+    """The rows (0) or columns (1) ``index`` of a linear layer."""
+    weight = linear.weight.detach().index_select(dim, index)
+    part = nn.Linear(weight.shape[1], weight.shape[0]).to(weight)
+    bias = linear.bias.detach()
+    part.weight.data.copy_(weight)
+    part.bias.data.copy_(bias[index] if dim == 0 else bias)
+    return part.requires_grad_(linear.weight.requires_grad)

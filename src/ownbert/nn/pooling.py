@@ -1,0 +1,104 @@
+"""One vector for a sequence of vectors, other than BERT's pooler. T tokens, B sequences, D hidden.
+
+All are of the packed rows themselves, so there is no padding to leave out.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_sequence
+
+from ownbert.config import EncoderConfig
+from ownbert.data.batch import Batch
+from ownbert.errors import InputError
+
+
+class FirstPooling(nn.Module):
+    """The first token: (T, D) -> (B, D)."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+
+    def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
+        return hidden[batch.first]
+
+
+class MeanPooling(FirstPooling):
+    """The mean over all tokens, special ones included: (T, D) -> (B, D)."""
+
+    def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
+        counts = batch.layout.cu_seqlens.diff()[:, None]
+        return (_sums(hidden, batch) / counts).to(hidden.dtype)
+
+
+class MaxPooling(FirstPooling):
+    """The largest value of each channel: (T, D) -> (B, D)."""
+
+    def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
+        lengths = batch.layout.cu_seqlens.diff()
+        return torch.segment_reduce(hidden, "max", lengths=lengths)
+
+
+class AttentionPooling(nn.Module):
+    """A mean weighted by a softmax over learnt scores (Yang et al. 2016): (T, D) -> (B, D)."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.score = nn.Linear(config.hidden_size, 1, bias=False)
+
+    def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
+        scores = self.score(self.dense(hidden).tanh())  # (T, 1)
+        scores = _wide(scores)
+        lengths = batch.layout.cu_seqlens.diff()
+        # Subtracted for the sake of range alone: a softmax does not change by it.
+        highest = torch.segment_reduce(scores.detach(), "max", lengths=lengths)
+        weights = (scores - highest[batch.layout.sequences]).exp()
+        return (_sums(hidden * weights, batch) / _sums(weights, batch)).to(hidden.dtype)
+
+
+class RecurrentPooling(nn.Module):
+    """Last states of a two-way recurrent layer, D/2 channels each way: (T, D) -> (B, D)."""
+
+    layer: type[nn.LSTM] | type[nn.GRU] = nn.GRU
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        if size % 2:
+            raise InputError(f"recurrent pooling halves hidden_size; {size} must be even")
+        self.recurrent = self.layer(size, size // 2, bidirectional=True)
+
+    def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
+        packed = pack_sequence(list(hidden.split(batch.layout.lengths)), enforce_sorted=False)
+        state = self.recurrent(packed)[1]
+        state = state[0] if isinstance(state, tuple) else state  # (2, B, D/2)
+        return state.transpose(0, 1).flatten(1)
+
+
+class LSTMPooling(RecurrentPooling):
+    """As ``RecurrentPooling``, by an LSTM."""
+
+    layer = nn.LSTM
+
+
+def _sums(x: Tensor, batch: Batch) -> Tensor:
+    """(T, ...) summed over each sequence: (B, ...), in float32 at least."""
+    x = _wide(x)
+    zeros = x.new_zeros(len(batch.layout.lengths), *x.shape[1:])
+    return zeros.index_add(0, batch.layout.sequences, x)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+POOLINGS: dict[str, Callable[[EncoderConfig], nn.Module]] = {
+    "first": FirstPooling,
+    "mean": MeanPooling,
+    "max": MaxPooling,
+    "attention": AttentionPooling,
+    "gru": RecurrentPooling,
+    "lstm": LSTMPooling,
+}

@@ -1,0 +1,92 @@
+"""Position kinds beyond a learnt table: how a model knows where a token stands.
+
+B sequences, T tokens, Q queries, S keys, H heads, K head size, D width of the embeddings.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ownbert.config import EncoderConfig
+
+
+def sinusoids(positions: Tensor, size: int) -> Tensor:
+    """(T) -> (T, D): sine and cosine side by side (Vaswani et al. 2017, section 3.5)."""
+    pairs = (size + 1) // 2
+    steps = torch.arange(pairs, dtype=torch.float32, device=positions.device)
+    angles = positions[:, None] * torch.exp(steps * (-2 * math.log(10_000) / size))  # (T, pairs)
+    return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, :size]
+
+
+def rotate(x: Tensor, positions: Tensor) -> Tensor:
+    """Turn pairs of channels of (T, H, K) by angles that grow with the position.
+
+    The product of a rotated query and a rotated key depends on their distance alone (Su et al.
+    2021, equation 34; channel i is paired with channel i + K/2).
+    """
+    half = x.shape[-1] // 2
+    steps = torch.arange(half, dtype=torch.float32, device=x.device)
+    angles = positions[:, None] * torch.exp(steps * (-math.log(10_000) / half))  # (T, K/2)
+    sin, cos = angles.sin()[:, None].to(x.dtype), angles.cos()[:, None].to(x.dtype)
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+class RelativeKeys(nn.Module):
+    """Scores of a learnt vector for each distance, clipped at the longest one of the table.
+
+    ``relative_key``: with the query (Shaw et al. 2018, equation 5); ``relative_key_query``: with
+    the query and with the key (Huang et al. 2020, equation 13).
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.longest = config.max_position_embeddings - 1
+        self.both = config.position_embedding_type == "relative_key_query"
+        self.scale = config.head_size**-0.5 if config.scale_relative_positions else 1.0
+        self.distance = nn.Embedding(2 * self.longest + 1, config.head_size)
+
+    def forward(self, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
+        """(B, H, Q, K), (B, H, S, K), (B or 1, Q, S) -> (B, H, Q, S)"""
+        # Each distance is multiplied once; looking it up for every pair of places comes after.
+        reach = min(self.longest, max(q.shape[2], k.shape[2]) - 1)
+        span = slice(self.longest - reach, self.longest + reach + 1)
+        table = self.distance.weight[span].to(q.dtype)
+        index = (distances.clamp(-reach, reach) + reach)[:, None]  # (B or 1, 1, Q, S)
+        index = index.expand(*q.shape[:2], -1, -1)
+        scores = (q @ table.T).gather(-1, index)
+        if self.both:
+            turned = (k @ table.T).gather(-1, index.transpose(-1, -2))  # (B, H, S, Q)
+            scores = scores + turned.transpose(-1, -2)
+        return scores * self.scale
+
+    def extra_repr(self) -> str:
+        return f"kind={'relative_key_query' if self.both else 'relative_key'}"
+
+
+class Alibi(nn.Module):
+    """Scores that fall with the distance, each head at its own rate (Press et al. 2022).
+
+    Head h of H has the slope 2^(-8 (h + 1) / H); a pruned layer keeps the slopes of its heads.
+    """
+
+    def __init__(self, config: EncoderConfig, heads: Sequence[int]) -> None:
+        super().__init__()
+        slopes = [2 ** (-8 * (head + 1) / config.num_attention_heads) for head in heads]
+        self.slopes: Tensor
+        self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
+
+    def forward(self, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
+        """(B or 1, H, Q, S), whatever the queries and keys."""
+        return -self.slopes[:, None, None] * distances.abs()[:, None]
+
+
+def make_bias(config: EncoderConfig, heads: Sequence[int]) -> nn.Module | None:
+    """What a block adds to its scores, by the position kind; None for kinds that add nothing."""
+    if config.position_embedding_type in ("relative_key", "relative_key_query"):
+        return RelativeKeys(config)
+    if config.position_embedding_type == "alibi":
+        return Alibi(config, heads)
+    return None

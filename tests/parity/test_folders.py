@@ -1,0 +1,110 @@
+"""Folders as Transformers has written them over the years."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models import assert_same, our_outputs, padded, their_model, their_outputs, transformers
+from safetensors.torch import load_file, save_file
+
+from ownbert.checkpoint import load
+from ownbert.errors import InputError
+
+KINDS = [
+    ("bert", "BertForPreTraining"),
+    ("albert", "AlbertForPreTraining"),
+    ("distilbert", "DistilBertForMaskedLM"),
+    ("electra", "ElectraForMaskedLM"),
+    ("mobilebert", "MobileBertForPreTraining"),
+    ("roberta", "RobertaForMaskedLM"),
+]
+
+
+def assert_reads(folder: Path, model: Any) -> None:
+    given = padded(model.config)
+    assert_same(our_outputs(load(folder), given), their_outputs(model, given))
+
+
+@pytest.mark.parametrize(("model_type", "architecture"), KINDS)
+def test_sharded_safetensors(tmp_path: Path, model_type: str, architecture: str):
+    model = their_model(model_type, architecture)
+    model.save_pretrained(tmp_path, max_shard_size="8KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    assert_reads(tmp_path, model)
+
+
+@pytest.mark.parametrize(("model_type", "architecture"), KINDS)
+@pytest.mark.parametrize("size", ["8KB", "8MB"])
+def test_pickled_weights(tmp_path: Path, model_type: str, architecture: str, size: str):
+    """They hold the tied decoder too."""
+    model = their_model(model_type, architecture)
+    model.save_pretrained(tmp_path, safe_serialization=False, max_shard_size=size)
+    assert len(list(tmp_path.glob("*.bin"))) > (size == "8KB")
+    assert not list(tmp_path.glob("*.safetensors"))
+    assert_reads(tmp_path, model)
+
+
+@pytest.mark.parametrize(("model_type", "architecture"), KINDS)
+def test_names_and_buffers_of_long_ago(tmp_path: Path, model_type: str, architecture: str):
+    model = their_model(model_type, architecture)
+    model.save_pretrained(tmp_path)
+    path, prefix = tmp_path / "model.safetensors", model.base_model_prefix
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
+        for name, tensor in load_file(path).items()
+    }
+    assert any(name.endswith("LayerNorm.gamma") for name in old)
+    old[f"{prefix}.embeddings.position_ids"] = torch.arange(14)[None]
+    save_file(old, path)
+    assert_reads(tmp_path, model)
+
+
+@pytest.mark.parametrize(("model_type", "architecture"), KINDS)
+def test_with_the_prefix_and_without(tmp_path: Path, model_type: str, architecture: str):
+    """A base model is written without, but a part of a larger one is often saved with it."""
+    model = their_model(model_type, architecture)
+    model.save_pretrained(tmp_path)
+    path, prefix = tmp_path / "model.safetensors", model.base_model_prefix + "."
+    bare = {name.removeprefix(prefix): t for name, t in load_file(path).items()}
+    assert bare.keys() != load_file(path).keys()
+    save_file(bare, path)
+    assert_reads(tmp_path, model)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architecture", "decoder"),
+    [
+        ("bert", "BertForPreTraining", "cls.predictions.decoder.weight"),
+        ("albert", "AlbertForPreTraining", "predictions.decoder.weight"),
+        ("distilbert", "DistilBertForMaskedLM", "vocab_projector.weight"),
+        ("electra", "ElectraForMaskedLM", "generator_lm_head.weight"),
+        ("mobilebert", "MobileBertForMaskedLM", "cls.predictions.decoder.weight"),
+        ("roberta", "RobertaForMaskedLM", "lm_head.decoder.weight"),
+    ],
+)
+def test_a_decoder_that_is_not_tied(
+    tmp_path: Path, model_type: str, architecture: str, decoder: str
+):
+    model = their_model(model_type, architecture)
+    model.save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    weights = load_file(path)
+    words = model.get_input_embeddings().weight.detach()
+    save_file({**weights, decoder: words.clone()}, path)
+    assert_reads(tmp_path, model)
+    save_file({**weights, decoder: words + 1}, path)
+    with pytest.raises(InputError, match=f"tensor {decoder} differs from .*; it must be tied"):
+        load(tmp_path)
+
+
+def test_a_base_model_without_pooler(tmp_path: Path):
+    config = their_model("bert", "BertModel").config
+    model = transformers.BertModel(config, add_pooling_layer=False).eval()
+    model.save_pretrained(tmp_path)
+    given = padded(config)
+    with torch.no_grad():
+        theirs = model(**given).last_hidden_state[given["attention_mask"].bool()]
+    assert_same(our_outputs(load(tmp_path, pooler=False), given), {"hidden": theirs})

@@ -1,0 +1,19 @@
+"""``describe`` counts what Transformers counts, for every family and architecture."""
+
+import json
+from pathlib import Path
+
+import pytest
+from models import ALL, their_model
+
+from ownbert.inspect.describe import describe
+
+
+@pytest.mark.parametrize(("model_type", "architecture"), ALL)
+def test_as_many_parameters(model_type: str, architecture: str, tmp_path: Path):
+    theirs = their_model(model_type, architecture)
+    config = {**theirs.config.to_dict(), "architectures": [architecture]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    overview = describe(tmp_path, tokens=5)
+    assert overview.parameters == sum(p.numel() for p in theirs.parameters())
+    assert f"{overview.parameters:,}" in str(overview)
