@@ -4,16 +4,21 @@ Clean-up, Chinese characters apart, lower case, accents off, punctuation apart, 
 pieces of the vocabulary from the left (google-research/bert ``tokenization.py``).
 """
 
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import tokenizers
+    from tokenizers import NormalizedString, PreTokenizedString, normalizers
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
 # Google's limit: a longer word is [UNK] whatever its pieces.
 LONGEST_WORD = 100
+# Stands for a word that is kept whole and is in no vocabulary: it must become the unknown token
+# and not pieces. A code point that Unicode will never give to a character.
+_NOWHERE = "\U0010ffff"
 
 
 def wordpiece_backend(
@@ -27,12 +32,33 @@ def wordpiece_backend(
 
     ``strip_accents`` left at None follows ``do_lower_case``, as in Google's code.
     """
+    backend = wordpiece_rules(
+        {token: index for index, token in enumerate(vocabulary)},
+        do_lower_case=do_lower_case,
+        strip_accents=strip_accents,
+        tokenize_chinese_chars=tokenize_chinese_chars,
+    )
+    return add_special_tokens(backend)
+
+
+def wordpiece_rules(
+    ids: Mapping[str, int],
+    *,
+    do_lower_case: bool = True,
+    strip_accents: bool | None = None,
+    tokenize_chinese_chars: bool = True,
+    do_basic_tokenize: bool = True,
+    unk_token: str = UNK,
+) -> "tokenizers.Tokenizer":
+    """``wordpiece_backend`` for any ids and without special tokens.
+
+    Without ``do_basic_tokenize`` text is split at blanks only and nothing is cleaned up.
+    """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    ids = {token: index for index, token in enumerate(vocabulary)}
     model = models.WordPiece(
-        ids,
-        unk_token=UNK,
+        dict(ids),
+        unk_token=unk_token,
         max_input_chars_per_word=LONGEST_WORD,
         continuing_subword_prefix=CONTINUATION,
     )
@@ -45,7 +71,18 @@ def wordpiece_backend(
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix=CONTINUATION)
-    return add_special_tokens(backend)
+    return backend if do_basic_tokenize else split_at_blanks(backend)
+
+
+def split_at_blanks(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer":
+    """``backend`` without BERT's rules for words: blanks part them, nothing else changes."""
+    from tokenizers import normalizers, pre_tokenizers
+
+    backend.normalizer = normalizers.BertNormalizer(
+        clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False
+    )
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return backend
 
 
 def add_special_tokens(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer":
@@ -62,3 +99,95 @@ def add_special_tokens(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer
             special_tokens=[(token, backend.token_to_id(token)) for token in (CLS, SEP)],
         )
     return backend
+
+
+def keep_whole(backend: "tokenizers.Tokenizer", words: Iterable[str]) -> "tokenizers.Tokenizer":
+    """A copy of a WordPiece ``backend`` that leaves ``words`` as they are (``never_split``).
+
+    Where such a word stands between blanks it keeps its accents and punctuation, and it is one
+    token; so is a word that is equal to one of them once the rules were applied. One that is not in
+    the vocabulary is unknown. Lower case, where it is asked for, comes first as in Transformers, so
+    that words with capitals are of use to cased vocabularies only. The copy runs Python code for
+    every text and cannot be saved.
+    """
+    from tokenizers import Tokenizer, normalizers, pre_tokenizers
+
+    copy = Tokenizer.from_str(backend.to_str())
+    normalizer = backend.normalizer
+    if not isinstance(normalizer, normalizers.BertNormalizer):
+        return copy
+    whole = frozenset(words)
+    unknown = frozenset(word for word in whole if backend.token_to_id(word) is None)
+    copy.normalizer = normalizers.Sequence([])
+    copy.pre_tokenizer = pre_tokenizers.PreTokenizer.custom(WordRules(normalizer, whole, unknown))
+    return copy
+
+
+def _strips_accents(normalizer: "normalizers.BertNormalizer") -> bool:
+    strips = normalizer.strip_accents
+    return normalizer.lowercase if strips is None else strips
+
+
+class WordRules:
+    """BERT's rules but for some words, as a pre-tokenizer of the ``tokenizers`` library.
+
+    ``whole`` are the words that are kept, ``unknown`` those of them that no vocabulary has. With
+    ``lower_first`` a word is compared with them once it is in lower case, if it is to be.
+    """
+
+    def __init__(
+        self,
+        normalizer: "normalizers.BertNormalizer",
+        whole: Collection[str],
+        unknown: Collection[str] = (),
+        *,
+        lower_first: bool = True,
+        split_punctuation: bool = True,
+    ):
+        from tokenizers import normalizers, pre_tokenizers
+
+        self.whole, self.unknown = whole, unknown
+        self.clean = normalizers.BertNormalizer(
+            clean_text=normalizer.clean_text,
+            handle_chinese_chars=normalizer.handle_chinese_chars,
+            strip_accents=False,
+            lowercase=normalizer.lowercase and lower_first,
+        )
+        self.fold = normalizers.BertNormalizer(
+            clean_text=False,
+            handle_chinese_chars=False,
+            # As the library decides it where it is not said.
+            strip_accents=_strips_accents(normalizer),
+            lowercase=normalizer.lowercase and not lower_first,
+        )
+        self.blanks = pre_tokenizers.WhitespaceSplit()
+        self.parts = pre_tokenizers.BertPreTokenizer() if split_punctuation else self.blanks
+
+    def pre_tokenize(self, text: "PreTokenizedString") -> None:
+        text.normalize(self.clean.normalize)
+        text.split(self._words)
+
+    def words(self, text: str) -> list[str]:
+        """The words of ``text``, before they are cut into pieces."""
+        from tokenizers import PreTokenizedString
+
+        found = PreTokenizedString(text)
+        self.pre_tokenize(found)
+        return [word for word, _, _ in found.get_splits() if word]
+
+    def _words(self, _: int, text: "NormalizedString") -> list["NormalizedString"]:
+        found = []
+        for _word, place in self.blanks.pre_tokenize_str(text.normalized):
+            word = text.slice(place)
+            if unicodedata.normalize("NFC", word.normalized) in self.whole:
+                word.nfc()
+                found.append(word)
+                continue
+            self.fold.normalize(word)
+            parts = self.parts.pre_tokenize_str(word.normalized)
+            found += [word.slice(part) for _part, part in parts]
+        for word in found:
+            if word.normalized in self.unknown:
+                # One for each character: the offsets stay those of the word.
+                word.map(lambda _: _NOWHERE)
+        return found

@@ -1,19 +1,35 @@
-"""The tokenizer's files: vocab.txt, tokenizer.json and tokenizer_config.json.
+"""The tokenizer's files in a Hugging Face model folder, and how they are read.
 
-These are the files of a Hugging Face model folder; a folder with vocab.txt alone is how Google
-released its models. Where both are present tokenizer.json decides, and vocab.txt must agree.
+tokenizer.json holds everything and decides where it is there; a vocab.txt beside it must agree.
+Without it the family's own files are read: vocab.txt (how Google released BERT), vocab.json and
+merges.txt (RoBERTa), sentencepiece.bpe.model (XLM-R, CamemBERT), spiece.model (ALBERT).
 """
 
-import contextlib
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
-from ownbert.files import atomic_path, open_text
-from ownbert.text.bert import CONTINUATION, SPECIAL_TOKENS, wordpiece_backend
+from ownbert.files import open_text
+from ownbert.text.bert import CONTINUATION
 from ownbert.text.blank import blank_backend
+from ownbert.text.build import build, register, special_tokens, surround
+from ownbert.text.styles import (
+    ALBERT,
+    BERT,
+    CAMEMBERT,
+    CLASSES,
+    NEEDED_NAMES,
+    ROBERTA,
+    SPECIAL_NAMES,
+    STYLES,
+    XLM_ROBERTA,
+    Style,
+    class_name,
+)
 
 if TYPE_CHECKING:
     import tokenizers
@@ -21,37 +37,36 @@ if TYPE_CHECKING:
 VOCABULARY = "vocab.txt"
 TOKENIZER = "tokenizer.json"
 CONFIG = "tokenizer_config.json"
-KINDS = {"WordLevel": "blank", "WordPiece": "wordpiece"}
+SPECIAL = "special_tokens_map.json"
+MODEL_CONFIG = "config.json"
+KINDS = {"WordLevel": "blank", "WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}
 CASE_SETTINGS = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What a folder says about its tokenizer.
+
+    ``special``: ``pad_token`` and so on to the token; ``config`` is tokenizer_config.json,
+    with the class that config.json asks for where it names none.
+    """
+
+    backend: "tokenizers.Tokenizer"
+    special: Mapping[str, str]
+    config: dict[str, Any]
 
 
 def has_tokenizer(folder: str | os.PathLike[str]) -> bool:
     """Whether ``folder`` holds a vocabulary to load."""
-    return any(Path(folder, name).is_file() for name in (TOKENIZER, VOCABULARY))
+    return Path(folder, TOKENIZER).is_file() or bool(styles_of(Path(folder)))
 
 
-def write_folder(
-    folder: str | os.PathLike[str], backend: "tokenizers.Tokenizer", *, max_length: int | None
-) -> None:
-    """Write the three files; all are complete before the first takes its place."""
-    contents = {
-        VOCABULARY: "".join(f"{token}\n" for token in vocabulary_of(backend)),
-        TOKENIZER: backend.to_str(pretty=True) + "\n",
-        CONFIG: json.dumps(_config_of(backend, max_length), ensure_ascii=False, indent=2) + "\n",
-    }
-    with contextlib.ExitStack() as stack:
-        for name, text in contents.items():
-            temporary = stack.enter_context(atomic_path(Path(folder, name)))
-            temporary.write_bytes(text.encode("utf-8"))
-
-
-def read_folder(folder: str | os.PathLike[str]) -> tuple["tokenizers.Tokenizer", dict[str, Any]]:
-    """The tokenizer of ``folder`` and its tokenizer_config.json ({} without one).
+def read_folder(folder: str | os.PathLike[str]) -> Folder:
+    """The tokenizer of ``folder``.
 
     Where tokenizer_config.json states case, accents or Chinese characters, it decides over
     tokenizer.json, as in Transformers. ``InputError`` for files that are missing, damaged or
@@ -60,22 +75,75 @@ def read_folder(folder: str | os.PathLike[str]) -> tuple["tokenizers.Tokenizer",
     place = Path(folder)
     if not place.is_dir():
         raise InputError(f"no such folder: {place}")
-    config = _read_json(place / CONFIG) if (place / CONFIG).is_file() else {}
+    config = read_json(place / CONFIG)
+    named = class_name(config, read_json(place / MODEL_CONFIG))
+    if named:
+        config.setdefault("tokenizer_class", named)
     if (place / TOKENIZER).is_file():
-        backend = _read_backend(place / TOKENIZER)
         source = place / TOKENIZER
-        if (place / VOCABULARY).is_file():
+        backend = read_backend(source)
+        if (place / VOCABULARY).is_file() and kind_of(backend) in ("blank", "wordpiece"):
             _require_agreement(place, vocabulary_of(backend))
-        _apply_case_settings(backend, config)
-    elif (place / VOCABULARY).is_file():
-        source = place / VOCABULARY
-        backend = _from_vocabulary(source, config)
+        if config.get("do_basic_tokenize", True):
+            _apply_case_settings(backend, config)
+        style = CLASSES[named][0] if named else guess_style(backend)
+        special = special_names(place, config, style)
     else:
-        raise InputError(f"{place} holds no tokenizer: {TOKENIZER} or {VOCABULARY} is needed")
-    missing = [token for token in SPECIAL_TOKENS if backend.token_to_id(token) is None]
+        style = choose_style(place, named)
+        source = place / style.files["vocab_file"]
+        special = special_names(place, config, style)
+        backend = _from_vocabulary(place, style, config, special)
+    missing = [special[n] for n in NEEDED_NAMES if backend.token_to_id(special[n]) is None]
     if missing:
         raise InputError(f"{source} lacks the special tokens {' '.join(missing)}")
-    return backend, config
+    if not (place / TOKENIZER).is_file():
+        register(backend, special_tokens(style, special, built=True))
+        surround(backend, style, special["cls_token"], special["sep_token"])
+    return Folder(backend, special, config)
+
+
+def styles_of(folder: Path) -> list[Style]:
+    """The styles whose own files are all in ``folder``."""
+    return [s for s in STYLES if all((folder / name).is_file() for name in s.files.values())]
+
+
+def choose_style(folder: Path, named: str | None) -> Style:
+    """The style to read ``folder`` with where it has no tokenizer.json; see ``class_name``."""
+    found = styles_of(folder)
+    if named and CLASSES[named][0] in found:
+        return CLASSES[named][0]
+    if not found:
+        raise InputError(f"{folder} holds no tokenizer: {TOKENIZER} or {VOCABULARY} is needed")
+    if found[0] is XLM_ROBERTA:
+        raise InputError(
+            f"{folder}: {CONFIG} must state tokenizer_class, XLMRobertaTokenizer or "
+            f"CamembertTokenizer, for {XLM_ROBERTA.files['vocab_file']} does not tell"
+        )
+    return found[0]
+
+
+def guess_style(backend: "tokenizers.Tokenizer") -> Style:
+    """The style of a tokenizer.json that nothing else describes."""
+    if kind_of(backend) in ("blank", "wordpiece"):
+        return BERT
+    last = ROBERTA if kind_of(backend) == "bpe" else XLM_ROBERTA
+    for style in (BERT, ALBERT, CAMEMBERT):
+        tokens = [*style.special.values(), *style.additional]
+        if all(backend.token_to_id(token) is not None for token in tokens):
+            return style
+    return last
+
+
+def special_names(folder: Path, config: Mapping[str, Any], style: Style) -> dict[str, str]:
+    """``pad_token`` and so on to the token, as ``folder`` states it or else as ``style`` does."""
+    stated = read_json(folder / SPECIAL) | dict(config)
+    found = dict(style.special)
+    for name in SPECIAL_NAMES:
+        value = stated.get(name)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            found[name] = text
+    return found
 
 
 def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
@@ -103,7 +171,8 @@ def vocabulary_of(backend: "tokenizers.Tokenizer") -> list[str]:
     return sorted(ids, key=ids.__getitem__)
 
 
-def _read_backend(path: Path) -> "tokenizers.Tokenizer":
+def read_backend(path: Path) -> "tokenizers.Tokenizer":
+    """A tokenizer.json, without its truncation and padding; ``InputError`` if it is damaged."""
     from tokenizers import Tokenizer
 
     text = "\n".join(line for _, line in open_text(path))
@@ -111,18 +180,15 @@ def _read_backend(path: Path) -> "tokenizers.Tokenizer":
         backend = Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing narrower
         raise InputError(f"{path} is damaged or no tokenizer of the tokenizers library") from error
-    if kind_of(backend) is None:
-        model = type(backend.model).__name__
-        raise InputError(f"{path} holds a {model} model; known are {' and '.join(KINDS)}")
     # Some folders (sentence-transformers) keep a length and a padding here; both are ours to set.
     backend.no_truncation()
     backend.no_padding()
     return backend
 
 
-def kind_of(backend: "tokenizers.Tokenizer") -> str | None:
-    """``blank`` or ``wordpiece``; None for a model that is neither."""
-    return KINDS.get(type(backend.model).__name__)
+def kind_of(backend: "tokenizers.Tokenizer") -> str:
+    """``blank``, ``wordpiece``, ``bpe`` or ``unigram``."""
+    return KINDS[type(backend.model).__name__]
 
 
 def _require_agreement(folder: Path, tokens: list[str]) -> None:
@@ -139,15 +205,17 @@ def _require_agreement(folder: Path, tokens: list[str]) -> None:
     raise InputError(f"{folder}: {VOCABULARY} and {TOKENIZER} disagree ({detail}); remove one")
 
 
-def _from_vocabulary(path: Path, config: dict[str, Any]) -> "tokenizers.Tokenizer":
-    tokens = read_vocabulary(path)
-    if config.get("do_basic_tokenize") is False:
-        # How Transformers' BertTokenizer saves a blank vocabulary: split at blanks only.
-        if any(token.startswith(CONTINUATION) for token in tokens):
-            raise InputError(f"{path.parent / CONFIG}: do_basic_tokenize false is not known here")
-        return blank_backend(tokens)
-    settings = {name: config[name] for name in CASE_SETTINGS if name in config}
-    return wordpiece_backend(tokens, **settings)
+def _from_vocabulary(
+    folder: Path, style: Style, config: dict[str, Any], special: Mapping[str, str]
+) -> "tokenizers.Tokenizer":
+    files = {key: folder / name for key, name in style.files.items()}
+    if style is BERT:
+        tokens = read_vocabulary(files["vocab_file"])
+        pieces = any(token.startswith(CONTINUATION) for token in tokens)
+        if config.get("do_basic_tokenize") is False and not pieces:
+            # How Transformers' BertTokenizer saves a blank vocabulary: split at blanks only.
+            return blank_backend(tokens)
+    return build(style, files, {**config, "unk_token": special["unk_token"]})
 
 
 def _apply_case_settings(backend: "tokenizers.Tokenizer", config: dict[str, Any]) -> None:
@@ -162,7 +230,10 @@ def _apply_case_settings(backend: "tokenizers.Tokenizer", config: dict[str, Any]
     backend.normalizer = normalizer
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; {} where there is no such file."""
+    if not path.is_file():
+        return {}
     text = "\n".join(line for _, line in open_text(path))
     try:
         value = json.loads(text)
@@ -173,19 +244,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _config_of(backend: "tokenizers.Tokenizer", max_length: int | None) -> dict[str, Any]:
-    normalizer: Any = backend.normalizer
-    config: dict[str, Any] = {
-        # A WordLevel model has no class of its own in Transformers; the general one reads it.
-        "tokenizer_class": (
-            "BertTokenizer" if kind_of(backend) == "wordpiece" else "PreTrainedTokenizerFast"
-        ),
-        "do_basic_tokenize": kind_of(backend) == "wordpiece",
-        "clean_up_tokenization_spaces": False,
-        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-        **{name: getattr(normalizer, key) for name, key in CASE_SETTINGS.items()},
-        **dict(zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True)),
-    }
-    if max_length is not None:
-        config["model_max_length"] = max_length
-    return config
+def never_split_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The words of ``never_split``, a setting of BERT's tokenizers in Transformers."""
+    words = config.get("never_split") or ()
+    if not isinstance(words, list | tuple | set | frozenset) or not all(
+        isinstance(word, str) for word in words
+    ):
+        raise InputError(f"never_split must be a list of words, not {words!r}")
+    return tuple(words)

@@ -3,13 +3,16 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
-from ownbert.text.bert import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK, wordpiece_backend
+from ownbert.text.bert import keep_whole, wordpiece_backend
 from ownbert.text.blank import blank_backend
-from ownbert.text.files import kind_of, read_folder, vocabulary_of, write_folder
+from ownbert.text.files import guess_style, kind_of, never_split_of, read_folder, vocabulary_of
+from ownbert.text.styles import NEEDED_NAMES
+from ownbert.text.writing import write_folder
 
 if TYPE_CHECKING:
     import tokenizers
@@ -21,22 +24,38 @@ NO_LIMIT = 10**9
 class Tokenizer:
     """A vocabulary and the rules that cut text into it.
 
-    ``kind`` is ``blank`` (text that is already tokens) or ``wordpiece`` (BERT's rules).
-    ``max_length`` is the longest input of the model that it belongs to, if known; nothing is cut
-    here. The backend's padding, truncation and special tokens are not used by ``encode_batch``.
+    ``kind`` is ``blank`` (text that is already tokens), ``wordpiece`` (BERT's rules), ``bpe``
+    (RoBERTa's byte-level pieces) or ``unigram`` (SentencePiece). ``max_length`` is the longest
+    input of the model that it belongs to, if known; nothing is cut here. The backend's padding,
+    truncation and special tokens are not used by ``encode_batch``.
     """
 
-    def __init__(self, backend: "tokenizers.Tokenizer", *, max_length: int | None = None):
-        """Raise ``InputError`` when the backend is of no known kind or lacks a special token."""
-        kind = kind_of(backend)
-        if kind is None:
-            raise InputError(f"a {type(backend.model).__name__} tokenizer is not known here")
-        missing = [token for token in SPECIAL_TOKENS if backend.token_to_id(token) is None]
+    def __init__(
+        self,
+        backend: "tokenizers.Tokenizer",
+        *,
+        max_length: int | None = None,
+        special: Mapping[str, str] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ):
+        """``special``: ``pad_token``, ``unk_token``, ``cls_token``, ``sep_token`` and
+        ``mask_token`` to the tokens, BERT's or the family's own where it is None. ``config``:
+        what stood in tokenizer_config.json.
+
+        Raise ``InputError`` when the vocabulary lacks a special token.
+        """
+        self.special = dict(special or guess_style(backend).special)
+        tokens = [self.special[name] for name in NEEDED_NAMES]
+        missing = [token for token in tokens if backend.token_to_id(token) is None]
         if missing:
             raise InputError(f"the vocabulary lacks the special tokens {' '.join(missing)}")
         self.backend = backend
-        self.kind = kind
+        self.kind = kind_of(backend)
         self.max_length = max_length
+        self.config = dict(config or {})
+        rules = self.kind == "wordpiece" and self.config.get("do_basic_tokenize", True)
+        self.never_split = never_split_of(self.config) if rules else ()
+        self._encoder = keep_whole(backend, self.never_split) if self.never_split else backend
         self._tokens = _all_tokens(backend)
         self._ids = {token: index for index, token in enumerate(self._tokens)}
 
@@ -66,16 +85,27 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
-        """Read a folder with tokenizer.json or vocab.txt; see ``ownbert.text.files``."""
-        backend, config = read_folder(folder)
-        limit = config.get("model_max_length")
+        """Read a folder with tokenizer.json or a family's own files; see ``ownbert.text.files``."""
+        found = read_folder(folder)
+        limit = found.config.get("model_max_length")
         if not isinstance(limit, int | float) or not 0 < limit < NO_LIMIT:
             limit = None
-        return cls(backend, max_length=None if limit is None else int(limit))
+        return cls(
+            found.backend,
+            max_length=None if limit is None else int(limit),
+            special=found.special,
+            config=found.config,
+        )
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write vocab.txt, tokenizer.json and tokenizer_config.json into ``folder``."""
-        write_folder(folder, self.backend, max_length=self.max_length)
+        """Write tokenizer.json, tokenizer_config.json and the vocabulary's own files."""
+        write_folder(
+            folder,
+            self.backend,
+            special=self.special,
+            config=self.config,
+            max_length=self.max_length,
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -83,33 +113,33 @@ class Tokenizer:
 
     @property
     def pad_id(self) -> int:
-        return self._ids[PAD]
+        return self._ids[self.special["pad_token"]]
 
     @property
     def unk_id(self) -> int:
-        return self._ids[UNK]
+        return self._ids[self.special["unk_token"]]
 
     @property
     def cls_id(self) -> int:
-        return self._ids[CLS]
+        return self._ids[self.special["cls_token"]]
 
     @property
     def sep_id(self) -> int:
-        return self._ids[SEP]
+        return self._ids[self.special["sep_token"]]
 
     @property
     def mask_id(self) -> int:
-        return self._ids[MASK]
+        return self._ids[self.special["mask_token"]]
 
     @property
     def special_ids(self) -> tuple[int, ...]:
-        """The ids of [PAD] [UNK] [CLS] [SEP] [MASK], in this order."""
-        return tuple(self._ids[token] for token in SPECIAL_TOKENS)
+        """The ids of [PAD] [UNK] [CLS] [SEP] [MASK], or what takes their place, in this order."""
+        return tuple(self._ids[self.special[name]] for name in NEEDED_NAMES)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens around it, on all cores."""
         # The fast call leaves out the offsets, which nobody reads here; older versions lack it.
-        encode = getattr(self.backend, "encode_batch_fast", self.backend.encode_batch)
+        encode = getattr(self._encoder, "encode_batch_fast", self._encoder.encode_batch)
         return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
@@ -142,8 +172,14 @@ class Tokenizer:
         """A sha256 over all that decides ids: the vocabulary and the rules, not the lengths."""
         parts = json.loads(self.backend.to_str())
         model = parts["model"]
-        model["vocab"] = vocabulary_of(self.backend)
+        if self.kind == "unigram":
+            # Reading a JSON file the library may miss the last bit of a score.
+            model["vocab"] = [[token, _single(score)] for token, score in model["vocab"]]
+        else:
+            model["vocab"] = vocabulary_of(self.backend)
         kept = {name: parts[name] for name in ("normalizer", "pre_tokenizer", "added_tokens")}
+        if self.never_split:
+            kept["never_split"] = sorted(set(self.never_split))
         content = json.dumps({"model": model, **kept}, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(content.encode("utf-8")).hexdigest()
 
@@ -151,9 +187,14 @@ class Tokenizer:
         return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size})"
 
 
+def _single(number: float) -> float:
+    return struct.unpack("<f", struct.pack("<f", number))[0]
+
+
 def _all_tokens(backend: "tokenizers.Tokenizer") -> list[str]:
-    ids = backend.get_vocab(with_added_tokens=True)
-    tokens = sorted(ids, key=ids.__getitem__)
-    if [ids[token] for token in tokens] != list(range(len(tokens))):
-        raise InputError(f"the vocabulary's ids are not 0..{len(tokens) - 1}, each once")
-    return tokens
+    size = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+    tokens = [backend.id_to_token(index) for index in range(size)]
+    found = [token for token in tokens if token is not None]
+    if len(found) != size:
+        raise InputError(f"the vocabulary's ids are not 0..{size - 1}, each once")
+    return found

@@ -1,0 +1,168 @@
+"""A backend from a family's own files, where there is no tokenizer.json."""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ownbert.errors import InputError
+from ownbert.files import open_text
+from ownbert.text.bert import wordpiece_rules
+from ownbert.text.sentencepiece import read_model
+from ownbert.text.styles import BERT, ROBERTA, SPECIAL_NAMES, XLM_ROBERTA, Style
+from ownbert.text.subword import bpe_backend, pieces_backend
+
+if TYPE_CHECKING:
+    import tokenizers
+
+PathLike = str | os.PathLike[str]
+
+BERT_SETTINGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "do_basic_tokenize")
+ALBERT_SETTINGS = ("do_lower_case", "keep_accents")
+HEADER = "#version"
+
+
+def build(
+    style: Style, files: Mapping[str, PathLike], settings: Mapping[str, Any]
+) -> "tokenizers.Tokenizer":
+    """The backend of ``style``, without special tokens and without what stands around a text.
+
+    ``files`` has the keys of ``style.files``; ``settings`` are the words of Transformers'
+    constructors, unknown ones are left alone. ``InputError`` for a file that is damaged.
+    """
+    if style is BERT:
+        known = {name: settings[name] for name in BERT_SETTINGS if name in settings}
+        unk = str(settings.get("unk_token") or BERT.special["unk_token"])
+        return wordpiece_rules(read_ids(files["vocab_file"]), **known, unk_token=unk)
+    if style is ROBERTA:
+        source = files["merges_file"]
+        try:
+            return bpe_backend(
+                read_json_ids(files["vocab_file"]),
+                read_merges(source),
+                add_prefix_space=bool(settings.get("add_prefix_space", False)),
+            )
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"{source} does not fit {files['vocab_file']}: {error}") from error
+    known = {name: settings[name] for name in ALBERT_SETTINGS if name in settings}
+    return pieces_backend(read_model(files["vocab_file"]), style, **known)
+
+
+def special_token(
+    style: Style, name: str, text: str, *, built: bool
+) -> "str | tokenizers.AddedToken":
+    """How Transformers registers ``text`` where it is given as a plain string.
+
+    The mask token takes the blank before it along, but for BERT. ``built`` says that there was no
+    tokenizer.json.
+    """
+    from tokenizers import AddedToken
+
+    if name == "mask_token" and style is not BERT:
+        normalized = style is XLM_ROBERTA and not built
+        return AddedToken(text, lstrip=True, rstrip=False, normalized=normalized, special=True)
+    if style is ROBERTA and built:
+        return AddedToken(text, normalized=True, special=True)
+    return text
+
+
+def special_tokens(
+    style: Style, names: Mapping[str, str], *, built: bool
+) -> list["str | tokenizers.AddedToken"]:
+    """``special_token`` of each name in Transformers' order, the additional ones last."""
+    found = [
+        special_token(style, name, names[name], built=built)
+        for name in SPECIAL_NAMES
+        if name in names
+    ]
+    return [*found, *style.additional]
+
+
+def register(
+    backend: "tokenizers.Tokenizer",
+    special: Iterable["str | tokenizers.AddedToken"],
+    listed: Iterable["tokenizers.AddedToken"] = (),
+) -> None:
+    """Make tokens of ``listed`` and then ``special`` ones that are never split.
+
+    What is in the vocabulary keeps its id, the rest gets new ones. A plain string that was
+    registered before stays as it was.
+    """
+    from tokenizers import AddedToken
+
+    special, wanted = list(special), list(listed)
+    names = {str(token.content if isinstance(token, AddedToken) else token) for token in special}
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    known |= {token.content for token in wanted}
+    for token in wanted:
+        token.special = token.special or token.content in names
+    for token in special:
+        if isinstance(token, AddedToken):
+            token.special = True
+            wanted.append(token)
+        elif token not in known:
+            known.add(token)
+            wanted.append(AddedToken(token, special=True))
+    backend.add_tokens(wanted)
+
+
+def surround(
+    backend: "tokenizers.Tokenizer",
+    style: Style,
+    cls_token: str,
+    sep_token: str,
+    *,
+    add_prefix_space: bool = False,
+    trim_offsets: bool = True,
+) -> None:
+    """Put the special tokens of ``style`` around one text or two."""
+    from tokenizers import processors
+
+    cls = (cls_token, backend.token_to_id(cls_token))
+    sep = (sep_token, backend.token_to_id(sep_token))
+    if style is ROBERTA:
+        backend.post_processor = processors.RobertaProcessing(
+            sep=sep, cls=cls, add_prefix_space=add_prefix_space, trim_offsets=trim_offsets
+        )
+        return
+    pair = [cls_token, "$A", sep_token, "$B:1", f"{sep_token}:1"]
+    if style.double_sep:
+        pair = [cls_token, "$A", sep_token, sep_token, "$B", sep_token]
+    backend.post_processor = processors.TemplateProcessing(
+        single=[cls_token, "$A", sep_token],
+        pair=pair,
+        special_tokens=list(dict([cls, sep]).items()),
+    )
+
+
+def read_ids(path: PathLike) -> dict[str, int]:
+    """A vocab.txt as Transformers reads it: the n-th line is id n, the last of equals counts."""
+    return {token: number - 1 for number, token in open_text(path)}
+
+
+def read_json_ids(path: PathLike) -> dict[str, int]:
+    """A vocab.json: an object of tokens and their ids."""
+    text = "\n".join(line for _, line in open_text(path))
+    try:
+        ids = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON") from error
+    if not isinstance(ids, dict) or not all(type(index) is int for index in ids.values()):
+        raise InputError(f"{path} is not a JSON object of tokens and their ids")
+    return ids
+
+
+def read_merges(path: PathLike) -> list[tuple[str, str]]:
+    """A merges.txt: two tokens a line, the most urgent first, after a line that names a version."""
+    merges = []
+    for number, line in open_text(path):
+        parts = line.split()
+        if not parts or (number == 1 and line.startswith(HEADER)):
+            continue
+        if len(parts) != 2:
+            raise InputError(f"{Path(path)}, line {number}: two tokens are needed, a blank between")
+        merges.append((parts[0], parts[1]))
+    return merges

@@ -1,0 +1,138 @@
+"""The families of tokenizers, as data: files, special tokens, and the classes that name them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# The order in which Transformers lists them, and gives ids to those that a vocabulary lacks.
+SPECIAL_NAMES = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
+# What a model that is trained here must have, in the order of ``Tokenizer.special_ids``.
+NEEDED_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+WITH_TYPES = ("input_ids", "token_type_ids", "attention_mask")
+WITHOUT_TYPES = ("input_ids", "attention_mask")
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a family cuts text and marks its ends.
+
+    ``files`` are what a tokenizer is built from where there is no tokenizer.json. In a pair,
+    ``double_sep`` puts two separators between the texts, and the second one is of type 0 too.
+    ``settings`` are the rules of Transformers' constructor and what it assumes of them.
+    """
+
+    name: str
+    tokenizer_class: str
+    files: Mapping[str, str]
+    special: Mapping[str, str]
+    settings: Mapping[str, Any]
+    double_sep: bool = False
+    additional: tuple[str, ...] = ()
+
+
+_BRACKETS = {
+    "unk_token": "[UNK]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
+_ANGLES = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "sep_token": "</s>",
+    "pad_token": "<pad>",
+    "cls_token": "<s>",
+    "mask_token": "<mask>",
+}
+_ALBERT = {
+    "bos_token": "[CLS]",
+    "eos_token": "[SEP]",
+    "unk_token": "<unk>",
+    "sep_token": "[SEP]",
+    "pad_token": "<pad>",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
+_PIECES = {"vocab_file": "sentencepiece.bpe.model"}
+
+BERT = Style(
+    "bert",
+    "BertTokenizer",
+    {"vocab_file": "vocab.txt"},
+    _BRACKETS,
+    {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True},
+)
+ROBERTA = Style(
+    "roberta",
+    "RobertaTokenizer",
+    {"vocab_file": "vocab.json", "merges_file": "merges.txt"},
+    _ANGLES,
+    {"add_prefix_space": False, "trim_offsets": True},
+    double_sep=True,
+)
+XLM_ROBERTA = Style("xlm-roberta", "XLMRobertaTokenizer", _PIECES, _ANGLES, {}, double_sep=True)
+CAMEMBERT = Style(
+    "camembert",
+    "CamembertTokenizer",
+    _PIECES,
+    _ANGLES,
+    {},
+    double_sep=True,
+    additional=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
+)
+ALBERT = Style(
+    "albert",
+    "AlbertTokenizer",
+    {"vocab_file": "spiece.model"},
+    _ALBERT,
+    {"do_lower_case": True, "remove_space": True, "keep_accents": False},
+)
+STYLES = (BERT, ROBERTA, ALBERT, XLM_ROBERTA, CAMEMBERT)
+
+# tokenizer_class of tokenizer_config.json -> how it cuts, and what its models take.
+CLASSES: dict[str, tuple[Style, tuple[str, ...]]] = {
+    "BertTokenizer": (BERT, WITH_TYPES),
+    "DistilBertTokenizer": (BERT, WITHOUT_TYPES),
+    "ElectraTokenizer": (BERT, WITH_TYPES),
+    "MobileBertTokenizer": (BERT, WITH_TYPES),
+    "RobertaTokenizer": (ROBERTA, WITHOUT_TYPES),
+    "XLMRobertaTokenizer": (XLM_ROBERTA, WITHOUT_TYPES),
+    "CamembertTokenizer": (CAMEMBERT, WITHOUT_TYPES),
+    "AlbertTokenizer": (ALBERT, WITH_TYPES),
+}
+# model_type of config.json -> the same.
+MODEL_TYPES = {
+    "bert": "BertTokenizer",
+    "ernie": "BertTokenizer",
+    "distilbert": "DistilBertTokenizer",
+    "electra": "ElectraTokenizer",
+    "mobilebert": "MobileBertTokenizer",
+    "roberta": "RobertaTokenizer",
+    "roberta-prelayernorm": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "xlm-roberta-xl": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+    "albert": "AlbertTokenizer",
+}
+
+
+def class_name(config: Mapping[str, object], model_config: Mapping[str, object]) -> str | None:
+    """The class that a folder's tokenizer_config.json and config.json ask for, without ``Fast``.
+
+    None where neither names one that is known here.
+    """
+    for named in (config.get("tokenizer_class"), model_config.get("tokenizer_class")):
+        if isinstance(named, str) and named.removesuffix("Fast") in CLASSES:
+            return named.removesuffix("Fast")
+    model_type = model_config.get("model_type")
+    return MODEL_TYPES.get(model_type) if isinstance(model_type, str) else None

@@ -1,0 +1,174 @@
+"""Byte-level BPE (RoBERTa) and SentencePiece's pieces (XLM-R, CamemBERT, ALBERT).
+
+Built from the parts of the ``tokenizers`` library, so that the ids are those of Transformers'
+fast tokenizers from the same files. Special tokens and what stands around a text are added by
+``ownbert.text.build``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ownbert.text.sentencepiece import (
+    BPE,
+    CONTROL,
+    USER_DEFINED,
+    SentencePieceModel,
+)
+from ownbert.text.styles import ALBERT, CAMEMBERT, XLM_ROBERTA, Style
+
+if TYPE_CHECKING:
+    import tokenizers
+    from tokenizers import normalizers
+
+SPACE = "▁"
+# ALBERT's pieces such as "9," lose against "9" and ",", as in its own code.
+DIGIT_COMMA_PENALTY = 100.0
+
+# fairseq's dictionaries begin with tokens of their own; the model's pieces follow from ``skip`` on.
+_FAIRSEQ_FIRST: dict[str, tuple[tuple[tuple[str, float], ...], int]] = {
+    XLM_ROBERTA.name: ((("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)), 3),
+    CAMEMBERT.name: (
+        (
+            ("<s>NOTUSED", 0.0),
+            ("<pad>", 0.0),
+            ("</s>NOTUSED", 0.0),
+            ("<unk>", 0.0),
+            ("<unk>NOTUSED", -100.0),
+        ),
+        1,
+    ),
+}
+_FAIRSEQ_UNK = 3
+
+
+def bpe_backend(
+    vocabulary: Mapping[str, int],
+    merges: Sequence[tuple[str, str]],
+    *,
+    add_prefix_space: bool = False,
+) -> "tokenizers.Tokenizer":
+    """Byte-level BPE: every byte has a character, so no text is unknown.
+
+    Raises ``ValueError`` where a merge needs a token that the vocabulary lacks.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    try:
+        model = models.BPE(
+            vocab=dict(vocabulary),
+            merges=list(dict.fromkeys(merges)),
+            continuing_subword_prefix="",
+            end_of_word_suffix="",
+        )
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(str(error)) from error
+    backend = Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def spaced_words(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer":
+    """A copy of a byte-level ``backend`` that puts a blank before a text that has none."""
+    from tokenizers import Tokenizer, pre_tokenizers
+
+    copy = Tokenizer.from_str(backend.to_str())
+    if isinstance(copy.pre_tokenizer, pre_tokenizers.ByteLevel):
+        copy.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    return copy
+
+
+def pieces_backend(
+    model: SentencePieceModel,
+    style: Style,
+    *,
+    do_lower_case: bool = True,
+    keep_accents: bool = False,
+) -> "tokenizers.Tokenizer":
+    """A .model file with the ids and the clean-up of ``style``; the two options are ALBERT's."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    pieces, unk_id = _numbered(model, style)
+    if model.model_type == BPE:
+        ids = {text: index for index, (text, _) in enumerate(pieces)}
+        merges = _merges(model, dict(pieces))
+        backend = Tokenizer(models.BPE(ids, merges, unk_token=model.unk_piece, fuse_unk=True))
+    else:
+        backend = Tokenizer(models.Unigram(pieces, unk_id=unk_id, byte_fallback=False))
+    backend.add_tokens(
+        [
+            AddedToken(piece.text, normalized=False, special=piece.kind == CONTROL)
+            for piece in model.pieces
+            if piece.kind in (CONTROL, USER_DEFINED)
+        ]
+    )
+    backend.normalizer = (
+        _albert_normalizer(model, do_lower_case, keep_accents)
+        if style is ALBERT
+        else _fairseq_normalizer(model)
+    )
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    backend.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    return backend
+
+
+def _numbered(model: SentencePieceModel, style: Style) -> tuple[list[tuple[str, float]], int]:
+    """Text and score of each piece in the order of the ids, and the id of unknown text."""
+    pieces = [(piece.text, piece.score) for piece in model.pieces]
+    if style.name in _FAIRSEQ_FIRST:
+        first, skip = _FAIRSEQ_FIRST[style.name]
+        return [*first, *pieces[skip:], ("<mask>", 0.0)], _FAIRSEQ_UNK
+    if style is ALBERT:
+        pieces = [
+            (text, score - DIGIT_COMMA_PENALTY if _is_digit_comma(text) else score)
+            for text, score in pieces
+        ]
+    return pieces, model.unk_id
+
+
+def _is_digit_comma(text: str) -> bool:
+    return len(text) > 1 and text[-1] == "," and text[-2].isdigit()
+
+
+def _merges(model: SentencePieceModel, scores: Mapping[str, float]) -> list[tuple[str, str]]:
+    """The merges that a BPE model's pieces imply, the best score first."""
+    ids = {piece.text: index for index, piece in enumerate(model.pieces)}
+    found = []
+    for piece, score in scores.items():
+        splits = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+        known = [pair for pair in splits if pair[0] in ids and pair[1] in ids]
+        known.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        found += [(score, pair) for pair in known]
+    # ``reverse`` keeps the order of equals, which a negated key would too but for lengths.
+    found.sort(key=lambda entry: (entry[0], len(entry[1][0]), len(entry[1][1])), reverse=True)
+    return [pair for _, pair in found]
+
+
+def _fairseq_normalizer(model: SentencePieceModel) -> "normalizers.Normalizer":
+    from tokenizers import Regex, normalizers
+
+    steps: list[normalizers.Normalizer] = []
+    if model.charsmap:
+        steps.append(normalizers.Precompiled(model.charsmap))
+    steps.append(normalizers.Strip(left=False, right=True))
+    steps.append(normalizers.Replace(Regex(" {2,}"), SPACE))
+    return normalizers.Sequence(steps)
+
+
+def _albert_normalizer(
+    model: SentencePieceModel, do_lower_case: bool, keep_accents: bool
+) -> "normalizers.Normalizer":
+    from tokenizers import Regex, normalizers
+
+    steps: list[normalizers.Normalizer] = [
+        normalizers.Replace("``", '"'),
+        normalizers.Replace("''", '"'),
+    ]
+    if not keep_accents:
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if do_lower_case:
+        steps.append(normalizers.Lowercase())
+    if model.charsmap:
+        steps.append(normalizers.Precompiled(model.charsmap))
+    steps.append(normalizers.Replace(Regex(" {2,}"), " "))
+    return normalizers.Sequence(steps)

@@ -1,0 +1,112 @@
+"""A tokenizer written as the files that Transformers 4.57.6 and 5 load."""
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ownbert.files import atomic_path
+from ownbert.text.files import (
+    CASE_SETTINGS,
+    CONFIG,
+    TOKENIZER,
+    VOCABULARY,
+    guess_style,
+    kind_of,
+    vocabulary_of,
+)
+from ownbert.text.styles import BERT, CLASSES, ROBERTA
+
+if TYPE_CHECKING:
+    import tokenizers
+
+GENERAL_CLASS = "PreTrainedTokenizerFast"
+# What else of a tokenizer_config.json is kept when a tokenizer is written again.
+KEPT = (
+    "tokenizer_class",
+    "model_input_names",
+    "additional_special_tokens",
+    "do_lower_case",
+    "keep_accents",
+    "add_prefix_space",
+    "never_split",
+)
+
+
+def write_folder(
+    folder: str | os.PathLike[str],
+    backend: "tokenizers.Tokenizer",
+    *,
+    special: Mapping[str, str],
+    config: Mapping[str, Any],
+    max_length: int | None,
+) -> None:
+    """Write the files of ``backend``; all are complete before the first takes its place.
+
+    A SentencePiece model is in tokenizer.json alone.
+    """
+    described = _config_of(backend, special, config, max_length)
+    contents = {
+        TOKENIZER: backend.to_str(pretty=True) + "\n",
+        CONFIG: json.dumps(described, ensure_ascii=False, indent=2) + "\n",
+    }
+    contents |= vocabulary_files(backend)
+    with contextlib.ExitStack() as stack:
+        for name, text in contents.items():
+            temporary = stack.enter_context(atomic_path(Path(folder, name)))
+            temporary.write_bytes(text.encode("utf-8"))
+
+
+def vocabulary_files(backend: "tokenizers.Tokenizer") -> dict[str, str]:
+    """Names and contents of the files that hold the vocabulary without the rules."""
+    from tokenizers import decoders
+
+    kind = kind_of(backend)
+    if kind in ("blank", "wordpiece"):
+        return {VOCABULARY: "".join(f"{token}\n" for token in vocabulary_of(backend))}
+    if kind != "bpe" or not isinstance(backend.decoder, decoders.ByteLevel):
+        return {}
+    model = json.loads(backend.to_str())["model"]
+    pairs = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    return {
+        ROBERTA.files["vocab_file"]: json.dumps(model["vocab"], ensure_ascii=False) + "\n",
+        ROBERTA.files["merges_file"]: "".join(f"{line}\n" for line in ["#version: 0.2", *pairs]),
+    }
+
+
+def _config_of(
+    backend: "tokenizers.Tokenizer",
+    special: Mapping[str, str],
+    config: Mapping[str, Any],
+    max_length: int | None,
+) -> dict[str, Any]:
+    from tokenizers import pre_tokenizers
+
+    kind = kind_of(backend)
+    style = guess_style(backend)
+    # A WordLevel model has no class of its own in Transformers; the general one reads it.
+    own = kind != "blank" and (kind == "wordpiece" or style is not BERT)
+    stated = str(config.get("tokenizer_class")).removesuffix("Fast")
+    _, inputs = CLASSES.get(stated, CLASSES[style.tokenizer_class])
+    described: dict[str, Any] = {
+        "tokenizer_class": style.tokenizer_class if own else GENERAL_CLASS,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": list(inputs),
+    }
+    if style is BERT:
+        normalizer: Any = backend.normalizer
+        described["do_basic_tokenize"] = isinstance(
+            backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer
+        )
+        described |= {
+            name: getattr(normalizer, key)
+            for name, key in CASE_SETTINGS.items()
+            if hasattr(normalizer, key)
+        }
+    described |= {name: config[name] for name in KEPT if name in config and kind != "blank"}
+    described |= special
+    if max_length is not None:
+        described["model_max_length"] = max_length
+    return described
