@@ -8,6 +8,9 @@
     ownbert.finetune(model="my-bert", train="train.csv", dev="dev.csv", output="classifier")
     ownbert.predict("classifier", "new.csv", "predictions.jsonl")
 
+What Transformers users know is here under the same names (``ownbert.hf``): BertModel,
+BertForSequenceClassification, BertTokenizer, and those of its relatives.
+
 Names are imported when they are first used, so that ``import ownbert`` does no work.
 """
 
@@ -15,13 +18,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ownbert.checkpoint import load as load
     from ownbert.checkpoint import load_tokenizer as load_tokenizer
-    from ownbert.checkpoint import save as save
     from ownbert.config import EncoderConfig as EncoderConfig
     from ownbert.data.store import prepare as prepare
     from ownbert.errors import InputError as InputError
+    from ownbert.hf.loading import load as load
+    from ownbert.hf.loading import save as save
+    from ownbert.inspect.describe import describe as describe
     from ownbert.nn.model import Model as Model
+    from ownbert.tasks.embed import Embedder as Embedder
+    from ownbert.tasks.fill import fill as fill
     from ownbert.tasks.finetune import finetune as finetune
     from ownbert.tasks.predict import evaluate as evaluate
     from ownbert.tasks.predict import predict as predict
@@ -36,23 +42,45 @@ _PLACES = {
     "InputError": "errors",
     "Model": "nn.model",
     "Tokenizer": "text.tokenizer",
+    "Embedder": "tasks.embed",
+    "describe": "inspect.describe",
     "evaluate": "tasks.predict",
+    "fill": "tasks.fill",
     "finetune": "tasks.finetune",
     "learn_vocabulary": "text.learn",
-    "load": "checkpoint",
+    "load": "hf.loading",
     "load_tokenizer": "checkpoint",
     "predict": "tasks.predict",
     "prepare": "data.store",
     "pretrain": "train.pretrain",
-    "save": "checkpoint",
+    "save": "hf.loading",
 }
 
+# The familiar face of BERT; that of its relatives is found in the same way.
+_FACE = [
+    "BertConfig",
+    "BertForMaskedLM",
+    "BertForMultipleChoice",
+    "BertForNextSentencePrediction",
+    "BertForPreTraining",
+    "BertForQuestionAnswering",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+    "BertLMHeadModel",
+    "BertModel",
+    "BertTokenizer",
+]
+
 __all__ = [
+    *_FACE,
+    "Embedder",
     "EncoderConfig",
     "InputError",
     "Model",
     "Tokenizer",
+    "describe",
     "evaluate",
+    "fill",
     "finetune",
     "learn_vocabulary",
     "load",
@@ -65,10 +93,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
+    if name in _PLACES:
+        return getattr(import_module(f"ownbert.{_PLACES[name]}"), name)
+    found = getattr(import_module("ownbert.hf"), name, None) if name[:1].isupper() else None
+    if found is None:
         raise AttributeError(f"module 'ownbert' has no attribute {name!r}")
-    return getattr(import_module(f"ownbert.{_PLACES[name]}"), name)
+    return found
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PLACES])
+    return sorted([*globals(), *_PLACES, *_FACE])

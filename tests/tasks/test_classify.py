@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from ownbert import InputError, evaluate, finetune, load, load_tokenizer, predict
+from ownbert import InputError, evaluate, finetune, load_tokenizer, predict
+from ownbert.checkpoint import load
 from ownbert.tasks.classify import encode, probabilities
 from ownbert.train.state import newest
 

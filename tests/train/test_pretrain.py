@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ownbert import InputError, load, load_tokenizer, pretrain
+from ownbert import InputError, load_tokenizer, pretrain
+from ownbert.checkpoint import load
 from ownbert.train.recipe import PretrainRecipe
 from ownbert.train.settings import resolve
 from ownbert.train.state import newest

@@ -1,0 +1,36 @@
+"""The face that Transformers users know: BertModel, BertFor..., BertConfig, BertTokenizer, ...
+
+Change ``from transformers import`` into ``from ownbert import``. Classes of models and
+configurations are made from ``families`` when their names are first used.
+"""
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if not name[:1].isupper():  # a module of this package, which the import finds by itself
+        raise AttributeError(name)
+    found = _tokenizer(name) or _model(name)
+    if found is None:
+        raise AttributeError(f"module 'ownbert.hf' has no attribute {name!r}")
+    return found
+
+
+def _tokenizer(name: str) -> Any:
+    from ownbert.hf import encoding, tokenizer
+
+    if name == encoding.BatchEncoding.__name__:
+        return encoding.BatchEncoding
+    return getattr(tokenizer, name) if name in tokenizer.__all__ else None
+
+
+def _model(name: str) -> Any:
+    from ownbert.families import FAMILIES
+    from ownbert.hf.classes import config_name, config_of, model_of
+
+    for family in FAMILIES.values():
+        if name in family.architectures:
+            return model_of(name)
+        if name == config_name(family):
+            return config_of(family.model_type)
+    return None

@@ -1,0 +1,87 @@
+"""The classes of the familiar face, one for each architecture of each family."""
+
+import inspect
+import re
+from functools import cache
+from typing import Any
+
+from ownbert.errors import InputError
+from ownbert.families import FAMILIES
+from ownbert.families.family import Family, Head
+from ownbert.hf.config import PretrainedConfig, config_class
+from ownbert.hf.generation import GreedyGeneration
+from ownbert.hf.pretrained import PreTrainedModel
+
+_END = ("output_attentions", "output_hidden_states", "return_dict")
+_CROSS = ("encoder_hidden_states", "encoder_attention_mask")
+_CACHED = ("past_key_values", "use_cache")
+_LABELS = {
+    ("mlm", "nsp"): ("labels", "next_sentence_label"),
+    ("mlm", "sop"): ("labels", "sentence_order_label"),
+    ("span",): ("start_positions", "end_positions"),
+}
+
+
+def config_name(family: Family) -> str:
+    """BertConfig of bert."""
+    first = next(iter(family.architectures))
+    return re.sub("(Model|For.*)$", "", first) + "Config"
+
+
+@cache
+def config_of(model_type: str) -> type[PretrainedConfig]:
+    family = FAMILIES[model_type]
+    return config_class(family, config_name(family))
+
+
+@cache
+def model_of(architecture: str) -> type[PreTrainedModel]:
+    """The class of an architecture's name. ``InputError`` for one that is not known."""
+    for family in FAMILIES.values():
+        if architecture in family.architectures:
+            return _made(family, architecture)
+    raise InputError(f"architecture {architecture!r} is not known")
+
+
+def _made(family: Family, architecture: str) -> type[PreTrainedModel]:
+    head = family.architectures[architecture]
+    base = next(name for name, head in family.architectures.items() if not head.heads)
+    parts = " and ".join(spec.kind for spec in head.heads)
+    members: dict[str, Any] = {
+        "family": family,
+        "architecture": architecture,
+        "config_class": config_of(family.model_type),
+        "arguments": _signature(family, head),
+        "base_class": classmethod(lambda cls: model_of(base)),
+        "__module__": "ownbert.hf",
+        "__doc__": f"{family.model_type} " + (f"with the head {parts}." if parts else "alone."),
+    }
+    parents = (GreedyGeneration, PreTrainedModel) if head.decoder else (PreTrainedModel,)
+    return type(architecture, parents, members)
+
+
+def _signature(family: Family, head: Head) -> inspect.Signature:
+    """The arguments of the forward pass in the order of Transformers 4.57.6."""
+    kinds = tuple(spec.kind for spec in head.heads)
+    names = ["input_ids", "attention_mask"]
+    if family.fixed.get("type_vocab_size") != 0:
+        names += ["token_type_ids", "position_ids"]
+    if "task_type_vocab_size" in family.defaults:
+        names.insert(3, "task_type_ids")
+    names += ["head_mask", "inputs_embeds"]
+    if kinds == ("choice",) and family.prefix == "roberta.":
+        names = ["input_ids", "token_type_ids", "attention_mask", "labels"]
+        names += ["position_ids", "head_mask", "inputs_embeds"]
+    crossing = not kinds or head.decoder or (kinds == ("mlm",) and family.model_type != "electra")
+    decodes = "add_cross_attention" in family.defaults
+    if decodes and crossing:
+        names += _CROSS
+    labels = _LABELS.get(kinds, ("labels",) if kinds else ())
+    names += [name for name in labels if name not in names]
+    if decodes and (not kinds or head.decoder):
+        names += _CACHED
+    names += _END
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind, default=None) for name in names]
+    rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
+    return inspect.Signature([*parameters, rest])

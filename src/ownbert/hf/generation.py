@@ -1,0 +1,81 @@
+"""Greedy generation of a causal language model, as Transformers' ``generate`` does it by default.
+
+B sequences, S places so far.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ownbert.errors import InputError
+
+# Of generate's many arguments those that ask for something other than the likeliest next token.
+_OTHERWISE = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "penalty_alpha": None}
+
+
+class GreedyGeneration:
+    """Adds ``generate`` to a model with a causal head."""
+
+    @torch.no_grad()
+    def generate(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        max_new_tokens: int | None = None,
+        max_length: int | None = None,
+        eos_token_id: int | list[int] | None = None,
+        pad_token_id: int | None = None,
+        **others: Any,
+    ) -> Tensor:
+        """(B, S) -> (B, S + new): the likeliest token each time, until all texts have ended.
+
+        ``max_length`` (20 by default) counts the given tokens too. Texts that end early are
+        filled up with the padding token.
+        """
+        model: Any = self
+        for name, value in _OTHERWISE.items():
+            if others.pop(name, value) != value:
+                raise InputError(f"generate is greedy here; {name} must be {value}")
+        ends = model.config.eos_token_id if eos_token_id is None else eos_token_id
+        ends = [ends] if isinstance(ends, int) else ends or []
+        pad = model.config.pad_token_id if pad_token_id is None else pad_token_id
+        if max_new_tokens is None:
+            max_new_tokens = (20 if max_length is None else max_length) - input_ids.shape[1]
+        if max_new_tokens < 1:
+            raise InputError(
+                f"the input has {input_ids.shape[1]} tokens; max_length must be more, or name "
+                "max_new_tokens"
+            )
+        if attention_mask is None:
+            attention_mask = _guessed_mask(input_ids, pad, ends)
+        done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        cached = others.pop("use_cache", True)
+        past, ids = None, input_ids
+        for _ in range(max_new_tokens):
+            given = ids if past is None else ids[:, -1:]
+            extra = {"position_ids": _positions(attention_mask, given.shape[1]), **others}
+            kept = {"past_key_values": past, "use_cache": cached, "return_dict": True}
+            out = model(given, attention_mask, **kept, **extra)
+            past = out.past_key_values if cached else None
+            token = out.logits[:, -1].argmax(-1)
+            token = torch.where(done, torch.full_like(token, pad), token)
+            ids = torch.cat((ids, token[:, None]), 1)
+            attention_mask = torch.cat((attention_mask, attention_mask.new_ones(len(ids), 1)), 1)
+            done = done | torch.isin(token, torch.tensor(ends, device=token.device))
+            if bool(done.all()):
+                break
+        return ids
+
+
+def _guessed_mask(ids: Tensor, pad: int, ends: list[int]) -> Tensor:
+    """Everything is seen, unless there is padding that does not also end texts."""
+    if pad in ends or not bool((ids == pad).any()):
+        return torch.ones_like(ids)
+    return (ids != pad).long()
+
+
+def _positions(mask: Tensor, count: int) -> Tensor:
+    """(B, count): places of the last tokens, padding in front not counted."""
+    return ((mask.long().cumsum(1) - 1).masked_fill(mask == 0, 1))[:, -count:]

@@ -1,0 +1,64 @@
+"""``load`` and ``save`` of the familiar face: a folder, whatever is in it, as the right model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ownbert import checkpoint
+from ownbert.config import HeadSpec
+from ownbert.families import FAMILIES
+from ownbert.hf.classes import config_of, model_of
+from ownbert.hf.pretrained import PreTrainedModel
+from ownbert.nn.model import Model
+from ownbert.text.tokenizer import Tokenizer
+
+
+def load(
+    folder: str | Path,
+    *,
+    heads: Sequence[str | HeadSpec] | None = None,
+    pooler: bool | None = None,
+    labels: Sequence[str] = (),
+    dropout: float | None = None,
+) -> Any:
+    """The model of a folder, in evaluation mode: of the class that its ``architectures`` names.
+
+    It takes ``input_ids``, ``attention_mask`` and so on as in Transformers, or a packed ``Batch``;
+    ``model`` is the packed model inside. With ``heads`` or ``pooler`` the encoder gets these
+    instead of those of the folder: those that it lacks start anew. ``InputError`` for a missing
+    file, any tensor that is missing, unexpected or of the wrong shape, and a config that asks for
+    what we cannot do.
+    """
+    said = checkpoint.describe(folder)
+    model = checkpoint.load(folder, heads=heads, pooler=pooler, labels=labels, dropout=dropout)
+    architecture = said.architecture if heads is None else checkpoint.architecture_of(model)
+    values = {key: value for key, value in said.values.items() if key != "model_type"}
+    values |= said.family.write_config(model.config)
+    if model.labels:
+        values["id2label"] = dict(enumerate(model.labels))
+        values.pop("num_labels", None)
+    config = config_of(said.family.model_type)(**values, name_or_path=str(folder))
+    pooled = model.pooler is not None
+    return model_of(architecture)(config, add_pooling_layer=pooled, model=model).eval()
+
+
+def save(
+    model: Model | PreTrainedModel, folder: str | Path, *, tokenizer: Tokenizer | None = None
+) -> None:
+    """Write a folder that Transformers loads, of a packed model or one of the familiar face."""
+    if isinstance(model, Model):
+        checkpoint.save(model, folder, tokenizer=tokenizer)
+        return
+    checkpoint.save(
+        model.model,
+        folder,
+        tokenizer=tokenizer,
+        architecture=model.architecture,
+        values=model.config.to_dict(),
+    )
+
+
+def class_names() -> list[str]:
+    """All models and configurations of the familiar face."""
+    configs = [config_of(name).__name__ for name in FAMILIES]
+    return sorted(configs + [name for f in FAMILIES.values() for name in f.architectures])

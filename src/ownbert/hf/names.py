@@ -1,0 +1,131 @@
+"""Transformers' names for the parts of a packed model, for scripts that reach into one.
+
+``model.bert.encoder.layer[3].output.dense.weight`` finds our tensor of that name: our module where
+there is one of the same weights, a view of a fused matrix otherwise.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from ownbert.families.family import Family
+from ownbert.families.rules import Fuse, Rename, Tie, head_of, written_out
+from ownbert.nn.model import Model
+
+# Ours has it under the name of the word table too.
+_TIED = "heads.mlm.decoder.weight"
+
+
+def their_tensors(model: Model, family: Family, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our tensors under their names, second names of tied ones included."""
+    once = {name: tensor for name, tensor in ours.items() if name != _TIED}
+    theirs = family.to_theirs(once, model.config, bare=False)
+    if "mlm" in model.specs:
+        for rule in written_out(family.rules, model.config):
+            if isinstance(rule, Tie) and rule.to in theirs:
+                theirs[rule.theirs] = theirs[rule.to]
+    return theirs
+
+
+def their_parameter_names(model: Model, family: Family) -> dict[str, str]:
+    """Their name of each parameter of ours; of a fused one, that of its parts joined."""
+    names = {}
+    for rule in written_out(family.rules, model.config):
+        if head_of(rule) not in (None, *model.specs):
+            continue
+        if isinstance(rule, Rename):
+            names[rule.ours] = rule.theirs
+        elif isinstance(rule, Fuse):
+            first, leaf = rule.theirs[0].rsplit(".", 1)
+            parts = [first, *(name.rsplit(".", 2)[1] for name in rule.theirs[1:])]
+            names[rule.ours] = f"{'_'.join(parts)}.{leaf}"
+    return names
+
+
+class Part:
+    """A node of the tree of their names: ``encoder``, ``layer``, ``0``, ..."""
+
+    def __init__(self, model: Model, family: Family, prefix: str) -> None:
+        self._model, self._family, self._prefix = model, family, prefix
+
+    def _tensors(self) -> dict[str, Tensor]:
+        parameters = dict(self._model.named_parameters(remove_duplicate=False))
+        theirs = their_tensors(self._model, self._family, parameters)
+        start = self._prefix + "."
+        return {n.removeprefix(start): t for n, t in theirs.items() if n.startswith(start)}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return find(self._model, self._family, self._path(name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_") or not put(self._model, self._family, self._path(name), value):
+            super().__setattr__(name, value)
+
+    def _path(self, name: str) -> str:
+        return f"{self._prefix}.{name}"
+
+    def __getitem__(self, index: int | slice) -> Any:
+        parts = list(self)
+        return parts[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (getattr(self, str(number)) for number in range(len(self)))
+
+    def __len__(self) -> int:
+        return len({n.split(".")[0] for n in self._tensors() if n.split(".")[0].isdecimal()})
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Our parameters that this part is made of, under their names."""
+        names = their_parameter_names(self._model, self._family)
+        for name, parameter in self._model.named_parameters():
+            their = names.get(name, "")
+            if their.startswith(self._prefix + "."):
+                yield their.removeprefix(self._prefix + "."), parameter
+
+    def parameters(self) -> Iterator[Tensor]:
+        return (parameter for _, parameter in self.named_parameters())
+
+    def requires_grad_(self, requires_grad: bool = True) -> "Part":
+        for parameter in self.parameters():
+            parameter.requires_grad_(requires_grad)
+        return self
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: tensor.detach() for name, tensor in self._tensors().items()}
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{n} {tuple(t.shape)}" for n, t in self._tensors().items())
+
+
+def find(model: Model, family: Family, name: str) -> Any:
+    """The module, part or tensor of a name of theirs. ``AttributeError`` if there is none."""
+    names = their_parameter_names(model, family)
+    ours = {their: our for our, their in names.items()}
+    if f"{name}.weight" in ours:
+        return model.get_submodule(ours[f"{name}.weight"].rsplit(".", 1)[0])
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    tensors = their_tensors(model, family, parameters)
+    if name in tensors:
+        return tensors[name]
+    if any(other.startswith(name + ".") for other in tensors):
+        return Part(model, family, name)
+    raise AttributeError(f"the model has no {name!r}")
+
+
+def put(model: Model, family: Family, name: str, value: Any) -> bool:
+    """Put a module in the place of ours of that name of theirs; whether there is such a place."""
+    if value is None and name == family.prefix + "pooler":
+        model.pooler = None
+        return True
+    if not isinstance(value, nn.Module):
+        return False
+    ours = {their: our for our, their in their_parameter_names(model, family).items()}
+    if f"{name}.weight" not in ours:
+        return False
+    parent, _, leaf = ours[f"{name}.weight"].rsplit(".", 1)[0].rpartition(".")
+    setattr(model.get_submodule(parent), leaf, value)
+    model.tie()
+    return True

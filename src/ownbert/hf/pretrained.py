@@ -1,0 +1,264 @@
+"""The familiar face of a model: what Transformers 4.57.6 lets one do with it."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from ownbert import checkpoint
+from ownbert.data.batch import Batch
+from ownbert.errors import InputError
+from ownbert.families.family import Family, Head
+from ownbert.files import model_folder
+from ownbert.hf.config import PretrainedConfig
+from ownbert.hf.forward import run
+from ownbert.hf.names import find, put, their_parameter_names
+from ownbert.hf.states import fill, to_ours, to_theirs
+from ownbert.nn.heads import MaskedLMHead
+from ownbert.nn.model import Model
+
+
+class PreTrainedModel(nn.Module):
+    """A model with the arguments and outputs of Transformers 4.57.6 over a packed one, ``model``.
+
+    Padding costs nothing: it is taken out in front of the encoder, and outputs are zero there.
+    With ``packed = False`` places of padding go through the encoder too, as in Transformers.
+    """
+
+    family: ClassVar[Family]
+    architecture: ClassVar[str]
+    config_class: ClassVar[type[PretrainedConfig]]
+    arguments: ClassVar[inspect.Signature]
+    packed = True
+
+    def __init__(
+        self,
+        config: PretrainedConfig,
+        add_pooling_layer: bool = True,
+        *,
+        model: Model | None = None,
+        **_: Any,
+    ) -> None:
+        super().__init__()
+        if not isinstance(config, PretrainedConfig):
+            raise InputError(
+                f"{type(self).__name__} takes a {self.config_class.__name__}, not a "
+                f"{type(config).__name__}; for a folder: {type(self).__name__}.from_pretrained"
+            )
+        self.config = config
+        self.with_pooler = self.head.pooler and (add_pooling_layer or bool(self.head.heads))
+        self.model = model or Model(
+            config.structure(),
+            self.family.specs(self.architecture, config.to_dict()),
+            pooler=self.with_pooler,
+            labels=tuple(config.id2label.values()),
+            model_type=self.family.model_type,
+        )
+        # Tensors go by Transformers' names wherever they are seen from outside.
+        self._register_state_dict_hook(to_theirs)
+        self.register_load_state_dict_pre_hook(to_ours)
+
+    @property
+    def head(self) -> Head:
+        return self.family.architectures[self.architecture]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of the heads: none for the base model."""
+        return tuple(spec.kind for spec in self.head.heads)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What Transformers' model of this name takes and gives; or a packed ``Batch``."""
+        if args and isinstance(args[0], Batch):
+            return self.model(*args, **kwargs)
+        try:
+            given = dict(self.arguments.bind(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}.forward: {error}") from None
+        given |= given.pop("kwargs", {})
+        if "past_key_value" in given:
+            given["past_key_values"] = given.pop("past_key_value")
+        return run(self, given)
+
+    # ---- parts by Transformers' names
+
+    @property
+    def base_model_prefix(self) -> str:
+        return self.family.prefix.rstrip(".")
+
+    @property
+    def base_model(self) -> "PreTrainedModel":
+        """The model without its heads, of the same weights."""
+        if not self.kinds:
+            return self
+        if "_base" not in self.__dict__:
+            kind = self.base_class()
+            base = kind(self.config, add_pooling_layer=self.head.pooler, model=self.model)
+            self.__dict__["_base"] = base  # not as a submodule, which it would be twice
+        return self.__dict__["_base"]
+
+    @classmethod
+    def base_class(cls) -> "type[PreTrainedModel]":
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name.startswith("_") or "model" not in self.__dict__.get("_modules", {}):
+                raise
+        if name == self.base_model_prefix and self.kinds:
+            return self.base_model
+        full = name if self.kinds else self.family.prefix + name
+        try:
+            return find(self.model, self.family, full)
+        except AttributeError:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """``model.classifier = nn.Linear(...)`` exchanges the layer of that name."""
+        if "model" in self.__dict__.get("_modules", {}) and name != "model":
+            full = name if self.kinds else self.family.prefix + name
+            if put(self.model, self.family, full, value):
+                return
+        super().__setattr__(name, value)
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        names = their_parameter_names(self.model, self.family)
+        start = prefix + "." if prefix else ""
+        for name, parameter in self.model.named_parameters(remove_duplicate=remove_duplicate):
+            their = names.get(name, name)
+            if not self.kinds:
+                their = their.removeprefix(self.family.prefix)
+            yield start + their, parameter
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
+        """How many numbers the model is made of, tied ones once."""
+        tables = {id(m.weight) for m in self.model.modules() if isinstance(m, nn.Embedding)}
+        return sum(
+            p.numel()
+            for p in self.model.parameters()
+            if (p.requires_grad or not only_trainable)
+            and not (exclude_embeddings and id(p) in tables)
+        )
+
+    # ---- surgery
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.model.encoder.embeddings.word
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Put another word table in the place of this one; a tied output follows."""
+        self.model.set_words(value)
+        self.config.vocab_size = self.model.config.vocab_size
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        heads = self.model.heads.values()
+        return next((h.decoder for h in heads if isinstance(h, MaskedLMHead)), None)
+
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Embedding:
+        """Give the vocabulary another size; new rows are the mean of the old ones."""
+        if new_num_tokens is not None or pad_to_multiple_of:
+            size = self.model.config.vocab_size if new_num_tokens is None else new_num_tokens
+            step = pad_to_multiple_of or 1
+            self.model.resize(-(-size // step) * step)
+            self.config.vocab_size = self.model.config.vocab_size
+        return self.get_input_embeddings()
+
+    def prune_heads(self, heads_to_prune: dict[int, Sequence[int]]) -> None:
+        """Take heads away for good, by layer; kept in ``config.pruned_heads``."""
+        self.model.prune_heads({int(i): list(heads) for i, heads in heads_to_prune.items()})
+        self.config.pruned_heads = {
+            i: list(heads) for i, heads in self.model.config.pruned_heads.items()
+        }
+
+    def tie_weights(self) -> None:
+        self.model.tie()
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None) -> None:
+        """Compute the inside of blocks again for the backward pass: less memory, more time."""
+        self.model.encoder.gradient_checkpointing = True
+
+    def gradient_checkpointing_disable(self) -> None:
+        self.model.encoder.gradient_checkpointing = False
+
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        return self.model.encoder.gradient_checkpointing
+
+    # ---- folders
+
+    def save_pretrained(
+        self, save_directory: str | Path, state_dict: Any = None, **options: Any
+    ) -> None:
+        """Write ``config.json`` and ``model.safetensors``, which Transformers loads."""
+        if state_dict is not None:
+            raise InputError("save_pretrained writes the model's own weights; load them first")
+        values = self.config.to_dict()
+        checkpoint.save(self.model, save_directory, architecture=self.architecture, values=values)
+        self.config.architectures = [self.architecture]
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        config: PretrainedConfig | None = None,
+        output_loading_info: bool = False,
+        torch_dtype: torch.dtype | str | None = None,
+        dtype: torch.dtype | str | None = None,
+        add_pooling_layer: bool = True,
+        **changes: Any,
+    ) -> Any:
+        """The model of a folder, or of the hub's by that name, in evaluation mode.
+
+        A head that the folder lacks starts anew and one that is not asked for is left out, each
+        with a warning; anything else that does not fit is an ``InputError``.
+        """
+        folder = model_folder(pretrained_model_name_or_path)
+        changes = {k: v for k, v in changes.items() if k not in _ABOUT_LOADING}
+        if config is None:
+            config = cls.config_class.from_pretrained(folder, **changes)
+        config.name_or_path = str(pretrained_model_name_or_path)
+        face = cls(config, add_pooling_layer=add_pooling_layer)
+        info = fill(face, folder)
+        wanted = dtype or torch_dtype
+        if isinstance(wanted, str) and wanted != "auto":
+            wanted = getattr(torch, wanted.removeprefix("torch."))
+        if isinstance(wanted, torch.dtype):
+            face = face.to(wanted)
+        return (face.eval(), info) if output_loading_info else face.eval()
+
+
+# What Transformers is told about how to load, and there is only one way of here.
+_ABOUT_LOADING = {
+    "attn_implementation",
+    "cache_dir",
+    "device_map",
+    "force_download",
+    "ignore_mismatched_sizes",
+    "local_files_only",
+    "low_cpu_mem_usage",
+    "revision",
+    "token",
+    "trust_remote_code",
+    "use_safetensors",
+}

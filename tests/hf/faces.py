@@ -1,0 +1,94 @@
+"""Random tiny models of Transformers 4.57.6 and ours of the same weights."""
+
+import inspect
+import tempfile
+from typing import Any
+
+import torch
+import transformers
+
+import ownbert.hf as hf
+from ownbert.families import FAMILIES
+
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 40,
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "albert": {"embedding_size": 16, "num_hidden_layers": 3},
+    "electra": {"embedding_size": 16},
+    "ernie": {"use_task_id": True},
+    "mobilebert": {"embedding_size": 16, "intra_bottleneck_size": 16},
+}
+DISTILBERT = {
+    "vocab_size": 60,
+    "dim": 32,
+    "n_layers": 2,
+    "n_heads": 4,
+    "hidden_dim": 48,
+    "max_position_embeddings": 40,
+}
+
+
+def sizes(model_type: str) -> dict[str, Any]:
+    if model_type == "distilbert":
+        return dict(DISTILBERT)
+    return {**SIZES, **OTHERS.get(model_type, {})}
+
+
+def pair(architecture: str, seed: int = 0, **changes: Any) -> tuple[Any, Any]:
+    """Theirs and ours, in evaluation mode, every weight random (the padding's row zero)."""
+    family = hf.__getattr__(architecture).family
+    torch.manual_seed(seed)
+    kind = getattr(transformers, architecture)
+    config = kind.config_class(**{**sizes(family.model_type), **changes})
+    config._attn_implementation = "eager"
+    theirs = kind(config).eval()
+    for parameter in theirs.parameters():
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    words = theirs.get_input_embeddings()
+    words.weight.data[words.padding_idx] = 0
+    with tempfile.TemporaryDirectory() as folder:
+        theirs.save_pretrained(folder)
+        return theirs, hf.__getattr__(architecture).from_pretrained(folder)
+
+
+def padded(model_type: str = "bert", size: tuple[int, int] = (3, 9)) -> dict[str, torch.Tensor]:
+    """ids and a mask with padding on the right of two texts."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(3, 60, size, generator=generator)
+    mask = torch.ones(size, dtype=torch.long)
+    mask[0, 6:], mask[1, 3:] = 0, 0
+    ids[mask == 0] = FAMILIES[model_type].defaults["pad_token_id"]
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def arguments(kind: Any) -> list[str]:
+    """Names of the arguments of a forward pass of theirs."""
+    names = inspect.signature(inspect.unwrap(kind.forward)).parameters
+    return [n for n in names if n not in ("self", "loss_kwargs", "kwargs", "cache_position")]
+
+
+def close(ours: Any, theirs: Any, keep: torch.Tensor | None = None) -> None:
+    """Equal within 1e-5, tuples part by part; with ``keep`` (B, S) only at those places."""
+    if isinstance(theirs, tuple):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            close(one, other, keep)
+        return
+    assert ours.shape == theirs.shape
+    if keep is not None and theirs.ndim == 4:
+        ours, theirs = (x * keep[:, None, :, None] for x in (ours, theirs))
+    elif keep is not None and theirs.shape[:2] == keep.shape:
+        ours, theirs = ours[keep], theirs[keep]
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def same(theirs: Any, ours: Any, **extra: Any) -> None:
+    given = padded(ours.config.model_type) | extra
+    with torch.no_grad():
+        close(ours(**given)[0], theirs(**given)[0], given["attention_mask"].bool())
