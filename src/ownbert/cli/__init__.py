@@ -13,7 +13,7 @@ from collections.abc import Callable
 import typer
 
 from ownbert import __version__
-from ownbert.cli import corpus, learn, use
+from ownbert.cli import corpus, embed, fill, inspect, learn, use
 from ownbert.errors import InputError
 
 app = typer.Typer(
@@ -50,6 +50,9 @@ app.command("pretrain")(_stoppable(learn.pretrain))
 app.add_typer(finetune, name="finetune")
 app.command("evaluate")(_stoppable(use.evaluate))
 app.command("predict")(_stoppable(use.predict))
+app.command("describe")(_stoppable(inspect.describe))
+app.command("fill")(_stoppable(fill.fill))
+app.command("embed")(_stoppable(embed.embed))
 
 
 def _version(value: bool) -> None:

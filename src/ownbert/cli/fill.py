@@ -1,0 +1,126 @@
+"""fill: what a masked language model expects at a mask."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ownbert.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from ownbert.tasks.fill import Filled, Mask
+
+_BAR = 24
+
+
+def fill(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a pretrained model.", show_default=False)
+    ],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TEXT]...", help="Texts with [MASK]; lines of standard input if there is none."
+        ),
+    ] = None,
+    input: Annotated[
+        Path | None, typer.Option(help="Texts: a table, or a text a line; - is standard input.")
+    ] = None,
+    top: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of the text in tables.", show_default="by its name")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each text.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Fill the masks of texts: the likeliest tokens and their probabilities.
+
+    A mask is written [MASK] or <mask>, whatever the tokenizer calls it.
+    Of several masks each is filled as if the others stayed masks.
+
+    Example: ownbert fill runs/bert "12 [MASK] 845 9"
+    """
+    from json import dumps
+
+    from rich.console import Console
+
+    from ownbert.tasks.fill import Filler
+
+    given = _texts(texts or [], input, text_column)
+    filler = Filler(folder, top=top, device=device)
+    console = Console(highlight=False)
+    for number, filled in enumerate(filler(given)):
+        if json:
+            print(dumps(filled.as_json(), ensure_ascii=False))
+        else:
+            if number:
+                console.print()
+            _show(filled, console)
+
+
+def _texts(texts: Sequence[str], input: Path | None, text_column: str | None) -> Iterator[str]:
+    """What is to be filled; empty lines are left out."""
+    if texts and input is not None:
+        raise InputError("texts and --input are both given; give one of them")
+    if texts:
+        return iter(texts)
+    if input is not None and str(input) != "-":
+        from ownbert.data.tables import read_texts
+
+        return (text for text in read_texts(input, text_column=text_column) if text.strip())
+    if input is None and sys.stdin.isatty():
+        raise InputError('no text to fill; give one, as "12 [MASK] 9", or --input FILE')
+    return _lines()
+
+
+def _lines() -> Iterator[str]:
+    empty = True
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        try:
+            text = line.decode("utf-8").strip()
+        except UnicodeDecodeError:
+            raise InputError(f"standard input, line {number}: not UTF-8") from None
+        if text:
+            empty = False
+            yield text
+    if empty:
+        raise InputError('no text to fill; give one, as "12 [MASK] 9", or --input FILE')
+
+
+def _show(filled: "Filled", console: "Console") -> None:
+    from rich.text import Text
+
+    console.print(Text(filled.text, style="bold"))
+    for number, mask in enumerate(filled.masks, 1):
+        if len(filled.masks) > 1:
+            console.print(Text(f"mask {number} of {len(filled.masks)}"))
+        _candidates(mask, console)
+    console.print(Text(f"filled: {filled.filled}"))
+
+
+def _bar(probability: float) -> "Text":
+    from rich.text import Text
+
+    whole, eighths = divmod(round(8 * _BAR * probability), 8)
+    return Text("█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip(), style="cyan")
+
+
+def _candidates(mask: "Mask", console: "Console") -> None:
+    """Token, probability, and a bar of its length (the whole bar is certainty)."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(max_width=40)
+    table.add_column(justify="right")
+    table.add_column(no_wrap=True)
+    for candidate in mask.candidates:
+        word = candidate.token if candidate.token.startswith("##") else candidate.text
+        p = candidate.probability
+        table.add_row(Text(f"  {word}"), f"{p:.2%}" if p >= 1e-4 else f"{p:.1e}", _bar(p))
+    console.print(table)

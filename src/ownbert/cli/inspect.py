@@ -1,0 +1,37 @@
+"""describe: what a model is made of."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def describe(
+    folder: Annotated[Path, typer.Argument(help="Folder of a model.", show_default=False)],
+    text: Annotated[
+        str | None,
+        typer.Option(help="Follow this text through the model: the shape of every step."),
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="The same for so many tokens, where there is no text.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Show what a model is made of: heads, positions, what is shared, parameters by part.
+
+    Of the folder only config.json is needed.
+
+    Example: ownbert describe runs/bert --text "12 7 845 9"
+    """
+    from json import dumps
+
+    from rich.console import Console
+
+    from ownbert.inspect.describe import describe as run
+    from ownbert.inspect.render import show
+
+    overview = run(folder, text, tokens=tokens)
+    if json:
+        print(dumps(overview.as_json(), ensure_ascii=False, indent=2))
+    else:
+        show(overview, Console(highlight=False))

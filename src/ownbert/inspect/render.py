@@ -1,0 +1,212 @@
+"""An overview as tables for a terminal. T tokens, D hidden, H heads, K head size."""
+
+import io
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ownbert.config import EncoderConfig
+from ownbert.inspect.describe import Overview
+from ownbert.inspect.parts import Group, Part, ranges
+from ownbert.inspect.shapes import Walk
+
+_POSITIONS = {
+    "absolute": "a learnt vector for each of {n} positions, added to the words once; later "
+    "layers know it from what reaches them",
+    "sinusoidal": "sines and cosines, added to the words once, made for {n} tokens; later layers "
+    "know them from what reaches them",
+    "relative_key": "a learnt vector for each distance, in the scores of every layer; made for "
+    "{n} tokens",
+    "relative_key_query": "a learnt vector for each distance, with queries and keys, in the scores "
+    "of every layer; made for {n} tokens",
+    "rotary": "queries and keys of every layer are turned by their place; made for {n} tokens",
+    "alibi": "scores of every layer fall with the distance; made for {n} tokens",
+}
+_SHOWN_TOKENS, _SHOWN_LABELS = 24, 8
+
+
+def as_text(overview: Overview, width: int = 100) -> str:
+    """Plain text, without colours."""
+    console = Console(file=io.StringIO(), width=width, highlight=False, no_color=True)
+    show(overview, console)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def show(overview: Overview, console: Console) -> None:
+    """Structure, parameters, the heads' columns and, if there is one, the walk of a text."""
+    name = overview.architecture or "Model"
+    place = f"{overview.folder}: " if overview.folder else ""
+    console.print(Text(f"{place}{name} ({overview.model_type})", style="bold"))
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(no_wrap=True, style="cyan")
+    facts.add_column()
+    for fact, words in _facts(overview):
+        facts.add_row(Text(fact), Text(words))
+    console.print()
+    console.print(facts)
+    console.print()
+    console.print(_parameters(overview))
+    if note := _attention_note(overview):
+        console.print(Text(note))
+    console.print()
+    console.print(_heads(overview))
+    console.print(Text(_heads_note(overview)))
+    if overview.walk is not None:
+        _show_walk(overview.walk, console)
+
+
+def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
+    config = overview.config
+    yield "layers", f"{config.num_hidden_layers}, hidden size {config.hidden_size:,}"
+    yield "attention heads", _head_words(config)
+    if config.pruned_heads:
+        gone = (f"block {i} without {ranges(heads)}" for i, heads in config.pruned_heads.items())
+        yield "pruned heads", "; ".join(gone)
+    inner = config.attention_size
+    yield "feed-forward", f"{inner:,} to {config.intermediate_size:,} and back, {config.hidden_act}"
+    kind = config.position_embedding_type
+    words = _POSITIONS[kind].format(n=f"{config.longest:,}")
+    yield "positions", f"{kind}: {words}"
+    yield (
+        "vocabulary",
+        f"{config.vocab_size:,} tokens"
+        + (f" of {config.embedding_size:,} numbers" if config.embedding_size else ""),
+    )
+    if overview.folder is not None:
+        yield "tokenizer", overview.tokenizer or "none in the folder"
+    if config.is_decoder:
+        cross = ", and to an encoder" if config.add_cross_attention else ""
+        yield "decoder", f"a token attends to itself and those before it{cross}"
+    yield "shared", "; ".join(overview.shared) or "nothing"
+    yield "norms", ", ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in overview.norms.items())
+    yield "dropouts", ", ".join(f"{n} of rate {p}" for p, n in overview.dropouts.items()) or "none"
+    yield "on top", ", ".join(_on_top(overview)) or "nothing: hidden states come out"
+    if overview.labels and {"classification", "tokens"} & {*overview.outputs}:
+        more = ", ..." if len(overview.labels) > _SHOWN_LABELS else ""
+        shown = ", ".join(overview.labels[:_SHOWN_LABELS])
+        yield "labels", f"{len(overview.labels)}: {shown}{more}"
+    if overview.weights is not None:
+        files = ", ".join(f"{name}, {size(n)}" for name, n in overview.weights.items())
+        yield "weights", files or "none in the folder: this is what config.json says"
+
+
+def _head_words(config: EncoderConfig) -> str:
+    heads, k = config.num_attention_heads, config.head_size
+    before = " before pruning" if config.pruned_heads else ""
+    return f"{heads} in each layer{before}, of {k} numbers each ({heads} x {k} = {heads * k:,})"
+
+
+def _on_top(overview: Overview) -> list[str]:
+    heads = [f"{name} head" for name in overview.outputs]
+    return ["pooler", *heads] if overview.pooler else heads
+
+
+def _parameters(overview: Overview) -> Table:
+    """By part: those of one block, of all blocks, the share of the whole, and their memory."""
+    total = overview.parameters
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("parameters")
+    table.add_column("in x out", justify="right")
+    table.add_column("a block", justify="right", no_wrap=True)
+    table.add_column("in all", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("float32", justify="right", no_wrap=True)
+    for group in overview.groups:
+        blocks = group.parts[0].path.startswith("encoder.blocks")
+        each = f"{group.each:,}" if blocks else ""
+        table.add_row(group.name, "", each, *_figures(group.count, total), style="bold")
+        if len(group.parts) > 1:
+            for part in group.parts:
+                table.add_row(*_row(part, group, total, blocks=blocks))
+    table.add_row("total", "", "", *_figures(total, total), style="bold")
+    return table
+
+
+def _row(part: Part, group: Group, total: int, *, blocks: bool) -> tuple[str, ...]:
+    shape = "= word table" if part.tied else " x ".join(str(n) for n in part.shape)
+    each = f"{part.count:,}" if blocks else ""
+    return (f"  {part.name}", shape, each, *_figures(part.count * group.times, total))
+
+
+def _figures(count: int, total: int) -> tuple[str, str, str]:
+    return f"{count:,}", f"{count / total:.1%}", size(4 * count)
+
+
+def size(count: int) -> str:
+    """Bytes in decimal units."""
+    for unit, one in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if count >= one:
+            return f"{count / one:.{1 if count < 99.95 * one else 0}f} {unit}"
+    return f"{count} B"
+
+
+def _attention_note(overview: Overview) -> str:
+    """4 D^2 + 4 D, where that is what a block has."""
+    config = overview.config
+    d = config.hidden_size
+    parts = {p.path.split(".", 3)[-1]: p.count for g in overview.groups for p in g.parts}
+    count = parts.get("attention.qkv", 0) + parts.get("attention.output", 0)
+    if count != 4 * d * d + 4 * d:
+        return ""
+    return (
+        f"Attention of a block has 4 D² + 4 D = {count:,} parameters (D = {d:,}), whatever the "
+        "number of heads."
+    )
+
+
+def _heads(overview: Overview) -> Table:
+    """The first heads and the last one, with their columns of the fused matrices."""
+    rows = overview.head_columns
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("columns of block 0")
+    kinds = rows[0].columns
+    for kind, (matrix, *_) in kinds.items():
+        table.add_column(f"{kind} ({matrix})", justify="right")
+    table.add_column("rows of output", justify="right")
+    shown = rows if len(rows) <= 4 else (*rows[:2], None, rows[-1])
+    for row in shown:
+        if row is None:
+            table.add_row("...")
+            continue
+        spans = [f"{first}-{last}" for _, first, last in row.columns.values()]
+        table.add_row(f"head {row.head}", *spans, f"{row.rows[0]}-{row.rows[1]}")
+    return table
+
+
+def _heads_note(overview: Overview) -> str:
+    k = overview.config.head_size
+    matrices = {matrix for matrix, *_ in overview.head_columns[0].columns.values()}
+    if matrices != {"qkv"}:
+        return f"The heads lie side by side in the matrices, {k} columns each."
+    width = k * len(overview.head_columns)
+    size = overview.config.hidden_size
+    return (
+        f"The heads lie side by side in one matrix of {size} x {3 * width}. Transformers keeps its "
+        f"thirds as query, key and value, {size} x {width} each, with the heads side by side too."
+    )
+
+
+def _show_walk(walk: Walk, console: Console) -> None:
+    legend = ", ".join(f"{k} = {n:,} {words}" for k, (n, words) in walk.legend.items())
+    console.print()
+    if walk.tokens is not None:
+        pairs = [f"{token} {i}" for token, i in zip(walk.tokens, walk.ids, strict=True)]
+        more = f" ... ({len(pairs)} in all)" if len(pairs) > _SHOWN_TOKENS else ""
+        words = " | ".join(pairs[:_SHOWN_TOKENS]) + more
+        console.print(Text("tokens and ids", style="bold"))
+        console.print(Padding(Text(words), (0, 0, 1, 2)))
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("step", no_wrap=True)
+    table.add_column("shape", no_wrap=True)
+    table.add_column("here", no_wrap=True)
+    table.add_column("what it is")
+    for step in walk.steps:
+        numbers = " x ".join(str(n) for n in step.sizes)
+        table.add_row(step.name, step.letters.replace(" ", " x "), numbers, Text(step.meaning))
+    console.print(Text(f"{legend}\n"))
+    console.print(table)
