@@ -30,8 +30,9 @@ def slice_of_sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_commands_run(slice_of_sample: Path):
-    commands = [line for line in blocks("README.md", "sh")[0].splitlines() if "ownbert" in line]
-    assert len(commands) == 6
+    lines = "\n".join(blocks("README.md", "sh")).splitlines()
+    commands = [line for line in lines if line.startswith("ownbert")]
+    assert len(commands) == 9
     scripts = Path(sys.executable).parent
     for command in commands:
         short = command.replace("--max-minutes 3", "--max-minutes 0.03")
@@ -49,13 +50,16 @@ def test_the_commands_run(slice_of_sample: Path):
 
 
 def test_the_python_runs(slice_of_sample: Path):
-    first, in_transformers = blocks("README.md", "python")
-    script = "\n".join([first.replace("max_minutes=3", "max_minutes=0.03"), in_transformers])
+    first, *others = blocks("README.md", "python")
+    assert len(others) == 2
+    script = "\n".join([first.replace("max_minutes=3", "max_minutes=0.03"), *others])
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=slice_of_sample, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert 0 <= float(done.stdout.splitlines()[-1]) <= 1
+    *_, score, shape = done.stdout.splitlines()
+    assert 0 <= float(score) <= 1
+    assert shape == "torch.Size([2, 14])"
 
 
 def test_both_languages_show_the_same_commands():
