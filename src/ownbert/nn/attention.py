@@ -19,6 +19,11 @@ from ownbert.nn.dropout import dropout as drop
 # distances (B or 1, Q, S): a position kind.
 Bias = Callable[[Tensor, Tensor, Tensor], Tensor]
 
+# Rows of queries that ``runs`` attends to at a time: their scores stay in the cache of a core.
+_CHUNK = 512
+# From there on PyTorch's kernel, which never holds all scores, is as fast on a CPU.
+_LONG = 1024
+
 
 class Attended(NamedTuple):
     """out (T, H, K); weights, if asked for: one (H, Q, S) a sequence, without padding."""
@@ -38,11 +43,17 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Backend:
-    """One way to compute attention, and what it can do."""
+    """One way to compute attention, and what it can do.
+
+    gradients: it can be trained through. masks: it takes layouts that hide something inside of a
+    sequence, or whose keys are not the queries' own.
+    """
 
     run: Callable[[Tensor, Tensor, Tensor, Layout, Kernel], Attended]
-    dropout: bool
-    weights: bool
+    dropout: bool = True
+    weights: bool = True
+    gradients: bool = True
+    masks: bool = True
 
 
 def attend(
@@ -63,22 +74,35 @@ def attend(
     compute the same. A query that sees no key gets the mean of all values of its sequence.
     Raises ``ValueError`` for a backend that is not known or cannot do what is asked.
     """
-    name = backend or _fastest(q, k, v, bool(dropout or weights))
+    kernel = Kernel(dropout, bias, weights)
+    training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    name = backend or _fastest(q.device, layout, kernel, training)
     if name not in BACKENDS:
         raise ValueError(f"attention backend {name!r} is not known; one of {', '.join(BACKENDS)}")
-    if dropout and not BACKENDS[name].dropout:
-        raise ValueError(f"attention backend {name!r} has no dropout; asked for {dropout}")
-    if weights and not BACKENDS[name].weights:
-        raise ValueError(f"attention backend {name!r} keeps no weights; take matmul or reference")
-    return BACKENDS[name].run(q, k, v, layout, Kernel(dropout, bias, weights))
+    _require(BACKENDS[name], name, layout, kernel, training)
+    return BACKENDS[name].run(q, k, v, layout, kernel)
 
 
-def _fastest(q: Tensor, k: Tensor, v: Tensor, touched: bool) -> str:
-    """``touched``: whether weights are dropped or kept, so that they must exist."""
+def _fastest(device: torch.device, layout: Layout, kernel: Kernel, training: bool) -> str:
+    if device.type != "cpu":
+        return "matmul" if kernel.dropout or kernel.weights else "sdpa"
     # On CPU the backward pass of scaled_dot_product_attention costs several times that of plain
     # matrix products at the lengths of pretraining, and with dropout it leaves its fast kernel.
-    training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    return "matmul" if touched or (training and q.device.type == "cpu") else "sdpa"
+    if kernel.dropout or kernel.weights or training:
+        return "matmul"
+    return "sdpa" if layout.hides or layout.max_seqlen > _LONG else "runs"
+
+
+def _require(backend: Backend, name: str, layout: Layout, kernel: Kernel, training: bool) -> None:
+    """``ValueError`` for what the backend cannot do."""
+    if kernel.dropout and not backend.dropout:
+        raise ValueError(f"attention backend {name!r} has no dropout; asked for {kernel.dropout}")
+    if kernel.weights and not backend.weights:
+        raise ValueError(f"attention backend {name!r} keeps no weights; take matmul or reference")
+    if training and not backend.gradients:
+        raise ValueError(f"attention backend {name!r} has no gradients; take matmul or sdpa")
+    if layout.hides and not backend.masks:
+        raise ValueError(f"attention backend {name!r} hides nothing; take matmul or sdpa")
 
 
 def _reference(q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel: Kernel) -> Attended:
@@ -179,6 +203,43 @@ def _cut_out(weights: dict[int, Tensor], layout: Layout) -> list[Tensor]:
     return [weights[b][:, :queries, :sources] for b, (queries, sources) in enumerate(sizes)]
 
 
+def _runs(q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel: Kernel) -> Attended:
+    """Plain matrix products over runs of neighbours of equal length: no padding, no mask.
+
+    For evaluation on a CPU: at all but great lengths faster than scaled_dot_product_attention.
+    """
+    runs = layout.runs
+    if runs.order is not None:
+        q, k, v = (x[runs.order] for x in (q, k, v))
+    out = q.new_empty(q.shape)
+    for start, count, length in runs.spans:
+        step = max(1, _CHUNK // length)
+        for first in range(0, count, step):
+            part = slice(start + first * length, start + min(first + step, count) * length)
+            out[part] = _chunk(q[part], k[part], v[part], length, kernel)
+    return Attended(out if runs.order is None else out[runs.places], None)
+
+
+def _chunk(q: Tensor, k: Tensor, v: Tensor, length: int, kernel: Kernel) -> Tensor:
+    """(B * S, H, K) each, of one length S -> (B * S, H, K), a view of heads first."""
+    heads, size = q.shape[1:]
+    parts = [x.unflatten(0, (-1, length)).transpose(1, 2) for x in (q, k, v)]  # (B, H, S, K)
+    # Contiguous and three-dimensional: the products of strided ones take twice as long.
+    qc, kc, vc = (x.contiguous().view(-1, length, size) for x in parts)  # (B * H, S, K)
+    nothing = qc.new_zeros(1, 1, 1)
+    scores = torch.baddbmm(nothing, qc, kc.transpose(1, 2), beta=0, alpha=size**-0.5)
+    if kernel.bias is not None:
+        far = distances(length, length, torch.zeros(1, dtype=torch.int64, device=q.device))
+        biased = scores.view(-1, heads, length, length) + kernel.bias(parts[0], parts[1], far)
+        scores = biased.to(scores.dtype).view(-1, length, length)
+    if scores.dtype != torch.float32 and length < 64:
+        # The softmax of short rows is slow in other types than float32.
+        weights = scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
+    else:
+        weights = torch.softmax(scores, -1, out=scores)
+    return torch.bmm(weights, vc).view(-1, heads, length, size).transpose(1, 2).flatten(0, 1)
+
+
 class _Scatter(torch.autograd.Function):
     """Rows (T) to places (P); padding gets a copy of some row, which attention masks out.
 
@@ -215,7 +276,8 @@ class _Gather(torch.autograd.Function):
 
 
 BACKENDS = {
-    "reference": Backend(_reference, dropout=True, weights=True),
-    "matmul": Backend(_grouped(_matmul), dropout=True, weights=True),
+    "reference": Backend(_reference),
+    "matmul": Backend(_grouped(_matmul)),
     "sdpa": Backend(_grouped(_sdpa), dropout=False, weights=False),
+    "runs": Backend(_runs, dropout=False, weights=False, gradients=False, masks=False),
 }

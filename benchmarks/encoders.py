@@ -1,0 +1,183 @@
+"""Ways to turn texts into vectors, all with one interface: texts in, (N, D) float32 out.
+
+Each is the mean over the tokens of a text, cut at 512 tokens, from the same weights and the same
+tokenizer. ``sorted`` ones sort the texts by length and put the vectors back in order.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+LENGTH = 512
+ROWS = 32
+Encode = Callable[[list[str]], np.ndarray]
+# Input ids and attention mask (B, S) -> hidden states (B, S, D).
+Run = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def ownbert(folder: Path, precision: str) -> dict[str, Encode]:
+    from ownbert.tasks.embed import Embedder
+
+    embedder = Embedder(folder, precision=precision, max_length=LENGTH)
+    return {"OwnBERT": lambda texts: embedder.encode(texts, pooling="mean", normalize=False)}
+
+
+def transformers(folder: Path, precision: str) -> dict[str, Encode]:
+    model = _model(folder, getattr(torch, precision))
+
+    def run(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            tensors = torch.from_numpy(ids), torch.from_numpy(mask)
+            return model(*tensors).last_hidden_state.float().numpy()
+
+    return {
+        "Transformers, corpus order, 32 texts a batch": _padded(folder, run),
+        "Transformers, sorted, 32 texts a batch": _padded(folder, run, order=True),
+        "Transformers, sorted, 4,096 tokens a batch": _padded(folder, run, order=True, tokens=4096),
+    }
+
+
+def sentence_transformers(folder: Path, precision: str) -> dict[str, Encode]:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Pooling, Transformer
+
+    words = Transformer(str(folder), max_seq_length=LENGTH)
+    size = words.get_word_embedding_dimension()
+    model = SentenceTransformer(modules=[words, Pooling(size, "mean")], device="cpu")
+    model = model.to(getattr(torch, precision))
+
+    def encode(texts: list[str]) -> np.ndarray:
+        found = model.encode(texts, batch_size=ROWS, convert_to_tensor=True)
+        return found.float().numpy()
+
+    return {"sentence-transformers (sorts itself), 32 texts a batch": encode}
+
+
+def onnxruntime(folder: Path, precision: str) -> dict[str, Encode]:
+    if precision != "float32":
+        return {}  # its CPU provider has no bfloat16 matrix products
+    import onnxruntime as ort
+    from onnxruntime.transformers.optimizer import optimize_model
+
+    model = _model(folder, torch.float32)
+    config = model.config
+    with tempfile.TemporaryDirectory() as place:
+        path = str(Path(place) / "model.onnx")
+        _export(model, path)
+        # Fuses attention, LayerNorm with the residual, and GELU.
+        fused = optimize_model(
+            path,
+            model_type="bert",
+            num_heads=config.num_attention_heads,
+            hidden_size=config.hidden_size,
+        )
+        fused.save_model_to_file(path)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def run(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        return session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
+
+    return {
+        "ONNX Runtime (fused), corpus order, 32 texts a batch": _padded(folder, run),
+        "ONNX Runtime (fused), sorted, 32 texts a batch": _padded(folder, run, order=True),
+    }
+
+
+def openvino(folder: Path, precision: str) -> dict[str, Encode]:
+    import openvino as ov
+
+    model = _model(folder, torch.float32)
+    example = torch.ones(2, 8, dtype=torch.int64)
+    with torch.inference_mode():
+        converted = ov.convert_model(
+            model, example_input={"input_ids": example, "attention_mask": example}
+        )
+    hints = {
+        "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[precision],
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+    }
+    compiled = ov.Core().compile_model(converted, "CPU", hints)
+
+    def run(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        return compiled({"input_ids": ids, "attention_mask": mask})[0]
+
+    return {
+        "OpenVINO, corpus order, 32 texts a batch": _padded(folder, run),
+        "OpenVINO, sorted, 32 texts a batch": _padded(folder, run, order=True),
+        "OpenVINO, sorted, 4,096 tokens a batch": _padded(folder, run, order=True, tokens=4096),
+    }
+
+
+ENCODERS: dict[str, Callable[[Path, str], dict[str, Encode]]] = {
+    "ownbert": ownbert,
+    "transformers": transformers,
+    "sentence_transformers": sentence_transformers,
+    "onnxruntime": onnxruntime,
+    "openvino": openvino,
+}
+
+
+def _model(folder: Path, dtype: torch.dtype) -> Any:
+    from transformers import AutoModel
+
+    return AutoModel.from_pretrained(folder, attn_implementation="sdpa", dtype=dtype).eval()
+
+
+def _export(model: Any, path: str) -> None:
+    example = torch.ones(2, 8, dtype=torch.int64)
+    names, axes = ["input_ids", "attention_mask"], {0: "batch", 1: "length"}
+    with torch.inference_mode():
+        torch.onnx.export(
+            model,
+            (example, example),
+            path,
+            input_names=names,
+            output_names=["hidden", "pooled"],
+            dynamic_axes=dict.fromkeys((*names, "hidden"), axes),
+            opset_version=17,
+            dynamo=False,
+        )
+
+
+def _padded(folder: Path, run: Run, *, order: bool = False, tokens: int | None = None) -> Encode:
+    """Batches of 32 texts, or of so many places, each padded to its longest."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.backend_tokenizer.no_padding()
+
+    def encode(texts: list[str]) -> np.ndarray:
+        ids = tokenizer(texts, truncation=True, max_length=LENGTH)["input_ids"]
+        lengths = np.asarray([len(i) for i in ids])
+        chosen = np.argsort(-lengths, kind="stable") if order else np.arange(len(ids))
+        out: np.ndarray | None = None
+        for rows in _batches(chosen, lengths, tokens):
+            longest = lengths[rows].max()
+            mask = (np.arange(longest) < lengths[rows, None]).astype(np.int64)
+            grid = np.zeros_like(mask)
+            grid[mask == 1] = np.concatenate([ids[i] for i in rows])
+            weights = (mask / lengths[rows, None]).astype(np.float32)[:, None]  # (B, 1, S)
+            pooled = (torch.from_numpy(weights) @ torch.from_numpy(run(grid, mask)))[:, 0].numpy()
+            out = np.empty((len(ids), pooled.shape[1]), np.float32) if out is None else out
+            out[rows] = pooled
+        assert out is not None
+        return out
+
+    return encode
+
+
+def _batches(order: np.ndarray, lengths: np.ndarray, tokens: int | None) -> Iterator[np.ndarray]:
+    start = 0
+    while start < len(order):
+        stop = start + ROWS
+        if tokens is not None:  # the first is the longest
+            stop = start + max(1, tokens // int(lengths[order[start]]))
+        yield order[start:stop]
+        start = stop

@@ -1,0 +1,278 @@
+"""Texts to vectors, many at a time. N texts, T tokens of a batch, B sequences of it, D hidden."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ownbert.checkpoint import load, load_tokenizer
+from ownbert.data.batch import Example, pack
+from ownbert.errors import InputError
+from ownbert.nn.encoder import Encoder
+from ownbert.nn.prepack import PRECISIONS, prepack
+from ownbert.train.machine import pick_device, pick_precision
+
+Progress = Callable[[int], None]
+POOLINGS = ("mean", "first", "max")
+
+BATCH_TOKENS = 4096
+# Texts and characters that ``stream`` takes at a time: enough that sorting them by length leaves
+# few lengths in a batch, and some ten megabytes at most.
+BLOCK_TEXTS, BLOCK_CHARACTERS = 8192, 8_000_000
+
+_MODES = {"cls": "first", "mean": "mean", "max": "max"}
+_OLD_MODE = "pooling_mode_"
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How a folder wants its texts embedded.
+
+    pooling: one of ``POOLINGS``, or another name that sentence-transformers knows and we do not.
+    max_length: in tokens, special ones included. prompt: stands before every text.
+    """
+
+    pooling: str = "mean"
+    normalize: bool = False
+    max_length: int | None = None
+    prompt: str = ""
+
+
+class Embedder:
+    """A model folder, ready to turn texts into vectors.
+
+    What sentence-transformers wrote beside the model (modules.json and what it names) decides the
+    pooling, whether vectors get length one, and where texts are cut; without it the mean over all
+    tokens is taken and a text is cut at the model's limit. ``seen`` and ``cut`` count the texts so
+    far and those that were too long.
+
+    device: auto (default), cpu or cuda. precision: float32 (default), bfloat16, or auto for what
+    is faster here. max_length: cut texts there instead, in tokens with the special ones.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        device: str | None = None,
+        precision: str | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        self.habits = read_habits(self.folder)
+        self.device = pick_device(device or "auto")
+        self.precision = self._known(precision or "float32")
+        self.model = load(self.folder, heads=()).to(self.device)
+        self.tokenizer = load_tokenizer(self.folder, config=self.model.config)
+        self.max_length = self._limit(max_length)
+        self.seen = self.cut = 0
+        self._encoders: dict[str, Encoder] = {}
+
+    @property
+    def size(self) -> int:
+        """D, the numbers of a vector."""
+        return self.model.config.hidden_size
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        precision: str | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        progress: Progress | None = None,
+    ) -> np.ndarray:
+        """(N, D) float32, a row a text in the order given; an empty text has a vector too.
+
+        pooling: mean, first or max over the tokens, special ones included. normalize: vectors of
+        length one. Both are the folder's habit if not said. batch_tokens: tokens of one forward
+        pass; a longer text makes one by itself. progress is called with the number of texts done.
+        Raises ``InputError`` for a pooling, precision or batch_tokens that is not possible, and
+        ``TypeError`` for a single text: give a list.
+        """
+        if isinstance(texts, str):
+            raise TypeError("texts must be a list of texts, not one text")
+        pool = self._pooling(pooling)
+        unit = self.habits.normalize if normalize is None else normalize
+        if batch_tokens < 1:
+            raise InputError(f"batch_tokens must be at least 1, not {batch_tokens}")
+        encoder = self._encoder(self._known(precision) if precision else self.precision)
+        ids = self._ids(texts)
+        out = np.empty((len(ids), self.size), dtype=np.float32)
+        done = 0
+        for chosen in _batches([len(i) for i in ids], batch_tokens):
+            vectors = _embed(encoder, [ids[i] for i in chosen], pool)  # (B, D)
+            if unit:
+                vectors = torch.nn.functional.normalize(vectors, dim=1)
+            out[chosen] = vectors.cpu().numpy()
+            done += len(chosen)
+            if progress is not None:
+                progress(done)
+        return out
+
+    def stream(
+        self, texts: Iterable[str], *, progress: Progress | None = None, **options: Any
+    ) -> Iterator[np.ndarray]:
+        """Vectors of texts that need not fit in memory: matrices (n, D), in order.
+
+        Takes some thousand texts at a time; options are those of ``encode``.
+        """
+        done = 0
+        for block in in_blocks(texts):
+            shown = None if progress is None else after(done, progress)
+            yield self.encode(block, progress=shown, **options)
+            done += len(block)
+
+    def warning(self) -> str | None:
+        """What to tell of texts that were too long, if there were any."""
+        if not self.cut:
+            return None
+        return (
+            f"warning: {self.cut:,} of {self.seen:,} texts are longer than {self.max_length} "
+            "tokens and are cut there"
+        )
+
+    def _ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each text with the special tokens around them, cut to the limit."""
+        first, last = self.tokenizer.cls_id, self.tokenizer.sep_id
+        room = None if self.max_length is None else self.max_length - 2
+        ids = []
+        prompt = self.habits.prompt
+        for piece in self.tokenizer.encode_batch([prompt + text for text in texts]):
+            self.cut += room is not None and len(piece) > room
+            ids.append(np.asarray([first, *piece[:room], last], dtype=np.int64))
+        self.seen += len(ids)
+        return ids
+
+    def _encoder(self, precision: str) -> Encoder:
+        if precision not in self._encoders:
+            self._encoders[precision] = prepack(self.model.encoder, precision)
+        return self._encoders[precision]
+
+    def _known(self, precision: str) -> str:
+        if precision not in (*PRECISIONS, "auto"):
+            known = ", ".join([*PRECISIONS, "auto"])
+            raise InputError(f"precision {precision!r} is not known; one of {known}")
+        return pick_precision(precision, self.device)
+
+    def _pooling(self, asked: str | None) -> str:
+        pooling = asked or self.habits.pooling
+        if pooling in POOLINGS:
+            return pooling
+        where = "" if asked else f"{self.folder}: its "
+        raise InputError(f"{where}pooling {pooling!r} is not known; one of {', '.join(POOLINGS)}")
+
+    def _limit(self, asked: int | None) -> int | None:
+        """Where texts are cut, never beyond what the model can take."""
+        most = self.model.config.max_length
+        if asked is not None:
+            if asked < 3 or (most is not None and asked > most):
+                raise InputError(f"max_length must be 3 to {most or 'any'}, not {asked}")
+            return asked
+        given = self.habits.max_length or self.tokenizer.max_length
+        return min((limit for limit in (most, given) if limit is not None), default=None)
+
+
+def read_habits(folder: Path) -> Habits:
+    """What sentence-transformers wrote beside a model; the defaults where it wrote nothing.
+
+    Raises ``InputError`` for a module that would change the vectors and is not supported.
+    """
+    listed = _read(folder / "modules.json", [])
+    if not all(isinstance(module, dict) for module in listed):
+        raise InputError(f"{folder / 'modules.json'} must hold a list of objects")
+    pooling, normalize, inner = "mean", False, folder
+    for module in listed:
+        kind, path = str(module.get("type", "")).rpartition(".")[2], folder / module.get("path", "")
+        if kind == "Transformer":
+            inner = path
+        elif kind == "Pooling":
+            pooling = _pooling_of(_read(path / "config.json", {}))
+        elif kind == "Normalize":
+            normalize = True
+        else:
+            raise InputError(f"{folder / 'modules.json'}: module {kind!r} is not supported")
+    limit = _read(inner / "sentence_bert_config.json", {}).get("max_seq_length")
+    said = _read(folder / "config_sentence_transformers.json", {})
+    prompts, name = said.get("prompts") or {}, said.get("default_prompt_name")
+    return Habits(pooling, normalize, limit, prompts.get(name) or "")
+
+
+def _pooling_of(config: dict[str, Any]) -> str:
+    modes = config.get("pooling_mode") or [
+        name.removeprefix(_OLD_MODE).removesuffix("_token").removesuffix("_tokens")
+        for name, value in config.items()
+        if name.startswith(_OLD_MODE) and value
+    ]
+    names = [modes] if isinstance(modes, str) else list(modes)
+    return "+".join(_MODES.get(name, name) for name in names) or "mean"
+
+
+def _read(path: Path, missing: Any) -> Any:
+    """A JSON file of the kind of ``missing``, or that where there is no such file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return missing
+    except ValueError as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(value, type(missing)):
+        raise InputError(f"{path} must hold a JSON {'list' if missing == [] else 'object'}")
+    return value
+
+
+def in_blocks(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Texts by the block, for input that need not fit in memory."""
+    block: list[str] = []
+    characters = 0
+    for text in texts:
+        block.append(text)
+        characters += len(text)
+        if len(block) == BLOCK_TEXTS or characters >= BLOCK_CHARACTERS:
+            yield block
+            block, characters = [], 0
+    if block:
+        yield block
+
+
+def after(done: int, progress: Progress) -> Progress:
+    """Progress of a block, counted from the first text of all."""
+    return lambda count: progress(done + count)
+
+
+def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
+    """Indices of texts by batch, the longest first: what is too large fails at once."""
+    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
+    start = tokens = 0
+    for end, index in enumerate(order):
+        if tokens and tokens + lengths[index] > batch_tokens:
+            yield order[start:end]
+            start, tokens = end, 0
+        tokens += lengths[index]
+    if start < len(order):
+        yield order[start:]
+
+
+@torch.inference_mode()
+def _embed(encoder: Encoder, ids: Sequence[np.ndarray], pooling: str) -> Tensor:
+    """(B, D) float32 of sequences sorted by length."""
+    device = encoder.embeddings.word.weight.device
+    batch = pack([Example(i, np.zeros_like(i)) for i in ids]).to(device)
+    hidden, _ = encoder(batch)  # (T, D)
+    if pooling == "first":
+        return hidden[batch.first].float()
+    pooled, start = [], 0
+    for length, same in groupby(batch.layout.lengths):
+        count = len(list(same))
+        stop = start + count * length
+        rows = hidden[start:stop].view(count, length, -1)
+        pooled.append(rows.float().mean(1) if pooling == "mean" else rows.amax(1).float())
+        start = stop
+    return torch.cat(pooled)
