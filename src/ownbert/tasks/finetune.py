@@ -92,7 +92,8 @@ class Finetuning:
         if not recipe.data.dev:
             raise InputError("--dev is needed: labelled rows to tell when to stop")
         self.device = pick_device(recipe.run.device)
-        self.config = describe(recipe.model.folder).config
+        self.said = describe(recipe.model.folder)
+        self.config = self.said.config
         self.tokenizer = load_tokenizer(recipe.model.folder, config=self.config)
         self.max_length = _max_length(recipe.data.max_length, self.config)
         data = recipe.data
@@ -151,7 +152,9 @@ class Finetuning:
                 hidden_dropout_prob=settings.dropout,
                 attention_probs_dropout_prob=settings.dropout,
             )
-            model = Model(config, ["classification"], labels=self.labels)
+            family, values = self.said.family, self.said.values
+            head = replace(family.spec_of("classification", values), dropout=None)
+            model = Model(config, [head], labels=self.labels, model_type=family.model_type)
         else:
             model = load(
                 settings.folder,

@@ -13,6 +13,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 def pick_device(name: str) -> torch.device:
     """``auto`` is the GPU where there is one. Raises ``InputError`` for a GPU that is not there."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise InputError(f"device {name!r} is not known; one of auto, cpu, cuda")
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise InputError("--device cuda: this machine has no GPU that PyTorch can use; take cpu")
