@@ -13,10 +13,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.t
 demo: .venv/demo.stamp
 	$(BIN)/python examples/demo.py
 
-# pyproject.toml gives pytest its -q; a second one would hide the summary. Tests run on one thread
-# each, a file on each core; a file stays together because its fixtures are trained models.
+# pyproject.toml gives pytest its -q; a second one would hide the summary. A test uses one thread, so
+# there is one process a core; an idle one takes tests from the other.
 test: .venv/full.stamp
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-slow: .venv/full.stamp
 	$(BIN)/python -m pytest -m slow
