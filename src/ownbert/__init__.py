@@ -31,9 +31,23 @@ if TYPE_CHECKING:
     from ownbert.tasks.finetune import finetune as finetune
     from ownbert.tasks.predict import evaluate as evaluate
     from ownbert.tasks.predict import predict as predict
+    from ownbert.tasks.vectors import embed as embed
     from ownbert.text.learn import learn_vocabulary as learn_vocabulary
     from ownbert.text.tokenizer import Tokenizer as Tokenizer
     from ownbert.train.pretrain import pretrain as pretrain
+
+    # Made from the table of families (ownbert.hf.classes).
+    BertConfig: Any
+    BertForMaskedLM: Any
+    BertForMultipleChoice: Any
+    BertForNextSentencePrediction: Any
+    BertForPreTraining: Any
+    BertForQuestionAnswering: Any
+    BertForSequenceClassification: Any
+    BertForTokenClassification: Any
+    BertLMHeadModel: Any
+    BertModel: Any
+    BertTokenizer: Any
 
 __version__ = "0.1.0"
 
@@ -44,6 +58,7 @@ _PLACES = {
     "Tokenizer": "text.tokenizer",
     "Embedder": "tasks.embed",
     "describe": "inspect.describe",
+    "embed": "tasks.vectors",
     "evaluate": "tasks.predict",
     "fill": "tasks.fill",
     "finetune": "tasks.finetune",
@@ -56,8 +71,8 @@ _PLACES = {
     "save": "hf.loading",
 }
 
-# The familiar face of BERT; that of its relatives is found in the same way.
-_FACE = [
+# Of the familiar face BERT is listed; that of its relatives is found in the same way.
+__all__ = [
     "BertConfig",
     "BertForMaskedLM",
     "BertForMultipleChoice",
@@ -68,17 +83,15 @@ _FACE = [
     "BertForTokenClassification",
     "BertLMHeadModel",
     "BertModel",
+    "BertPreTrainedModel",
     "BertTokenizer",
-]
-
-__all__ = [
-    *_FACE,
     "Embedder",
     "EncoderConfig",
     "InputError",
     "Model",
     "Tokenizer",
     "describe",
+    "embed",
     "evaluate",
     "fill",
     "finetune",
@@ -102,4 +115,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PLACES, *_FACE])
+    return sorted({*globals(), *__all__})
