@@ -38,13 +38,14 @@ def save(
     tokenizer: Tokenizer | None = None,
     architecture: str | None = None,
     values: Mapping[str, Any] | None = None,
+    more: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write config.json and model.safetensors (and the tokenizer's files) that Transformers loads.
 
     All files are written before the first takes its place: what was there stays if writing fails.
     ``architecture`` is found from the heads if not given; ``values`` are further keys of
-    config.json. Heads that Transformers does not know are kept under names of our own, beside an
-    encoder that it can read.
+    config.json, ``more`` further tensors by their names. Heads that Transformers does not know are
+    kept under names of our own, beside an encoder that it can read.
     """
     family = FAMILIES[model.model_type]
     name = architecture or architecture_of(model)
@@ -53,6 +54,9 @@ def save(
         config[_VOCABULARY] = vocabulary_fingerprint(tokenizer)
     kinds = kinds_of(model, name)
     theirs = theirs_of(model, family, bare=not family.architectures[name].heads, kinds=kinds)
+    if more:  # Somebody's own class, which the values name.
+        config |= {"architectures": (values or config)["architectures"]}
+    theirs |= {name: tensor.cpu().contiguous() for name, tensor in (more or {}).items()}
     folder = make_folder(folder)
     with atomic_path(folder / CONFIG) as config_path, atomic_path(folder / WEIGHTS) as path:
         path.write_bytes(to_bytes(theirs, metadata={"format": "pt"}))

@@ -40,12 +40,17 @@ class Description:
         return self.family.architectures[self.architecture]
 
 
-def describe(folder: str | Path) -> Description:
-    """What the config.json of a model folder says. Without architectures it is the base model."""
+def describe(folder: str | Path, *, any_architecture: bool = False) -> Description:
+    """What the config.json of a model folder says. Without architectures it is the base model.
+
+    So it is with ``any_architecture`` for one that is not known: a model of somebody's own.
+    """
     path = Path(folder) / CONFIG
     values = read_json(path)
     family = family_of(values.get("model_type", ""), str(path))
     architecture = (values.get("architectures") or [next(iter(family.architectures))])[0]
+    if architecture not in family.architectures and any_architecture:
+        architecture = next(iter(family.architectures))
     if architecture not in family.architectures:
         raise InputError(
             f"{path}: architecture {architecture!r} is not supported; one of "

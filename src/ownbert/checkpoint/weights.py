@@ -44,7 +44,7 @@ def read_json(path: Path) -> Mapping[str, Any]:
     """The object of a JSON file; ``InputError`` if it is none."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"no such file: {path}; is {path.parent} a model folder?") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{path} is not valid JSON: {error}") from None

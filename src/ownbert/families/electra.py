@@ -60,8 +60,9 @@ ELECTRA = Family(
         "ElectraForQuestionAnswering": Head((SPAN,), pooler=False),
     },
     defaults={
-        **DEFAULTS,
+        "vocab_size": 30522,
         "embedding_size": 128,
+        **DEFAULTS,
         "hidden_size": 256,
         "num_attention_heads": 4,
         "intermediate_size": 1024,

@@ -153,10 +153,10 @@ class Family:
         kinds: the heads that may be in it, the likeliest first, as two heads can have the same
         names. With ``other_heads`` tensors of any other head of the family are let be.
         """
-        left = {self._full_name(name): tensor for name, tensor in theirs.items()}
+        left = {self.full_name(name): tensor for name, tensor in theirs.items()}
         whole, problems = dict(left), []
         if len(left) < len(theirs):
-            names = Counter(map(self._full_name, theirs))
+            names = Counter(map(self.full_name, theirs))
             problems += [f"tensor {name} is there twice" for name in names if names[name] > 1]
         own = [name for name in left if name.startswith(OWN_TENSOR)]
         ours = {name.removeprefix(OWN_TENSOR): left.pop(name) for name in own}
@@ -225,7 +225,7 @@ class Family:
                 return ", ".join(their_names(rule))
         return ours
 
-    def _full_name(self, name: str) -> str:
+    def full_name(self, name: str) -> str:
         """Today's name of a tensor, with the prefix."""
         for old, new in self.old_names.items():
             if name.endswith(old):

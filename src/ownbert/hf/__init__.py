@@ -27,10 +27,14 @@ def _tokenizer(name: str) -> Any:
 def _model(name: str) -> Any:
     from ownbert.families import FAMILIES
     from ownbert.hf.classes import config_name, config_of, model_of
+    from ownbert.hf.custom import custom_of
 
     for family in FAMILIES.values():
         if name in family.architectures:
             return model_of(name)
-        if name == config_name(family):
+        config = config_name(family)
+        if name == config:
             return config_of(family.model_type)
+        if name == config.removesuffix("Config") + "PreTrainedModel":
+            return custom_of(family.model_type, config_of(family.model_type))
     return None

@@ -3,10 +3,12 @@
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.errors import InputError
 from ownbert.hf import losses
+from ownbert.hf.checks import check_inputs, check_tensors
 from ownbert.hf.inputs import Packed, Padded, pack
 from ownbert.hf.outputs import ModelOutput, field_names, logits_by_name
 from ownbert.nn.context import Cache
@@ -19,10 +21,12 @@ _OTHER_LABEL = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
 def run(face: Any, given: dict[str, Any]) -> Any:
     """The outputs for arguments by name."""
     kinds, size = face.kinds, None
+    check_tensors(given)
     if kinds == ("choice",):
         given, size = _flat(given)
     padded = _padded(face, given)
-    dense = not face.packed or _needs_padding(kinds, given)
+    check_inputs(face, given, padded.size)
+    dense = not face.packed or _needs_padding(kinds, given, face.head.decoder)
     packed = pack(padded, face.model.config, dense=dense)
     out = face.model(
         packed.batch,
@@ -91,8 +95,13 @@ def _padded(face: Any, given: dict[str, Any]) -> Padded:
 
 def _cache(face: Any, given: dict[str, Any]) -> Cache | None:
     past = given.get("past_key_values")
+    if past is not None and not face.model.config.is_decoder:
+        raise InputError("past_key_values needs a model with is_decoder true in its config")
     if past is not None and not isinstance(past, Cache):
-        past = Cache.of(past)
+        try:
+            past = Cache.of(past)
+        except (AttributeError, IndexError, TypeError, ValueError):
+            raise InputError("past_key_values must be what an earlier call gave back") from None
     if past is not None or not face.model.config.is_decoder or given.get("labels") is not None:
         return past
     wanted = _asked(face, given, "use_cache")
@@ -113,7 +122,7 @@ def _kept_layers(face: Any, given: dict[str, Any]) -> frozenset[int]:
     return frozenset(layer % count for layer in asked)
 
 
-def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any]) -> bool:
+def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool) -> bool:
     """Whether a result depends on what the model makes of padding.
 
     The softmax over the places of an answer runs over all of them, and a label may stand at one.
@@ -123,10 +132,12 @@ def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any]) -> bool:
         return False
     if kinds == ("span",):
         return True
-    labelled = labels is not None and labels.shape == mask.shape
-    if not labelled or "discriminator" in kinds:
+    if labels is None or labels.shape != mask.shape or "discriminator" in kinds:
         return False
-    return bool(((labels != losses.NO_LABEL) & (mask == 0)).any())
+    labelled = labels != losses.NO_LABEL
+    if decoder:  # A token is told by the place before it.
+        labelled = F.pad(labelled[:, 1:], (0, 1))
+    return bool((labelled & (mask != 1)).any())
 
 
 def _values(kinds: tuple[str, ...], out: Outputs, packed: Packed, padded: Padded) -> dict[str, Any]:
@@ -161,7 +172,7 @@ def _weights(out: Outputs, packed: Packed, padded: Padded, count: int) -> dict[s
     places = torch.arange(encoder.shape[0] * encoder.shape[1], device=encoder.device)
     mask = padded.encoder_attention_mask
     if sum(cross.keys.lengths) < len(places) and mask is not None:
-        places = mask.bool().flatten().nonzero().squeeze(1)
+        places = (mask == 1).flatten().nonzero().squeeze(1)
     other = packed.weights(out.cross_attentions, cross, places, encoder.shape[1])
     return values | {"cross_attentions": tuple(other.get(i) for i in range(count))}
 
@@ -178,7 +189,9 @@ def _loss(face: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor | 
         if labels is None or other is None:
             return None
         first, second = (v for name, v in values.items() if name.endswith("_logits"))
-        return losses.masked_lm(first, labels) + losses.one_of(second, other)
+        return losses.masked_lm(first, labels) + losses.one_of(
+            second, other, _OTHER_LABEL[kinds[1]]
+        )
     if kinds == ("nsp",) and labels is None:
         labels = given.get("next_sentence_label")
     if not kinds or labels is None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ownbert.errors import InputError
+from ownbert.hf.checks import check_tensors
 
 # Of generate's many arguments those that ask for something other than the likeliest next token.
 _OTHERWISE = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "penalty_alpha": None}
@@ -35,6 +36,7 @@ class GreedyGeneration:
         filled up with the padding token.
         """
         model: Any = self
+        check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
         for name, value in _OTHERWISE.items():
             if others.pop(name, value) != value:
                 raise InputError(f"generate is greedy here; {name} must be {value}")

@@ -49,6 +49,8 @@ class Padded:
             name = "input_ids" if dims == 2 else "inputs_embeds"
             shape = "(batch, length)" if dims == 2 else "(batch, length, width)"
             raise InputError(f"{name} has shape {tuple(given.shape)}; it must be {shape}")
+        if not given.shape[0] or not given.shape[1]:
+            raise InputError("a batch needs at least one text, and every text one token")
         return given.shape[0], given.shape[1]
 
     @property
@@ -99,6 +101,9 @@ class Packed:
 def pack(given: Padded, config: EncoderConfig, *, dense: bool) -> Packed:
     """The packed batch of a call; ``dense`` asks for all places to go through the encoder."""
     size, past = given.size, 0 if given.cache is None else given.cache.length
+    if past and given.cache is not None and given.cache.own[0][0].shape[0] != size[0]:
+        kept = given.cache.own[0][0].shape[0]
+        raise InputError(f"past_key_values are of {kept} texts, the input has {size[0]}")
     mask = _mask(given, size, past)
     positions = _positions(given, config, size, past)
     _check_length(config, positions, size[1] + past)
@@ -138,7 +143,7 @@ def _mask(given: Padded, size: tuple[int, int], past: int) -> Tensor:
     keys = size[1] + past
     if given.attention_mask is None:
         return torch.ones(size[0], keys, dtype=torch.bool, device=given.device)
-    mask = given.attention_mask.bool()
+    mask = given.attention_mask == 1  # Anything else hides, as in Transformers.
     if mask.shape not in ((size[0], keys), (size[0], size[1], keys)):
         raise InputError(
             f"attention_mask has shape {tuple(mask.shape)}; it must be {(size[0], keys)} or "
@@ -190,7 +195,7 @@ def _cross(given: Padded, layout: Layout, dense: bool) -> tuple[Tensor | None, L
         return None, None
     mask = given.encoder_attention_mask
     mask = torch.ones(hidden.shape[:2], device=hidden.device) if mask is None else mask
-    mask = mask.bool()
+    mask = mask == 1
     queries = replace(layout, causal=False, mask=None, keys=None)
     if dense or mask.ndim == 3 or not bool(mask.any(1).all()):
         keys = make_layout([hidden.shape[1]] * hidden.shape[0], hidden.device)

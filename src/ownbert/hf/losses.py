@@ -10,21 +10,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.errors import InputError
+from ownbert.hf.checks import class_labels
 
 NO_LABEL = -100
 REGRESSION = "regression"
 ONE_LABEL = "single_label_classification"
 MANY_LABELS = "multi_label_classification"
+_BINARY = F.binary_cross_entropy_with_logits
 
 
 def masked_lm(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean cross entropy of (B, S, V) at the places with a label."""
-    return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=NO_LABEL)
+    return one_of(logits, labels)
 
 
 def causal_lm(logits: Tensor, labels: Tensor, count: Any = None) -> Tensor:
     """Cross entropy of the next token; summed and divided by ``count`` if that is given."""
-    targets = F.pad(labels, (0, 1), value=NO_LABEL)[..., 1:]
+    class_labels("labels", labels, logits.shape[:-1], logits.shape[-1])
+    targets = F.pad(labels.long(), (0, 1), value=NO_LABEL)[..., 1:]
     total = F.cross_entropy(
         logits.float().flatten(0, -2),
         targets.flatten(),
@@ -34,9 +37,10 @@ def causal_lm(logits: Tensor, labels: Tensor, count: Any = None) -> Tensor:
     return total if count is None else total / count
 
 
-def one_of(logits: Tensor, labels: Tensor) -> Tensor:
+def one_of(logits: Tensor, labels: Tensor, name: str = "labels") -> Tensor:
     """Mean cross entropy of (..., C) and labels (...)."""
-    return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
+    targets = class_labels(name, labels, logits.shape[:-1], logits.shape[-1])
+    return F.cross_entropy(logits.flatten(0, -2), targets, ignore_index=NO_LABEL)
 
 
 def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
@@ -48,12 +52,17 @@ def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
         whole = labels.dtype in (torch.long, torch.int)
         several = ONE_LABEL if whole else MANY_LABELS
         config.problem_type = REGRESSION if logits.shape[-1] == 1 else several
-    if config.problem_type == REGRESSION:
-        return F.mse_loss(logits.squeeze(), labels.squeeze())
     if config.problem_type == ONE_LABEL:
         return one_of(logits, labels)
-    if config.problem_type == MANY_LABELS:
-        return F.binary_cross_entropy_with_logits(logits, labels)
+    if config.problem_type in (REGRESSION, MANY_LABELS):
+        if labels.numel() != logits.numel():
+            raise InputError(
+                f"labels has shape {tuple(labels.shape)}; for {config.problem_type} it must be "
+                f"{tuple(logits.shape)}"
+            )
+        targets = labels.view(logits.shape).to(logits.dtype)
+        loss = F.mse_loss if config.problem_type == REGRESSION else _BINARY
+        return loss(logits, targets)
     raise InputError(
         f"problem_type {config.problem_type!r} is not known; one of "
         f"{REGRESSION}, {ONE_LABEL}, {MANY_LABELS}"
@@ -62,21 +71,19 @@ def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
 
 def span(start: Tensor, end: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
     """Mean of the losses of where an answer starts and ends (B, S); places past S do not count."""
-    size = start.shape[1]
-    losses = [
-        F.cross_entropy(logits, _column(places).clamp(0, size), ignore_index=size)
-        for logits, places in ((start, starts), (end, ends))
-    ]
+    size, losses = start.shape[1], []
+    for name, logits, places in (("start", start, starts), ("end", end, ends)):
+        places = places.clamp(0, size)
+        targets = class_labels(f"{name}_positions", places, logits.shape[:1], size, ignored=size)
+        losses.append(F.cross_entropy(logits, targets, ignore_index=size))
     return (losses[0] + losses[1]) / 2
-
-
-def _column(places: Tensor) -> Tensor:
-    return places.squeeze(-1) if places.ndim > 1 else places
 
 
 def replaced(logits: Tensor, labels: Tensor, attention_mask: Tensor | None) -> Tensor:
     """Binary cross entropy of (B, S) at the tokens: was this one replaced?"""
     labels = labels.float()
+    if labels.shape != logits.shape:
+        raise InputError(f"labels has shape {tuple(labels.shape)}; it must be {logits.shape}")
     if attention_mask is not None:
         seen = attention_mask == 1
         logits, labels = logits[seen], labels[seen]

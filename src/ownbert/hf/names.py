@@ -9,17 +9,18 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ownbert.errors import InputError
 from ownbert.families.family import Family
 from ownbert.families.rules import Fuse, Rename, Tie, head_of, written_out
 from ownbert.nn.model import Model
 
 # Ours has it under the name of the word table too.
-_TIED = "heads.mlm.decoder.weight"
+TIED = "heads.mlm.decoder.weight"
 
 
 def their_tensors(model: Model, family: Family, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our tensors under their names, second names of tied ones included."""
-    once = {name: tensor for name, tensor in ours.items() if name != _TIED}
+    once = {name: tensor for name, tensor in ours.items() if name != TIED}
     theirs = family.to_theirs(once, model.config, bare=False)
     if "mlm" in model.specs:
         for rule in written_out(family.rules, model.config):
@@ -43,6 +44,14 @@ def their_parameter_names(model: Model, family: Family) -> dict[str, str]:
     return names
 
 
+def their_module_names(model: Model, family: Family) -> dict[str, str]:
+    """Their name of each of our modules that has weights of its own."""
+    names = their_parameter_names(model, family)
+    there = {name for name, _ in model.named_modules()}
+    pairs = ((our.rpartition(".")[0], their.rpartition(".")[0]) for our, their in names.items())
+    return {our: their for our, their in pairs if our in there}
+
+
 class Part:
     """A node of the tree of their names: ``encoder``, ``layer``, ``0``, ..."""
 
@@ -58,11 +67,21 @@ class Part:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        if hasattr(nn.Module, name):
+            raise AttributeError(
+                f"{self._prefix} is a name here and no module, so it has no {name}; the modules "
+                "are in .model"
+            )
         return find(self._model, self._family, self._path(name))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_") or not put(self._model, self._family, self._path(name), value):
+        if name.startswith("_"):
             super().__setattr__(name, value)
+        elif not put(self._model, self._family, self._path(name), value):
+            raise InputError(f"{self._path(name)} cannot be exchanged here; single layers can")
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise InputError(f"{self._prefix} cannot be called alone; call the model")
 
     def _path(self, name: str) -> str:
         return f"{self._prefix}.{name}"
@@ -85,6 +104,12 @@ class Part:
             if their.startswith(self._prefix + "."):
                 yield their.removeprefix(self._prefix + "."), parameter
 
+    def modules(self) -> Iterator[nn.Module]:
+        """Our modules that this part is made of."""
+        for our, their in their_module_names(self._model, self._family).items():
+            if f"{their}.".startswith(self._prefix + "."):
+                yield self._model.get_submodule(our)
+
     def parameters(self) -> Iterator[Tensor]:
         return (parameter for _, parameter in self.named_parameters())
 
@@ -106,6 +131,10 @@ def find(model: Model, family: Family, name: str) -> Any:
     ours = {their: our for our, their in names.items()}
     if f"{name}.weight" in ours:
         return model.get_submodule(ours[f"{name}.weight"].rsplit(".", 1)[0])
+    if "mlm" in model.specs:
+        ties = (rule for rule in written_out(family.rules, model.config) if isinstance(rule, Tie))
+        if any(tie.theirs == f"{name}.weight" for tie in ties):
+            return model.heads["mlm"].decoder
     parameters = dict(model.named_parameters(remove_duplicate=False))
     tensors = their_tensors(model, family, parameters)
     if name in tensors:

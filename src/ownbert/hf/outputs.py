@@ -12,7 +12,10 @@ class ModelOutput(OrderedDict):
     A name that the model could have given and did not is None as an attribute.
     """
 
-    def __init__(self, fields: tuple[str, ...], values: dict[str, Any]) -> None:
+    def __init__(self, fields: Any = (), values: dict[str, Any] | None = None) -> None:
+        if values is None:  # as torch's tools for several devices make a mapping again
+            values = dict(fields)
+            fields = tuple(values)
         super().__init__((name, values[name]) for name in fields if values.get(name) is not None)
         object.__setattr__(self, "_fields", fields)
 

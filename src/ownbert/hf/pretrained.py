@@ -1,24 +1,27 @@
 """The familiar face of a model: what Transformers 4.57.6 lets one do with it."""
 
+import copy
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from ownbert import checkpoint
 from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.families.family import Family, Head
-from ownbert.files import model_folder
+from ownbert.hf.arguments import read_arguments, refuse
 from ownbert.hf.config import PretrainedConfig
 from ownbert.hf.forward import run
-from ownbert.hf.names import find, put, their_parameter_names
-from ownbert.hf.states import fill, to_ours, to_theirs
+from ownbert.hf.names import find, put, their_module_names
+from ownbert.hf.states import fill, to_ours, to_theirs, write
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
+
+# Of any forward pass, beside those of its signature.
+_FURTHER = {"past_key_value", "cache_position", "num_items_in_batch", "next_sentence_label"}
 
 
 class PreTrainedModel(nn.Module):
@@ -33,6 +36,7 @@ class PreTrainedModel(nn.Module):
     config_class: ClassVar[type[PretrainedConfig]]
     arguments: ClassVar[inspect.Signature]
     packed = True
+    main_input_name = "input_ids"
 
     def __init__(
         self,
@@ -40,15 +44,17 @@ class PreTrainedModel(nn.Module):
         add_pooling_layer: bool = True,
         *,
         model: Model | None = None,
-        **_: Any,
+        **unknown: Any,
     ) -> None:
         super().__init__()
-        if not isinstance(config, PretrainedConfig):
+        if getattr(config, "family", None) is not self.family:
             raise InputError(
                 f"{type(self).__name__} takes a {self.config_class.__name__}, not a "
                 f"{type(config).__name__}; for a folder: {type(self).__name__}.from_pretrained"
             )
+        refuse(type(self).__name__, unknown, [*vars(config), "num_labels"])
         self.config = config
+        self.num_labels = config.num_labels
         self.with_pooler = self.head.pooler and (add_pooling_layer or bool(self.head.heads))
         self.model = model or Model(
             config.structure(),
@@ -77,8 +83,10 @@ class PreTrainedModel(nn.Module):
         try:
             given = dict(self.arguments.bind(*args, **kwargs).arguments)
         except TypeError as error:
-            raise TypeError(f"{type(self).__name__}.forward: {error}") from None
-        given |= given.pop("kwargs", {})
+            raise InputError(f"{type(self).__name__}: {error}") from None
+        more = given.pop("kwargs", {})
+        refuse(f"{type(self).__name__}.forward", more.keys() - _FURTHER, self.arguments.parameters)
+        given |= more
         if "past_key_value" in given:
             given["past_key_values"] = given.pop("past_key_value")
         return run(self, given)
@@ -97,6 +105,7 @@ class PreTrainedModel(nn.Module):
         if "_base" not in self.__dict__:
             kind = self.base_class()
             base = kind(self.config, add_pooling_layer=self.head.pooler, model=self.model)
+            base.training = self.training
             self.__dict__["_base"] = base  # not as a submodule, which it would be twice
         return self.__dict__["_base"]
 
@@ -113,6 +122,8 @@ class PreTrainedModel(nn.Module):
         if name == self.base_model_prefix and self.kinds:
             return self.base_model
         full = name if self.kinds else self.family.prefix + name
+        if name == "pooler" and not self.kinds and self.head.pooler and not self.with_pooler:
+            return None
         try:
             return find(self.model, self.family, full)
         except AttributeError:
@@ -126,16 +137,45 @@ class PreTrainedModel(nn.Module):
                 return
         super().__setattr__(name, value)
 
-    def named_parameters(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, nn.Parameter]]:
-        names = their_parameter_names(self.model, self.family)
+    def named_modules(
+        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Generator[tuple[str, nn.Module], None, None]:
+        """Modules, those with weights by Transformers' names; so are the parameters named."""
+        names = their_module_names(self.model, self.family)
         start = prefix + "." if prefix else ""
-        for name, parameter in self.model.named_parameters(remove_duplicate=remove_duplicate):
-            their = names.get(name, name)
-            if not self.kinds:
-                their = their.removeprefix(self.family.prefix)
-            yield start + their, parameter
+        for name, module in super().named_modules(memo, prefix, remove_duplicate):
+            our = name.removeprefix(start + "model.")
+            if not self.kinds and (our == "heads" or our.startswith("heads.")):
+                continue  # of the model with heads that this one is the base of
+            if our in names:
+                name = start + (
+                    names[our] if self.kinds else names[our].removeprefix(self.family.prefix)
+                )
+            yield name, module
+
+    def train(self, mode: bool = True) -> Any:
+        if "_base" in self.__dict__:
+            self.__dict__["_base"].training = mode
+        return super().train(mode)
+
+    @property
+    def name_or_path(self) -> str:
+        return self.config.name_or_path
+
+    @classmethod
+    def can_generate(cls) -> bool:
+        return cls.family.architectures[cls.architecture].decoder
+
+    def get_memory_footprint(self, return_buffers: bool = True) -> int:
+        """Bytes of the parameters."""
+        return sum(p.numel() * p.element_size() for p in self.parameters())
+
+    def init_weights(self) -> None:
+        self.model.initialize()
+        self.tie_weights()
+
+    def post_init(self) -> None:
+        """What Transformers' subclasses call last; everything is in its place already."""
 
     @property
     def device(self) -> torch.device:
@@ -147,10 +187,10 @@ class PreTrainedModel(nn.Module):
 
     def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
         """How many numbers the model is made of, tied ones once."""
-        tables = {id(m.weight) for m in self.model.modules() if isinstance(m, nn.Embedding)}
+        tables = {id(m.weight) for m in self.modules() if isinstance(m, nn.Embedding)}
         return sum(
             p.numel()
-            for p in self.model.parameters()
+            for p in self.parameters()
             if (p.requires_grad or not only_trainable)
             and not (exclude_embeddings and id(p) in tables)
         )
@@ -178,6 +218,8 @@ class PreTrainedModel(nn.Module):
         """Give the vocabulary another size; new rows are the mean of the old ones."""
         if new_num_tokens is not None or pad_to_multiple_of:
             size = self.model.config.vocab_size if new_num_tokens is None else new_num_tokens
+            if not isinstance(size, int):
+                raise InputError(f"resize_token_embeddings needs a whole number, not {size!r}")
             step = pad_to_multiple_of or 1
             self.model.resize(-(-size // step) * step)
             self.config.vocab_size = self.model.config.vocab_size
@@ -185,6 +227,8 @@ class PreTrainedModel(nn.Module):
 
     def prune_heads(self, heads_to_prune: dict[int, Sequence[int]]) -> None:
         """Take heads away for good, by layer; kept in ``config.pruned_heads``."""
+        if not isinstance(heads_to_prune, Mapping):
+            raise InputError("prune_heads needs the heads of each layer: {0: [1, 2], 3: [0]}")
         self.model.prune_heads({int(i): list(heads) for i, heads in heads_to_prune.items()})
         self.config.pruned_heads = {
             i: list(heads) for i, heads in self.model.config.pruned_heads.items()
@@ -207,58 +251,47 @@ class PreTrainedModel(nn.Module):
     # ---- folders
 
     def save_pretrained(
-        self, save_directory: str | Path, state_dict: Any = None, **options: Any
+        self,
+        save_directory: str | Path,
+        is_main_process: bool = True,
+        state_dict: Any = None,
+        **options: Any,
     ) -> None:
-        """Write ``config.json`` and ``model.safetensors``, which Transformers loads."""
+        """Write ``config.json`` and ``model.safetensors``, which Transformers loads.
+
+        With ``state_dict`` those weights instead of the model's own.
+        """
+        if options.get("push_to_hub"):
+            raise InputError("push_to_hub is not here; save the folder, and upload it")
+        if not is_main_process:
+            return
+        face = self
         if state_dict is not None:
-            raise InputError("save_pretrained writes the model's own weights; load them first")
-        values = self.config.to_dict()
-        checkpoint.save(self.model, save_directory, architecture=self.architecture, values=values)
+            face = copy.deepcopy(self)
+            face.load_state_dict(state_dict)
+        write(face, save_directory)
         self.config.architectures = [self.architecture]
 
     @classmethod
     def from_pretrained(
         cls,
         pretrained_model_name_or_path: str | Path,
-        *,
-        config: PretrainedConfig | None = None,
+        *positional: Any,
+        config: Any = None,
         output_loading_info: bool = False,
-        torch_dtype: torch.dtype | str | None = None,
-        dtype: torch.dtype | str | None = None,
-        add_pooling_layer: bool = True,
-        **changes: Any,
+        **options: Any,
     ) -> Any:
         """The model of a folder, or of the hub's by that name, in evaluation mode.
 
-        A head that the folder lacks starts anew and one that is not asked for is left out, each
-        with a warning; anything else that does not fit is an ``InputError``.
+        Keys of the config among ``options`` change it. A head that the folder lacks starts anew
+        and one that is not asked for is left out, each with a warning; so do tensors of another
+        shape with ``ignore_mismatched_sizes``. Anything else that does not fit is an
+        ``InputError``.
         """
-        folder = model_folder(pretrained_model_name_or_path)
-        changes = {k: v for k, v in changes.items() if k not in _ABOUT_LOADING}
-        if config is None:
-            config = cls.config_class.from_pretrained(folder, **changes)
-        config.name_or_path = str(pretrained_model_name_or_path)
-        face = cls(config, add_pooling_layer=add_pooling_layer)
-        info = fill(face, folder)
-        wanted = dtype or torch_dtype
-        if isinstance(wanted, str) and wanted != "auto":
-            wanted = getattr(torch, wanted.removeprefix("torch."))
-        if isinstance(wanted, torch.dtype):
-            face = face.to(wanted)
-        return (face.eval(), info) if output_loading_info else face.eval()
-
-
-# What Transformers is told about how to load, and there is only one way of here.
-_ABOUT_LOADING = {
-    "attn_implementation",
-    "cache_dir",
-    "device_map",
-    "force_download",
-    "ignore_mismatched_sizes",
-    "local_files_only",
-    "low_cpu_mem_usage",
-    "revision",
-    "token",
-    "trust_remote_code",
-    "use_safetensors",
-}
+        given = read_arguments(cls.config_class, pretrained_model_name_or_path, config, options)
+        face = cls(given.config, *positional, **given.others)
+        info = fill(face, given.folder, mismatched=given.mismatched)
+        wanted = info.pop("dtype")[0] if given.auto else given.dtype
+        info.pop("dtype", None)
+        face = face.to(wanted).eval() if wanted else face.eval()
+        return (face, info) if output_loading_info else face

@@ -1,45 +1,143 @@
 """Tensors of the familiar face: read out of a folder, and named as Transformers names them."""
 
+import copy
 import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from ownbert import checkpoint
+from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.weights import read_weights
+from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
-from ownbert.hf.names import their_tensors
+from ownbert.families.family import Family
+from ownbert.families.rules import head_of, their_names, written_out
+from ownbert.hf.names import TIED, their_tensors
 
 
-def fill(face: Any, folder: Path) -> dict[str, list[str]]:
-    """Read the folder's tensors into the model; what is new and what was left out."""
-    said = checkpoint.describe(folder)
-    theirs, path = read_weights(folder)
-    filled = checkpoint.fill(face.model, theirs, said, lenient=True)
+@dataclass
+class Chosen:
+    """What of a folder goes into a model, by their names, and what does not.
+
+    tensors: the folder's, or the model's own at what starts anew (``new``, and ``mismatched``, of
+    which there are the shape in the folder and that in the model). misfits: names of all tensors
+    of another shape.
+    """
+
+    tensors: dict[str, Tensor]
+    new: list[str]
+    unused: list[str]
+    mismatched: list[tuple[str, torch.Size, torch.Size]]
+    misfits: list[str]
+
+
+def fill(face: Any, folder: Path, *, mismatched: bool = False) -> dict[str, list[Any]]:
+    """Read the folder's tensors into the model; what is new and what was left out.
+
+    mismatched: tensors of another shape start anew.
+    """
+    said, family, model = _describe(face, folder), face.family, face.model
+    read, path = read_weights(folder)
+    chosen = _choose(face, said, read, mismatched)
+    theirs = chosen.tensors
+    # A head whose tensors are all there is read by their names, whatever architecture it was of.
+    kinds = (kind for kind in model.specs if _names(family, model.config, kind) <= theirs.keys())
+    said = replace(said, specs=(*(model.specs[kind] for kind in kinds), *said.specs))
+    filled = checkpoint.fill(model, theirs, said, lenient=True)
     if filled.problems:
         shown = "; ".join(filled.problems[:4])
         more = len(filled.problems) - 4
-        raise InputError(f"{path} does not fit: {shown}" + (f"; and {more} more" * (more > 0)))
-    name = type(face).__name__
-    if filled.new:
+        shown += f"; and {more} more" * (more > 0)
+        hint = "; ignore_mismatched_sizes=True starts them anew" * bool(chosen.misfits)
+        raise InputError(f"{path} does not fit: {shown}{hint}")
+    new = [*chosen.new, *filled.new]
+    anew = [*new, *(name for name, *_ in chosen.mismatched)]
+    if anew:
         warnings.warn(
-            f"{name} from {folder}: {', '.join(filled.new)} are not in it and start anew; train "
-            "the model before it is used",
+            f"{type(face).__name__} from {folder}: {', '.join(anew)} are not in it, or of another "
+            "shape, and start anew; train the model before it is used",
             stacklevel=3,
         )
     return {
-        "missing_keys": filled.new,
-        "unexpected_keys": filled.unused,
-        "mismatched_keys": [],
+        "missing_keys": new,
+        "unexpected_keys": [*chosen.unused, *filled.unused],
+        "mismatched_keys": chosen.mismatched,
+        "dtype": [next(t.dtype for t in read.values() if t.is_floating_point())],
         "error_msgs": [],
     }
+
+
+def _describe(face: Any, folder: Path) -> Description:
+    said = checkpoint.describe(folder, any_architecture=True)
+    if said.family is not face.family:
+        raise InputError(
+            f"{folder} holds a {said.family.model_type} model; {type(face).__name__} reads "
+            f"{face.family.model_type}"
+        )
+    return said
+
+
+def _choose(face: Any, said: Description, read: dict[str, Tensor], mismatched: bool) -> Chosen:
+    """Of a folder's tensors those for the model: without layers beyond those of the model, and
+    without those of somebody's own layers; cross attentions that it lacks start anew."""
+    family, model = face.family, face.model
+    theirs = {family.full_name(name): tensor for name, tensor in read.items()}
+    theirs = theirs if len(theirs) == len(read) else dict(read)
+    extra = added(face)
+    new = sorted(extra.keys() - theirs.keys())
+    for name in extra.keys() & theirs.keys():
+        extra[name].copy_(theirs.pop(name))
+    known = _names(family, said.config)
+    unused = set(theirs) & (known - _names(family, model.config))
+    if said.architecture not in (said.values.get("architectures") or [said.architecture]):
+        unused |= theirs.keys() - known
+    theirs = {name: tensor for name, tensor in theirs.items() if name not in unused}
+    own = their_tensors(model, family, {n: p.detach() for n, p in model.named_parameters()})
+    misfits = [name for name in own if name in theirs and theirs[name].shape != own[name].shape]
+    wrong = [(n, theirs[n].shape, own[n].shape) for n in misfits] if mismatched else []
+    crossing = model.config.add_cross_attention and not said.config.add_cross_attention
+    anew = [n for n in own if crossing and ".crossattention." in n and n not in theirs]
+    theirs |= {name: own[name] for name in [*anew, *(name for name, *_ in wrong)]}
+    return Chosen(theirs, [*new, *anew], sorted(unused), wrong, misfits)
+
+
+def write(face: Any, folder: str | Path) -> None:
+    """The folder of a model, with the tensors of what a subclass has added to it."""
+    model = face.model
+    if not face.kinds and model.heads:  # the base of a model with heads
+        model = copy.copy(model)
+        model._modules = {**model._modules, "heads": nn.ModuleDict()}
+        model.specs, model.labels = {}, ()
+    values = {**face.config.to_dict(), "dtype": str(face.dtype).removeprefix("torch.")}
+    values["architectures"] = [type(face).__name__]
+    architecture = face.architecture
+    checkpoint.save(model, folder, architecture=architecture, values=values, more=added(face))
+
+
+def added(face: Any) -> dict[str, Tensor]:
+    """Tensors of the modules that a subclass has beside ``model``, by name."""
+    mine = (n for n, module in face._modules.items() if n != "model" and module is not None)
+    starts = tuple(f"{name}." for name in mine)
+    state = face.state_dict() if starts else {}
+    return {name: tensor for name, tensor in state.items() if name.startswith(starts)}
+
+
+def _names(family: Family, config: EncoderConfig, head: str | None = None) -> set[str]:
+    """Their names of all tensors, or of those of a head."""
+    rules = written_out(family.rules, config)
+    return {n for rule in rules if head in (None, head_of(rule)) for n in their_names(rule)}
 
 
 def to_theirs(face: Any, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
     """Turn the names of a state dict into Transformers'."""
     start = prefix + "model."
     ours = {n.removeprefix(start): state.pop(n) for n in list(state) if n.startswith(start)}
+    if not face.kinds:  # a base model may stand on the model of one with heads
+        ours = {name: tensor for name, tensor in ours.items() if not name.startswith("heads.")}
     for name, tensor in their_tensors(face.model, face.family, ours).items():
         state[prefix + (name if face.kinds else name.removeprefix(face.family.prefix))] = tensor
 
@@ -55,11 +153,23 @@ def to_ours(
     errors: list[str],
 ) -> None:
     """Turn the names of a state dict in Transformers' names into ours."""
-    own = {n: state.pop(n) for n in list(state) if n.startswith(prefix)}
-    theirs = {name.removeprefix(prefix): tensor for name, tensor in own.items()}
+    more = tuple(f"{prefix}{name}." for name in face._modules if name != "model")
+    own = [n for n in state if n.startswith(prefix) and not (more and n.startswith(more))]
+    theirs = {name.removeprefix(prefix): state.pop(name) for name in own}
     ours, problems = face.family.to_ours(theirs, face.model.config, face.kinds)
     if "mlm" in face.kinds and "encoder.embeddings.word.weight" in ours:
-        ours["heads.mlm.decoder.weight"] = ours["encoder.embeddings.word.weight"]
-    if strict:
-        errors += problems
+        ours[TIED] = ours["encoder.embeddings.word.weight"]
+    for problem in problems:
+        if problem.startswith("unexpected tensor "):
+            unexpected.append(prefix + problem.removeprefix("unexpected tensor "))
+        elif not problem.startswith("missing tensor "):
+            errors.append(problem)
+    cut = "" if face.kinds else face.family.prefix
+    for name, now in face.model.named_parameters(remove_duplicate=False):
+        if name in ours:
+            continue
+        ours[name] = now.detach()  # What is missing stays as it is, and is named in their words.
+        if name != TIED and (face.kinds or not name.startswith("heads.")):
+            names = face.family.their_name(name, face.model.config).split(", ")
+            missing += [prefix + their.removeprefix(cut) for their in names]
     state.update({f"{prefix}model.{name}": tensor for name, tensor in ours.items()})

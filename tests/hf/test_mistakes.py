@@ -1,0 +1,140 @@
+"""What newcomers get wrong: each mistake is one clear line."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import ownbert.hf as hf
+from ownbert.errors import InputError
+
+IDS = torch.full((3, 5), 7)
+LABELS = torch.tensor([0, 1, 2])
+
+
+def made(name: str, **changes: Any) -> Any:
+    sizes = {"vocab_size": 20, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+    config = hf.__getattr__(name).config_class(
+        **{**sizes, "intermediate_size": 8, "max_position_embeddings": 12, **changes}
+    )
+    return hf.__getattr__(name)(config).eval()
+
+
+@pytest.fixture(scope="module")
+def bert() -> Any:
+    return made("BertModel")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"input_ids": [[1, 2]]}, r"input_ids is a list; it must be a tensor"),
+        ({"input_ids": "hello"}, "input_ids is text; a tokenizer makes tensors"),
+        ({"input_ids": ["a", "b"]}, "input_ids is text"),
+        ({"input_ids": {"input_ids": IDS}}, r"give what is in it by name: model\(\*\*inputs\)"),
+        ({"input_ids": IDS.float()}, "input_ids holds torch.float32; it must hold whole numbers"),
+        ({"input_ids": IDS + 13}, r"input_ids holds 20; there are 20 rows of the table, 0\.\.19"),
+        ({"input_ids": IDS - 8}, "input_ids holds -1"),
+        ({"input_ids": IDS[:, :0]}, "a batch needs at least one text"),
+        ({"input_ids": IDS, "attention_mask": [[1] * 5] * 3}, "attention_mask is a list"),
+        ({"input_ids": IDS, "token_type_ids": IDS}, "token_type_ids holds 7; there are 2"),
+        ({"input_ids": IDS, "token_type_ids": IDS[:, :2]}, r"token_type_ids has shape \(3, 2\)"),
+        ({"input_ids": IDS, "position_ids": IDS + 5}, "position_ids holds 12; there are 12"),
+        ({"input_ids": IDS, "head_mask": [1, 0]}, "head_mask is a list"),
+        ({"inputs_embeds": torch.rand(3, 5, 7)}, r"inputs_embeds has shape \(3, 5, 7\)"),
+        ({"input_ids": IDS, "atention_mask": IDS}, "atention_mask'; is attention_mask meant"),
+        ({"input_ids": IDS, "labels": LABELS}, "BertModel.forward has no argument 'labels'"),
+        ({"input_ids": IDS, "past_key_values": ()}, "past_key_values needs a model with is_dec"),
+    ],
+)
+def test_inputs(bert: Any, given: dict[str, Any], message: str):
+    with pytest.raises(InputError, match=message):
+        bert(**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "labels", "message"),
+    [
+        ("Sequence", None, torch.tensor([0, 1, 3]), r"labels holds 3; there are 3 classes, 0\.\.2"),
+        ("Sequence", None, LABELS[:2], r"labels has shape \(2,\); it must be \(3,\)"),
+        ("Sequence", None, LABELS.float(), "for multi_label_classification it must be"),
+        ("Sequence", "regression", torch.rand(3), r"for regression it must be \(3, 3\)"),
+        ("Token", None, LABELS, r"labels has shape \(3,\); it must be \(3, 5\)"),
+        ("Token", None, IDS, "labels holds 7; there are 3 classes"),
+        ("Token", None, IDS.float(), "labels holds torch.float32"),
+    ],
+)
+def test_labels(name: str, problem: str | None, labels: torch.Tensor, message: str):
+    model = made(f"BertFor{name}Classification", num_labels=3, problem_type=problem)
+    with pytest.raises(InputError, match=message):
+        model(IDS, labels=labels)
+
+
+def test_whole_numbers_do_for_targets_that_are_fractions():
+    for problem in ("regression", "multi_label_classification"):
+        model = made("BertForSequenceClassification", num_labels=2, problem_type=problem)
+        whole = torch.tensor([[0, 1], [1, 1], [0, 0]])
+        loss = model(IDS, labels=whole).loss
+        torch.testing.assert_close(loss, model(IDS, labels=whole.float()).loss)
+        loss.backward()
+
+
+def test_decoders():
+    model = made("BertLMHeadModel", is_decoder=True, add_cross_attention=True)
+    wide, encoded = torch.rand(3, 4, 9), torch.rand(3, 4, 8)
+    past = model(IDS).past_key_values
+    for given, message in [
+        ({"encoder_hidden_states": wide}, r"encoder_hidden_states has shape \(3, 4, 9\)"),
+        (
+            {"encoder_hidden_states": encoded, "encoder_attention_mask": torch.ones(3, 3)},
+            r"encoder_attention_mask has shape \(3, 3\)",
+        ),
+        ({"past_key_values": (1, 2)}, "past_key_values must be what an earlier call gave back"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            model(IDS, **given)
+    with pytest.raises(InputError, match="past_key_values are of 3 texts, the input has 2"):
+        model(IDS[:2, :1], past_key_values=past)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda b: hf.BertConfig(id2label=["a", "b"]), "must name the labels"),
+        (lambda b: hf.BertConfig(id2label={1: "a", 2: "b"}), "must name the labels"),
+        (lambda b: hf.BertConfig(problem_type="reg"), "problem_type 'reg' is not known"),
+        (lambda b: hf.BertConfig(dtype="flaot16"), "dtype 'flaot16' is none"),
+        (lambda b: hf.BertConfig(30, vocab_size=30), "vocab_size is given twice"),
+        (lambda b: hf.BertModel(hf.RobertaConfig()), "takes a BertConfig, not a RobertaConfig"),
+        (lambda b: hf.BertModel(b.config, num_labls=3), "'num_labls'; is num_labels meant"),
+        (lambda b: hf.BertModel.from_pretrained(None), "from_pretrained needs a folder"),
+        (lambda b: b.prune_heads([0]), "prune_heads needs the heads of each layer"),
+        (lambda b: b.resize_token_embeddings("9"), "needs a whole number, not '9'"),
+        (lambda b: b.save_pretrained("x", push_to_hub=True), "push_to_hub is not here"),
+        (lambda b: setattr(b.encoder, "layer", []), "bert.encoder.layer cannot be exchanged"),
+        (lambda b: b.encoder(IDS), "bert.encoder cannot be called alone"),
+    ],
+)
+def test_calls(bert: Any, call: Callable[[Any], Any], message: str):
+    with pytest.raises(InputError, match=message):
+        call(bert)
+
+
+def test_folders(bert: Any, tmp_path):
+    bert.save_pretrained(tmp_path)
+    for kind, options, message in [
+        (hf.BertForSequenceClassification, {"num_lables": 3}, "is num_labels meant"),
+        (hf.BertModel, {"load_in_8bit": True}, "cannot do load_in_8bit"),
+        (hf.BertModel, {"torch_dtype": "int8"}, "dtype 'int8' is none"),
+        (hf.RobertaModel, {}, "the config is of a bert model"),
+        (
+            hf.RobertaModel,
+            {"config": made("RobertaModel").config},
+            "holds a bert model; RobertaModel reads",
+        ),
+        (hf.BertModel, {"vocab_size": 21}, "ignore_mismatched_sizes=True starts them anew"),
+        (hf.BertPreTrainedModel, {}, "no tensor of it is in there"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            kind.from_pretrained(tmp_path, **options)
