@@ -35,6 +35,10 @@ from passages import passages
 
 OURS = "OwnBERT"
 PRECISIONS = ("float32", "bfloat16")
+# Texts of a round.
+FEWEST = 96
+# What many programs do, and what all are compared with across precisions.
+USUAL = "Transformers, corpus order, 32 texts a batch"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 Clock = Callable[[], float]
 
@@ -73,19 +77,27 @@ def main() -> None:
     for name in given.models:
         make, divisor = MODELS[name]
         chosen = texts[: max(1, len(texts) // divisor)]
-        parts = [chosen[i :: given.rounds] for i in range(given.rounds)]
+        # Of too few texts there is nothing to sort.
+        rounds = max(1, min(given.rounds, len(chosen) // FEWEST))
+        parts = [chosen[i::rounds] for i in range(rounds)]
         with make() as folder:
             print(f"\n{name}: {len(chosen):,} texts, {Work(folder, chosen)}", flush=True)
-            works = [Work(folder, part) for part in parts]
+            works, seconds = [Work(folder, part) for part in parts], {}
             for precision in given.precisions:
                 encoders = make_encoders(folder, precision, given.only)
                 clock = CLOCKS[given.clock]
                 limit = ceiling_of(precision, clock)
                 took, ceiling = race(encoders, parts, limit, clock=clock)
                 table(took, works, ceiling, precision)
+                seconds[precision] = took
                 found = {w: statistics.median(ratios_of(t, took[OURS])) for w, t in took.items()}
                 del found[OURS]
                 ratios.setdefault(name, {})[precision] = {w: round(r, 3) for w, r in found.items()}
+            usual = seconds.get("float32", {}).get(USUAL)
+            if usual and "bfloat16" in seconds:
+                times = statistics.median(ratios_of(usual, seconds["bfloat16"][OURS]))
+                ratios[name]["bfloat16"][f"{USUAL}, in float32"] = round(times, 3)
+                print(f"\n{OURS} in bfloat16 is {times:.2f} times as fast as {USUAL}, in float32")
     if given.json:
         print(json.dumps(ratios))
 
