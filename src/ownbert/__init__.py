@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     BertForTokenClassification: Any
     BertLMHeadModel: Any
     BertModel: Any
+    BertPreTrainedModel: Any
     BertTokenizer: Any
 
 __version__ = "0.1.0"
