@@ -237,6 +237,12 @@ class EncoderConfig:
         """Longest sequence that the model was made for, whether or not it can take more."""
         return self.max_position_embeddings - self.position_offset
 
+    def group_of(self, layer: int) -> int:
+        """The group whose blocks a layer runs, where layers share them (ALBERT)."""
+        assert self.num_hidden_groups is not None
+        # In floating point as in Transformers, which matters where groups are uneven.
+        return int(layer / (self.num_hidden_layers / self.num_hidden_groups))
+
     def kept_heads(self, block: int) -> tuple[int, ...]:
         """Numbers of the heads that a block still has."""
         gone = self.pruned_heads.get(block, ())

@@ -178,3 +178,12 @@ def test_a_packed_batch_goes_in_as_well():
     batch, _ = from_padded(given["input_ids"], given["attention_mask"])
     close(ours(batch).hidden, ours(**given).last_hidden_state[given["attention_mask"].bool()])
     assert hf.BertModel is type(ours)
+
+
+@pytest.mark.parametrize(("layers", "groups"), [(5, 3), (18, 14)])
+def test_head_masks_where_groups_of_layers_are_uneven(layers: int, groups: int):
+    theirs, ours = pair("AlbertModel", num_hidden_layers=layers, num_hidden_groups=groups)
+    given = padded("albert")
+    mask = torch.rand(layers, 4, generator=torch.Generator().manual_seed(6))
+    expected, found = both(theirs, ours, **given, head_mask=mask)
+    close(found[0], expected[0], given["attention_mask"].bool())

@@ -16,7 +16,7 @@ from ownbert.checkpoint.description import architecture_of as architecture_of
 from ownbert.checkpoint.description import describe as describe
 from ownbert.checkpoint.filling import Filled as Filled
 from ownbert.checkpoint.filling import fill as fill
-from ownbert.checkpoint.filling import hint
+from ownbert.checkpoint.filling import first_of, hint
 from ownbert.checkpoint.weights import WEIGHTS, read_json, read_weights
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
@@ -110,8 +110,7 @@ def load(
     other = heads is not None or pooler is not None
     problems = fill(model, theirs, said, lenient=other).problems
     if problems:
-        shown = problems[:4] + [f"and {len(problems) - 4} more"] * (len(problems) > 4)
-        lines = [*shown, *filter(None, ["" if other else hint(problems, said)])]
+        lines = [*first_of(problems), *filter(None, ["" if other else hint(problems, said)])]
         raise InputError(f"{path} does not fit its {CONFIG}: {'; '.join(lines)}")
     return model.eval()
 

@@ -7,10 +7,8 @@ from itertools import product
 from torch import Tensor
 
 from ownbert.checkpoint.description import Description
-from ownbert.families.rules import Fuse, Rename, head_of, their_names, written_out
+from ownbert.families.family import MISSING, UNEXPECTED
 from ownbert.nn.model import Model
-
-_UNEXPECTED, _MISSING = "unexpected tensor ", "missing tensor "
 
 
 @dataclass(frozen=True)
@@ -34,15 +32,16 @@ def fill(model: Model, theirs: Mapping[str, Tensor], said: Description, *, lenie
     new, unused = [], []
     targets = dict(model.named_parameters())
     for name, tensor in ours.items():
-        their = family.their_name(name, config)
         if name not in targets:
             if lenient and name.split(".")[0] in ("heads", "pooler"):
-                unused.append(their)
+                unused.append(family.their_name(name, config))
             else:
-                problems.append(_UNEXPECTED + their)
+                problems.append(UNEXPECTED + family.their_name(name, config))
         elif targets[name].shape != tensor.shape:
+            their = family.their_name(name, config)
             problems.append(_misshapen(their, tensor, targets[name]))
         elif not tensor.is_floating_point():
+            their = family.their_name(name, config)
             problems.append(f"tensor {their} holds {tensor.dtype}, not floating point numbers")
         else:
             targets[name].data.copy_(tensor)
@@ -51,7 +50,7 @@ def fill(model: Model, theirs: Mapping[str, Tensor], said: Description, *, lenie
         if lenient and _may_start_anew(name, said, ours):
             new.append(their)
         else:
-            problems.append(_MISSING + their)
+            problems.append(MISSING + their)
     return Filled(sorted(problems), sorted(new), sorted(unused))
 
 
@@ -77,6 +76,11 @@ def _may_start_anew(name: str, said: Description, ours: Mapping[str, Tensor]) ->
     return not promised and not any(other.startswith(prefix) for other in ours)
 
 
+def first_of(problems: list[str]) -> list[str]:
+    """The first problems, and how many more there are."""
+    return problems[:4] + [f"and {len(problems) - 4} more"] * (len(problems) > 4)
+
+
 def hint(problems: Sequence[str], said: Description) -> str:
     """How to go on where all that is wrong are heads, or a pooler, too many or too few.
 
@@ -84,9 +88,9 @@ def hint(problems: Sequence[str], said: Description) -> str:
     sentences too.
     """
     asked = [spec.kind for spec in said.specs]
-    poolers = _names(said, None)
-    missing = {p.removeprefix(_MISSING) for p in problems if p.startswith(_MISSING)}
-    extra = {p.removeprefix(_UNEXPECTED) for p in problems if p.startswith(_UNEXPECTED)}
+    poolers = said.family.tensor_names(said.config, "pooler")
+    missing = {p.removeprefix(MISSING) for p in problems if p.startswith(MISSING)}
+    extra = {p.removeprefix(UNEXPECTED) for p in problems if p.startswith(UNEXPECTED)}
     if len(missing) + len(extra) < len(problems) or not missing <= poolers:
         return ""
     if not extra:
@@ -112,22 +116,12 @@ def _heads_of(names: set[str], said: Description, *, pooler: bool) -> list[list[
     kinds = [s.kind for s in specs if s.kind not in there and (pooler or not s.needs_pooler)]
     found = []
     while names:
-        of = {kind: _names(said, kind) & names for kind in kinds}
+        of = {kind: said.family.tensor_names(said.config, kind) & names for kind in kinds}
         best = max(of.values(), key=len, default=set())
         if not best:
             return None
         found.append([kind for kind in of if of[kind] == best])
         names = names - best
-    return found
-
-
-def _names(said: Description, kind: str | None) -> set[str]:
-    """Their names of the tensors of a head, or of the pooler."""
-    found = set()
-    for rule in written_out(said.family.rules, said.config):
-        pooler = isinstance(rule, Rename | Fuse) and rule.ours.startswith("pooler.")
-        if head_of(rule) == kind and (kind is not None or pooler):
-            found |= set(their_names(rule))
     return found
 
 

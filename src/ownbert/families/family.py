@@ -19,6 +19,7 @@ from ownbert.families.rules import (
     Tensors,
     Tie,
     head_of,
+    part_of,
     their_names,
     written_out,
 )
@@ -30,6 +31,8 @@ OWN = "ownbert-"
 _OWN_POSITIONS = ("rotary", "alibi")
 # Before the name of a tensor that Transformers has no place for.
 OWN_TENSOR = "ownbert."
+# How the problems of a tensor that has no place, or is not there, begin; its name follows.
+UNEXPECTED, MISSING = "unexpected tensor ", "missing tensor "
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ class Family:
         if other_heads:
             known = {name for rule in rules if head_of(rule) for name in their_names(rule)}
             left = {name: tensor for name, tensor in left.items() if name not in known}
-        problems += [f"unexpected tensor {name}" for name in left]
+        problems += [UNEXPECTED + name for name in left]
         return ours, problems
 
     def to_theirs(
@@ -225,6 +228,11 @@ class Family:
                 return ", ".join(their_names(rule))
         return ours
 
+    def tensor_names(self, config: EncoderConfig, part: str | None = None) -> set[str]:
+        """Their names of all tensors, or of those of a head or of the pooler."""
+        rules = written_out(self.rules, config)
+        return {n for rule in rules if part in (None, part_of(rule)) for n in their_names(rule)}
+
     def full_name(self, name: str) -> str:
         """Today's name of a tensor, with the prefix."""
         for old, new in self.old_names.items():
@@ -253,5 +261,5 @@ def _fuse(rule: Fuse, left: Tensors, ours: Tensors) -> list[str]:
         ours[rule.ours] = torch.cat(parts)
     elif there:
         missing = ", ".join(n for n in rule.theirs if n not in there)
-        return [f"missing tensor {missing}"]
+        return [MISSING + missing]
     return []

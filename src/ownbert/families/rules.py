@@ -84,6 +84,13 @@ def head_of(rule: Rule) -> str | None:
     return None
 
 
+def part_of(rule: Rule) -> str | None:
+    """As ``head_of``, and "pooler" for the pooler's tensors."""
+    if isinstance(rule, Rename | Fuse) and rule.ours.startswith("pooler."):
+        return "pooler"
+    return head_of(rule)
+
+
 def written_out(rules: tuple[Rule, ...], config: EncoderConfig) -> Iterator[Rule]:
     """The rules for every block of a network, and for weights and biases apart."""
     blocks = range(config.num_blocks)

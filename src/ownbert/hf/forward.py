@@ -167,13 +167,9 @@ def _weights(out: Outputs, packed: Packed, padded: Padded, count: int) -> dict[s
     own = packed.weights(out.attentions, layout, keys, width)
     values = {"attentions": tuple(own.get(i) for i in range(count))}
     cross, encoder = packed.context.cross, padded.encoder_hidden_states
-    if cross is None or encoder is None or cross.keys is None:
+    if cross is None or encoder is None or packed.sources is None:
         return values
-    places = torch.arange(encoder.shape[0] * encoder.shape[1], device=encoder.device)
-    mask = padded.encoder_attention_mask
-    if sum(cross.keys.lengths) < len(places) and mask is not None:
-        places = (mask == 1).flatten().nonzero().squeeze(1)
-    other = packed.weights(out.cross_attentions, cross, places, encoder.shape[1])
+    other = packed.weights(out.cross_attentions, cross, packed.sources, encoder.shape[1])
     return values | {"cross_attentions": tuple(other.get(i) for i in range(count))}
 
 

@@ -62,12 +62,16 @@ class Padded:
 
 @dataclass(frozen=True)
 class Packed:
-    """A batch and its context; index (T) of its rows among the B x S places."""
+    """A batch and its context; index (T) of its rows among the B x S places.
+
+    sources (T'): index of the rows of the encoder that a decoder attends to, among its places.
+    """
 
     batch: Batch
     context: Context
     index: Tensor
     size: tuple[int, int]
+    sources: Tensor | None
 
     def padded(self, rows: Tensor) -> Tensor:
         """(T, ...) -> (B, S, ...)"""
@@ -125,7 +129,7 @@ def pack(given: Padded, config: EncoderConfig, *, dense: bool) -> Packed:
         seen = mask if mask.ndim == 3 else mask[:, None]
         hidden = None if bool(mask.all()) else seen
         layout = replace(layout, keys=keys, mask=hidden)
-    encoder_hidden, cross = _cross(given, layout, dense)
+    encoder_hidden, cross, sources = _cross(given, layout, dense)
     context = Context(
         layout,
         batch.positions,
@@ -135,7 +139,7 @@ def pack(given: Padded, config: EncoderConfig, *, dense: bool) -> Packed:
         cross,
         given.cache,
     )
-    return Packed(replace(batch, layout=layout), context, index, size)
+    return Packed(replace(batch, layout=layout), context, index, size, sources)
 
 
 def _mask(given: Padded, size: tuple[int, int], past: int) -> Tensor:
@@ -188,11 +192,13 @@ def _check_length(config: EncoderConfig, positions: Tensor, length: int) -> None
         )
 
 
-def _cross(given: Padded, layout: Layout, dense: bool) -> tuple[Tensor | None, Layout | None]:
-    """Rows (T', D) of the encoder that a decoder attends to, and the layout of that."""
+def _cross(
+    given: Padded, layout: Layout, dense: bool
+) -> tuple[Tensor | None, Layout | None, Tensor | None]:
+    """Rows (T', D) of the encoder that a decoder attends to, their layout, and their index."""
     hidden = given.encoder_hidden_states
     if hidden is None:
-        return None, None
+        return None, None, None
     mask = given.encoder_attention_mask
     mask = torch.ones(hidden.shape[:2], device=hidden.device) if mask is None else mask
     mask = mask == 1
@@ -200,12 +206,12 @@ def _cross(given: Padded, layout: Layout, dense: bool) -> tuple[Tensor | None, L
     if dense or mask.ndim == 3 or not bool(mask.any(1).all()):
         keys = make_layout([hidden.shape[1]] * hidden.shape[0], hidden.device)
         seen = mask if mask.ndim == 3 else mask[:, None]
-        return hidden.flatten(0, 1), replace(
-            queries, keys=keys, mask=None if bool(mask.all()) else seen
-        )
+        layout = replace(queries, keys=keys, mask=None if bool(mask.all()) else seen)
+        index = torch.arange(hidden.shape[0] * hidden.shape[1], device=hidden.device)
+        return hidden.flatten(0, 1), layout, index
     index = mask.flatten().nonzero().squeeze(1)
     keys = make_layout(mask.sum(1).tolist(), hidden.device)
-    return hidden.flatten(0, 1)[index], replace(queries, keys=keys)
+    return hidden.flatten(0, 1)[index], replace(queries, keys=keys), index
 
 
 def _head_mask(mask: Tensor | None, config: EncoderConfig, sequences: int) -> Tensor | None:
@@ -227,7 +233,6 @@ def _head_mask(mask: Tensor | None, config: EncoderConfig, sequences: int) -> Te
     if config.num_hidden_groups is None:
         return mask
     # Transformers 4.57.6 gives every layer of a group the mask of the group's first layers.
-    groups, inner = config.num_hidden_groups, config.inner_group_num
-    each = layers // groups
-    rows = [layer * groups // layers * each + i for layer in range(layers) for i in range(inner)]
+    each, inner = layers // config.num_hidden_groups, config.inner_group_num
+    rows = [config.group_of(layer) * each + i for layer in range(layers) for i in range(inner)]
     return mask[rows]

@@ -6,9 +6,9 @@ from typing import Any
 
 from ownbert import checkpoint
 from ownbert.config import HeadSpec
-from ownbert.families import FAMILIES
 from ownbert.hf.classes import config_of, model_of
 from ownbert.hf.pretrained import PreTrainedModel
+from ownbert.hf.states import write
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
@@ -48,17 +48,5 @@ def save(
     """Write a folder that Transformers loads, of a packed model or one of the familiar face."""
     if isinstance(model, Model):
         checkpoint.save(model, folder, tokenizer=tokenizer)
-        return
-    checkpoint.save(
-        model.model,
-        folder,
-        tokenizer=tokenizer,
-        architecture=model.architecture,
-        values=model.config.to_dict(),
-    )
-
-
-def class_names() -> list[str]:
-    """All models and configurations of the familiar face."""
-    configs = [config_of(name).__name__ for name in FAMILIES]
-    return sorted(configs + [name for f in FAMILIES.values() for name in f.architectures])
+    else:
+        write(model, folder, tokenizer=tokenizer)

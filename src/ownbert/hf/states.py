@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from ownbert import checkpoint
 from ownbert.checkpoint.description import Description
+from ownbert.checkpoint.filling import first_of
 from ownbert.checkpoint.weights import read_weights
-from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
-from ownbert.families.family import Family
-from ownbert.families.rules import head_of, their_names, written_out
+from ownbert.families.family import MISSING, UNEXPECTED
 from ownbert.hf.names import TIED, their_tensors
+from ownbert.text.tokenizer import Tokenizer
 
 
 @dataclass
@@ -45,13 +45,13 @@ def fill(face: Any, folder: Path, *, mismatched: bool = False) -> dict[str, list
     chosen = _choose(face, said, read, mismatched)
     theirs = chosen.tensors
     # A head whose tensors are all there is read by their names, whatever architecture it was of.
-    kinds = (kind for kind in model.specs if _names(family, model.config, kind) <= theirs.keys())
+    kinds = (
+        kind for kind in model.specs if family.tensor_names(model.config, kind) <= theirs.keys()
+    )
     said = replace(said, specs=(*(model.specs[kind] for kind in kinds), *said.specs))
     filled = checkpoint.fill(model, theirs, said, lenient=True)
     if filled.problems:
-        shown = "; ".join(filled.problems[:4])
-        more = len(filled.problems) - 4
-        shown += f"; and {more} more" * (more > 0)
+        shown = "; ".join(first_of(filled.problems))
         hint = "; ignore_mismatched_sizes=True starts them anew" * bool(chosen.misfits)
         raise InputError(f"{path} does not fit: {shown}{hint}")
     new = [*chosen.new, *filled.new]
@@ -91,8 +91,8 @@ def _choose(face: Any, said: Description, read: dict[str, Tensor], mismatched: b
     new = sorted(extra.keys() - theirs.keys())
     for name in extra.keys() & theirs.keys():
         extra[name].copy_(theirs.pop(name))
-    known = _names(family, said.config)
-    unused = set(theirs) & (known - _names(family, model.config))
+    known = family.tensor_names(said.config)
+    unused = set(theirs) & (known - family.tensor_names(model.config))
     if said.architecture not in (said.values.get("architectures") or [said.architecture]):
         unused |= theirs.keys() - known
     theirs = {name: tensor for name, tensor in theirs.items() if name not in unused}
@@ -105,7 +105,7 @@ def _choose(face: Any, said: Description, read: dict[str, Tensor], mismatched: b
     return Chosen(theirs, [*new, *anew], sorted(unused), wrong, misfits)
 
 
-def write(face: Any, folder: str | Path) -> None:
+def write(face: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> None:
     """The folder of a model, with the tensors of what a subclass has added to it."""
     model = face.model
     if not face.kinds and model.heads:  # the base of a model with heads
@@ -114,8 +114,14 @@ def write(face: Any, folder: str | Path) -> None:
         model.specs, model.labels = {}, ()
     values = {**face.config.to_dict(), "dtype": str(face.dtype).removeprefix("torch.")}
     values["architectures"] = [type(face).__name__]
-    architecture = face.architecture
-    checkpoint.save(model, folder, architecture=architecture, values=values, more=added(face))
+    checkpoint.save(
+        model,
+        folder,
+        tokenizer=tokenizer,
+        architecture=face.architecture,
+        values=values,
+        more=added(face),
+    )
 
 
 def added(face: Any) -> dict[str, Tensor]:
@@ -124,12 +130,6 @@ def added(face: Any) -> dict[str, Tensor]:
     starts = tuple(f"{name}." for name in mine)
     state = face.state_dict() if starts else {}
     return {name: tensor for name, tensor in state.items() if name.startswith(starts)}
-
-
-def _names(family: Family, config: EncoderConfig, head: str | None = None) -> set[str]:
-    """Their names of all tensors, or of those of a head."""
-    rules = written_out(family.rules, config)
-    return {n for rule in rules if head in (None, head_of(rule)) for n in their_names(rule)}
 
 
 def to_theirs(face: Any, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
@@ -160,9 +160,9 @@ def to_ours(
     if "mlm" in face.kinds and "encoder.embeddings.word.weight" in ours:
         ours[TIED] = ours["encoder.embeddings.word.weight"]
     for problem in problems:
-        if problem.startswith("unexpected tensor "):
-            unexpected.append(prefix + problem.removeprefix("unexpected tensor "))
-        elif not problem.startswith("missing tensor "):
+        if problem.startswith(UNEXPECTED):
+            unexpected.append(prefix + problem.removeprefix(UNEXPECTED))
+        elif not problem.startswith(MISSING):
             errors.append(problem)
     cut = "" if face.kinds else face.family.prefix
     for name, now in face.model.named_parameters(remove_duplicate=False):

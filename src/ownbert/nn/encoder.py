@@ -63,8 +63,7 @@ class Encoder(nn.Module):
             return [(block, True) for block in self.blocks]
         runs = []
         for layer in range(config.num_hidden_layers):
-            # In floating point as in Transformers, which matters where groups are uneven.
-            group = int(layer / (config.num_hidden_layers / config.num_hidden_groups))
+            group = config.group_of(layer)
             runs += [(self.blocks[group * inner + i], i == inner - 1) for i in range(inner)]
         return runs
 

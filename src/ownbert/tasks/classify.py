@@ -1,6 +1,7 @@
 """Classification: one label a text. B sequences, C labels."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,13 +77,14 @@ def label_numbers(
 
 
 def encode(
-    texts: Sequence[str], tokenizer: Tokenizer, max_length: int
+    texts: Sequence[str], tokenizer: Tokenizer, max_length: int | None
 ) -> tuple[list[np.ndarray], int]:
     """Ids with [CLS] and [SEP] of at most ``max_length`` tokens, and how many were cut."""
     ids, cut = [], 0
+    room = None if max_length is None else max_length - 2
     for piece in tokenizer.encode_batch(texts):
-        cut += len(piece) > max_length - 2
-        inner = piece[: max_length - 2]
+        cut += room is not None and len(piece) > room
+        inner = piece[:room]
         ids.append(np.asarray([tokenizer.cls_id, *inner, tokenizer.sep_id], dtype=np.int64))
     return ids, cut
 
@@ -93,7 +95,7 @@ def probabilities(model: Model, ids: Sequence[np.ndarray], *, precision: str) ->
     model.eval()
     order = np.argsort([len(i) for i in ids], kind="stable")
     out = np.empty((len(ids), len(model.labels)), dtype=np.float32)
-    for chosen in _by_tokens(order, [len(i) for i in ids]):
+    for chosen in by_tokens(order, [len(i) for i in ids]):
         batch = pack([Example(ids[i], np.zeros_like(ids[i])) for i in chosen]).to(model.device)
         with autocast(model.device, precision):
             logits = model(batch, ["classification"]).logits["classification"]  # (B, C)
@@ -101,10 +103,13 @@ def probabilities(model: Model, ids: Sequence[np.ndarray], *, precision: str) ->
     return out
 
 
-def _by_tokens(order: np.ndarray, lengths: Sequence[int]) -> Iterator[np.ndarray]:
+def by_tokens(
+    order: np.ndarray, lengths: Sequence[int], most: int = _BATCH_TOKENS
+) -> Iterator[np.ndarray]:
+    """Indices of texts in ``order`` by batch, of so many tokens; a longer text is one by itself."""
     start = tokens = 0
     for end, index in enumerate(order):
-        if tokens and tokens + lengths[index] > _BATCH_TOKENS:
+        if tokens and tokens + lengths[index] > most:
             yield order[start:end]
             start, tokens = end, 0
         tokens += lengths[index]
@@ -120,13 +125,17 @@ def cut_warning(cut: int, total: int, max_length: int, what: str) -> str:
     )
 
 
-def blocks(texts: Iterator[str]) -> Iterator[list[str]]:
-    """Texts by the block, for input that need not fit in memory."""
+def blocks(
+    texts: Iterable[str], rows: int = _ROWS, characters: float = math.inf
+) -> Iterator[list[str]]:
+    """Texts by the block of so many or so long, for input that need not fit in memory."""
     block: list[str] = []
+    size = 0
     for text in texts:
         block.append(text)
-        if len(block) == _ROWS:
+        size += len(text)
+        if len(block) == rows or size >= characters:
             yield block
-            block = []
+            block, size = [], 0
     if block:
         yield block

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,9 @@ from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Example, pack
 from ownbert.errors import InputError
 from ownbert.nn.encoder import Encoder
+from ownbert.nn.pooling import POOLINGS as ALL_POOLINGS
 from ownbert.nn.prepack import PRECISIONS, prepack
+from ownbert.tasks.classify import blocks, by_tokens, encode
 from ownbert.train.machine import pick_device, pick_precision
 
 Progress = Callable[[int], None]
@@ -107,7 +108,10 @@ class Embedder:
         ids = self._ids(texts)
         out = np.empty((len(ids), self.size), dtype=np.float32)
         done = 0
-        for chosen in _batches([len(i) for i in ids], batch_tokens):
+        lengths = np.asarray([len(i) for i in ids], dtype=np.int64)
+        # The longest first: what is too large fails at once.
+        order = np.argsort(-lengths, kind="stable")
+        for chosen in by_tokens(order, lengths.tolist(), batch_tokens):
             vectors = _embed(encoder, [ids[i] for i in chosen], pool)  # (B, D)
             if unit:
                 vectors = torch.nn.functional.normalize(vectors, dim=1)
@@ -141,14 +145,9 @@ class Embedder:
 
     def _ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each text with the special tokens around them, cut to the limit."""
-        first, last = self.tokenizer.cls_id, self.tokenizer.sep_id
-        room = None if self.max_length is None else self.max_length - 2
-        ids = []
-        prompt = self.habits.prompt
-        for piece in self.tokenizer.encode_batch([prompt + text for text in texts]):
-            self.cut += room is not None and len(piece) > room
-            ids.append(np.asarray([first, *piece[:room], last], dtype=np.int64))
-        self.seen += len(ids)
+        prompted = [self.habits.prompt + text for text in texts]
+        ids, cut = encode(prompted, self.tokenizer, self.max_length)
+        self.seen, self.cut = self.seen + len(ids), self.cut + cut
         return ids
 
     def _encoder(self, precision: str) -> Encoder:
@@ -229,35 +228,13 @@ def _read(path: Path, missing: Any) -> Any:
 
 
 def in_blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Texts by the block, for input that need not fit in memory."""
-    block: list[str] = []
-    characters = 0
-    for text in texts:
-        block.append(text)
-        characters += len(text)
-        if len(block) == BLOCK_TEXTS or characters >= BLOCK_CHARACTERS:
-            yield block
-            block, characters = [], 0
-    if block:
-        yield block
+    """Texts by the block that ``stream`` takes at a time."""
+    return blocks(texts, BLOCK_TEXTS, BLOCK_CHARACTERS)
 
 
 def after(done: int, progress: Progress) -> Progress:
     """Progress of a block, counted from the first text of all."""
     return lambda count: progress(done + count)
-
-
-def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[np.ndarray]:
-    """Indices of texts by batch, the longest first: what is too large fails at once."""
-    order = np.argsort(-np.asarray(lengths, dtype=np.int64), kind="stable")
-    start = tokens = 0
-    for end, index in enumerate(order):
-        if tokens and tokens + lengths[index] > batch_tokens:
-            yield order[start:end]
-            start, tokens = end, 0
-        tokens += lengths[index]
-    if start < len(order):
-        yield order[start:]
 
 
 @torch.inference_mode()
@@ -266,13 +243,4 @@ def _embed(encoder: Encoder, ids: Sequence[np.ndarray], pooling: str) -> Tensor:
     device = encoder.embeddings.word.weight.device
     batch = pack([Example(i, np.zeros_like(i)) for i in ids]).to(device)
     hidden, _ = encoder(batch)  # (T, D)
-    if pooling == "first":
-        return hidden[batch.first].float()
-    pooled, start = [], 0
-    for length, same in groupby(batch.layout.lengths):
-        count = len(list(same))
-        stop = start + count * length
-        rows = hidden[start:stop].view(count, length, -1)
-        pooled.append(rows.float().mean(1) if pooling == "mean" else rows.amax(1).float())
-        start = stop
-    return torch.cat(pooled)
+    return ALL_POOLINGS[pooling](encoder.config)(hidden.float(), batch)

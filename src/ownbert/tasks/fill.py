@@ -16,6 +16,7 @@ import torch
 from ownbert.checkpoint import describe, load, load_tokenizer
 from ownbert.data.batch import Example, pack
 from ownbert.errors import InputError
+from ownbert.tasks.classify import by_tokens
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.machine import pick_device
 
@@ -104,8 +105,9 @@ class Filler:
         while block := list(islice(texts, _TEXTS)):
             ids = self._encode(block, count)
             count += len(block)
-            for chosen in _by_tokens([len(i) for i in ids]):
-                yield from self._fill(block[chosen], ids[chosen])
+            lengths = [len(i) for i in ids]
+            for chosen in by_tokens(np.arange(len(ids)), lengths, _BATCH_TOKENS):
+                yield from self._fill([block[i] for i in chosen], [ids[i] for i in chosen])
 
     def _encode(self, texts: Sequence[str], before: int) -> list[np.ndarray]:
         """Ids with the special tokens around them; ``before`` texts were there already."""
@@ -191,17 +193,6 @@ def _spelling(tokenizer: Tokenizer) -> re.Pattern[str]:
     own = tokenizer.special["mask_token"]
     others = [word for word in _SPELLINGS if word != own and tokenizer.id_of(word) is None]
     return re.compile("|".join(map(re.escape, (own, *others))))
-
-
-def _by_tokens(lengths: Sequence[int]) -> Iterator[slice]:
-    """Runs of texts that fit into one forward pass."""
-    start = tokens = 0
-    for end, length in enumerate(lengths):
-        if tokens and tokens + length > _BATCH_TOKENS:
-            yield slice(start, end)
-            start, tokens = end, 0
-        tokens += length
-    yield slice(start, len(lengths))
 
 
 def _cut(text: str) -> str:
