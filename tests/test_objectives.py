@@ -3,25 +3,31 @@
 import copy
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from ownbert.config import EncoderConfig
-from ownbert.data.batch import Example, pack
-from ownbert.data.loader import Loader
+from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.data.batch import Batch, Example, pack
 from ownbert.nn.model import Model
-from ownbert.objectives import Classification, MaskedLM, NextSentence, Objective
-from ownbert.train.display import Display
-from ownbert.train.loop import Job, _step
-from ownbert.train.optim import make_optimizer
-from ownbert.train.recipe import Optim, Run
-from ownbert.train.state import TrainState
+from ownbert.objectives import (
+    CausalLM,
+    Classification,
+    Learner,
+    MaskedLM,
+    Objective,
+    ReplacedToken,
+    SentencePair,
+    causal,
+    replaced,
+    unmasked,
+)
+from ownbert.train.recipe import Optim
+from ownbert.train.step import NotANumber, Seen, step, targets
 
-OBJECTIVES: list[Objective] = [MaskedLM(weight=0.7), NextSentence(weight=1.5)]
+OBJECTIVES: list[Objective] = [MaskedLM(weight=0.7), SentencePair(weight=1.5)]
 
 
 def example(rng: np.random.Generator, length: int, masked: int) -> Example:
@@ -37,7 +43,7 @@ def examples() -> list[Example]:
     return [example(rng, n, m) for n, m in [(9, 1), (20, 7), (5, 2), (12, 0), (30, 11), (1, 1)]]
 
 
-@pytest.mark.parametrize("objective", [MaskedLM(), NextSentence(), Classification()])
+@pytest.mark.parametrize("objective", [MaskedLM(), SentencePair(), Classification()])
 def test_loss_and_accuracy_are_those_of_torch(objective: Objective):
     batch = pack(examples())
     targets = {"mlm": batch.masked_ids, "nsp": batch.next_sentence, "classification": batch.labels}
@@ -68,22 +74,22 @@ def test_loss_of_bfloat16_logits_is_summed_in_float32():
 
 def test_a_batch_without_targets_counts_nothing():
     batch = pack([Example(np.array([1, 2]), np.zeros(2, int))])
-    for objective in (MaskedLM(), NextSentence(), Classification()):
+    for objective in (MaskedLM(), SentencePair(), Classification()):
         assert objective.count(batch) == 0
 
 
-def job(model: Model, folder: Path) -> Job:
-    """A step of plain gradient descent at rate 1, without clipping."""
-    optim = Optim(learning_rate=1.0, clip=1e9, schedule="constant", warmup=0)
-    return Job(
-        state=TrainState(model, torch.optim.SGD(model.parameters(), lr=1.0)),
-        loader=Loader((), seed=0),  # pyright: ignore[reportArgumentType]
-        objectives=OBJECTIVES,
-        optim=optim,
-        run=Run(max_steps=10, precision="float32"),
-        folder=folder,
-        evaluate=dict,
-        display=Display("test", quiet=True),
+def descend(model: Model, micro: list[Batch], clip: float = 1e9) -> Seen:
+    """A step of plain gradient descent at rate 1."""
+    learner = Learner(model, OBJECTIVES)
+    names = [o.name for o in OBJECTIVES]
+    return step(
+        learner,
+        torch.optim.SGD(learner.parameters(), lr=0.1),
+        micro,
+        dict(zip(names, targets(learner, micro), strict=True)),
+        optim=Optim(clip=clip),
+        rate=1.0,
+        precision="float32",
     )
 
 
@@ -104,12 +110,12 @@ def tiny_model() -> Model:
 
 
 @pytest.mark.parametrize("cuts", [[1], [3], [1, 2, 3, 4, 5], [4, 5]])
-def test_a_step_does_not_depend_on_how_it_is_cut(cuts: list[int], tmp_path: Path):
+def test_a_step_does_not_depend_on_how_it_is_cut(cuts: list[int]):
     model, parts = tiny_model(), examples()
     start = copy.deepcopy(model.state_dict())
     ends = [0, *cuts, len(parts)]
     micro = [pack(parts[a:b]) for a, b in pairwise(ends)]
-    sums = _step(job(model, tmp_path), micro)
+    sums = descend(model, micro).sums
     stepped = {name: start[name] - value for name, value in model.state_dict().items()}
 
     plain = tiny_model()
@@ -123,32 +129,104 @@ def test_a_step_does_not_depend_on_how_it_is_cut(cuts: list[int], tmp_path: Path
     for name, parameter in plain.named_parameters():
         assert parameter.grad is not None
         torch.testing.assert_close(stepped[name], parameter.grad, atol=2e-6, rtol=1e-4)
-    assert [sums[head][2] for head in ("mlm", "nsp")] == [22, 6]
+    assert [sums[name][2] for name in ("mlm", "nsp")] == [22, 6]
     torch.testing.assert_close(sums["mlm"][0], 22 * mlm.detach())
     torch.testing.assert_close(sums["nsp"][0], 6 * nsp.detach())
 
 
-def test_a_step_leaves_no_gradient_behind(tmp_path: Path):
+def test_a_spare_batch_changes_nothing():
+    parts = [pack(examples())]
+    models = [tiny_model(), tiny_model()]
+    seen = descend(models[0], parts), descend(models[1], [*parts, replace(parts[0], spare=True)])
+    torch.testing.assert_close(models[1].state_dict(), models[0].state_dict())
+    assert seen[0].sums["mlm"][2] == seen[1].sums["mlm"][2] == 22
+
+
+def test_a_step_leaves_no_gradient_behind():
     model = tiny_model()
-    _step(job(model, tmp_path), [pack(examples())])
+    descend(model, [pack(examples())])
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_clipping_bounds_the_step(tmp_path: Path):
+def test_clipping_bounds_the_step():
     model = tiny_model()
     before = torch.cat([p.detach().flatten() for p in model.parameters()])
-    bounded = job(model, tmp_path)
-    bounded.optim = replace(bounded.optim, clip=0.01)
-    _step(bounded, [pack(examples())])
+    seen = descend(model, [pack(examples())], clip=0.01)
     after = torch.cat([p.detach().flatten() for p in model.parameters()])
     torch.testing.assert_close((before - after).norm(), torch.tensor(0.01), rtol=1e-3, atol=0)
+    assert seen.norm > 0.01  # that of before
 
 
-def test_decay_is_for_matrices_only():
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_not_a_number_changes_nothing(value: float):
     model = tiny_model()
-    groups = make_optimizer(model, Optim(weight_decay=0.05)).param_groups
-    decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
-    assert len(decay) == len(list(model.parameters()))
-    for name, parameter in model.named_parameters():
-        plain = name.endswith("bias") or "norm" in name
-        assert decay[id(parameter)] == (0.0 if plain else 0.05)
+    with torch.no_grad():
+        model.encoder.embeddings.norm.bias[0] = value
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(NotANumber):
+        descend(model, [pack(examples())])
+    torch.testing.assert_close(model.state_dict(), before, equal_nan=True, rtol=0, atol=0)
+
+
+def test_the_next_token_is_told_from_those_before_alone():
+    batch = pack(examples())
+    loss = Learner(tiny_model(), [CausalLM()]).eval()(batch)["clm"]
+    decoder = Model(replace(tiny_model().config, is_decoder=True), ["mlm", "nsp"]).eval()
+    decoder.load_state_dict(tiny_model().state_dict())
+    total, count = torch.zeros(()), 0
+    ids = unmasked(batch).split(batch.layout.lengths)
+    for sequence, types in zip(ids, batch.type_ids.split(batch.layout.lengths), strict=True):
+        alone = decoder(pack([Example(sequence.numpy(), types.numpy())])).logits["mlm"]
+        total = total + F.cross_entropy(alone[:-1], sequence[1:], reduction="sum")
+        count += len(sequence) - 1
+    assert loss.count == CausalLM().count(batch) == count
+    torch.testing.assert_close(loss.total, total)
+    other = copy.deepcopy(causal(batch))
+    other.token_ids[8] = 7  # the last token of the first sequence: nothing before may see it
+    hidden = [tiny_model().eval()(b).hidden[:8] for b in (causal(batch), other)]
+    torch.testing.assert_close(hidden[0], hidden[1], rtol=0, atol=0)
+
+
+def test_replaced_tokens_are_drawn_from_the_generator():
+    batch = pack(examples() * 300)
+    assert batch.masked_positions is not None
+    assert batch.masked_ids is not None
+    logits = torch.full((len(batch.masked_ids), 40), -1e9)
+    logits[:, 11], logits[:, 30] = 0.0, float(np.log(3.0))
+    torch.manual_seed(0)
+    given = replaced(batch, logits)
+    drawn = given.token_ids[batch.masked_positions]
+    assert set(drawn.tolist()) == {11, 30}
+    assert (drawn == 30).float().mean() == pytest.approx(0.75, abs=0.02)
+    truth = torch.zeros(batch.tokens, dtype=torch.bool)
+    truth[batch.masked_positions] = drawn != batch.masked_ids
+    assert given.replaced is not None
+    assert given.replaced.equal(truth)
+
+
+def test_the_discriminator_learns_beside_its_generator():
+    config = tiny_model().config
+    spec = HeadSpec("mlm", activation="gelu")
+    models = [
+        Model(config, [head], pooler=False, model_type="electra")
+        for head in ("discriminator", spec)
+    ]
+    learner = Learner(models[0], [MaskedLM(), ReplacedToken()], generator=models[1])
+    batch = pack(examples())
+    losses = learner(batch)
+    assert losses["rtd"].count == batch.tokens
+    assert losses["mlm"].count == 22
+    losses["rtd"].total.backward()
+    # What was drawn is a choice: no gradient goes through it (Clark et al. 2020, section 2).
+    assert all(p.grad is None for p in models[1].parameters())
+    assert all(p.grad is not None for n, p in models[0].named_parameters())
+    assert learner.used() == set(learner.parameters())
+
+
+def test_what_no_objective_needs_is_known():
+    model = tiny_model()
+    names = {p: name for name, p in model.named_parameters()}
+    used = {names[p] for p in Learner(model, [MaskedLM()]).used()}
+    unused = set(names.values()) - used
+    assert unused == {n for n in names.values() if n.startswith(("pooler.", "heads.nsp."))}
+    assert Learner(model, OBJECTIVES).used() == set(model.parameters())

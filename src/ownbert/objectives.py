@@ -1,20 +1,23 @@
 """What is learnt: logits and targets -> Loss, everything as (sum, count).
 
-M masked tokens, B sequences, V vocabulary, C labels. The loop divides a step's sums by its
-counts over all micro-batches, so that a mean of means never happens.
+T tokens, M masked tokens, B sequences, V vocabulary, C labels. The loop divides a step's sums by
+its counts over all micro-batches and processes, so that a mean of means never happens.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
+import numpy as np
+import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ownbert.data.batch import Batch
+from ownbert.nn.model import Model
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(NamedTuple):
     """Summed loss (a scalar with gradient), summed right answers, and how many there were."""
 
     total: Tensor
@@ -23,12 +26,17 @@ class Loss:
 
 
 class Objective(Protocol):
-    """An objective knows its head, how many targets a batch holds, and its loss."""
+    """An objective knows its name in the log, the head that answers, how a batch is read for it
+    (see ``Learner``), how many targets a batch holds, and its loss."""
 
+    @property
+    def name(self) -> str: ...
     @property
     def head(self) -> str: ...
     @property
     def weight(self) -> float: ...
+    @property
+    def reading(self) -> str: ...
     def count(self, batch: Batch) -> int: ...
     def __call__(self, logits: Tensor, batch: Batch) -> Loss: ...
 
@@ -47,7 +55,9 @@ class MaskedLM:
     """Cross entropy of the masked tokens (Devlin et al. 2019, section 3.1, task 1)."""
 
     weight: float = 1.0
+    name: str = "mlm"
     head: str = "mlm"
+    reading: str = "given"
 
     def count(self, batch: Batch) -> int:
         return 0 if batch.masked_ids is None else batch.masked_ids.numel()
@@ -58,11 +68,32 @@ class MaskedLM:
 
 
 @dataclass(frozen=True)
-class NextSentence:
-    """Cross entropy of the next sentence prediction (Devlin et al. 2019, section 3.1, task 2)."""
+class CausalLM:
+    """Cross entropy of the next token, by a model that sees only those before it."""
 
     weight: float = 1.0
+    name: str = "clm"
+    head: str = "mlm"
+    reading: str = "causal"
+
+    def count(self, batch: Batch) -> int:
+        return batch.tokens - batch.sequences
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.masked_ids is not None
+        return _cross_entropy(logits, batch.masked_ids)  # (T - B, V), (T - B)
+
+
+@dataclass(frozen=True)
+class SentencePair:
+    """Cross entropy of how two parts stand to each other: whether the second follows the first
+    ("nsp", Devlin et al. 2019, section 3.1, task 2) or they were exchanged ("sop", Lan et al.
+    2020, section 3.1)."""
+
+    weight: float = 1.0
+    name: str = "nsp"
     head: str = "nsp"
+    reading: str = "given"
 
     def count(self, batch: Batch) -> int:
         return 0 if batch.next_sentence is None else batch.sequences
@@ -73,11 +104,33 @@ class NextSentence:
 
 
 @dataclass(frozen=True)
+class ReplacedToken:
+    """Whether each token was replaced by a generator (Clark et al. 2020, section 2)."""
+
+    weight: float = 50.0
+    name: str = "rtd"
+    head: str = "discriminator"
+    reading: str = "replaced"
+
+    def count(self, batch: Batch) -> int:
+        return 0 if batch.masked_ids is None else batch.tokens
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.replaced is not None
+        logits = logits.float()  # (T)
+        truth = batch.replaced
+        total = F.binary_cross_entropy_with_logits(logits, truth.float(), reduction="sum")
+        return Loss(total, ((logits.detach() > 0) == truth).sum(), truth.numel())
+
+
+@dataclass(frozen=True)
 class Classification:
     """Cross entropy of one label a sequence."""
 
     weight: float = 1.0
+    name: str = "classification"
     head: str = "classification"
+    reading: str = "given"
 
     def count(self, batch: Batch) -> int:
         return 0 if batch.labels is None else batch.sequences
@@ -85,3 +138,86 @@ class Classification:
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         assert batch.labels is not None
         return _cross_entropy(logits, batch.labels)  # (B, C), (B)
+
+
+class Learner(nn.Module):
+    """A model and what it learns: packed batch -> the loss of each objective, by its name.
+
+    Objectives that read a batch in one way share one pass through the model. The ways: "given";
+    "causal", with what was masked put back and each token seeing those before it; "replaced",
+    with what a ``generator`` put where tokens were masked. The masked words are the generator's
+    task where there is one (ELECTRA).
+    """
+
+    def __init__(
+        self, model: Model, objectives: Sequence[Objective], *, generator: Model | None = None
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.generator = generator
+        self.objectives = tuple(objectives)
+
+    def forward(self, batch: Batch) -> dict[str, Loss]:
+        losses: dict[str, Loss] = {}
+        read, answers = batch, {}
+        for reading in ("given", "causal", "replaced"):
+            asked = [o for o in self.objectives if o.reading == reading]
+            if not asked:
+                continue
+            if reading == "causal":
+                read = causal(batch)
+            elif reading == "replaced":
+                read = replaced(batch, answers["mlm"])
+            answers = self.reader(reading)(read, list({o.head: None for o in asked})).logits
+            losses |= {o.name: o(answers[o.head], read) for o in asked}
+        if batch.spare:
+            return {n: Loss(0 * loss.total, 0 * loss.correct, 0) for n, loss in losses.items()}
+        return losses
+
+    def used(self) -> set[nn.Parameter]:
+        """The parameters that the objectives need."""
+        heads = {(o.reading, o.head) for o in self.objectives}
+        needed = set()
+        for model in filter(None, (self.model, self.generator)):
+            mine = {h for reading, h in heads if model is self.reader(reading)}
+            parts: list[nn.Module] = [model.encoder, *(model.heads[h] for h in mine)]
+            if model.pooler is not None and any(model.specs[h].needs_pooler for h in mine):
+                parts.append(model.pooler)
+            needed |= {p for part in parts for p in part.parameters()}
+        return needed
+
+    def reader(self, reading: str) -> Model:
+        """The model that reads a batch in one of the ways."""
+        return self.generator if self.generator is not None and reading == "given" else self.model
+
+
+def unmasked(batch: Batch) -> Tensor:
+    """Token ids (T) with what stood there put back where it was masked."""
+    if batch.masked_positions is None:
+        return batch.token_ids
+    assert batch.masked_ids is not None
+    return batch.token_ids.index_copy(0, batch.masked_positions, batch.masked_ids)
+
+
+def causal(batch: Batch) -> Batch:
+    """The batch for predicting each next token: all but the last of a sequence are asked."""
+    ids, layout = unmasked(batch), batch.layout
+    last = np.cumsum(layout.lengths) - 1
+    rows = torch.from_numpy(np.delete(np.arange(batch.tokens), last)).to(ids.device)
+    layout = replace(layout, causal=True)
+    return replace(
+        batch, token_ids=ids, layout=layout, masked_positions=rows, masked_ids=ids[rows + 1]
+    )
+
+
+@torch.no_grad()
+def replaced(batch: Batch, logits: Tensor) -> Batch:
+    """The batch with tokens drawn from ``logits`` (M, V) where it was masked, and which of them
+    are not what stood there."""
+    assert batch.masked_positions is not None
+    assert batch.masked_ids is not None
+    # The largest of logits with Gumbel noise is a draw from their softmax.
+    noise = torch.empty_like(logits, dtype=torch.float32).exponential_().log_()
+    drawn = (logits.float() - noise).argmax(-1)
+    ids = batch.token_ids.index_copy(0, batch.masked_positions, drawn)
+    return replace(batch, token_ids=ids, replaced=ids != unmasked(batch))

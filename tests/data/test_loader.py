@@ -23,6 +23,10 @@ class Numbers:
     def __len__(self) -> int:
         return self.size
 
+    @property
+    def sizes(self) -> np.ndarray:
+        return 1 + np.arange(self.size) % 9
+
     def example(self, epoch: int, index: int) -> Example:
         if index == self.broken:
             raise OSError(f"example {index} cannot be read")

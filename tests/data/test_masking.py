@@ -84,7 +84,30 @@ def test_a_pure_function_of_its_generator():
     assert not np.array_equal(first[1], other[1])
 
 
-def test_impossible_rates_are_refused():
+def test_tokens_are_drawn_in_a_fixed_order():
+    """Runs of older versions must see the same masks when they are resumed."""
+    for seed in range(50):
+        ids = sequence(seed, 5 + seed)
+        rng = np.random.default_rng((2, seed))
+        candidates = np.flatnonzero(~np.isin(ids, SPECIAL))
+        count = max(1, round(0.15 * len(candidates)))
+        positions = np.sort(rng.choice(candidates, count, replace=False))
+        draw = rng.random(count)
+        expected = ids.copy()
+        expected[positions[draw < 0.8]] = MASK
+        replaced = positions[draw >= 0.9]
+        expected[replaced] = len(SPECIAL) + rng.integers(VOCAB - len(SPECIAL), size=len(replaced))
+        seen, found, _ = MASKING(ids, np.random.default_rng((2, seed)))
+        assert np.array_equal(found, positions)
+        assert np.array_equal(seen, expected)
+
+
+def test_impossible_settings_are_refused():
+    ordinary = ordinary_tokens(VOCAB, SPECIAL)
     for rate in (0.0, 1.0, -0.1):
         with pytest.raises(InputError, match="must be between 0 and 1"):
-            Masking(MASK, ordinary_tokens(VOCAB, SPECIAL), rate)
+            Masking(MASK, ordinary, rate)
+    with pytest.raises(InputError, match="'words' is not one of token, word, ngram, span"):
+        Masking(MASK, ordinary, kind="words")
+    with pytest.raises(InputError, match="has 0 tokens; at least 1"):
+        Masking(MASK, ordinary, kind="ngram", longest=0)

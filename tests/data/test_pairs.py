@@ -1,124 +1,21 @@
-"""Spans and pairs for pretraining."""
+"""Pairs for next-sentence prediction, and what all examples have in common."""
 
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from small_corpus import data_of, make, make_corpus, place, plain
 
-from ownbert.data.masking import Masking, ordinary_tokens
-from ownbert.data.pairs import (
-    PretrainingData,
-    cut_spans,
-    pretraining_data,
-    truncate_pair,
-)
-from ownbert.data.store import Store, prepare
+from ownbert.data.pairs import PretrainingData, _generator, truncate_pair
+from ownbert.data.store import Store
 from ownbert.errors import InputError
 from ownbert.text.tokenizer import Tokenizer
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-CLS, SEP, MASK = 2, 3, 4
-
-
-def greedy(documents: list[list[int]], limit: int) -> list[tuple[int, int, int]]:
-    """Spans of documents given as lengths of sentences, one sentence after the other."""
-    spans, start = [], 0
-    for number, sentences in enumerate(documents):
-        left, size = list(sentences), 0
-        while left:
-            if size + left[0] <= limit:
-                size += left.pop(0)
-                continue
-            if size == 0:
-                size, left[0] = limit, left[0] - limit
-            spans.append((start, start + size, number))
-            start, size = start + size, 0
-        if size:
-            spans.append((start, start + size, number))
-            start += size
-    return spans
-
-
-DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=12), min_size=1, max_size=12)
-
-
-@given(documents=DOCUMENTS, limit=st.integers(1, 40))
-@settings(max_examples=200, deadline=None)
-def test_spans_are_those_of_the_plain_way(documents: list[list[int]], limit: int):
-    ends = np.cumsum([n for document in documents for n in document])
-    document_ends = np.cumsum([sum(document) for document in documents])
-    spans = cut_spans(ends, document_ends, limit)
-    found = list(
-        zip(spans.starts.tolist(), spans.stops.tolist(), spans.documents.tolist(), strict=True)
-    )
-    assert found == greedy(documents, limit)
-    assert [b for _, b, _ in found] == [*[a for a, _, _ in found[1:]], document_ends[-1]]
-    assert all(0 < b - a <= limit for a, b, _ in found)
-
-
-def make(folder: Path, documents: list[list[int]]) -> tuple[Store, Tokenizer]:
-    """A store in which every token stands once; a document is given by its sentences' lengths."""
-    lines, number = [], 0
-    for sentences in documents:
-        words = []
-        for length in sentences:
-            words += [f"w{number + i}" for i in range(length - 1)] + ["."]
-            number += length - 1
-        lines.append(" ".join(words))
-    (folder / "a.txt").write_text("\n".join(lines) + "\n")
-    tokenizer = Tokenizer.blank([*SPECIAL, ".", *(f"w{i}" for i in range(number))])
-    store = prepare([folder / "a.txt"], folder / "s", tokenizer=tokenizer, sentence_end=["."])
-    return store, tokenizer
-
-
-def data_of(
-    store: Store, tokenizer: Tokenizer, *, max_length: int = 64, pairs: bool = True, seed: int = 0
-) -> tuple[PretrainingData, PretrainingData]:
-    ordinary = ordinary_tokens(tokenizer.vocab_size, tokenizer.special_ids)
-    return pretraining_data(
-        store,
-        tokenizer,
-        Masking(MASK, ordinary),
-        max_length=max_length,
-        pairs=pairs,
-        held_out=0.1,
-        seed=seed,
-    )
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Tokenizer]:
-    rng = np.random.default_rng(0)
-    documents = [rng.integers(2, 25, rng.integers(1, 14)).tolist() for _ in range(120)]
-    documents += [[2], [3, 2], [200], [2, 90, 2]]
-    return make(tmp_path_factory.mktemp("corpus"), documents)
-
-
-def plain(data: PretrainingData, epoch: int, index: int):
-    """The parts of an example before masking, and the example."""
-    example = data.example(epoch, index)
-    assert example.masked_positions is not None
-    ids = example.token_ids.copy()
-    ids[example.masked_positions] = example.masked_ids
-    ends = np.flatnonzero(ids == SEP)
-    assert ids[0] == CLS
-    assert ends[-1] == len(ids) - 1
-    assert (ids == CLS).sum() == 1
-    starts = [1, *(ends[:-1] + 1)]
-    return [ids[a:b] for a, b in zip(starts, ends, strict=True)], ends, example
-
-
-def place(store: Store, part: np.ndarray) -> int:
-    """Where a part stands in the corpus; every word stands there once, so it is only there."""
-    words = np.flatnonzero(part > 5)
-    if not len(words):
-        return -1
-    start = int(np.flatnonzero(store.tokens == part[words[0]])[0] - words[0])
-    assert np.array_equal(store.tokens[start : start + len(part)], part)
-    return start
+    return make_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 def test_pairs(corpus: tuple[Store, Tokenizer]):
@@ -172,7 +69,7 @@ def test_the_second_part_comes_from_anywhere_else(corpus: tuple[Store, Tokenizer
 
 def test_short_sequences_have_their_share(tmp_path: Path):
     store, tokenizer = make(tmp_path, [[100]] * 40)
-    data, _ = data_of(store, tokenizer, max_length=40, pairs=False)
+    data, _ = data_of(store, tokenizer, max_length=40, pairs=None)
     lengths = np.array([len(data.example(e, i).token_ids) for e in range(40) for i in range(36)])
     full = [b - a for a, b in zip(data.spans.starts, data.spans.stops, strict=True)][:36]
     short = lengths < np.tile(np.array(full) + 2, 40)
@@ -181,8 +78,10 @@ def test_short_sequences_have_their_share(tmp_path: Path):
     assert lengths.min() == 4  # [CLS], two tokens, [SEP]
 
 
-@pytest.mark.parametrize("pairs", [True, False])
-def test_a_pure_function_of_seed_epoch_and_index(corpus: tuple[Store, Tokenizer], pairs: bool):
+@pytest.mark.parametrize("pairs", ["nsp", "sop", None])
+def test_a_pure_function_of_seed_epoch_and_index(
+    corpus: tuple[Store, Tokenizer], pairs: str | None
+):
     store, tokenizer = corpus
     data, _ = data_of(store, tokenizer, pairs=pairs)
     again, _ = data_of(store, tokenizer, pairs=pairs)
@@ -205,7 +104,7 @@ def test_a_pure_function_of_seed_epoch_and_index(corpus: tuple[Store, Tokenizer]
 
 def test_without_pairs_a_span_is_one_part(corpus: tuple[Store, Tokenizer]):
     store, tokenizer = corpus
-    data, _ = data_of(store, tokenizer, pairs=False)
+    data, _ = data_of(store, tokenizer, pairs=None)
     for index in range(len(data)):
         parts, _, example = plain(data, 0, index)
         assert len(parts) == 1
@@ -232,38 +131,28 @@ def test_truncation_is_googles(sizes: tuple[int, int, int]):
     rng, draws = np.random.default_rng(0), 4000
     fronts = np.zeros((2, 2, draws))
     for draw in range(draws):
-        ours = truncate_pair(np.arange(a), np.arange(b), budget, rng)
+        ours = truncate_pair(range(a), range(b), budget, rng)
         theirs = list(range(a)), list(range(b))
         google_truncation(*theirs, budget, rng)
         assert [len(part) for part in ours] == [len(part) for part in theirs]
         for side, (mine, yours) in enumerate(zip(ours, theirs, strict=True)):
-            assert mine.tolist() == list(range(mine[0], mine[0] + len(mine)))
+            assert mine.step == 1
+            assert 0 <= mine[0] <= mine[-1] < (a, b)[side]
             fronts[:, side, draw] = mine[0], yours[0]
     spread = np.sqrt(fronts.var(-1).sum(0) / draws) + 1e-9
     assert (np.abs(fronts[0].mean(-1) - fronts[1].mean(-1)) < 5 * spread).all()
     assert (np.abs(fronts[0].std(-1) - fronts[1].std(-1)) < 0.15).all()
 
 
-def test_hold_out_takes_whole_documents(corpus: tuple[Store, Tokenizer]):
-    store, tokenizer = corpus
-    train, held = data_of(store, tokenizer)
-    documents = set(train.spans.documents.tolist()), set(held.spans.documents.tolist())
-    assert not documents[0] & documents[1]
-    assert documents[0] | documents[1] == set(range(store.documents))
-    assert len(documents[1]) == round(0.1 * store.documents)
-    assert set(held.others.documents.tolist()) <= documents[1]
-    assert set(train.others.documents.tolist()) <= documents[0]
-    again, _ = data_of(store, tokenizer)
-    assert np.array_equal(again.spans.starts, train.spans.starts)
-
-
 def test_a_single_document_has_no_pairs(tmp_path: Path):
     store, tokenizer = make(tmp_path, [[5] * 80])
     with pytest.raises(InputError, match="at least two documents, the corpus has one"):
         data_of(store, tokenizer)
-    train, held = data_of(store, tokenizer, pairs=False, max_length=16)
+    train, held = data_of(store, tokenizer, pairs=None, max_length=16)
     assert len(train) + len(held) == 40
     assert 1 < len(plain(train, 0, 0)[2].token_ids) <= 16
+    train, _ = data_of(store, tokenizer, pairs="sop", max_length=16)
+    assert {train.example(0, i).next_sentence for i in range(20)} == {0, 1}
     with pytest.raises(InputError, match="max_length 7 is too short"):
         data_of(store, tokenizer, max_length=7)
 
@@ -279,6 +168,17 @@ def test_tiny_documents(tmp_path: Path):
             own = store.tokens[2 * index]
             assert own not in second
             assert example.next_sentence in (0, 1)
+
+
+def test_generators_are_those_of_numpy():
+    for key in ((0, 0, 0), (3, 7, 9), (2**32 - 1, 1, 2), (2**32, 1, 2), (5, 2**40, 2**33)):
+        ours, theirs = _generator(*key), np.random.default_rng(key)
+        assert ours.integers(2**62, size=5).tolist() == theirs.integers(2**62, size=5).tolist()
+
+
+def test_impossible_pairs_are_refused(corpus: tuple[Store, Tokenizer]):
+    with pytest.raises(InputError, match="'next' is not one of nsp, sop"):
+        data_of(*corpus, pairs="next")
 
 
 def test_pairs_remain_possible_after_holding_out(tmp_path: Path):

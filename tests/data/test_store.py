@@ -89,23 +89,6 @@ def test_a_large_vocabulary(tmp_path: Path):
     assert store.tokens.tolist() == [70_004, 5, 65_536]
 
 
-def test_blocks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    rng = np.random.default_rng(0)
-    lines = [" ".join(rng.choice([*"abc."], rng.integers(1, 30))) for _ in range(200)]
-    corpus = write(tmp_path / "a.txt", *lines)
-    seen: list[int] = []
-    whole = prepare([corpus], tmp_path / "1", tokenizer=BLANK, sentence_end=["."])
-    monkeypatch.setattr("ownbert.data.store._BLOCK", 100)
-    cut = prepare(
-        [corpus], tmp_path / "2", tokenizer=BLANK, sentence_end=["."], progress=seen.append
-    )
-    assert seen == sorted(seen)
-    assert len(seen) > 20
-    assert seen[-1] == 200
-    for name in ("tokens", "sentence_ends", "document_ends", "counts"):
-        assert np.array_equal(getattr(whole, name), getattr(cut, name))
-
-
 def changed_tokenizer(folder: Path, corpus: Path) -> Store:
     more = Tokenizer.blank([*BLANK.vocabulary(), "new"])
     return prepare([corpus], folder, tokenizer=more)

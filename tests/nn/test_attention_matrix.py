@@ -99,24 +99,26 @@ def expected(mask: str, kind: str, dtype: torch.dtype, train: bool, keep: bool):
     return truth, [float((a.double() - b).abs().max()) for a, b in zip(plain, truth, strict=True)]
 
 
-def can(backend: str | None, train: bool, mask: str) -> bool:
+def can(backend: str | None, train: bool, mask: str, kind: str) -> bool:
     able = BACKENDS.get(backend or "matmul")
     assert able is not None
+    if not able.biases and kind != "none":
+        return False
     return (able.gradients or not train) and (able.masks or not MASKS[mask].hides)
 
 
 CASES = [
-    (backend, train, mask)
+    (backend, train, mask, kind)
     for backend in [*BACKENDS, None]
     for train in (True, False)
     for mask in MASKS
-    if can(backend, train, mask)
+    for kind in BIASES
+    if can(backend, train, mask, kind)
 ]
 
 
-@pytest.mark.parametrize("kind", BIASES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize(("backend", "train", "mask"), CASES)
+@pytest.mark.parametrize(("backend", "train", "mask", "kind"), CASES)
 def test_all_compute_the_same(
     backend: str | None, train: bool, dtype: torch.dtype, mask: str, kind: str
 ):
@@ -184,24 +186,32 @@ def dropped(backend: str, mask: str, kind: str, inputs: list[Tensor]) -> Attende
     """With dropout, always the same one."""
     torch.manual_seed(2)
     bias = bias_of(kind, torch.float64)
-    return attend(*inputs, MASKS[mask], dropout=0.3, bias=bias, weights=True, backend=backend)
+    keep = BACKENDS[backend].weights
+    return attend(*inputs, MASKS[mask], dropout=0.3, bias=bias, weights=keep, backend=backend)
 
 
-@pytest.mark.parametrize("kind", BIASES)
-@pytest.mark.parametrize("mask", [name for name in MASKS if name != "apart"])
-@pytest.mark.parametrize("backend", [name for name, b in BACKENDS.items() if b.dropout])
+@pytest.mark.parametrize(
+    ("backend", "mask", "kind"),
+    [
+        (backend, mask, kind)
+        for backend, train, mask, kind in CASES
+        if backend and train and BACKENDS[backend].dropout and mask != "apart"
+    ],
+)
 def test_dropout_has_its_own_gradient(backend: str, mask: str, kind: str):
     """Against the difference that a small step makes under the same dropout."""
     *inputs, grad = (x.double() for x in make_inputs(MASKS[mask], torch.float32))
     out, weights = dropped(backend, mask, kind, [x.requires_grad_() for x in inputs])
-    assert weights is not None
-    assert any(bool((w == 0).any()) for w in weights)
-    keys = (MASKS[mask].keys or MASKS[mask]).lengths
-    products = [
-        torch.einsum("hij,jhk->ihk", w, v)
-        for w, v in zip(weights, inputs[2].split(keys), strict=True)
-    ]
-    torch.testing.assert_close(torch.cat(products), out)
+    if weights is not None:
+        assert any(bool((w == 0).any()) for w in weights)
+        keys = (MASKS[mask].keys or MASKS[mask]).lengths
+        products = [
+            torch.einsum("hij,jhk->ihk", w, v)
+            for w, v in zip(weights, inputs[2].split(keys), strict=True)
+        ]
+        torch.testing.assert_close(torch.cat(products), out)
+    without = attend(*inputs, MASKS[mask], bias=bias_of(kind, torch.float64), backend=backend).out
+    assert not torch.allclose(without, out)
     gradients = torch.autograd.grad(out, inputs, grad)
     steps = [torch.randn(x.shape, dtype=x.dtype) for x in inputs]
     with torch.no_grad():
@@ -214,9 +224,9 @@ def test_dropout_has_its_own_gradient(backend: str, mask: str, kind: str):
     assert slope == pytest.approx(ours, rel=1e-5, abs=1e-7)
 
 
-@pytest.mark.parametrize("kind", BIASES)
 @pytest.mark.parametrize(
-    ("backend", "train", "mask"), [case for case in CASES if case[1] or case[0] == "runs"]
+    ("backend", "train", "mask", "kind"),
+    [case for case in CASES if case[1] or case[0] == "runs"],
 )
 def test_under_autocast(backend: str | None, train: bool, mask: str, kind: str):
     *inputs, grad = make_inputs(MASKS[mask], torch.float32)
@@ -243,3 +253,6 @@ def test_what_cannot_be_laid_out_is_refused():
             replace(layout, mask=PAIRS[..., :5])
     with pytest.raises(ValueError, match="keeps no weights; take matmul or reference"):
         attend(*make_inputs(EVEN, torch.float32)[:3], EVEN, weights=True, backend="sdpa")
+    bias = bias_of("alibi", torch.float32)
+    with pytest.raises(ValueError, match="'manual' adds nothing to scores; take matmul or sdpa"):
+        attend(*make_inputs(EVEN, torch.float32)[:3], EVEN, bias=bias, backend="manual")

@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score
 from ownbert import InputError, evaluate, finetune, load_tokenizer, predict
 from ownbert.checkpoint import load
 from ownbert.tasks.classify import encode, probabilities
-from ownbert.train.state import newest
+from ownbert.train.saved import newest
 
 
 def labels_and_texts(path: Path) -> tuple[list[str], list[str]]:

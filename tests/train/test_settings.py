@@ -47,7 +47,7 @@ def test_defaults_of_a_section_stay_when_one_value_changes():
         (["optim.clip"], {}, "not an override; write section.name=value"),
         (["optim.clip=big"], {}, "optim.clip must be float, not 'big'"),
         (["run.max_steps=1.5"], {}, "run.max_steps must be int or none, not 1.5"),
-        (["optim.betas=[0.9, x]"], {}, "optim.betas must be float, not 'x'"),
+        (["optim.betas=[0.9, x]"], {}, r"optim.betas\[1\] must be float, not 'x'"),
         ([], {"size": "huge"}, "model.size is 'huge'; one of tiny, mini"),
         ([], {"precision": "float16"}, "run.precision is 'float16'; one of auto, float32"),
         ([], {"max_minutes": 0.0}, "run.max_minutes is 0.0; it must be more than 0"),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import typer
 
 from ownbert import __version__
-from ownbert.cli import corpus, embed, fill, inspect, learn, use
+from ownbert.cli import corpus, embed, fill, inspect, learn, runs, use
 from ownbert.errors import InputError
 
 app = typer.Typer(
@@ -48,6 +48,7 @@ app.command("vocab")(_stoppable(corpus.vocab))
 app.command("prepare")(_stoppable(corpus.prepare))
 app.command("pretrain")(_stoppable(learn.pretrain))
 app.add_typer(finetune, name="finetune")
+app.command("runs")(_stoppable(runs.runs))
 app.command("evaluate")(_stoppable(use.evaluate))
 app.command("predict")(_stoppable(use.predict))
 app.command("describe")(_stoppable(inspect.describe))
@@ -97,5 +98,10 @@ def _as_interrupt(number: int, frame: object) -> None:
 
 
 def _leave(message: str) -> None:
+    if "WORLD_SIZE" in os.environ:
+        from ownbert.train.distributed import first_to_say
+
+        if not first_to_say():
+            sys.exit(2)
     print(" ".join(message.split("\n")), file=sys.stderr)
     sys.exit(2)

@@ -3,11 +3,17 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ownbert.cli.options import Quiet, TextColumn
+
+if TYPE_CHECKING:
+    from ownbert.data.store import Store
+
+# From this share of the documents on, prepare says how to be rid of duplicates.
+MANY_DUPLICATES = 0.05
 
 Inputs = Annotated[
     list[Path],
@@ -91,18 +97,44 @@ def prepare(
     ] = None,
     text_column: TextColumn = None,
     layout: Layout = "auto",
+    duplicates: Annotated[
+        str,
+        typer.Option(
+            help="Documents with the text of an earlier one: keep, or drop. They are counted "
+            "either way."
+        ),
+    ] = "keep",
+    segmenter: Annotated[
+        str | None,
+        typer.Option(
+            help="jieba finds the words of Chinese text, for masking whole words "
+            "(pip install 'ownbert\\[zh]').",
+            show_default="none",
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes that tokenise, about 120 MB of memory each; the store is the same "
+            "with any number.",
+            show_default="one a core, at most 6",
+            min=1,
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Turn text into a token store for pretraining: one pass, memory-mapped.
 
-    A store that is there already is kept if text, vocabulary and settings are the same.
+    A store that is there already is kept if text, vocabulary and settings are
+    the same. A run that was stopped, even killed, leaves what it has finished
+    in .NAME.part beside the output, and the same command goes on from there.
 
     Example: ownbert prepare corpus.txt.gz --tokenizer runs/bert -o runs/tokens
     """
     from ownbert.data.store import prepare as write_store
 
     ends = [] if sentence_end == ["none"] else sentence_end
-    with counting("documents prepared", quiet=quiet) as progress:
+    with advancing(quiet=quiet) as progress:
         store = write_store(
             inputs,
             output,
@@ -110,19 +142,78 @@ def prepare(
             text_column=text_column,
             layout=layout,
             sentence_end=ends,
+            duplicates=duplicates,
+            segmenter=segmenter,
+            processes=processes,
             progress=progress,
         )
-    if quiet:
-        return
+    if not quiet:
+        for line in report(store, output, dropped=duplicates == "drop"):
+            print(line)
+
+
+def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:
+    """What was prepared, and what is worth knowing about it."""
     state = "unchanged, kept" if store.reused else "written"
-    print(
+    if store.resumed:
+        state += f", the first {store.resumed:,} documents by a run that was stopped"
+    yield (
         f"{output}: {store.documents:,} documents, {store.sentences:,} sentences, "
         f"{len(store.tokens):,} tokens ({state})"
     )
     if ends := store.settings["sentence_end"]:
-        print(f"sentences end at: {' '.join(ends)}")
+        yield f"sentences end at: {' '.join(ends)}"
     elif store.settings["kind"] == "blank":
-        print("no token is known to end sentences; texts are cut by length (--sentence-end)")
+        yield "no token is known to end sentences; texts are cut by length (--sentence-end)"
+    if store.duplicates:
+        share = store.duplicates / store.read_documents
+        line = (
+            f"{store.duplicates:,} of {store.read_documents:,} documents ({share:.1%}) repeat an "
+            f"earlier one, {'dropped' if dropped else 'kept'}"
+        )
+        if not dropped and share > MANY_DUPLICATES:
+            line += "; to leave them out: --duplicates drop"
+        yield line
+
+
+@contextmanager
+def advancing(*, quiet: bool) -> Iterator[Callable[[int, int, int | None], None]]:
+    """Documents, megabytes, rate and time left, on a terminal; a line where a stopped run is gone
+    on with, anywhere."""
+    from rich.console import Console
+    from rich.progress import (
+        DownloadColumn,
+        Progress,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+    from rich.progress import TextColumn as Text
+
+    console = Console(stderr=True)
+    started = False
+
+    def announce(documents: int, done: int) -> None:
+        nonlocal started
+        if not started and documents and not done and not quiet:
+            console.print(f"going on after {documents:,} documents that a stopped run finished")
+        started = True
+
+    if quiet or not console.is_terminal:
+        yield lambda documents, done, total: announce(documents, done)
+        return
+    columns = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(compact=True))
+    with Progress(
+        Text("{task.description}"), *columns, console=console, transient=True
+    ) as progress:
+        task = progress.add_task("documents", total=None)
+
+        def update(documents: int, done: int, total: int | None) -> None:
+            announce(documents, done)
+            progress.update(
+                task, description=f"{documents:,} documents", completed=done, total=total
+            )
+
+        yield update
 
 
 @contextmanager

@@ -4,7 +4,10 @@ import typer
 
 from ownbert.cli import options as o
 
-_OURS = ("output", "config", "overrides", "resume", "overwrite", "quiet", "dry_run")
+_OURS = (
+    *("output", "config", "overrides", "resume", "resume_step", "overwrite", "quiet"),
+    "dry_run",
+)
 
 
 def pretrain(
@@ -14,8 +17,11 @@ def pretrain(
     overrides: o.Overrides = None,
     size: o.Size = None,
     init_embeddings: o.InitEmbeddings = None,
+    init_from: o.InitFrom = None,
+    init_counts: o.InitCounts = None,
     dropout: o.PretrainDropout = None,
     objectives: o.Objectives = None,
+    masking: o.MaskingKind = None,
     mask_rate: o.MaskRate = None,
     max_length: o.MaxLength = None,
     batch_tokens: o.BatchTokens = None,
@@ -29,7 +35,9 @@ def pretrain(
     log_every: o.LogEvery = None,
     eval_every: o.EvalEvery = None,
     save_every: o.SaveEvery = None,
+    tensorboard: o.TensorBoard = None,
     resume: o.Resume = False,
+    resume_step: o.ResumeStep = None,
     overwrite: o.Overwrite = False,
     seed: o.Seed = None,
     config: o.Config = None,
@@ -62,6 +70,7 @@ def pretrain(
         config=config,
         overrides=overrides or (),
         resume=resume,
+        resume_step=resume_step,
         overwrite=overwrite,
         quiet=quiet,
         **options,

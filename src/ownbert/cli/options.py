@@ -61,6 +61,16 @@ Overwrite = Annotated[
         "--overwrite", help="Replace the model in the output folder.", rich_help_panel=_RUN
     ),
 ]
+ResumeStep = Annotated[
+    int | None,
+    typer.Option(help="Go on from the saved state of this step.", rich_help_panel=_RUN),
+]
+TensorBoard = Annotated[
+    bool | None,
+    typer.Option(
+        "--tensorboard", help="Write curves for TensorBoard too.", rich_help_panel=_RUN
+    ),
+]
 MaxSteps = Annotated[
     int | None, typer.Option(help="Stop after so many steps.", rich_help_panel=_RUN)
 ]
@@ -113,13 +123,42 @@ InitEmbeddings = Annotated[
         rich_help_panel=_MODEL,
     ),
 ]
+InitFrom = Annotated[
+    Path | None,
+    typer.Option(
+        help="Start from this model folder, with its words matched to this vocabulary.",
+        rich_help_panel=_MODEL,
+    ),
+]
+InitCounts = Annotated[
+    Path | None,
+    typer.Option(
+        help="How often its words were in its corpus (a word and a count a line), to match "
+        "anonymised ids by rank.",
+        rich_help_panel=_MODEL,
+    ),
+]
 PretrainDropout = Annotated[
     float | None,
     typer.Option(help="Dropout everywhere.", show_default="0", rich_help_panel=_MODEL),
 ]
 Objectives = Annotated[
     str | None,
-    typer.Option(help="mlm, or mlm,nsp.", show_default="mlm,nsp", rich_help_panel=_DATA),
+    typer.Option(
+        help="What to learn: mlm (masked words), clm (next words), rtd (replaced tokens, with mlm), "
+        "and nsp (next sentence) or sop (sentence order).",
+        show_default="mlm,nsp",
+        rich_help_panel=_DATA,
+    ),
+]
+MaskingKind = Annotated[
+    str | None,
+    typer.Option(
+        "--masking",
+        help="What is masked together: token, word, ngram or span.",
+        show_default="token",
+        rich_help_panel=_DATA,
+    ),
 ]
 MaskRate = Annotated[
     float | None,

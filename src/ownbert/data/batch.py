@@ -23,7 +23,7 @@ class Example:
     type_ids: np.ndarray
     masked_positions: np.ndarray | None = None
     masked_ids: np.ndarray | None = None
-    next_sentence: int | None = None  # 0: the second part follows the first, 1: it does not
+    next_sentence: int | None = None  # 0: the second part follows, 1: it does not, or is exchanged
     label: int | None = None
 
 
@@ -33,7 +33,9 @@ class Batch:
 
     token_ids, type_ids, positions (T); masked_positions (M) rows of the packed batch, and
     masked_ids (M) what stood there; next_sentence, labels (B). task_ids (T) for models that
-    have them; embeds (T, E) stands for the word embeddings of token_ids.
+    have them; embeds (T, E) stands for the word embeddings of token_ids; replaced (T) tells which
+    tokens a generator put there. A spare batch counts nothing: it is for a process that a step has
+    no sequence for, as all must take part in it.
     """
 
     token_ids: Tensor
@@ -46,6 +48,8 @@ class Batch:
     labels: Tensor | None = None
     task_ids: Tensor | None = None
     embeds: Tensor | None = None
+    replaced: Tensor | None = None
+    spare: bool = False
 
     @property
     def tokens(self) -> int:

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +16,10 @@ from torch import Tensor
 from ownbert.errors import InputError
 
 # A group of sequences is attended to in one call, padded to its longest. A call costs about as
-# much as this many score elements, which decides when a shorter sequence is worth a new group.
-_CALL_COST = 60_000
+# much as this many score elements of one head, which decides when a shorter sequence is worth a
+# new group.
+_CALL_COST = {"cpu": 3_000}
+_CALL_COST_ELSEWHERE = 60_000
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,11 @@ class Layout:
     @cached_property
     def grouping(self) -> "Grouping":
         return _group(self)
+
+    @cached_property
+    def plans(self) -> dict[int, Any]:
+        """What attention works out once a batch and number of heads."""
+        return {}
 
     def to(self, device: torch.device | str) -> "Layout":
         return replace(
@@ -211,7 +219,7 @@ def _group(layout: Layout) -> Grouping:
     queries = _Places(q_lens)
     keys = queries if layout.keys is None else _Places(k_lens)
     groups = []
-    for members in _cut(q_lens, k_lens):
+    for members in _cut(q_lens, k_lens, _CALL_COST.get(device.type, _CALL_COST_ELSEWHERE)):
         q_span = queries.add(members)
         k_span = q_span if keys is queries else keys.add(members)
         mask, seen = _mask(layout, members, q_lens[members], k_lens[members])
@@ -221,7 +229,7 @@ def _group(layout: Layout) -> Grouping:
     return Grouping(tuple(groups), q_side, q_side if keys is queries else keys.side(device))
 
 
-def _cut(q_lens: np.ndarray, k_lens: np.ndarray) -> list[np.ndarray]:
+def _cut(q_lens: np.ndarray, k_lens: np.ndarray, call_cost: int) -> list[np.ndarray]:
     """Sequences of each group."""
     order = np.lexsort((-q_lens, -k_lens))
     groups, first = [], 0
@@ -229,7 +237,7 @@ def _cut(q_lens: np.ndarray, k_lens: np.ndarray) -> list[np.ndarray]:
         left = order[first:]
         longest = int(k_lens[left[0]]) * np.maximum.accumulate(q_lens[left])
         waste = longest * np.arange(1, len(left) + 1) - np.cumsum(q_lens[left] * k_lens[left])
-        count = max(1, int(np.searchsorted(waste, _CALL_COST, side="right")))
+        count = max(1, int(np.searchsorted(waste, call_cost, side="right")))
         groups.append(left[:count])
         first += count
     return groups

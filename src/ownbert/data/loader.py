@@ -2,9 +2,9 @@
 
 import queue
 import threading
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,8 +16,11 @@ _AHEAD = 4
 
 
 class Data(Protocol):
-    """Examples by number; ``example`` must be a pure function."""
+    """Examples by number; ``example`` must be a pure function. ``sizes`` (N) are the lengths of
+    the examples, or about that: batches are cut by them, so that nothing need be made for it."""
 
+    @property
+    def sizes(self) -> Any: ...  # an array
     def __len__(self) -> int: ...
     def example(self, epoch: int, index: int) -> Example: ...
 
@@ -30,47 +33,73 @@ class Position:
     index: int = 0
 
 
+# An example that is not made yet: its epoch and its number.
+_Draw = tuple[int, int]
+
+
 @dataclass(frozen=True)
 class Loader:
     """Batches without end from ``data``, by the token or by the example.
 
     With ``batch_tokens`` a batch takes examples while they fit and runs on into the next epoch;
-    with ``batch_size`` the last batch of an epoch is smaller.
+    with ``batch_size`` the last batch of an epoch is smaller. Of ``processes`` each gets its
+    share of every batch, about equal in tokens; which batches there are does not depend on how
+    many share them.
     """
 
     data: Data
     seed: int
     batch_tokens: int = 0
     batch_size: int = 0
+    process: int = 0
+    processes: int = 1
 
     def batches(self, position: Position) -> Generator[tuple[Batch, Position], None, None]:
         """(batch, position after it) from ``position`` on, made ahead in a thread; close it when
         done, or a thread of torch outlives its interpreter and aborts the process."""
-        return _ahead(self._batches(position))
+        return _ahead((self._made(draws), after) for draws, after in self._draws(position))
 
-    def _batches(self, position: Position) -> Iterator[tuple[Batch, Position]]:
-        examples: list[Example] = []
+    def _draws(self, position: Position) -> Iterator[tuple[list[_Draw], Position]]:
+        """What is in each batch, and the position after it."""
+        draws: list[_Draw] = []
         tokens, epoch, index = 0, position.epoch, position.index
         if not len(self.data):
             raise InputError("there are no examples to learn from")
+        sizes = self.data.sizes
         while True:
-            order = np.random.default_rng((self.seed, epoch)).permutation(len(self.data))
-            while index < len(order):
-                example = self.data.example(epoch, int(order[index]))
-                size = len(example.token_ids)
-                if examples and self.batch_tokens and tokens + size > self.batch_tokens:
-                    yield _packed(examples), Position(epoch, index)
-                    examples, tokens = [], 0
-                examples.append(example)
-                tokens += size
-                index += 1
-                if len(examples) == self.batch_size:
-                    yield _packed(examples), Position(epoch, index)
-                    examples, tokens = [], 0
+            order = np.random.default_rng((self.seed, epoch)).permutation(len(sizes))
+            for place in range(index, len(order)):
+                number = int(order[place])
+                if draws and self.batch_tokens and tokens + sizes[number] > self.batch_tokens:
+                    yield draws, Position(epoch, place)
+                    draws, tokens = [], 0
+                draws.append((epoch, number))
+                tokens += int(sizes[number])
+                if len(draws) == self.batch_size:
+                    yield draws, Position(epoch, place + 1)
+                    draws, tokens = [], 0
             epoch, index = epoch + 1, 0
-            if self.batch_size and examples:
-                yield _packed(examples), Position(epoch, index)
-                examples, tokens = [], 0
+            if self.batch_size and draws:
+                yield draws, Position(epoch, index)
+                draws, tokens = [], 0
+
+    def _made(self, draws: Sequence[_Draw]) -> Batch:
+        share = self._share(draws)
+        batch = _packed([self.data.example(*draw) for draw in share or draws[:1]])
+        return batch if share else replace(batch, spare=True)
+
+    def _share(self, draws: Sequence[_Draw]) -> Sequence[_Draw]:
+        """The examples of this process: the longest first, each goes to who has least so far."""
+        if self.processes == 1:
+            return draws
+        sizes = self.data.sizes[[number for _, number in draws]]
+        loads, mine = [0] * self.processes, []
+        for place in np.argsort(-sizes, kind="stable"):
+            least = loads.index(min(loads))
+            loads[least] += int(sizes[place])
+            if least == self.process:
+                mine.append(place)
+        return [draws[place] for place in sorted(mine)]
 
     def batches_per_epoch(self) -> int:
         """How many batches of ``batch_size`` an epoch has."""

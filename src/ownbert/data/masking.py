@@ -1,46 +1,99 @@
-"""Which tokens are hidden from the model, and what it sees instead."""
+"""Which tokens are hidden from the model, and what it sees instead.
 
+L tokens of a sequence, V vocabulary, C tokens that may be hidden, R runs of them, m targets.
+"""
+
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ownbert.errors import InputError
+from ownbert.text.bert import CONTINUATION
+
+if TYPE_CHECKING:
+    from ownbert.text.tokenizer import Tokenizer
+
+MASKINGS = ("token", "word", "ngram", "span")
+
+# Longest runs of the papers: ALBERT's n-grams, SpanBERT's spans.
+_LONGEST = {"ngram": 3, "span": 10}
+# SpanBERT's chance that a span ends with the word before.
+_SPAN_ENDS = 0.2
+
+# A "word" of more tokens is text without blanks; hidden whole it would leave nothing to see.
+LONGEST_WORD = 16
 
 
 @dataclass(frozen=True)
 class Masking:
-    """BERT's masking (Devlin et al. 2019, section 3.1, task 1).
+    """BERT's masking (Devlin et al. 2019, section 3.1, task 1), of tokens or of runs of them.
 
     ``rate`` of the tokens become targets; of these 80 % show [MASK], 10 % a random token of the
     real vocabulary, 10 % themselves. Special tokens are never targets and never replacements:
-    ``ordinary`` (V) is true for all others.
+    ``ordinary`` (V) is true for all others. ``kind``:
+
+    - token: each for itself.
+    - word: whole words (google-research/bert, May 2019), skipping those that are too long for
+      what is left to hide.
+    - ngram: runs of 1 to ``longest`` tokens (3), n of them with a probability in proportion to
+      1/n (ALBERT, Lan et al. 2020, section 4.1).
+    - span: runs of whole words (of tokens where words are unknown), their number geometric with
+      p = 0.2 up to ``longest`` (10); all tokens of a span are shown in the same way (SpanBERT,
+      Joshi et al. 2020, section 3.1).
+
+    ``continues`` (V) is true for tokens that go on with the word before; without it every token
+    is a word.
     """
 
     mask_id: int
     ordinary: np.ndarray
     rate: float = 0.15
+    kind: str = "token"
+    continues: np.ndarray | None = None
+    longest: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < 1:
             raise InputError(f"masking rate {self.rate} must be between 0 and 1")
+        if self.kind not in MASKINGS:
+            raise InputError(f"masking {self.kind!r} is not one of {', '.join(MASKINGS)}")
+        if self.longest is not None and self.longest < 1:
+            raise InputError(f"the longest run to mask has {self.longest} tokens; at least 1")
+
+    @property
+    def by_words(self) -> bool:
+        """Whether it matters where words begin."""
+        return self.kind in ("word", "span")
 
     def __call__(
-        self, ids: np.ndarray, rng: np.random.Generator
+        self, ids: np.ndarray, rng: np.random.Generator, begins: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """ids (L) -> what the model sees (L), target positions (m, ascending), what stood there.
 
-        At least one target, if there is any ordinary token.
+        ``begins`` (L) is true where a word begins and takes the place of ``continues``. At least
+        one target, if there is any ordinary token; never more than asked for, unless the first
+        word alone has more.
         """
-        candidates = np.flatnonzero(self.ordinary[ids])
-        count = min(len(candidates), max(1, round(self.rate * len(candidates))))
-        positions = np.sort(rng.choice(candidates, count, replace=False))
+        candidates = self.ordinary[ids].nonzero()[0]
+        size = len(candidates)
+        count = min(size, max(1, round(self.rate * size)))
+        if self.kind == "token" or not size:
+            positions = candidates[rng.choice(size, count, replace=False)] if size else candidates
+            positions.sort()
+            draw = rng.random(count)
+        else:
+            words, runs = self._runs(ids, candidates, rng, begins)
+            positions, run = _choose(candidates, words, runs, count, rng)
+            shared = self.kind == "span"
+            draw = rng.random(len(runs) - 1)[run] if shared else rng.random(len(run))
         targets = ids[positions]
-        draw = rng.random(count)
         shown = np.where(draw < 0.8, self.mask_id, targets)
         replaced = draw >= 0.9
         pool = self.replacements
-        shown[replaced] = pool[rng.integers(len(pool), size=int(replaced.sum()))]
+        shown[replaced] = pool[rng.integers(len(pool), size=np.count_nonzero(replaced))]
         seen = ids.copy()
         seen[positions] = shown
         return seen, positions, targets
@@ -50,9 +103,137 @@ class Masking:
         """Ids that a random replacement is drawn from."""
         return np.flatnonzero(self.ordinary)
 
+    def _runs(
+        self,
+        ids: np.ndarray,
+        candidates: np.ndarray,
+        rng: np.random.Generator,
+        begins: np.ndarray | None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where words and where runs begin, as places among the candidates, each closed by C.
+
+        The text is cut into runs of random lengths, of which some are chosen then: lengths and
+        places are those of single draws, no draw is lost on what is hidden already, and any
+        rate can be reached.
+        """
+        size = len(candidates)
+        # What comes after a special token begins anew.
+        anew = np.ones(size, dtype=bool)
+        anew[1:] = candidates[1:] - candidates[:-1] > 1
+        if self.kind == "ngram" or (begins is None and self.continues is None):
+            words = np.arange(size + 1)
+        else:
+            if begins is not None:
+                starts = anew | (begins[candidates] != 0)
+            else:
+                assert self.continues is not None
+                starts = anew | ~self.continues[ids[candidates]]
+            words = _short_words(starts)
+        if self.kind == "word":
+            return words, words
+        lengths, lead = self._laws
+        draws = rng.random(len(words))
+        # The first run is the rest of one that began before the text: else runs would begin at
+        # its first token more often than elsewhere.
+        draws[0] = lead.searchsorted(draws[0])
+        draws[1:] = lengths.searchsorted(draws[1:])
+        at = (draws + 1).astype(np.int64).cumsum()
+        marks = anew
+        marks[words[at[: at.searchsorted(len(words) - 1)]]] = True
+        return words, np.append(marks.nonzero()[0], size)
+
+    @cached_property
+    def _laws(self) -> tuple[np.ndarray, np.ndarray]:
+        """Cumulated probabilities of a run of 1, 2, ... words, and of 1, 2, ... to the end of the
+        run that a word drawn at random lies in."""
+        numbers = np.arange(1, (self.longest or _LONGEST[self.kind]) + 1)
+        if self.kind == "ngram":
+            law = 1 / numbers
+        else:
+            law = _SPAN_ENDS * (1 - _SPAN_ENDS) ** (numbers - 1)
+        law = law / law.sum()
+        rest = law[::-1].cumsum()[::-1]
+        cumulated = law.cumsum(), (rest / rest.sum()).cumsum()
+        for one in cumulated:
+            one[-1] = 1.0
+        return cumulated
+
+
+def _short_words(starts: np.ndarray) -> np.ndarray:
+    """Places (W + 1) where words begin, closed by C, from flags (C); long ones are cut."""
+    words = np.append(starts.nonzero()[0], len(starts))
+    sizes = words[1:] - words[:-1]
+    if sizes.max() <= LONGEST_WORD:
+        return words
+    within = np.arange(len(starts)) - words[:-1].repeat(sizes)
+    return np.append((within % LONGEST_WORD == 0).nonzero()[0], len(starts))
+
+
+def _choose(
+    candidates: np.ndarray,
+    words: np.ndarray,
+    runs: np.ndarray,
+    count: int,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions (m) of ``count`` tokens in runs drawn at random, and the run of each.
+
+    A run that is too long for what is left gives the whole words of it that fit, from its front
+    or its back. The first run gives a word in any case, or long words would never be hidden in
+    short texts.
+    """
+    starts, sizes = runs[:-1].copy(), runs[1:] - runs[:-1]
+    stops = starts.copy()
+    order = rng.permutation(len(sizes))
+    total = sizes[order].cumsum()
+    fit = int(total.searchsorted(count, "right"))
+    whole = order[:fit]
+    stops[whole] += sizes[whole]
+    left = count - (int(total[fit - 1]) if fit else 0)
+    if left:
+        places, ends = words.tolist(), runs.tolist()
+        front = rng.random() < 0.5
+        for run in order[fit:].tolist():
+            start, stop = ends[run], ends[run + 1]
+            if front:
+                stop = places[bisect_right(places, min(start + left, stop)) - 1]
+            else:
+                start = places[bisect_left(places, max(stop - left, start))]
+            if start == stop and left == count:
+                at = bisect_left(places, start)
+                start, stop = (start, places[at + 1]) if front else (places[at - 1], stop)
+            starts[run], stops[run] = start, stop
+            left -= stop - start
+            if left <= 0:
+                break
+    run = np.arange(len(sizes)).repeat(sizes)
+    place = np.arange(len(candidates))
+    hidden = ((place >= starts[run]) & (place < stops[run])).nonzero()[0]
+    return candidates[hidden], run[hidden]
+
 
 def ordinary_tokens(vocab_size: int, special_ids: tuple[int, ...]) -> np.ndarray:
     """(V) true for every token that is not special."""
     ordinary = np.ones(vocab_size, dtype=bool)
     ordinary[list(special_ids)] = False
     return ordinary
+
+
+def continuing_tokens(tokenizer: "Tokenizer") -> np.ndarray:
+    """(V) true for tokens that go on with the word before, by the marks of the vocabulary's kind.
+
+    A token of blank text is a word. No special or added token goes on with anything.
+    """
+    vocabulary = tokenizer.vocabulary()
+    if tokenizer.kind == "wordpiece":
+        prefix = getattr(tokenizer.backend.model, "continuing_subword_prefix", CONTINUATION)
+        found = np.array([token.startswith(prefix) for token in vocabulary], dtype=bool)
+    elif tokenizer.kind == "blank":
+        found = np.zeros(len(vocabulary), dtype=bool)
+    else:
+        # Both write the blank before a word into its first token.
+        blank = "Ġ" if tokenizer.kind == "bpe" else "▁"
+        found = np.array([not token.startswith(blank) for token in vocabulary], dtype=bool)
+    added = set(tokenizer.backend.get_added_tokens_decoder()) | set(tokenizer.special_ids)
+    found[sorted(added)] = False
+    return found

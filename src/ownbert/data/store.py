@@ -2,41 +2,42 @@
 
 A store is a folder: ``tokens.bin`` (uint16 or uint32), ``sentences.bin`` and ``documents.bin``
 (int64, where each sentence and document ends, counted in tokens), ``counts.bin`` (int64, how
-often each id stands in the corpus), ``store.json`` (settings, sources, sizes, checksums) and the
-tokenizer's files. Memory does not grow with the corpus, in writing or in reading.
+often each id stands in the corpus), with a segmenter ``words.bin`` (uint8 a token, 1 where one of
+its words begins), ``store.json`` (settings, sources, sizes, checksums) and the tokenizer's files.
+Memory does not grow with the corpus, in writing or in reading.
 """
 
 import contextlib
+import hashlib
 import json
-import os
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from ownbert.data.corpus import Document, PathLike, find_files, fingerprint, read_documents
+from ownbert.data.corpus import PathLike, find_files, fingerprint, read_documents
+from ownbert.data.prepare import FORMAT, Plan, Progress, write_store
+from ownbert.data.words import require_segmenter
+from ownbert.data.writing import INDEX, checksum, remove_work
 from ownbert.errors import InputError
-from ownbert.files import atomic_folder
 from ownbert.text.report import proposed_sentence_ends
-from ownbert.text.sentences import split_sentences
 from ownbert.text.tokenizer import Tokenizer
 
-FORMAT = 1
-INDEX = "store.json"
-
 _FILES = ("tokens", "sentences", "documents", "counts")
-
-# Characters handed to the tokenizer at once: enough to keep its threads busy.
-_BLOCK = 2_000_000
 
 
 @dataclass(frozen=True)
 class Store:
     """A corpus as ids. tokens (N); sentence_ends, document_ends: one past the last token of each,
-    ascending, so the last is N; counts (V)."""
+    ascending, so the last is N; counts (V); words (N): 1 where a word of the segmenter's begins,
+    None without one.
+
+    identity: the same for stores of the same tokens, ends, words and vocabulary, wherever and
+    whenever they were written. read_documents: documents in the corpus, of which ``duplicates``
+    repeat an earlier one. resumed: documents that a stopped run had finished.
+    """
 
     folder: Path
     tokens: np.ndarray
@@ -45,6 +46,11 @@ class Store:
     counts: np.ndarray
     settings: dict[str, Any]
     reused: bool = False
+    words: np.ndarray | None = None
+    identity: str = ""
+    read_documents: int = 0
+    duplicates: int = 0
+    resumed: int = 0
 
     @classmethod
     def open(cls, folder: str | Path, *, reused: bool = False) -> "Store":
@@ -75,6 +81,10 @@ class Store:
             arrays["counts"],
             index["settings"],
             reused,
+            arrays.get("words"),
+            _identity(index),
+            index.get("read", {}).get("documents", len(arrays["documents"])),
+            index.get("read", {}).get("duplicates", 0),
         )
 
     @property
@@ -104,47 +114,71 @@ def prepare(
     text_column: str | None = None,
     layout: str = "auto",
     sentence_end: Sequence[str] | None = None,
-    progress: Callable[[int], None] | None = None,
+    duplicates: str = "keep",
+    segmenter: str | None = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
 ) -> Store:
     """Write the token store of a corpus, or open the one there if nothing has changed.
 
     tokenizer: itself, or the folder it is in. sentence_end: tokens that end a sentence in text
     that is already tokens, by default those that the vocabulary report beside the tokenizer
-    proposes; plain text is split by rule. progress is called with the number of documents so far.
+    proposes; plain text is split by rule. duplicates: ``keep`` or ``drop`` documents whose text
+    was there before. segmenter: ``jieba`` finds the words of Chinese for whole-word masking.
+    processes: how many encode (by default one a core, at most 6); the store is the same with any
+    number. progress is called with (documents, bytes of text, bytes of the corpus or None) so far.
+
+    What a run that was stopped has finished is used by the next one with the same settings and
+    sources. Raises ``InputError`` for text that cannot be read and what cannot be written.
     """
     output = Path(output)
+    _refuse_settings(duplicates, processes)
     files = find_files(paths)
+    for path in files:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} is not a file that can be read twice; write it to a file")
     if not isinstance(tokenizer, Tokenizer):
         if sentence_end is None:
             sentence_end = proposed_sentence_ends(tokenizer)
         tokenizer = Tokenizer.load(tokenizer)
-    ends = _end_ids(sentence_end or (), tokenizer)
+    if segmenter is not None:
+        require_segmenter(segmenter, tokenizer)
+    plan = Plan(
+        tokenizer=tokenizer,
+        end_ids=_end_ids(sentence_end or (), tokenizer),
+        sentence_end=frozenset(sentence_end or ()),
+        drop=duplicates == "drop",
+        segmenter=segmenter,
+        processes=processes,
+        progress=progress or (lambda documents, done, total: None),
+    )
+    documents = read_documents(files, text_column=text_column, layout=layout)
     settings = {
         "tokenizer": tokenizer.fingerprint(),
         "kind": tokenizer.kind,
-        "sentence_end": sorted(sentence_end or ()),
+        "sentence_end": sorted(plan.sentence_end),
         "layout": layout,
         "text_column": text_column,
+        "duplicates": duplicates,
+        "segmenter": segmenter,
         "sources": fingerprint(files),
     }
     if _unchanged(output, settings):
         with contextlib.suppress(InputError):  # damaged: written anew
-            return Store.open(output, reused=True)
+            store = Store.open(output, reused=True)
+            remove_work(output)
+            return store
     if output.is_dir() and any(output.iterdir()) and not (output / INDEX).exists():
         raise InputError(f"{output} is not empty and holds no token store; choose another folder")
-    documents = read_documents(files, text_column=text_column, layout=layout)
-    with atomic_folder(output) as folder:
-        with _Writer(folder, tokenizer.vocab_size) as writer:
-            for block in _blocks(documents):
-                writer.add(*_encode(block, tokenizer, ends))
-                if progress is not None:
-                    progress(writer.documents)
-        if not writer.tokens:
-            raise InputError("the corpus is empty: no document has a token")
-        tokenizer.save(folder)
-        index = {"format": FORMAT, "settings": settings, "files": writer.files}
-        (folder / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
-    return Store.open(output)
+    resumed = write_store(files, documents, output, settings, plan)
+    return replace(Store.open(output), resumed=resumed)
+
+
+def _refuse_settings(duplicates: str, processes: int | None) -> None:
+    if duplicates not in ("keep", "drop"):
+        raise InputError(f"duplicates {duplicates!r} is not one of: keep, drop")
+    if processes is not None and processes < 1:
+        raise InputError(f"processes {processes}: 1 or more is needed")
 
 
 def _end_ids(sentence_end: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
@@ -153,91 +187,6 @@ def _end_ids(sentence_end: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
         lost = sentence_end[ids.index(None)]
         raise InputError(f"sentence end {lost!r} is not in the vocabulary; name tokens that are")
     return np.asarray(ids, dtype=np.int64)
-
-
-def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """Documents by the block of about ``_BLOCK`` characters."""
-    block, size = [], 0
-    for document in documents:
-        block.append(document)
-        size += sum(map(len, document.pieces))
-        if size >= _BLOCK:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
-
-
-def _encode(
-    block: Sequence[Document], tokenizer: Tokenizer, end_ids: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids of a block, and where its sentences and its documents end."""
-    by_rule = tokenizer.kind != "blank"
-    pieces, pieces_of = [], []
-    for document in block:
-        found = document.pieces
-        if by_rule and not document.presplit:
-            found = [s for piece in found for s in split_sentences(piece)]
-        pieces += found
-        pieces_of.append(len(found))
-    encoded = tokenizer.encode_batch(pieces)
-    ends = np.cumsum([len(ids) for ids in encoded], dtype=np.int64)
-    ids = np.fromiter((i for piece in encoded for i in piece), dtype=np.int64, count=int(ends[-1]))
-    document_ends = ends[np.cumsum(pieces_of) - 1]
-    if len(end_ids):
-        last = np.isin(ids, end_ids)
-        last[:-1] &= ~last[1:]  # a run of ends is one end
-        ends = np.concatenate([ends, np.flatnonzero(last) + 1])
-    # Pieces and documents of no tokens vanish: an end counts once, and never at 0.
-    sentence_ends = np.unique(ends[ends > 0])
-    return ids, sentence_ends, np.unique(document_ends[document_ends > 0])
-
-
-class _Writer:
-    """Appends to the files of a store, keeping sizes, checksums and counts."""
-
-    def __init__(self, folder: Path, vocab_size: int) -> None:
-        self.folder, self.files = folder, {}
-        self.tokens = self.documents = 0
-        self.counts = np.zeros(vocab_size, dtype=np.int64)
-        self.dtypes = {
-            "tokens": "<u2" if vocab_size <= 1 << 16 else "<u4",
-            "sentences": "<i8",
-            "documents": "<i8",
-            "counts": "<i8",
-        }
-        self.open: dict[str, BinaryIO] = {}
-        self.stack = contextlib.ExitStack()
-
-    def __enter__(self) -> "_Writer":
-        for name, dtype in self.dtypes.items():
-            file = open(self.folder / f"{name}.bin", "wb")
-            self.open[name] = self.stack.enter_context(file)
-            self.files[name] = {"dtype": dtype, "bytes": 0, "crc32": 0}
-        return self
-
-    def __exit__(self, *failure) -> None:
-        with self.stack:
-            if failure[0] is None:
-                self._append("counts", self.counts)
-                for file in self.open.values():  # some file systems report a full disk only here
-                    file.flush()
-                    os.fsync(file.fileno())
-
-    def add(self, ids: np.ndarray, sentence_ends: np.ndarray, document_ends: np.ndarray) -> None:
-        self._append("tokens", ids)
-        self._append("sentences", sentence_ends + self.tokens)
-        self._append("documents", document_ends + self.tokens)
-        self.counts += np.bincount(ids, minlength=len(self.counts))
-        self.tokens += len(ids)
-        self.documents += len(document_ends)
-
-    def _append(self, name: str, values: np.ndarray) -> None:
-        entry = self.files[name]
-        data = values.astype(entry["dtype"]).tobytes()
-        self.open[name].write(data)
-        entry["bytes"] += len(data)
-        entry["crc32"] = zlib.crc32(data, entry["crc32"])
 
 
 def _read_index(folder: Path) -> dict[str, Any]:
@@ -260,12 +209,15 @@ def _verify(path: Path, entry: dict[str, Any]) -> None:
             f"{path} has {size} bytes, expected {entry['bytes']}; it was cut off or altered: "
             "prepare the store again"
         )
-    crc = 0
-    with open(path, "rb") as file:
-        while data := file.read(1 << 24):
-            crc = zlib.crc32(data, crc)
-    if crc != entry["crc32"]:
+    if checksum(path, size) != entry["crc32"]:
         raise InputError(f"{path} was altered (its checksum differs): prepare the store again")
+
+
+def _identity(index: dict[str, Any]) -> str:
+    content = [index["settings"]["tokenizer"]]
+    for name, entry in sorted(index["files"].items()):
+        content.append([name, entry["dtype"], entry["bytes"], entry["crc32"]])
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def _unchanged(output: Path, settings: dict[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ownbert.data.layout import Group, Layout, Side, distances, lowest
 from ownbert.nn.dropout import dropout as drop
+from ownbert.nn.manual import attend_manually
 
 # Scores to add, (B or 1, H, Q, S), out of queries (B, H, Q, K), keys (B, H, S, K) and their
 # distances (B or 1, Q, S): a position kind.
@@ -46,7 +47,7 @@ class Backend:
     """One way to compute attention, and what it can do.
 
     gradients: it can be trained through. masks: it takes layouts that hide something inside of a
-    sequence, or whose keys are not the queries' own.
+    sequence, or whose keys are not the queries' own. biases: it adds them to the scores.
     """
 
     run: Callable[[Tensor, Tensor, Tensor, Layout, Kernel], Attended]
@@ -54,6 +55,7 @@ class Backend:
     weights: bool = True
     gradients: bool = True
     masks: bool = True
+    biases: bool = True
 
 
 def attend(
@@ -86,10 +88,12 @@ def attend(
 def _fastest(device: torch.device, layout: Layout, kernel: Kernel, training: bool) -> str:
     if device.type != "cpu":
         return "matmul" if kernel.dropout or kernel.weights else "sdpa"
+    if kernel.weights or (kernel.bias and (kernel.dropout or training)):
+        return "matmul"
     # On CPU the backward pass of scaled_dot_product_attention costs several times that of plain
     # matrix products at the lengths of pretraining, and with dropout it leaves its fast kernel.
-    if kernel.dropout or kernel.weights or training:
-        return "matmul"
+    if kernel.dropout or training:
+        return "manual"
     return "sdpa" if layout.hides or layout.max_seqlen > _LONG else "runs"
 
 
@@ -101,6 +105,8 @@ def _require(backend: Backend, name: str, layout: Layout, kernel: Kernel, traini
         raise ValueError(f"attention backend {name!r} keeps no weights; take matmul or reference")
     if training and not backend.gradients:
         raise ValueError(f"attention backend {name!r} has no gradients; take matmul or sdpa")
+    if kernel.bias and not backend.biases:
+        raise ValueError(f"attention backend {name!r} adds nothing to scores; take matmul or sdpa")
     if layout.hides and not backend.masks:
         raise ValueError(f"attention backend {name!r} hides nothing; take matmul or sdpa")
 
@@ -187,6 +193,10 @@ def _grouped(run_group: Callable[..., tuple[Tensor, Tensor | None]]):
         return Attended(joined, _cut_out(weights, layout) if kernel.weights else None)
 
     return run
+
+
+def _manual(q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel: Kernel) -> Attended:
+    return Attended(attend_manually(q, k, v, layout, kernel.dropout), None)
 
 
 def _place(x: Tensor, side: Side) -> Tensor:
@@ -279,5 +289,6 @@ BACKENDS = {
     "reference": Backend(_reference),
     "matmul": Backend(_grouped(_matmul)),
     "sdpa": Backend(_grouped(_sdpa), dropout=False, weights=False),
+    "manual": Backend(_manual, weights=False, biases=False),
     "runs": Backend(_runs, dropout=False, weights=False, gradients=False, masks=False),
 }

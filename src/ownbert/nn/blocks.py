@@ -7,6 +7,7 @@ from ownbert.config import EncoderConfig
 from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.context import Context
 from ownbert.nn.dropout import Dropout
+from ownbert.nn.linear import Linear
 from ownbert.nn.multihead import Attention, CrossAttention
 
 
@@ -15,8 +16,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.up = nn.Linear(config.attention_size, config.intermediate_size)
-        self.down = nn.Linear(config.intermediate_size, config.attention_size)
+        self.up = Linear(config.attention_size, config.intermediate_size)
+        self.down = Linear(config.intermediate_size, config.attention_size)
         self.act = config.hidden_act
 
     def forward(self, hidden: Tensor) -> Tensor:

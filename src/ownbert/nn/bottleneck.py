@@ -10,6 +10,7 @@ from ownbert.config import EncoderConfig, Mobile
 from ownbert.nn.blocks import FeedForward
 from ownbert.nn.context import Context
 from ownbert.nn.dropout import Dropout
+from ownbert.nn.linear import Linear
 from ownbert.nn.multihead import Attention
 from ownbert.nn.positions import rotate
 
@@ -41,7 +42,7 @@ class Narrow(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.attention_size)
+        self.dense = Linear(config.hidden_size, config.attention_size)
         self.norm = make_norm(config, config.attention_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -58,8 +59,8 @@ class NarrowAttention(Attention):
         assert mobile is not None
         narrow, wide = config.attention_size, config.hidden_size
         shared = mobile.use_bottleneck_attention or mobile.key_query_shared_bottleneck
-        self.query_key = nn.Linear(narrow if shared else wide, 2 * self.width)
-        self.value = nn.Linear(narrow if mobile.use_bottleneck_attention else wide, self.width)
+        self.query_key = Linear(narrow if shared else wide, 2 * self.width)
+        self.value = Linear(narrow if mobile.use_bottleneck_attention else wide, self.width)
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, asking: Tensor, told: Tensor, context: Context, layer: int = 0
@@ -98,7 +99,7 @@ class BottleneckBlock(nn.Module):
             self.narrow = Narrow(config)
             if mobile.key_query_shared_bottleneck:
                 self.narrow_attention = Narrow(config)
-            self.widen = nn.Linear(config.attention_size, config.hidden_size)
+            self.widen = Linear(config.attention_size, config.hidden_size)
             self.widen_norm = make_norm(config, config.hidden_size)
         self.attention = NarrowAttention(config, block)
         self.attention_norm = make_norm(config, config.attention_size)

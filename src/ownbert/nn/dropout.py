@@ -16,7 +16,18 @@ def dropout(x: Tensor, p: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return F.dropout(x, p)
-    return _ByteDropout.apply(x, max(1, round(256 * p)))  # pyright: ignore[reportReturnType]
+    return _ByteDropout.apply(x, p)  # pyright: ignore[reportReturnType]
+
+
+def keep_some(count: int, p: float) -> tuple[Tensor, float]:
+    """1 for those of ``count`` elements that stay and 0 for the others, and what to scale by.
+
+    In eight bits each: a comparison in place takes a thirtieth of the time of one that makes
+    booleans, and to turn bytes into another type and multiply, a quarter of multiplying by those.
+    """
+    threshold = max(1, round(256 * p))
+    draws = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
+    return draws.view(torch.uint8)[:count].ge_(threshold), 256 / (256 - threshold)
 
 
 class Dropout(nn.Dropout):
@@ -28,15 +39,13 @@ class Dropout(nn.Dropout):
 
 class _ByteDropout(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, threshold):
-        count = x.numel()
-        draws = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
-        keep = (draws.view(torch.uint8)[:count] >= threshold).view(x.shape)
+    def forward(ctx, x, p):
+        keep, ctx.scale = keep_some(x.numel(), p)
+        keep = keep.view(x.shape)
         ctx.save_for_backward(keep)
-        ctx.scale = 256 / (256 - threshold)
-        return (x * ctx.scale).mul_(keep)
+        return keep.to(x.dtype).mul_(x).mul_(ctx.scale)
 
     @staticmethod
     def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
         (keep,) = ctx.saved_tensors
-        return (grad * ctx.scale).mul_(keep), None
+        return keep.to(grad.dtype).mul_(grad).mul_(ctx.scale), None

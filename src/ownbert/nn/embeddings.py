@@ -10,6 +10,7 @@ from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
 from ownbert.nn.bottleneck import make_norm
 from ownbert.nn.dropout import Dropout
+from ownbert.nn.linear import Linear
 from ownbert.nn.positions import sinusoids
 
 
@@ -40,7 +41,7 @@ class Embeddings(nn.Module):
         self.norm = make_norm(config, size, eps=1e-5 if self.widen_first else None)
         self.dropout = Dropout(config.hidden_dropout_prob)
         if config.embedding_size is not None:
-            self.projection = nn.Linear(width * (3 if self.trigram else 1), hidden)
+            self.projection = Linear(width * (3 if self.trigram else 1), hidden)
 
     def forward(self, batch: Batch) -> Tensor:
         """(T, D). Raises ``ValueError`` for a sequence longer than the position table."""

@@ -11,6 +11,7 @@ from ownbert.config import HEADS, EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch
 from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.dropout import Dropout
+from ownbert.nn.linear import Linear
 from ownbert.nn.pooling import POOLINGS
 
 
@@ -21,7 +22,7 @@ class Pooler(nn.Module):
         super().__init__()
         self.plain = config.mobile is not None and not config.mobile.classifier_activation
         if not self.plain:
-            self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+            self.dense = Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
         first = hidden[batch.first]  # (T, D) -> (B, D)
@@ -43,10 +44,10 @@ class MaskedLMHead(nn.Module):
         super().__init__()
         narrow = config.embedding_size or config.hidden_size
         inner = config.hidden_size if config.mobile is not None else narrow
-        self.dense = nn.Linear(config.hidden_size, inner)
+        self.dense = Linear(config.hidden_size, inner)
         self.act = spec.activation or config.hidden_act
         self.norm = nn.LayerNorm(inner, eps=config.layer_norm_eps)
-        self.decoder = nn.Linear(narrow, config.vocab_size)
+        self.decoder = Linear(narrow, config.vocab_size)
         self.decoder_rest = None
         if inner > narrow:
             self.decoder_rest = nn.Linear(config.vocab_size, inner - narrow, bias=False)
@@ -73,7 +74,7 @@ class NextSentenceHead(nn.Module):
         super().__init__()
         rate = 0.0 if spec.kind == "nsp" else config.hidden_dropout_prob
         self.dropout = Dropout(rate if spec.dropout is None else spec.dropout)
-        self.dense = nn.Linear(config.hidden_size, 2)
+        self.dense = Linear(config.hidden_size, 2)
 
     def forward(self, hidden: Tensor, pooled: Tensor, batch: Batch) -> Tensor:
         return self.dense(self.dropout(pooled))  # (B, 2)
@@ -90,8 +91,8 @@ class ClassificationHead(nn.Module):
         self.pooling = None if spec.needs_pooler else POOLINGS[spec.pooling](config)
         self.act = spec.dense
         if spec.dense is not None:
-            self.hidden = nn.Linear(size, size)
-        self.dense = nn.Linear(size, outputs)
+            self.hidden = Linear(size, size)
+        self.dense = Linear(size, outputs)
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
         if self.pooling is not None:
@@ -116,7 +117,7 @@ class TokenHead(nn.Module):
         # BERT's head for answers has no dropout; DistilBERT's has.
         usual = 0.0 if spec.kind == "span" else config.hidden_dropout_prob
         self.dropout = Dropout(usual if spec.dropout is None else spec.dropout)
-        self.dense = nn.Linear(config.hidden_size, outputs)
+        self.dense = Linear(config.hidden_size, outputs)
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
         return self.dense(self.dropout(hidden))
@@ -127,9 +128,9 @@ class DiscriminatorHead(nn.Module):
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.hidden_size, config.hidden_size)
         self.act = spec.activation or config.hidden_act
-        self.score = nn.Linear(config.hidden_size, 1)
+        self.score = Linear(config.hidden_size, 1)
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
         return self.score(ACTIVATION[self.act](self.dense(hidden)))[:, 0]

@@ -11,6 +11,7 @@ from ownbert.data.layout import Layout
 from ownbert.nn.attention import attend
 from ownbert.nn.context import Context, in_step
 from ownbert.nn.dropout import Dropout
+from ownbert.nn.linear import Linear
 from ownbert.nn.positions import Alibi, make_bias, rotate
 
 # What ``Attention.fused`` counts, in its order.
@@ -30,12 +31,12 @@ class Attention(nn.Module):
         self.kept, self.head_size = config.kept_heads(block), config.head_size
         self.rotary = config.position_embedding_type == "rotary"
         self.make_projections(config)
-        self.output = nn.Linear(self.width, config.attention_size)
+        self.output = Linear(self.width, config.attention_size)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
         self.bias = make_bias(config, self.kept)
 
     def make_projections(self, config: EncoderConfig) -> None:
-        self.qkv = nn.Linear(config.hidden_size, 3 * self.width)
+        self.qkv = Linear(config.hidden_size, 3 * self.width)
 
     @property
     def heads(self) -> int:
@@ -135,8 +136,8 @@ class CrossAttention(Attention):
         self.bias = None  # Distances between two texts mean nothing.
 
     def make_projections(self, config: EncoderConfig) -> None:
-        self.query = nn.Linear(config.hidden_size, self.width)
-        self.key_value = nn.Linear(config.hidden_size, 2 * self.width)
+        self.query = Linear(config.hidden_size, self.width)
+        self.key_value = Linear(config.hidden_size, 2 * self.width)
 
     def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
         """(T, D) -> (T, D)"""
@@ -164,10 +165,10 @@ class CrossAttention(Attention):
         return k, v
 
 
-def _part(linear: nn.Linear, index: Tensor, dim: int) -> nn.Linear:
+def _part(linear: Linear, index: Tensor, dim: int) -> Linear:
     """The rows (0) or columns (1) ``index`` of a linear layer."""
     weight = linear.weight.detach().index_select(dim, index)
-    part = nn.Linear(weight.shape[1], weight.shape[0]).to(weight)
+    part = Linear(weight.shape[1], weight.shape[0]).to(weight)
     bias = linear.bias.detach()
     part.weight.data.copy_(weight)
     part.bias.data.copy_(bias[index] if dim == 0 else bias)

@@ -1,8 +1,10 @@
 """Classification: one label a text. B sequences, C labels."""
 
+import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from ownbert.data.tables import LabelledRow, place, read_labelled
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.train.loop import autocast
+from ownbert.train.machine import autocast
 
 # Tokens in one forward pass, and rows encoded and sorted by length at a time.
 _BATCH_TOKENS = 8192
@@ -31,6 +33,17 @@ class LabelledTexts:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        return np.asarray([len(ids) for ids in self.ids])
+
+    def fingerprint(self) -> str:
+        """A hash that tells these texts and labels from others."""
+        digest = hashlib.sha256(self.labels.tobytes())
+        for ids in self.ids:
+            digest.update(ids.tobytes())
+        return digest.hexdigest()[:32]
 
     def example(self, epoch: int, index: int) -> Example:
         ids = self.ids[index]

@@ -15,7 +15,7 @@ from ownbert.data.tables import read_labelled
 from ownbert.errors import InputError
 from ownbert.files import write_text
 from ownbert.nn.model import Model
-from ownbert.objectives import Classification
+from ownbert.objectives import Classification, Learner
 from ownbert.tasks.classify import (
     LabelledTexts,
     cut_warning,
@@ -26,13 +26,15 @@ from ownbert.tasks.classify import (
 )
 from ownbert.tasks.measures import score
 from ownbert.train.display import Display
-from ownbert.train.loop import Job, Watch, train
+from ownbert.train.log import need_tensorboard
+from ownbert.train.loop import Job, Phase, Watch, train
 from ownbert.train.machine import pick_device, pick_precision
 from ownbert.train.optim import make_optimizer
 from ownbert.train.output import RECIPE, claim_output, resolve_run
 from ownbert.train.recipe import FinetuneRecipe
 from ownbert.train.settings import dump
-from ownbert.train.state import TrainState, remove_states
+from ownbert.train.saved import remove_states
+from ownbert.train.state import TrainState
 
 # Peak learning rates by hidden size for few examples; half of it for many. Tiny was measured (with
 # 280 and 7,000 examples); the larger ones are BERT's usual range.
@@ -73,7 +75,7 @@ def finetune(
         options={k: _as_text(v) for k, v in options.items()},
     )
     run = Finetuning(recipe)
-    claim_output(output, resume=resume, overwrite=overwrite)
+    claim_output(output, resume=resume, overwrite=overwrite, identity=run.identity)
     write_text(output / RECIPE, dump(run.recipe))
     return run.train(output, resume=resume, quiet=quiet)
 
@@ -91,6 +93,8 @@ class Finetuning:
                 raise InputError(f"{name} is needed")
         if not recipe.data.dev:
             raise InputError("--dev is needed: labelled rows to tell when to stop")
+        if recipe.run.tensorboard:
+            need_tensorboard()
         self.device = pick_device(recipe.run.device)
         self.said = describe(recipe.model.folder)
         self.config = self.said.config
@@ -113,6 +117,7 @@ class Finetuning:
             [r.text for r in dev], label_numbers(dev, self.labels, source=data.dev, known=known)
         )
         self.recipe = self._completed(recipe)
+        self.identity = {"training data": self.train_data.fingerprint()}
 
     def _encode(self, texts: Sequence[str], labels: np.ndarray) -> LabelledTexts:
         ids, cut = encode(texts, self.tokenizer, self.max_length)
@@ -171,21 +176,22 @@ class Finetuning:
             display.say(line)
         model = self.make_model()
         recipe = self.recipe
-        state = TrainState(model, make_optimizer(model, recipe.optim))
+        learner = Learner(model, ())
+        state = TrainState(learner, make_optimizer(learner, recipe.optim), self.identity)
+        loader = Loader(self.train_data, recipe.seed, batch_size=recipe.data.batch_size or 16)
         job = Job(
             state=state,
-            loader=Loader(self.train_data, recipe.seed, batch_size=recipe.data.batch_size or 16),
-            objectives=[Classification()],
+            phases=[Phase(loader, [Classification()], lambda: self.evaluate(model))],
             optim=recipe.optim,
             run=recipe.run,
             folder=output,
-            evaluate=lambda: self.evaluate(model),
             display=display,
-            watch=Watch("macro_f1", recipe.run.patience),
+            watch=Watch("macro_f1", patience=recipe.run.patience),
+            seed=recipe.seed,
         )
         train(job, resume=resume)
         if state.best is not None and state.best_weights is not None:
-            model.load_state_dict(state.best_weights)
+            state.use_best()
             display.say(
                 f"best dev macro-F1 {state.best['value']:.3f} at step {state.best['step']:,}; "
                 f"saved {output}"

@@ -1,43 +1,46 @@
 """A run as it goes: a live bar on a terminal, a line now and then elsewhere, nothing if quiet."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
 
 # Seconds between lines where there is no terminal.
 _EVERY = 15.0
+_DAY = 24 * 3600.0
+_BAR = 20  # characters
+
+# Short names of what is learnt; the one task of a fine-tuning run needs none.
+_NAMES = {"mlm": "MLM", "clm": "CLM", "rtd": "replaced words", "nsp": "NSP", "sop": "SOP"}
 
 
 class Display:
-    """Shows progress in [0, 1] and the numbers of the last logged row."""
+    """Shows progress in [0, 1], the time left, and the numbers of the last logged rows."""
 
     def __init__(self, title: str, *, quiet: bool = False) -> None:
         self.title, self.quiet = title, quiet
         self.console = Console(highlight=False, soft_wrap=True)
-        self.bar: Progress | None = None
-        self.numbers = ""
+        self.live: Live | None = None
+        self.lines = _Lines(title)
+        self.training: Mapping[str, Any] = {}
+        self.held_out: Mapping[str, Any] = {}
         self.last_line = 0.0
         self.started = 0.0
         self.first: float | None = None
 
     def __enter__(self) -> "Display":
         if self.console.is_terminal and not self.quiet:
-            self.bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=20),
-                TextColumn("{task.percentage:>3.0f}%  {task.fields[left]}  {task.fields[numbers]}"),
-                console=self.console,
-            )
-            self.task = self.bar.add_task(self.title, total=1.0, numbers="", left="")
-            self.bar.start()
+            self.live = Live(self.lines, console=self.console)
+            self.live.start()
         return self
 
-    def __exit__(self, *failure) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+    def __exit__(self, *failure: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
 
     def update(self, progress: float, row: Mapping[str, Any] | None = None) -> None:
         """After every step; ``row`` where one was logged."""
@@ -45,18 +48,22 @@ class Display:
             return
         if self.first is None:
             self.first, self.started = progress, time.monotonic()
-        if row is not None:
-            self.numbers = describe(row)
         left = self._left(progress)
-        if self.bar is not None:
-            self.bar.update(self.task, completed=progress, numbers=self.numbers, left=left)
-        elif row is not None and (row.get("evaluation") or self._due()):
-            self.say(f"{self.title} {progress:4.0%}  {left}  {self.numbers}")
+        if row is not None and row.get("evaluation"):
+            self.held_out = row
+        elif row is not None:
+            self.training = row
+        if self.training:
+            self.lines.numbers = live_parts(self.training, self.held_out)
+        self.lines.pace = _pace(self.training)
+        self.lines.progress, self.lines.left = progress, left
+        if self.live is None and row is not None and (row.get("evaluation") or self._due()):
+            self.say("  ".join([f"{self.title} {progress:4.0%}", left, describe(row)]))
 
     def say(self, text: str) -> None:
         """A line that stays."""
         if not self.quiet:
-            (self.bar.console if self.bar else self.console).print(text, markup=False)
+            self.console.print(text, markup=False)
 
     def _due(self) -> bool:
         now = time.monotonic()
@@ -69,29 +76,128 @@ class Display:
         done = progress - (self.first or 0.0)
         if done <= 0:
             return "--:-- left"
-        seconds = round((time.monotonic() - self.started) * (1 - progress) / done)
-        hours, minutes = seconds // 3600, seconds // 60 % 60
-        clock = f"{minutes:02d}:{seconds % 60:02d}"
-        return f"{f'{hours}:' if hours else ''}{clock} left"
+        seconds = (time.monotonic() - self.started) * (1 - progress) / done
+        return f"{duration(seconds)} left" + (f", ends {clock(seconds)}" if progress < 1 else "")
+
+
+class _Lines:
+    """Two lines: how far and how fast; and how well. Of each, the parts that fit in its width."""
+
+    def __init__(self, title: str) -> None:
+        self.title, self.progress, self.left = title, 0.0, ""
+        self.pace: Sequence[str] = ()
+        self.numbers: Sequence[str] = ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        full, width = round(self.progress * _BAR), options.max_width
+        start = f"{self.title} "
+        rest = fitting([f"{self.progress:5.0%}", self.left, *self.pace], width - len(start) - _BAR)
+        bar = (("━" * full, "green"), ("━" * (_BAR - full), "bright_black"))
+        yield Text.assemble(start, *bar, rest, no_wrap=True, overflow="crop")
+        yield Text(fitting(self.numbers, width), no_wrap=True, overflow="crop")
+
+
+def fitting(parts: Sequence[str], width: int) -> str:
+    """As many of ``parts`` as fit in ``width`` characters; the first are the most important."""
+    line = ""
+    for part in parts:
+        longer = f"{line}  {part}" if line else part
+        if len(longer) > width:
+            break
+        line = longer
+    return line
 
 
 def describe(row: Mapping[str, Any]) -> str:
     """The numbers of a log row on one line."""
-    parts = [f"step {row['step']:,}" + (" held out" if row.get("evaluation") else "")]
-    for key, (name, form) in _SHOWN.items():
-        if key in row:
-            parts.append(f"{name} {row[key]:{form}}")
-    return "  ".join(parts)
+    held_out = bool(row.get("evaluation"))
+    parts = [*_place(row), *(["held out"] if held_out else []), *_losses(row)]
+    return "  ".join([*parts, *_measures(row), *_pace(row)])
 
 
-_SHOWN = {
-    "loss": ("loss", ".3f"),
-    "mlm_loss": ("MLM", ".3f"),
-    "mlm_unigram_loss": ("unigram baseline", ".3f"),
-    "mlm_accuracy": ("accuracy", ".1%"),
-    "nsp_loss": ("NSP", ".3f"),
-    "nsp_accuracy": ("accuracy", ".1%"),
-    "accuracy": ("accuracy", ".1%"),
-    "macro_f1": ("macro-F1", ".3f"),
-    "tokens_per_second": ("tokens/s", ",.0f"),
-}
+def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]:
+    """The loss of training and how well held-out data go (training data before the first
+    evaluation), in the order of what one looks for first."""
+    known = held_out or row
+    parts = [*_place(row), *([f"loss {row['loss']:.3f}"] if "loss" in row else [])]
+    first = len(parts)
+    for name in _names(known):
+        if name in _NAMES:
+            parts.append(f"{_NAMES[name]} {known[f'{name}_loss']:.3f}")
+        if name == "mlm" and "mlm_unigram_loss" in known:
+            parts.append(f"unigram {known['mlm_unigram_loss']:.2f}")
+        if f"{name}_accuracy" in known:
+            parts.append(f"{known[f'{name}_accuracy']:.1%} right")
+    parts += _measures(known)
+    if "mlm_uniform_loss" in known:
+        parts.append(f"uniform {known['mlm_uniform_loss']:.2f}")
+    if held_out and len(parts) > first:
+        parts[first] = f"held out: {parts[first]}"
+    return parts
+
+
+def duration(seconds: float) -> str:
+    """As 5:07, or 1:05:07 from an hour on."""
+    whole = max(0, round(seconds))
+    hours, minutes = whole // 3600, whole // 60 % 60
+    rest = f"{minutes:02d}:{whole % 60:02d}"
+    return f"{hours}:{rest}" if hours else rest
+
+
+def clock(seconds: float) -> str:
+    """The time of day so many seconds from now, with the day where that is not within a day."""
+    then = time.localtime(time.time() + seconds)
+    near = seconds < _DAY and then.tm_mday == time.localtime().tm_mday
+    return time.strftime("%H:%M" if near else "%a %d %b %H:%M", then)
+
+
+_MEASURES = {"accuracy": ("accuracy", ".1%"), "macro_f1": ("macro-F1", ".3f")}
+
+
+def _place(row: Mapping[str, Any]) -> list[str]:
+    phase = f" of phase {row['phase']}" if "phase" in row else ""
+    return [f"step {row['step']:,}{phase}"]
+
+
+def _losses(row: Mapping[str, Any]) -> list[str]:
+    """The loss, and that of each task with its accuracy; one task alone is the loss."""
+    names = _names(row)
+    whole = [f"loss {row['loss']:.3f}"] if "loss" in row and len(names) != 1 else []
+    return whole + [_task(row, name) for name in names]
+
+
+def _names(row: Mapping[str, Any]) -> list[str]:
+    return [
+        key.removesuffix("_loss")
+        for key in row
+        if key.endswith("_loss") and key not in ("mlm_unigram_loss", "mlm_uniform_loss")
+    ]
+
+
+def _measures(row: Mapping[str, Any]) -> list[str]:
+    return [f"{name} {row[key]:{form}}" for key, (name, form) in _MEASURES.items() if key in row]
+
+
+def _task(row: Mapping[str, Any], name: str) -> str:
+    """Its loss beside the losses of who knows nothing, and its accuracy."""
+    said = f"{_NAMES.get(name, 'loss')} {row[f'{name}_loss']:.3f}"
+    known = [
+        f"{kind} baseline {row[key]:.3f}"
+        for kind, key in (("unigram", "mlm_unigram_loss"), ("uniform", "mlm_uniform_loss"))
+        if name == "mlm" and key in row
+    ]
+    if known:
+        said += f" ({', '.join(known)})"
+    right = row.get(f"{name}_accuracy")
+    return said if right is None else f"{said} accuracy {right:.1%}"
+
+
+def _pace(row: Mapping[str, Any]) -> list[str]:
+    parts = []
+    if "tokens_per_second" in row:
+        parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
+    if row.get("ceiling") is not None:
+        parts.append(f"{row['ceiling']:.0%} of the ceiling")
+    if "grad_norm" in row:
+        parts.append(f"gradient norm {row['grad_norm']:.2g}")
+    return parts

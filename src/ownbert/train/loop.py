@@ -1,26 +1,33 @@
-"""The loop: steps, the log, evaluations and saved states, for pretraining and fine-tuning alike."""
+"""The loop: phases of steps, the log, evaluations and saved states, for pretraining and
+fine-tuning alike."""
 
 import contextlib
 import copy
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-from torch import Tensor
+from torch import nn
 
 from ownbert.data.batch import Batch
 from ownbert.data.loader import Loader, Position
 from ownbert.errors import InputError
 from ownbert.objectives import Objective
+from ownbert.train.curves import draw_curves
 from ownbert.train.display import Display
-from ownbert.train.log import RunLog, draw_curves
+from ownbert.train.distributed import ALONE, World, is_lost, ready
+from ownbert.train.learning import verdict
+from ownbert.train.log import RunLog
+from ownbert.train.meter import Meter, operations
 from ownbert.train.recipe import Optim, Run
+from ownbert.train.saved import newest, remove_later, saved, step_of
 from ownbert.train.schedule import factor
-from ownbert.train.state import TrainState, newest
+from ownbert.train.state import TrainState
+from ownbert.train.step import NotANumber, seed_step, step, targets
 
 # By the clock, where steps are not given.
 _SAVE_SECONDS = 300.0
@@ -33,28 +40,45 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Watch:
-    """Keep the weights of the best value of ``measure``, the latest of equal ones; end
-    ``patience`` evaluations after it was first reached."""
+    """Keep what is best by ``measure``: the highest, or the lowest if ``lower``.
+
+    With ``patience`` the weights are kept in memory (the latest of equal ones), and the run ends
+    so many evaluations after the best value was first reached; without it the best saved state
+    is kept.
+    """
 
     measure: str
-    patience: int
+    lower: bool = False
+    patience: int | None = None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What is learnt from what until a share of the run is done. evaluate: measures of held-out
+    data, or none."""
+
+    loader: Loader
+    objectives: Sequence[Objective]
+    evaluate: Callable[[], Mapping[str, float]]
+    until: float = 1.0
 
 
 @dataclass
 class Job:
-    """What ``train`` needs. ``run`` must have max_steps or max_minutes; evaluate returns measures
-    of held-out data; on_save is called after each saved state."""
+    """What ``train`` needs. ``run`` must have max_steps or max_minutes; on_save is called after
+    each saved state, in all processes."""
 
     state: TrainState
-    loader: Loader
-    objectives: Sequence[Objective]
+    phases: Sequence[Phase]
     optim: Optim
     run: Run
     folder: Path
-    evaluate: Callable[[], Mapping[str, float]]
     display: Display
-    watch: Watch | None = None
+    watch: Watch
+    seed: int = 0
+    world: World = ALONE
     on_save: Callable[[], None] = lambda: None
+    meter: Meter = field(default_factory=Meter)
 
     @property
     def progress(self) -> float:
@@ -64,24 +88,39 @@ class Job:
         clock = state.seconds / (60 * run.max_minutes) if run.max_minutes else 0.0
         return min(1.0, max(steps, clock))
 
+    @property
+    def phase(self) -> Phase:
+        return self.phases[self.state.phase]
 
-def train(job: Job, *, resume: bool = False) -> None:
+
+def train(job: Job, *, resume: bool = False, resume_step: int | None = None) -> None:
     """Run to the end, or until interrupted; then log, curves and a last state are on disk.
 
-    Raises ``Interrupted`` after a signal, ``InputError`` when the loss is no longer a number.
+    Raises ``Interrupted`` after a signal, ``InputError`` when the loss is no longer a number,
+    when another process is gone, and for a saved state that cannot be used.
     """
-    saved = newest(job.folder) if resume else None
-    if saved is not None:
-        job.state.restore(saved)
-        job.display.say(f"resumed from {saved} at step {job.state.step:,}")
-    log = RunLog(job.folder, step=job.state.step if saved else None)
-    try:
-        batches = contextlib.closing(job.loader.batches(job.state.position))
-        with _signals() as stopped, job.display, batches as ahead:
-            _loop(job, log, stopped, ahead)
-    finally:
-        log.close()
-        draw_curves(job.folder, log.rows)
+    path = _saved_state(job.folder, resume_step) if resume else None
+    if path is not None:
+        job.state.restore(path, world=job.world)
+        job.display.say(f"resumed from {path} at step {job.state.step:,}")
+    if job.world.first:
+        remove_later(job.folder, job.state.step if path else -1)
+    job.world.wait()
+    log = _open_log(job, job.state.step if path else None)
+    with contextlib.closing(log), _signals(job.world) as stopped, job.display:
+        try:
+            _Loop(job, log, stopped).run()
+        except NotANumber:
+            raise InputError(_not_a_number(job)) from None
+        except RuntimeError as error:
+            if not is_lost(error):
+                raise
+            raise InputError(_lost(job)) from None
+        finally:
+            # A picture that cannot be written must not hide why the run ended.
+            with contextlib.suppress(InputError):
+                if job.world.first:
+                    draw_curves(job.folder, log.rows)
     if stopped:
         raise Interrupted(
             f"stopped at step {job.state.step:,}; the state is saved in {job.folder}: "
@@ -89,172 +128,189 @@ def train(job: Job, *, resume: bool = False) -> None:
         )
 
 
-def _loop(
-    job: Job, log: RunLog, stopped: list[int], batches: Iterator[tuple[Batch, Position]]
-) -> None:
-    state, run = job.state, job.run
-    window, next_save = _Window(), state.seconds + _SAVE_SECONDS
-    evaluated = int(job.progress * _EVALUATIONS)
-    clock = time.perf_counter() - state.seconds
-    while job.progress < 1 and not stopped and not _out_of_patience(job, log):
-        micro = [next(batches) for _ in range(run.accumulate)]
-        step = _step(job, [batch for batch, _ in micro])
-        state.step += 1
-        state.position = micro[-1][1]
-        state.tokens += sum(batch.tokens for batch, _ in micro)
-        state.seconds = time.perf_counter() - clock
-        window.add(step, sum(batch.tokens for batch, _ in micro))
-        row = None
-        if state.step % run.log_every == 0 or job.progress >= 1:
-            row = window.row(job)
-            log.write(row)
-            window = _Window()
-        job.display.update(job.progress, row)
-        if run.eval_every:
-            due = state.step % run.eval_every == 0
-        else:
-            due = int(job.progress * _EVALUATIONS) > evaluated
-        if due or job.progress >= 1:
-            evaluated = int(job.progress * _EVALUATIONS)
-            _evaluate(job, log)
-            window.restart()
-        state.seconds = time.perf_counter() - clock
-        save = state.step % run.save_every == 0 if run.save_every else state.seconds >= next_save
-        if save and job.progress < 1:
-            next_save = state.seconds + _SAVE_SECONDS
-            _save(job)
-    _save(job)
+def _saved_state(folder: Path, step: int | None) -> Path | None:
+    """The state to go on from: that of ``step``, or the last one."""
+    if step is None:
+        return newest(folder)
+    found = {step_of(path): path for path in saved(folder)}
+    if step not in found:
+        known = ", ".join(map(str, found)) or "none"
+        raise InputError(f"{folder} has no saved state of step {step}; there are {known}")
+    return found[step]
 
 
-def _save(job: Job) -> None:
-    job.state.save(job.folder)
-    job.on_save()
-
-
-def _step(job: Job, micro: Sequence[Batch]) -> dict[str, tuple[Tensor, Tensor, int]]:
-    """One update from micro-batches. Sums of loss and right answers, and counts, by head.
-
-    Each objective is divided by its count over all micro-batches, so the gradient does not
-    depend on how the step is cut into them.
-    """
-    state, device = job.state, job.state.model.device
-    counts = {o.head: max(1, sum(o.count(b) for b in micro)) for o in job.objectives}
-    sums: dict[str, tuple[Tensor, Tensor, int]] = {}
-    state.model.train()
-    for batch in micro:
-        batch = batch.to(device)
-        with autocast(device, job.run.precision):
-            outputs = state.model(batch, [o.head for o in job.objectives if o.count(batch)])
-            total = torch.zeros((), device=device)
-            for objective in job.objectives:
-                if not objective.count(batch):
-                    continue
-                loss = objective(outputs.logits[objective.head], batch)
-                total = total + objective.weight * loss.total / counts[objective.head]
-                old = sums.get(objective.head, (0.0, 0, 0))
-                sums[objective.head] = (
-                    old[0] + loss.total.detach(),
-                    old[1] + loss.correct,
-                    old[2] + loss.count,
-                )
-        total.backward()
-    norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), job.optim.clip)
-    if not torch.isfinite(norm):
-        raise InputError(
-            f"the loss is no longer a number at step {state.step + 1}; lower the learning rate "
-            f"(--learning-rate, now {job.optim.learning_rate}) or take --precision float32"
-        )
-    for group in state.optimizer.param_groups:
-        group["lr"] = (job.optim.learning_rate or 0.0) * factor(job.optim, job.progress)
-    state.optimizer.step()
-    state.optimizer.zero_grad(set_to_none=True)
-    return sums
-
-
-class _Window:
-    """Sums over the steps since the last logged row."""
+class _Unwritten:
+    """The log of a process that is not the first."""
 
     def __init__(self) -> None:
-        self.sums: dict[str, list] = {}
-        self.tokens = 0
-        self.seconds = 0.0
-        self.restart()
+        self.rows: list[Mapping[str, float]] = []
 
-    def restart(self) -> None:
-        """Leave out of the clock what was not training."""
-        self.started = time.perf_counter()
+    def write(self, row: Mapping[str, float]) -> None:
+        self.rows.append(row)
 
-    def add(self, step: Mapping[str, tuple[Tensor, Tensor, int]], tokens: int) -> None:
-        now = time.perf_counter()
-        self.seconds += now - self.started
-        self.started = now
-        self.tokens += tokens
-        for name, values in step.items():
-            old = self.sums.get(name, [0.0, 0, 0])
-            self.sums[name] = [a + b for a, b in zip(old, values, strict=True)]
-
-    def row(self, job: Job) -> dict[str, float]:
-        state = job.state
-        measures = measures_of(self.sums)
-        weights = {o.head: o.weight for o in job.objectives}
-        loss = sum(weights[head] * measures[f"{head}_loss"] for head in self.sums)
-        return {
-            "step": state.step,
-            "loss": loss,
-            **measures,
-            "learning_rate": state.optimizer.param_groups[0]["lr"],
-            "tokens_per_second": round(self.tokens / self.seconds),
-            "tokens": state.tokens,
-            "epoch": state.position.epoch,
-            "seconds": round(state.seconds, 3),
-        }
+    def close(self) -> None:
+        pass
 
 
-def measures_of(sums: Mapping[str, Sequence]) -> dict[str, float]:
-    """Mean loss and accuracy by head out of (sum of losses, right answers, count)."""
-    measures = {}
-    for head, (total, correct, count) in sums.items():
-        measures[f"{head}_loss"] = float(total) / max(1, count)
-        measures[f"{head}_accuracy"] = float(correct) / max(1, count)
-    return measures
+def _open_log(job: Job, step: int | None) -> RunLog | _Unwritten:
+    if not job.world.first:
+        return _Unwritten()
+    return RunLog(job.folder, step=step, tensorboard=job.run.tensorboard)
 
 
-def _evaluate(job: Job, log: RunLog) -> None:
-    """Log the measures of held-out data, and keep the weights if they are the best so far."""
-    state = job.state
-    measures = dict(job.evaluate())
-    if not measures:
-        return
-    row = {"step": state.step, "evaluation": True, **measures, "seconds": round(state.seconds, 3)}
-    log.write(row)
-    job.display.update(job.progress, row)
-    if job.watch is not None:
-        value = measures[job.watch.measure]
-        if state.best is None or value >= state.best["value"]:
-            tie = state.best is not None and value == state.best["value"]
-            since = state.best["since"] if tie and state.best else state.step
-            state.best = {"step": state.step, "value": value, "since": since}
-            state.best_weights = copy.deepcopy(state.model.state_dict())
+class _Loop:
+    """One call of ``train``: what it counts between two steps."""
 
+    def __init__(self, job: Job, log: RunLog | _Unwritten, stopped: list[int]) -> None:
+        self.job, self.log, self.stopped = job, log, stopped
+        self.start = time.perf_counter() - job.state.seconds
+        self.next_save = job.state.seconds + _SAVE_SECONDS
+        self.evaluated = int(job.progress * _EVALUATIONS)
+        self.warned = False
 
-def _out_of_patience(job: Job, log: RunLog) -> bool:
-    """Whether ``patience`` evaluations have passed since the best value was first reached."""
-    if job.watch is None or job.state.best is None:
+    def run(self) -> None:
+        job, state = self.job, self.job.state
+        job.meter.restore(state.sums, job.world)
+        while self._learn_phase() and state.phase + 1 < len(job.phases):
+            state.phase += 1
+            # Losses of another task are not to be compared.
+            state.position, state.best = Position(), None
+        self._save()
+
+    def _learn_phase(self) -> bool:
+        """Whether the phase came to its end."""
+        job, state = self.job, self.job.state
+        phase, learner = job.phase, self.job.state.learner
+        learner.objectives = tuple(phase.objectives)
+        module = ready(learner, job.world)
+        with contextlib.closing(phase.loader.batches(state.position)) as batches:
+            while job.progress < phase.until and not self._out_of_patience():
+                micro = [next(batches) for _ in range(job.run.accumulate)]
+                if not self._step(module, [batch for batch, _ in micro], micro[-1][1]):
+                    return False
+                self._after()
+        return True
+
+    def _step(self, module: nn.Module, micro: Sequence[Batch], after: Position) -> bool:
+        """One update; false if the processes have agreed to stop before it."""
+        job, state, world = self.job, self.job.state, self.job.world
+        seconds = time.perf_counter() - self.start if world.first else 0.0
+        mine = sum(0 if batch.spare else batch.tokens for batch in micro)
+        flops = operations(state.learner, micro) if job.meter.ceiling else 0.0
+        stop, state.seconds, tokens, flops, *counts = world.total(
+            [len(self.stopped), seconds, mine, flops, *targets(state.learner, micro)]
+        )
+        if stop:
+            self.stopped.append(0)
+            return False
+        seed_step(job.seed, state.step, world)
+        names = [o.name for o in state.learner.objectives]
+        seen = step(
+            module,
+            state.optimizer,
+            micro,
+            {name: int(count) for name, count in zip(names, counts, strict=True)},
+            optim=job.optim,
+            rate=(job.optim.learning_rate or 0.0) * factor(job.optim, job.progress),
+            precision=job.run.precision,
+            world=world,
+        )
+        state.step, state.position = state.step + 1, after
+        state.tokens += int(tokens)
+        job.meter.add(seen, int(tokens), flops, world)
+        return True
+
+    def _after(self) -> None:
+        """Log, evaluate and save where it is time."""
+        job, state, run = self.job, self.job.state, self.job.run
+        over = job.progress >= job.phase.until
+        row = None
+        if state.step % run.log_every == 0 or over:
+            row = job.meter.row(job)
+            self.log.write(row)
+        job.display.update(job.progress, row)
+        due = int(job.progress * _EVALUATIONS) > self.evaluated
+        if run.eval_every:
+            due = state.step % run.eval_every == 0
+        best = False
+        if due or over:
+            self.evaluated = int(job.progress * _EVALUATIONS)
+            best = self._evaluate()
+            job.meter.pause()
+        save = state.seconds >= self.next_save
+        if run.save_every:
+            save = state.step % run.save_every == 0
+        if (save or best) and job.progress < 1:
+            self.next_save = state.seconds + _SAVE_SECONDS
+            self._save()
+            job.meter.pause()
+
+    def _save(self) -> None:
+        job = self.job
+        job.state.sums = job.meter.saved(job.world)
+        job.state.save(job.folder, keep=job.run.keep, world=job.world)
+        job.on_save()
+
+    def _evaluate(self) -> bool:
+        """Log the measures of held-out data; whether a state is to be saved as the best so far."""
+        job, state = self.job, self.job.state
+        measures = dict(job.phase.evaluate())
+        if not measures:
+            return False
+        row = {"step": state.step, "evaluation": True, **measures}
+        row["seconds"] = round(state.seconds, 3)
+        self.log.write(row)
+        job.display.update(job.progress, row)
+        said = None if self.warned else verdict(self.log.rows)
+        if said:
+            self.warned = True
+            job.display.say(said)
+        value, best = measures[job.watch.measure], state.best
+        since = state.step
+        if not math.isfinite(value):
+            return False
+        if best is not None:
+            if value > best["value"] if job.watch.lower else value < best["value"]:
+                return False
+            if value == best["value"]:
+                since = best["since"]
+        state.best = {"step": state.step, "value": value, "since": since}
+        if job.watch.patience is None:
+            return True
+        weights = state.learner.named_parameters()
+        state.best_weights = {name: copy.deepcopy(p.detach()) for name, p in weights}
         return False
-    since = job.state.best["since"]
-    later = [r for r in log.rows if r.get("evaluation") and r["step"] > since]
-    return len(later) >= job.watch.patience
+
+    def _out_of_patience(self) -> bool:
+        """Whether ``patience`` evaluations have passed since the best value was first reached."""
+        job = self.job
+        if job.watch.patience is None or job.state.best is None:
+            return False
+        since = job.state.best["since"]
+        later = [r for r in self.log.rows if r.get("evaluation") and r["step"] > since]
+        return len(later) >= job.watch.patience
 
 
-def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Matrix products in bfloat16 where ``precision`` says so; weights stay in float32."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+def _not_a_number(job: Job) -> str:
+    path = newest(job.folder)
+    kept = f"the state of step {step_of(path):,} is kept" if path else "no state was saved before"
+    return (
+        f"the loss or its gradient is no longer a number at step {job.state.step + 1:,}; {kept}. "
+        f"Lower the learning rate (--learning-rate, now {job.optim.learning_rate:g}) or take "
+        "--precision float32"
+    )
+
+
+def _lost(job: Job) -> str:
+    path = newest(job.folder)
+    way = f"go on from step {step_of(path):,} with --resume" if path else "start again"
+    return f"another process of the run ended at step {job.state.step + 1:,}; {way}"
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
+def _signals(world: World) -> Iterator[list[int]]:
     """A list that holds the first SIGINT or SIGTERM, so that a step is never cut in two; a
-    second one acts as always."""
+    second one acts as always, but not where torchrun sends one again."""
     stopped: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield stopped
@@ -263,7 +319,8 @@ def _signals() -> Iterator[list[int]]:
 
     def stop(number: int, frame: object) -> None:
         stopped.append(number)
-        signal.signal(number, old[signal.Signals(number)])
+        if world.size == 1:
+            signal.signal(number, old[signal.Signals(number)])
 
     try:
         for number in old:

@@ -41,3 +41,8 @@ def keep_memory() -> None:
         return  # another C library: nothing to set
     mallopt(_M_MMAP_THRESHOLD, 1 << 30)
     mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Matrix products in bfloat16 where ``precision`` says so; weights stay in float32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")

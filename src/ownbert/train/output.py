@@ -1,5 +1,6 @@
 """The folder a run writes to: whether it may, and by which recipe it goes on."""
 
+import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,14 +13,12 @@ from ownbert.errors import InputError
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.log import CURVES, LOG
+from ownbert.train.recipe import FREE
+from ownbert.train.saved import FOLDER, Damaged, newest, read_state, refuse_other
 from ownbert.train.settings import resolve
-from ownbert.train.state import FOLDER, newest
 
 RECIPE = "recipe.yaml"
 T = TypeVar("T")
-
-# Settings that a resumed run may have otherwise; any other would make it another run.
-_FREE = ("run",)
 
 
 def resolve_run(
@@ -50,7 +49,7 @@ def resolve_run(
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""):
     for name, value in old.items():
-        if prefix + name in _FREE:
+        if prefix + name in FREE:
             continue
         if isinstance(value, Mapping):
             yield from _differences(value, new[name], f"{prefix}{name}.")
@@ -59,12 +58,18 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "
 
 
 def claim_output(
-    output: Path, *, resume: bool, overwrite: bool, vocabulary: Tokenizer | None = None
+    output: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    identity: Mapping[str, str],
+    vocabulary: Tokenizer | None = None,
 ) -> None:
     """Make ``output`` ready to be written to.
 
     A model or saved states there are kept unless ``resume`` or ``overwrite`` is given; a
-    tokenizer there must be ``vocabulary``. Raises ``InputError``.
+    tokenizer there must be ``vocabulary``, and states to go on from must be of a run that learnt
+    from the same (``identity``). Raises ``InputError``.
     """
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file; -o must name a folder")
@@ -74,6 +79,9 @@ def claim_output(
             f"{output} already holds a model; go on with --resume, start anew with --overwrite, "
             "or choose another folder"
         )
+    if resume and (path := newest(output)) is not None:
+        with contextlib.suppress(Damaged):  # the loop names it, where an older one is not asked for
+            refuse_other(path, read_state(path)["identity"], identity)
     if vocabulary is not None and has_tokenizer(output) and not overwrite:
         there = Tokenizer.load(output)
         if there.fingerprint() != vocabulary.fingerprint():

@@ -25,13 +25,13 @@ def preview_pretraining(
     """The resolved recipe, the counts, and the first sequences of the first batch, decoded."""
     options["data.tokens"] = None if tokens is None else str(tokens)
     run = Pretraining(resolve(PretrainRecipe, config=config, overrides=overrides, options=options))
-    loader = Loader(run.data, run.recipe.seed, batch_tokens=run.recipe.data.batch_tokens)
+    first = run.lessons[0]
+    loader = Loader(first.data, run.recipe.seed, batch_tokens=first.settings.batch_tokens)
     with contextlib.closing(loader.batches(Position())) as batches:
         batch, _ = next(batches)
-    assert batch.masked_positions is not None
-    assert batch.masked_ids is not None
-    ids = batch.token_ids.numpy()
-    targets = dict(zip(batch.masked_positions.tolist(), batch.masked_ids.tolist(), strict=True))
+    ids, targets = batch.token_ids.numpy(), {}
+    if batch.masked_positions is not None and batch.masked_ids is not None:
+        targets = dict(zip(batch.masked_positions.tolist(), batch.masked_ids.tolist(), strict=True))
     lines = [
         dump(run.recipe),
         run.summary(),
@@ -46,7 +46,8 @@ def preview_pretraining(
         pair = ""
         if batch.next_sentence is not None:
             follows = int(batch.next_sentence[number]) == 0
-            pair = "  (next)" if follows else "  (not next)"
+            names = ("in order", "exchanged") if first.task.pairs == "sop" else ("next", "not next")
+            pair = f"  ({names[not follows]})"
         lines.append(f"{number + 1}{pair}  {' '.join(words)}")
         start += length
     return "\n".join(lines)

@@ -48,7 +48,7 @@ def dump(recipe: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _plain(v) for k, v in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -127,8 +127,12 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
                 continue
         if kind is str and isinstance(value, str | Path):
             return str(value)
+        if is_dataclass(kind) and isinstance(value, Mapping):
+            return _apply(kind(), value, f"{name}.")
         if origin is tuple and isinstance(value, list | tuple):
-            return tuple(_checked(v, get_args(kind)[0], name) for v in value)
+            return tuple(
+                _checked(v, get_args(kind)[0], f"{name}[{place}]") for place, v in enumerate(value)
+            )
         if origin is tuple and isinstance(value, str):
             return tuple(_checked(v.strip(), get_args(kind)[0], name) for v in value.split(","))
     names = ("none" if k is type(None) else getattr(k, "__name__", str(k)) for k in kinds)

@@ -1,95 +1,157 @@
-"""All that a run is made of at one moment, saved whole or not at all."""
+"""All that a run is made of at one moment, saved whole or not at all, and verified when read.
 
-import pickle
+What it looks like on disk is in ``ownbert.train.saved``.
+"""
+
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from ownbert.data.loader import Position
 from ownbert.errors import InputError
-from ownbert.files import atomic_path
-from ownbert.nn.model import Model
-
-FOLDER = "checkpoints"
-_KEEP = 2
+from ownbert.files import make_folder, write_json
+from ownbert.objectives import Learner
+from ownbert.train.distributed import ALONE, World, cut_again
+from ownbert.train.saved import (
+    FOLDER,
+    FORMAT,
+    STATE,
+    read_tensors,
+    refuse_other,
+    saved,
+    shapes_in,
+    step_of,
+    summed,
+    trying,
+    verify,
+    write_tensors,
+    written_by,
+)
 
 
 @dataclass
 class TrainState:
     """A run: weights, optimiser, where the loader stands, clocks, and the best evaluation.
 
-    seconds: time in the loop, over all resumptions. best: {"step", "value", "since"} of the
-    measure that is watched, since when the value has stood; best_weights: the weights then, where
-    they are to be restored at the end.
+    phase: number of the one that is being learnt. seconds: time in the loop, over all resumptions.
+    best: {"step", "value", "since"} of the measure that is watched, since when the value has stood;
+    best_weights: the weights then, where they are to be restored at the end. sums: what the next
+    row of the log has seen so far. identity: what the run learns from; a run that is resumed on
+    something else is another run.
     """
 
-    model: Model
+    learner: Learner
     optimizer: torch.optim.Optimizer
+    identity: Mapping[str, str] = field(default_factory=dict)
     position: Position = field(default_factory=Position)
+    phase: int = 0
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0
     best: dict[str, float] | None = None
-    best_weights: dict[str, torch.Tensor] | None = None
+    best_weights: dict[str, Tensor] | None = None
+    sums: dict[str, list[float]] = field(default_factory=dict)
 
-    def save(self, folder: Path) -> Path:
-        """Write the state of this step below ``folder`` and keep the last two."""
-        path = folder / FOLDER / f"step-{self.step:08d}.pt"
-        state = {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+    def save(self, folder: Path, *, keep: int = 2, world: World = ALONE) -> Path:
+        """Write the state of this step below ``folder``; of older ones the last ``keep`` and that
+        of the best evaluation stay. All processes must call it.
+
+        Raises ``InputError`` on a full disk; nothing that was saved before is lost then.
+        """
+        path = folder / FOLDER / f"step-{self.step:08d}"
+        if path.exists():
+            return path  # It is the one that this process went on from.
+        temporary = path.with_name(f".{path.name}.tmp")
+        if world.first:
+            shutil.rmtree(temporary, ignore_errors=True)
+            make_folder(temporary)
+        world.wait()
+        try:
+            world.agree(trying(lambda: write_tensors(temporary, self._tensors(), world), path))
+            sums = world.gather({p.name: summed(p) for p in written_by(world, temporary)})
+            files = {name: entry for part in sums for name, entry in part.items()}
+            world.agree(trying(lambda: self._finish(temporary, path, files, world), path))
+        finally:
+            if world.first:
+                shutil.rmtree(temporary, ignore_errors=True)
+        if world.first:
+            self._prune(path.parent, keep)
+        return path
+
+    def _finish(self, temporary: Path, path: Path, files: dict, world: World) -> None:
+        if not world.first:
+            return
+        said = {
+            "format": FORMAT,
+            "identity": dict(self.identity),
+            "phase": self.phase,
             "position": asdict(self.position),
             "clock": {"step": self.step, "tokens": self.tokens, "seconds": self.seconds},
             "best": self.best,
-            "best_weights": self.best_weights,
-            "random": _random_state(),
+            "sums": self.sums,
+            "files": files,
         }
-        with atomic_path(path) as temporary:
-            torch.save(state, temporary)
-        for old in sorted(path.parent.glob("step-*.pt"))[:-_KEEP]:
-            old.unlink()
-        return path
+        write_json(temporary / STATE, said)
+        temporary.rename(path)
 
-    def restore(self, path: Path) -> None:
-        """Go back to a saved state. Raises ``InputError`` for a file that cannot be read."""
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-            self.model.load_state_dict(state["model"])
-            self.optimizer.load_state_dict(state["optimizer"])
-        except (RuntimeError, KeyError, ValueError, EOFError, OSError, pickle.PickleError) as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(
-                f"{path} cannot be read ({reason}); delete it to go on from the one before it"
-            ) from None
-        self.position = Position(**state["position"])
-        self.step = state["clock"]["step"]
-        self.tokens = state["clock"]["tokens"]
-        self.seconds = state["clock"]["seconds"]
-        self.best, self.best_weights = state["best"], state["best_weights"]
-        _set_random_state(state["random"])
+    def _prune(self, folder: Path, keep: int) -> None:
+        best = self.best["step"] if self.best else None
+        for old in saved(folder.parent)[:-keep]:
+            if step_of(old) != best:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def restore(self, path: Path, *, world: World = ALONE) -> None:
+        """Go back to a saved state. Raises ``InputError`` for one that is damaged, naming the file
+        and what to do, and for one of another run."""
+        said = verify(path)
+        refuse_other(path, said["identity"], self.identity)
+        there = shapes_in(path)
+        tensors = self._tensors()
+        for name, parameter in self.learner.named_parameters():
+            mark = f"optimizer.{name}:"
+            for key in [key for key in there if key.startswith(mark)]:
+                like = self._like(parameter, there[key])
+                self.optimizer.state[parameter][key.removeprefix(mark)] = tensors[key] = like
+            if (key := f"best.{name}") in there:
+                tensors[key] = torch.empty_like(parameter.detach())
+        differing = set(there) ^ set(tensors)
+        differing |= {n for n in set(there) & set(tensors) if there[n] != tuple(tensors[n].shape)}
+        if differing:
+            raise InputError(f"{path} is of another model: it differs in {min(differing)}")
+        read_tensors(path, tensors, world)
+        best = {n.removeprefix("best."): t for n, t in tensors.items() if n.startswith("best.")}
+        self.best, self.best_weights = said["best"], best or None
+        self.phase, self.position = said["phase"], Position(**said["position"])
+        self.step, self.tokens = said["clock"]["step"], said["clock"]["tokens"]
+        self.seconds, self.sums = said["clock"]["seconds"], said["sums"]
+
+    def _like(self, parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Room for what the optimiser keeps of a parameter: of its shape, or a few numbers."""
+        if shape == tuple(parameter.shape):
+            return torch.zeros_like(parameter.detach())
+        # A fused optimiser counts its steps on the device, others on the CPU.
+        fused = any(group.get("fused") for group in self.optimizer.param_groups)
+        return torch.zeros(shape, device=parameter.device if shape or fused else None)
+
+    def use_best(self) -> None:
+        """Put the best weights in the place of the last."""
+        with torch.no_grad():
+            for name, parameter in self.learner.named_parameters():
+                parameter.copy_((self.best_weights or {})[name])
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Weights, what the optimiser has of each, and the best weights, by name."""
+        cut_again(self.learner)
+        parameters = dict(self.learner.named_parameters())
+        tensors = {name: p.detach() for name, p in parameters.items()}
+        for name, p in parameters.items():
+            for key, value in self.optimizer.state.get(p, {}).items():
+                if isinstance(value, Tensor):
+                    tensors[f"optimizer.{name}:{key}"] = value
+        return tensors | {f"best.{n}": t for n, t in (self.best_weights or {}).items()}
 
 
-def newest(folder: Path) -> Path | None:
-    """The last state saved below ``folder``."""
-    return max((folder / FOLDER).glob("step-*.pt"), default=None)
-
-
-def _random_state() -> dict[str, Any]:
-    state = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def _set_random_state(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["cpu"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
-
-
-def remove_states(folder: Path) -> None:
-    """Delete the saved states of a run that has come to its end."""
-    shutil.rmtree(folder / FOLDER, ignore_errors=True)

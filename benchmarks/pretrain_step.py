@@ -1,0 +1,195 @@
+"""How fast a pretraining step is: OwnBERT against Transformers, in one process, taking turns.
+
+    python benchmarks/pretrain_step.py [--size mini base] [--rounds 10] [--quick] [--profile]
+        [--lengths 16 128] [--dropout 0.1] [--threads N] [--clock cpu] [--device auto] [--json]
+
+A step is forward pass, masked-LM loss, backward pass, gradients clipped to a norm of 1, and fused
+AdamW. Each round has sequences of its own, their lengths drawn evenly from 16 to 128 (``--lengths``),
+15 % of the tokens masked: 32 sequences for mini and smaller models, 8 for larger ones. All ways
+start from the same weights and see the same sequences, but for Transformers' best arrangement:
+as many blocks of 128 tokens, with nothing padded and no mask. Batches are made before the clock
+starts, for all. The table has medians over the rounds, and the lowest and highest ratio: tokens a
+second without padding, how many times as fast as Transformers in float32 (and, for OwnBERT in
+bfloat16, as Transformers' best), and which share of the machine's matrix products the arithmetic
+of the step is. The product that this is measured against is the best of all rounds. ``--profile``
+adds where OwnBERT's time goes. Both sizes take some 5 minutes on two cores, --quick 2.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as the commands do; read when torch is loaded
+
+import numpy as np
+import torch
+from pretrain_ways import BLOCK, VOCABULARY, OwnBERT, Text, Transformers, make_both, make_text
+
+from ownbert.config import SIZES, EncoderConfig
+from ownbert.train.flops import matmul_rate, training_flops
+from ownbert.train.machine import keep_memory
+
+SEQUENCES = {"tiny": 32, "mini": 32}  # a batch; 8 for all others
+F32, BF16 = torch.float32, torch.bfloat16
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+OURS, OURS_BF16 = "OwnBERT, float32", "OwnBERT, bfloat16"
+THEIRS, BEST = "Transformers, float32", "Transformers' best: full blocks, bfloat16"
+PROFILED = 16
+
+
+@dataclass(frozen=True)
+class Way:
+    """A model with its number type, and whether it gets full blocks."""
+
+    trainer: OwnBERT | Transformers
+    dtype: torch.dtype
+    blocks: bool = False
+
+
+def main() -> None:
+    given = arguments()
+    warnings.filterwarnings("ignore")
+    keep_memory()
+    torch.set_num_threads(given.threads)
+    device = torch.device(given.device)
+    found = {}
+    for size in given.size:
+        ours, theirs = make_both(size, given.dropout, device)
+        ways = {
+            OURS: Way(ours, F32),
+            OURS_BF16: Way(ours, BF16),
+            THEIRS: Way(theirs, F32),
+            "Transformers, bfloat16": Way(theirs, BF16),
+            BEST: Way(theirs, BF16, blocks=True),
+        }
+        race = Race(size, ways, given)
+        race.run()
+        found[size] = race.table()
+        if given.profile:
+            for name in (OURS, OURS_BF16):
+                profile(name, ways[name], race.text(0))
+    if given.json:
+        print(json.dumps(found))
+
+
+class Race:
+    """All ways in turn, a step each a round."""
+
+    def __init__(self, size: str, ways: dict[str, Way], given: argparse.Namespace) -> None:
+        self.size, self.ways, self.given = size, ways, given
+        self.device, self.clock = torch.device(given.device), CLOCKS[given.clock]
+        self.sequences = SEQUENCES.get(size, 8)
+        self.config = EncoderConfig.of_size(size, vocab_size=VOCABULARY)
+        # By way, one a round: tokens a second and operations a second.
+        self.rates: dict[str, list[float]] = {name: [] for name in ways}
+        self.operations: dict[str, list[float]] = {name: [] for name in ways}
+        self.ceilings = {F32: 0.0, BF16: 0.0}
+
+    def text(self, number: int, *, blocks: bool = False) -> Text:
+        rng = np.random.default_rng((number, blocks))
+        low, high = self.given.lengths
+        lengths = rng.integers(low, high + 1, self.sequences)
+        return make_text(rng, np.full(self.sequences, BLOCK) if blocks else lengths)
+
+    def run(self) -> None:
+        for number in range(-1, self.given.rounds):  # the first one is for warming up
+            for dtype, ceiling in self.ceilings.items():
+                self.ceilings[dtype] = max(ceiling, matmul_rate(self.device, dtype, 0.2))
+            for name, way in self.ways.items():
+                text = self.text(max(number, 0), blocks=way.blocks)
+                seconds = self.seconds(way, way.trainer.batch(text))
+                if number < 0:
+                    continue
+                work = training_flops(self.config, text.lengths, text.masked)
+                self.rates[name].append(text.tokens / seconds)
+                self.operations[name].append(work / seconds)
+            done = f"  {self.size}: round {number + 1} of {self.given.rounds}"
+            print(done, file=sys.stderr, flush=True)
+
+    def seconds(self, way: Way, batch: Any) -> float:
+        self.wait()
+        start = self.clock()
+        loss = way.trainer.step(batch, way.dtype)
+        self.wait()
+        took = self.clock() - start
+        if not torch.isfinite(loss):
+            sys.exit("the loss is not a number: these times mean nothing")
+        return took
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def table(self) -> dict[str, float]:
+        low, high = self.given.lengths
+        print(
+            f"\n{self.size}: {self.sequences} sequences of {low} to {high} tokens, dropout "
+            f"{self.given.dropout}, {self.given.threads} threads; matrix products "
+            f"{self.ceilings[F32] / 1e9:,.0f} GFLOP/s in float32, {self.ceilings[BF16] / 1e9:,.0f} "
+            "in bfloat16\n"
+        )
+        print("| | tokens/s | times Transformers in float32 | share of the matrix products |")
+        print("|---|---|---|---|")
+        for name, rates in self.rates.items():
+            share = statistics.median(self.operations[name]) / self.ceilings[self.ways[name].dtype]
+            times = "" if name == THEIRS else self.ratio(name, THEIRS)
+            print(f"| {name} | {statistics.median(rates):,.0f} | {times} | {share:.0%} |")
+        print(f"\n{OURS_BF16}, is {self.ratio(OURS_BF16, BEST)} times {BEST}", flush=True)
+        return {
+            "float32": round(statistics.median(self.ratios(OURS, THEIRS)), 3),
+            "bfloat16": round(statistics.median(self.ratios(OURS_BF16, THEIRS)), 3),
+            "best_transformers": round(statistics.median(self.ratios(OURS_BF16, BEST)), 3),
+        }
+
+    def ratios(self, one: str, other: str) -> list[float]:
+        return [a / b for a, b in zip(self.rates[one], self.rates[other], strict=True)]
+
+    def ratio(self, one: str, other: str) -> str:
+        found = self.ratios(one, other)
+        return f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
+
+
+def profile(name: str, way: Way, text: Text) -> None:
+    """Operations that take most of the time of a step, without those that they call."""
+    batch = way.trainer.batch(text)
+    way.trainer.step(batch, way.dtype)
+    with torch.profiler.profile() as profiler:
+        for _ in range(3):
+            way.trainer.step(batch, way.dtype)
+    rows = profiler.key_averages()
+    spent = "self_device_time_total" if batch.token_ids.is_cuda else "self_cpu_time_total"
+    total = sum(getattr(row, spent) for row in rows)
+    print(f"\n{name}: where the time goes\n\n| | share | calls a step |\n|---|---|---|")
+    for row in sorted(rows, key=lambda row: -getattr(row, spent))[:PROFILED]:
+        print(f"| {row.key} | {getattr(row, spent) / total:.1%} | {row.count / 3:.0f} |")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", nargs="+", choices=SIZES, default=["mini", "base"])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--quick", action="store_true", help="three rounds")
+    parser.add_argument("--lengths", type=int, nargs=2, default=[16, 128], metavar=("LOW", "HIGH"))
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--profile", action="store_true", help="where OwnBERT's time goes")
+    parser.add_argument("--json", action="store_true", help="ratios as JSON on the last line")
+    given = parser.parse_args()
+    given.rounds = 3 if given.quick else given.rounds
+    if given.rounds < 1 or given.threads < 1:
+        parser.error("--rounds and --threads must be at least 1")
+    if not 1 <= given.lengths[0] <= given.lengths[1] <= 512:
+        parser.error("--lengths must be two numbers from 1 to 512, the lower one first")
+    return given
+
+
+if __name__ == "__main__":
+    main()

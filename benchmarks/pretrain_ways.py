@@ -1,0 +1,154 @@
+"""A pretraining step of OwnBERT and of Transformers, from the same weights and sequences.
+
+T tokens, B sequences, S longest sequence, M masked tokens.
+"""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ownbert.config import SIZES
+
+VOCABULARY, BLOCK, MASKED = 30_522, 128, 0.15
+# Ids below are special tokens in BERT's vocabulary.
+FIRST_WORD, MASK = 999, 103
+Step = Callable[["Text"], float]
+
+
+@dataclass(frozen=True)
+class Text:
+    """Sequences of one step: ids, and their masked places and what stood there."""
+
+    ids: list[np.ndarray]
+    places: list[np.ndarray]
+    targets: list[np.ndarray]
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(ids) for ids in self.ids]
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+    @property
+    def masked(self) -> int:
+        return sum(len(places) for places in self.places)
+
+
+def make_text(rng: np.random.Generator, lengths: np.ndarray) -> Text:
+    """Random words, of which 15 % are masked (80 % [MASK], 10 % another word, 10 % the same)."""
+    text = Text([], [], [])
+    for length in lengths:
+        ids = rng.integers(FIRST_WORD, VOCABULARY, length)
+        places = np.sort(rng.choice(length, max(1, round(MASKED * length)), replace=False))
+        text.places.append(places)
+        text.targets.append(ids[places].copy())
+        draw = rng.random(len(places))
+        other = rng.integers(FIRST_WORD, VOCABULARY, len(places))
+        ids[places] = np.where(draw < 0.8, MASK, np.where(draw < 0.9, other, ids[places]))
+        text.ids.append(ids)
+    return text
+
+
+def their_model(size: str, dropout: float, folder: Path) -> Any:
+    """A random BertForMaskedLM of Transformers, saved in ``folder`` too."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    layers, hidden, heads = SIZES[size]
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * hidden,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        attn_implementation="sdpa",
+    )
+    torch.manual_seed(0)
+    model = BertForMaskedLM(config)
+    model.save_pretrained(folder)
+    return model
+
+
+class Transformers:
+    """BertForMaskedLM on batches padded to the longest sequence, as its users train it."""
+
+    def __init__(self, model: Any, device: torch.device) -> None:
+        self.model, self.device = model.to(device).train(), device
+        decay = [p for p in model.parameters() if p.ndim > 1]
+        rest = [p for p in model.parameters() if p.ndim <= 1]
+        groups = [{"params": decay, "weight_decay": 0.01}, {"params": rest, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=True)
+
+    def batch(self, text: Text) -> dict[str, torch.Tensor]:
+        """Padded tensors (B, S); a batch without padding has no mask."""
+        size = len(text.ids), max(text.lengths)
+        ids, mask = np.zeros(size, np.int64), np.zeros(size, np.int64)
+        labels = np.full(size, -100, np.int64)
+        for b, (own, places, targets) in enumerate(
+            zip(text.ids, text.places, text.targets, strict=True)
+        ):
+            ids[b, : len(own)], mask[b, : len(own)] = own, 1
+            labels[b, places] = targets
+        arrays = {"input_ids": ids, "labels": labels}
+        if not mask.all():
+            arrays["attention_mask"] = mask
+        return {name: torch.from_numpy(a).to(self.device) for name, a in arrays.items()}
+
+    def step(self, batch: dict[str, torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
+            loss = self.model(**batch).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+
+class OwnBERT:
+    """The same weights in ours, with the parts that ``ownbert pretrain`` trains with."""
+
+    def __init__(self, folder: Path, device: torch.device) -> None:
+        from ownbert.checkpoint import load
+        from ownbert.objectives import MaskedLM
+        from ownbert.train.optim import make_optimizer
+        from ownbert.train.recipe import Optim
+
+        self.model, self.device = load(folder).to(device).train(), device
+        self.objective = MaskedLM()
+        self.optimizer = make_optimizer(self.model, Optim(learning_rate=1e-4))
+
+    def batch(self, text: Text) -> Any:
+        from ownbert.data.batch import Example, pack
+
+        parts = zip(text.ids, text.places, text.targets, strict=True)
+        batch = pack([Example(ids, np.zeros_like(ids), at, what) for ids, at, what in parts])
+        # Made by the loader's thread in training.
+        _ = batch.layout.grouping
+        return batch.to(self.device)
+
+    def step(self, batch: Any, dtype: torch.dtype) -> torch.Tensor:
+        with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
+            logits = self.model(batch, ["mlm"]).logits["mlm"]
+            found = self.objective(logits, batch)
+            loss = found.total / found.count
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+
+def make_both(
+    size: str, dropout: float, device: torch.device
+) -> tuple[OwnBERT, Transformers]:
+    with tempfile.TemporaryDirectory() as folder:
+        model = their_model(size, dropout, Path(folder))
+        return OwnBERT(Path(folder), device), Transformers(model, device)

@@ -1,0 +1,57 @@
+"""runs: what was tried so far, side by side."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def runs(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder with runs in it, at any depth.", show_default=False)
+    ],
+    sort: Annotated[
+        str,
+        typer.Option(
+            help="name, when, time, step, tokens, a measure such as mlm_loss or macro_f1 (the best "
+            "first), or a setting such as learning_rate."
+        ),
+    ] = "name",
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print a row a run as CSV.")] = False,
+    curves: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw the held-out losses (macro-F1 of fine-tuning) of all runs into this PNG.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """List the runs below a folder: state, the settings in which they differ, results.
+
+    Example: ownbert runs runs --sort mlm_loss
+    """
+    from json import dumps
+
+    from rich.console import Console
+
+    from ownbert.errors import InputError
+    from ownbert.inspect.runs import find_runs
+    from ownbert.inspect.runs_table import draw, runs_csv, show_runs
+
+    if json and csv:
+        raise InputError("--json and --csv are two forms of one answer; take one")
+    found = find_runs(folder, sort=sort)
+    for line in found.broken:
+        typer.echo(f"left out: {line}", err=True)
+    if json:
+        print(dumps([run.as_json() for run in found.runs], ensure_ascii=False, indent=2))
+    elif csv:
+        print(runs_csv(found.runs), end="")
+    else:
+        # In a pipe nothing is too wide.
+        print(show_runs(found.runs, width=Console().width if sys.stdout.isatty() else None))
+    if curves is not None:
+        draw(found.runs, curves)
+        typer.echo(f"saved {curves}", err=True)

@@ -1,0 +1,84 @@
+"""Exact duplicates among documents: a 128-bit hash of each text in a table of bounded size.
+
+The table takes 16 bytes a place and is at most three quarters full: 21 to 43 bytes a distinct
+document, half as much again for a moment while it grows.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+_SMALLEST = 1 << 12
+_FULL = 0.75
+# Characters hashed at once, so that no second copy of a huge document is made.
+_SLICE = 1 << 20
+
+
+def digest(pieces: Sequence[str]) -> tuple[bytes, int]:
+    """The hash of a document (16 bytes), and its length in bytes of UTF-8."""
+    if len(pieces) == 1 and len(pieces[0]) <= _SLICE:
+        data = pieces[0].encode("utf-8")
+        return hashlib.blake2b(data, digest_size=16).digest(), len(data)
+    running, size = hashlib.blake2b(digest_size=16), 0
+    for number, piece in enumerate(pieces):
+        if number:
+            running.update(b"\n")
+        for start in range(0, len(piece), _SLICE):
+            data = piece[start : start + _SLICE].encode("utf-8")
+            running.update(data)
+            size += len(data)
+    return running.digest(), size
+
+
+class Seen:
+    """The hashes met so far, in a table with open addressing."""
+
+    def __init__(self) -> None:
+        self.table = np.zeros((_SMALLEST, 2), dtype=np.uint64)
+        self.count = 0
+
+    def add(self, digests: Iterable[bytes]) -> np.ndarray:
+        """Whether each hash is met for the first time, in their order, within the call too."""
+        keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64).reshape(-1, 2)
+        keys[:, 1] |= np.uint64(1)  # zeros stand for an empty place
+        order = np.lexsort((keys[:, 1], keys[:, 0]))  # stable: of equals the first comes first
+        ordered = keys[order]
+        new = np.ones(len(keys), dtype=bool)
+        new[order[1:][(ordered[1:] == ordered[:-1]).all(axis=1)]] = False
+        first = np.flatnonzero(new)
+        self._make_room(len(first))
+        fresh = self._insert(keys[first])
+        self.count += int(fresh.sum())
+        new[first] = fresh
+        return new
+
+    def _make_room(self, more: int) -> None:
+        size = len(self.table)
+        while self.count + more > _FULL * size:
+            size *= 2
+        if size > len(self.table):
+            old, self.table = self.table, np.zeros((size, 2), dtype=np.uint64)
+            # In slices: the temporary arrays of an insertion take several times its keys.
+            for start in range(0, len(old), 1 << 16):
+                part = old[start : start + (1 << 16)]
+                self._insert(part[part[:, 1] != 0])
+
+    def _insert(self, keys: np.ndarray) -> np.ndarray:
+        """Put distinct keys (N, 2) into the table; whether each was not there."""
+        mask = np.uint64(len(self.table) - 1)
+        places = (keys[:, 0] & mask).astype(np.int64)
+        fresh = np.ones(len(keys), dtype=bool)
+        left = np.arange(len(keys))
+        while len(left):
+            held, wanted = self.table[places[left]], keys[left]
+            known = (held == wanted).all(axis=1)
+            fresh[left[known]] = False
+            empty = held[:, 1] == 0
+            claims = left[empty]
+            self.table[places[claims]] = keys[claims]
+            # Of two that claim one place the last has it, the other goes on.
+            lost = (self.table[places[claims]] != keys[claims]).any(axis=1)
+            left = np.concatenate([left[~known & ~empty], claims[lost]])
+            places[left] = (places[left] + 1) & int(mask)
+        return fresh

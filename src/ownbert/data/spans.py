@@ -1,0 +1,154 @@
+"""A corpus cut into spans of whole sentences, and the part of it that is kept for evaluation.
+
+N spans, R stretches of text without a break, each a document or a piece of one.
+"""
+
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+
+# Whole documents are held out where there are at least this many and none is a larger part of the
+# corpus than one of so many equal ones would be; else pieces of documents are.
+_MANY = 20
+
+# Pieces that are held out: a corpus gives about so many, of a length (tokens) that lets a long
+# sequence see its context and leaves even a small corpus enough of them to choose from.
+_PIECES, _SHORTEST, _LONGEST = 400, 64, 2048
+
+# While so many stretches are not at their end, one step of numpy for all costs less than a loop.
+_IN_STEP = 32
+
+
+@dataclass(frozen=True)
+class Spans:
+    """starts, stops (N) in tokens, documents (N) the number of the document, ascending.
+
+    breaks (R): where text ends that spans may run on into, ascending.
+    """
+
+    starts: np.ndarray
+    stops: np.ndarray
+    documents: np.ndarray
+    breaks: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def select(self, chosen: np.ndarray) -> "Spans":
+        return Spans(self.starts[chosen], self.stops[chosen], self.documents[chosen], self.breaks)
+
+    @property
+    def several(self) -> bool:
+        """Whether they are of more than one document."""
+        return len(self) > 1 and self.documents[0] != self.documents[-1]
+
+
+def cut_spans(sentence_ends: np.ndarray, document_ends: np.ndarray, limit: int) -> Spans:
+    """Cut every document into spans of whole sentences of at most ``limit`` tokens together.
+
+    A sentence that is longer is cut at the limit. All documents advance in step, so that the
+    work is in numpy; the few that are longest go on one by one.
+    """
+    sentence_ends = np.asarray(sentence_ends, dtype=np.int64)
+    breaks = np.asarray(document_ends, dtype=np.int64)
+    if not len(sentence_ends):
+        sentence_ends = breaks[-1:]
+    number, ends = np.arange(len(breaks)), breaks
+    at = np.concatenate([[0], ends[:-1]])
+    starts, stops, numbers = [], [], []
+    while len(at) > _IN_STEP:
+        reach = np.minimum(at + limit, ends)
+        # The last sentence end within reach; 0 where there is none in the corpus before it.
+        found = np.searchsorted(sentence_ends, reach, side="right") - 1
+        stop = np.where(found >= 0, sentence_ends[np.maximum(found, 0)], 0)
+        stop = np.where((stop > at) & (reach < ends), stop, reach)
+        starts.append(at)
+        stops.append(stop)
+        numbers.append(number)
+        left = stop < ends
+        at, ends, number = stop[left], ends[left], number[left]
+    for start, end, which in zip(at.tolist(), ends.tolist(), number, strict=True):
+        cuts = _cut(sentence_ends, start, end, limit)
+        starts.append(np.concatenate([[start], cuts[:-1]]))
+        stops.append(cuts)
+        numbers.append(np.full(len(cuts), which))
+    start, stop, number = (np.concatenate(arrays) for arrays in (starts, stops, numbers))
+    order = np.argsort(start, kind="stable")
+    return Spans(start[order], stop[order], number[order], breaks)
+
+
+def _cut(sentence_ends: np.ndarray, at: int, end: int, limit: int) -> np.ndarray:
+    """Where the spans of the text from ``at`` to ``end`` stop."""
+    first, last = np.searchsorted(sentence_ends, [at, end], side="right")
+    inner = sentence_ends[first:last].data  # gives Python's numbers, without a copy
+    stops, low = array("q"), 0
+    while end - at > limit:
+        # Sentences have a token or more, so no more than ``limit`` of them can fit.
+        found = bisect_right(inner, at + limit, low, min(low + limit, len(inner)))
+        if found > low:
+            low, at = found, inner[found - 1]
+            stops.append(at)
+            continue
+        # A sentence that does not fit is cut up at once, but for its rest, which may have company.
+        whole = (inner[low] if low < len(inner) else end) - at
+        full = at + (whole - 1) // limit * limit
+        stops.extend(range(at + limit, full + 1, limit))
+        at = full
+    stops.append(end)
+    return np.frombuffer(stops, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The corpus in stretches: where each ends, its document, and whether it is held out (R)."""
+
+    ends: np.ndarray
+    documents: np.ndarray
+    held: np.ndarray
+
+    def spans(self, sentence_ends: np.ndarray, limit: int) -> tuple[Spans, Spans]:
+        """Spans of at most ``limit`` tokens to learn from, and those held out."""
+        spans = cut_spans(sentence_ends, self.ends, limit)
+        held = self.held[spans.documents]
+        spans = Spans(spans.starts, spans.stops, self.documents[spans.documents], spans.breaks)
+        return spans.select(~held), spans.select(held)
+
+
+def hold_out(
+    sentence_ends: np.ndarray, document_ends: np.ndarray, share: float, seed: int
+) -> Parts:
+    """Choose about ``share`` of the corpus for evaluation.
+
+    What is chosen depends on nothing but the corpus, the share and the seed, so runs with other
+    sequence lengths or objectives, and the phases of one run, hold out the same text. Whole
+    documents are chosen where there are enough of them, else pieces of whole sentences (the
+    text on both sides of a piece does not run on into it). Two documents at least remain to
+    learn from, if there are two; too small a corpus has nothing to spare.
+    """
+    ends = np.asarray(document_ends, dtype=np.int64)
+    number = np.arange(len(ends))
+    rng = np.random.default_rng((seed, 0xE7A1))
+    if share <= 0 or not len(ends):
+        return Parts(ends, number, np.zeros(len(ends), dtype=bool))
+    longest = int(np.diff(ends, prepend=0).max())
+    if len(ends) >= _MANY and longest * _MANY <= ends[-1]:
+        held = np.zeros(len(ends), dtype=bool)
+        count = min(len(ends) - 2, max(1, round(share * len(ends))))
+        held[rng.choice(number, count, replace=False)] = True
+        return Parts(ends, number, held)
+    length = min(max(int(ends[-1]) // _PIECES, _SHORTEST), _LONGEST)
+    pieces = cut_spans(sentence_ends, ends, length)
+    held = np.zeros(len(pieces), dtype=bool)
+    if len(pieces) >= _MANY:
+        # The first and the last piece remain, and with them two documents. Counted in tokens:
+        # documents of a word and a document of a million may stand side by side.
+        order = 1 + rng.permutation(len(pieces) - 2)
+        tokens = np.cumsum((pieces.stops - pieces.starts)[order])
+        held[order[: max(1, int(np.searchsorted(tokens, share * ends[-1], "right")))]] = True
+    # Neighbours of one kind are one stretch.
+    breaks = np.ones(len(pieces), dtype=bool)
+    breaks[:-1] = np.diff(pieces.documents) > 0
+    breaks[:-1] |= held[1:] != held[:-1]
+    return Parts(pieces.stops[breaks], pieces.documents[breaks], held[breaks])

@@ -1,0 +1,276 @@
+"""The runs below a folder: their settings, how far they came, and what they reached."""
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ownbert.config import SIZES
+from ownbert.errors import InputError
+from ownbert.train.log import LOG, read_log
+
+# As in ownbert.train.output and ownbert.train.saved, which load torch: that takes seconds.
+_RECIPE, _STATES = "recipe.yaml", "checkpoints/step-*"
+_SKIPPED = ("checkpoints", "tensorboard", "node_modules")
+
+# A run that wrote a row so many seconds ago may still be at work.
+_ACTIVE = 60.0
+
+# How often something is written says nothing about what is learnt.
+_NO_SETTINGS = ("log_every", "eval_every", "save_every", "keep", "tensorboard")
+
+# Of an evaluation, what is no measure; of baselines only the one that tells whether a run learns.
+_NO_MEASURES = ("step", "evaluation", "phase", "seconds", "mlm_uniform_loss")
+_TOKEN_LOSSES = ("mlm_loss", "clm_loss")
+BASELINE = "mlm_unigram_loss"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run. name: its folder as seen from where was searched. kind: pretrain or finetune.
+
+    written: when the last row was, in seconds since 1970. seconds: in the loop. settings: by dotted
+    name. last: the measures of the last evaluation. best: the best value of each and its step.
+    rows: of the log.
+    """
+
+    name: str
+    folder: Path
+    kind: str
+    state: str
+    size: str
+    written: float
+    seconds: float
+    step: int
+    tokens: int
+    tokens_per_second: float | None
+    settings: Mapping[str, Any]
+    last: Mapping[str, float]
+    best: Mapping[str, tuple[float, int]]
+    rows: Sequence[Mapping[str, Any]] = field(repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the rows; the time as ISO 8601."""
+        values = asdict(self)
+        del values["rows"]
+        values["folder"] = str(self.folder)
+        values["written"] = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(self.written))
+        values["last"] = {k: v if math.isfinite(v) else None for k, v in self.last.items()}
+        values["best"] = {k: {"value": v, "step": step} for k, (v, step) in self.best.items()}
+        return values
+
+
+@dataclass(frozen=True)
+class Found:
+    """The runs below a folder, and a line for each folder with a log that cannot be read."""
+
+    runs: Sequence[RunSummary]
+    broken: Sequence[str]
+
+
+def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> Found:
+    """Every run in ``folder`` and below it, sorted by ``sort``: name, when, time, step, tokens, a
+    measure (the best first) or a setting.
+
+    Raises ``InputError`` where there is none, and for a ``sort`` that no run has.
+    """
+    top = Path(folder)
+    if not top.is_dir():
+        raise InputError(f"no such folder: {top}")
+    runs, broken = [], []
+    for place in _candidates(top):
+        try:
+            runs.append(read_run(place, name=_name(place, top)))
+        except InputError as error:
+            broken.append(str(error))
+    if not runs:
+        why = f": {broken[0]}" if broken else f" (folders with {LOG} and {_RECIPE})"
+        raise InputError(f"no runs in {top}{why}")
+    return Found(_sorted(runs, sort), broken)
+
+
+def read_run(folder: Path, *, name: str | None = None) -> RunSummary:
+    """The run in ``folder``. Raises ``InputError`` where log or recipe are missing or damaged."""
+    for needed in (_RECIPE, LOG):
+        if not (folder / needed).exists():
+            raise InputError(f"{folder} has no {needed}")
+    recipe = _recipe(folder / _RECIPE)
+    rows = list(read_log(folder))
+    settings = dict(_flat(recipe))
+    written = (folder / LOG).stat().st_mtime
+    trained = [row for row in rows if not row.get("evaluation")]
+    speeds = [row["tokens_per_second"] for row in trained if "tokens_per_second" in row]
+    measured = [row for row in rows if row.get("evaluation")]
+    kind = "pretrain" if "data.tokens" in settings else "finetune"
+    return RunSummary(
+        name=name or folder.name,
+        folder=folder,
+        kind=kind,
+        state=_state(folder, kind, settings, rows, written),
+        size=_size(folder, settings),
+        written=written,
+        seconds=float(rows[-1].get("seconds", 0.0)) if rows else 0.0,
+        step=rows[-1]["step"] if rows else 0,
+        tokens=int(trained[-1].get("tokens", 0)) if trained else 0,
+        tokens_per_second=statistics.median(speeds) if speeds else None,
+        settings=settings,
+        last=_measures(measured[-1]) if measured else {},
+        best=_best(measured),
+        rows=rows,
+    )
+
+
+def differing(runs: Sequence[RunSummary]) -> list[str]:
+    """Dotted names of the settings in which ``runs`` differ; one that some do not have (they are
+    older) counts only if the others differ."""
+    names = dict.fromkeys(name for run in runs for name in run.settings)
+    found = []
+    for name in names:
+        values = [run.settings[name] for run in runs if name in run.settings]
+        if name.rpartition(".")[2] not in _NO_SETTINGS and any(v != values[0] for v in values):
+            found.append(name)
+    return found
+
+
+def main_measure(runs: Sequence[RunSummary]) -> str | None:
+    """What to compare ``runs`` by in one picture: the loss of words, macro-F1, or the loss."""
+    for name in (*_TOKEN_LOSSES, "macro_f1", "loss"):
+        if any(name in run.last for run in runs):
+            return name
+    return next((name for run in runs for name in run.last), None)
+
+
+def lower_is_better(measure: str) -> bool:
+    return measure.endswith(("loss", "perplexity", "error"))
+
+
+def _candidates(top: Path) -> Iterator[Path]:
+    """Folders with a log or a recipe; what a run keeps for itself is not searched."""
+    for place, folders, files in os.walk(top):
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _SKIPPED)
+        if LOG in files:
+            yield Path(place)
+
+
+def _name(place: Path, top: Path) -> str:
+    return top.resolve().name if place == top else place.relative_to(top).as_posix()
+
+
+def _recipe(path: Path) -> dict[str, Any]:
+    try:
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(recipe, dict):
+        raise InputError(f"{path} is not a recipe: it has no sections")
+    return recipe
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _state(
+    folder: Path,
+    kind: str,
+    settings: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    written: float,
+) -> str:
+    """finished, or how far it came and whether it can go on."""
+    resumable = any(folder.glob(_STATES))
+    if not rows:
+        return "nothing logged yet"
+    last = rows[-1]
+    limits = (("run.max_steps", last["step"]), ("run.max_minutes", last.get("seconds", 0.0) / 60))
+    # The states of a fine-tuning run are deleted at its end.
+    over = kind == "finetune" and not resumable and (folder / "model.safetensors").exists()
+    for name, reached in limits:
+        limit = settings.get(name)
+        over |= isinstance(limit, int | float) and reached >= limit - 1e-4  # seconds are rounded
+    if over:
+        return "finished"
+    ago = time.time() - written
+    if ago < _ACTIVE:
+        return f"at step {last['step']:,}, active {max(0, round(ago))} s ago"
+    return f"stopped at step {last['step']:,}" + (", resumable" if resumable else "")
+
+
+def _size(folder: Path, settings: Mapping[str, Any]) -> str:
+    """The name of the size, else layers x width, by config.json; by the recipe where that is not
+    yet there."""
+    import json
+
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        layers = config.get("num_hidden_layers", config.get("n_layers"))
+        width = config.get("hidden_size", config.get("dim"))
+    except (OSError, ValueError, AttributeError):
+        return str(settings.get("model.size", "?"))
+    named = (n for n, s in SIZES.items() if (s[0], s[1]) == (layers, width))
+    return next(named, f"{layers}x{width}")
+
+
+def _measures(row: Mapping[str, Any]) -> dict[str, float]:
+    """What tells runs apart: losses of words, and of everything else how much is right."""
+    losses = [k for k in row if k in _TOKEN_LOSSES] or ["loss"]
+    numbers = {k: v for k, v in row.items() if isinstance(v, int | float) and k not in _NO_MEASURES}
+    return {
+        key: value
+        for key, value in numbers.items()
+        if key in (*losses, BASELINE) or not key.endswith("loss")
+    }
+
+
+def _best(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
+    """The best value of each measure and its step; values that are no numbers do not count."""
+    best: dict[str, tuple[float, int]] = {}
+    for row in rows:
+        for key, value in _measures(row).items():
+            if key == BASELINE or not math.isfinite(value):
+                continue
+            old = best.get(key)
+            if old is None or (value < old[0] if lower_is_better(key) else value > old[0]):
+                best[key] = (value, row["step"])
+    return best
+
+
+_KEYS = {
+    "name": lambda run: run.name,
+    "when": lambda run: run.written,
+    "time": lambda run: run.seconds,
+    "step": lambda run: run.step,
+    "tokens": lambda run: run.tokens,
+}
+
+
+def _sorted(runs: list[RunSummary], sort: str) -> list[RunSummary]:
+    if sort in _KEYS:
+        return sorted(runs, key=_KEYS[sort])
+    measures = dict.fromkeys(key for run in runs for key in run.best)
+    settings = dict.fromkeys(key for run in runs for key in run.settings)
+    names = [key for key in settings if sort in (key, key.rpartition(".")[2])]
+    if sort in measures:
+        sign = 1 if lower_is_better(sort) else -1
+        return sorted(runs, key=lambda r: sign * r.best[sort][0] if sort in r.best else math.inf)
+    if names:
+        return sorted(runs, key=lambda run: _order(run.settings.get(names[0])))
+    known = ", ".join([*_KEYS, *measures])
+    raise InputError(f"cannot sort by {sort!r}; by {known}, or a setting such as learning_rate")
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    """Numbers first, then words, then what is not set."""
+    if isinstance(value, int | float):
+        return (0, float(value), "")
+    return (2, 0.0, "") if value is None else (1, 0.0, str(value))

@@ -1,0 +1,188 @@
+"""Attention with its backward pass written out: what training on a CPU takes.
+
+The same matrix products as autograd would make, on nearly equal sequences at a time, without its
+copies: scores and their gradients of all groups lie in one piece each, and dropout draws for all of
+them at once. T tokens, P places (tokens and padding), B sequences of a group, Q queries and S keys
+of the longest, H heads, K head size.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ownbert.data.layout import Group, Layout, Side
+from ownbert.nn.dropout import keep_some
+
+
+def attend_manually(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: float) -> Tensor:
+    """q (T, H, K), k and v (T', H, K) -> (T, H, K). Can be differentiated once."""
+    return _Attend.apply(q.to(v.dtype), k.to(v.dtype), v, layout, dropout)  # pyright: ignore[reportReturnType]
+
+
+@dataclass(frozen=True)
+class _Heads:
+    """Rows of heads (T, H) in the order of groups, sequences, heads, tokens, and back.
+
+    rows (P H): the row of each place in that order, were heads side by side in a row of its own
+    width; padding: the places that hold no token. Of ``tokens`` and ``heads`` (P H) each.
+    """
+
+    tokens: Tensor
+    heads: Tensor
+    back: Tensor
+    padding: Tensor | None
+    _rows: dict[int, Tensor]
+
+    def take(self, x: Tensor) -> Tensor:
+        """(T, H, K), as it lies in memory -> (P H, K)"""
+        tokens, heads, size = x.shape
+        if x.stride()[1:] != (size, 1) or x.stride(0) % size:
+            x = x.contiguous()
+        width = x.stride(0) // size  # how many rows of K numbers a token takes
+        if width not in self._rows:
+            self._rows[width] = self.tokens * width + self.heads
+        flat = x.as_strided(((tokens - 1) * width + heads, size), (size, 1))
+        return flat.index_select(0, self._rows[width])
+
+    def put(self, x: Tensor, heads: int) -> Tensor:
+        """(P H, K) -> (T, H, K)"""
+        return x.index_select(0, self.back).unflatten(0, (-1, heads))
+
+
+def _order(side: Side, spans: Sequence[tuple[slice, int]], heads: int) -> _Heads:
+    """spans: the places of each group, and of how many sequences."""
+    first, step = [], []  # of the first head, and from head to head, by place
+    for places, count in spans:
+        size = (places.stop - places.start) // count
+        at = places.start + torch.arange(count)[:, None] * size
+        first.append((at * heads + torch.arange(size)).flatten())
+        step.append(torch.full((count * size,), size))
+    order = torch.cat(first)[:, None] + torch.cat(step)[:, None] * torch.arange(heads)  # (P, H)
+    flat = order.flatten()
+    tokens, numbers = torch.empty_like(flat), torch.empty_like(flat)
+    tokens[flat] = side.rows.repeat_interleave(heads)
+    numbers[flat] = torch.arange(heads).repeat(len(order))
+    padding = None if side.padding is None else order[side.padding].flatten()
+    return _Heads(tokens, numbers, order[side.places].flatten(), padding, {})
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Where a group lies in queries (P H, K), in keys and in scores, and how many rows it has."""
+
+    group: Group
+    rows: int  # B H
+    queries: slice
+    keys: slice
+    scores: slice
+
+    def asking(self, x: Tensor) -> Tensor:
+        """(P H, K) -> (B H, Q, K)"""
+        return x[self.queries].view(self.rows, -1, x.shape[1])
+
+    def told(self, x: Tensor) -> Tensor:
+        """(P' H, K) -> (B H, S, K)"""
+        return x[self.keys].view(self.rows, -1, x.shape[1])
+
+    def pairs(self, x: Tensor) -> Tensor:
+        """Scores of all groups -> (B H, Q, S)"""
+        queries = (self.queries.stop - self.queries.start) // self.rows
+        return x[self.scores].view(self.rows, queries, -1)
+
+    def blind(self, x: Tensor) -> None:
+        """Zero where a query sees nothing, (P H, K): its scores are equal then, as its mask is."""
+        if self.group.seen is not None:
+            rows = self.asking(x).unflatten(0, (self.group.count, -1))  # (B, H, Q, K)
+            rows.masked_fill_(~self.group.seen, 0)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    queries: _Heads
+    keys: _Heads
+    parts: tuple[_Part, ...]
+    scores: int
+
+
+def _plan(layout: Layout, heads: int) -> _Plan:
+    """Made once a batch and number of heads."""
+    if heads in layout.plans:
+        return layout.plans[heads]
+    grouping, parts, end = layout.grouping, [], 0
+    for group in grouping.groups:
+        rows = group.count * heads
+        spans = [slice(s.start * heads, s.stop * heads) for s in (group.queries, group.keys)]
+        queries, keys = ((s.stop - s.start) // rows for s in spans)
+        start, end = end, end + rows * queries * keys
+        parts.append(_Part(group, rows, *spans, slice(start, end)))
+    queries = _order(grouping.queries, [(g.queries, g.count) for g in grouping.groups], heads)
+    keys = queries
+    if grouping.keys is not grouping.queries:
+        keys = _order(grouping.keys, [(g.keys, g.count) for g in grouping.groups], heads)
+    layout.plans[heads] = plan = _Plan(queries, keys, tuple(parts), end)
+    return plan
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, layout, dropout):
+        heads, size = q.shape[1:]
+        plan = _plan(layout, heads)
+        q, k, v = plan.queries.take(q), plan.keys.take(k), plan.keys.take(v)  # (P H, K)
+        q *= size**-0.5
+        weights = q.new_empty(plan.scores)
+        for part in plan.parts:
+            part.blind(q)
+            scores = part.pairs(weights)
+            torch.bmm(part.asking(q), part.told(k).transpose(1, 2), out=scores)
+            _softmax(scores, part.group)
+        keep, ctx.scale = keep_some(plan.scores, dropout) if dropout else (None, 1.0)
+        dropped = weights if keep is None else keep.to(weights.dtype).mul_(weights)
+        v *= ctx.scale  # in place of the weights, which are more
+        out = torch.empty_like(q)
+        for part in plan.parts:
+            torch.bmm(part.pairs(dropped), part.told(v), out=part.asking(out))
+        ctx.save_for_backward(q, k, v, weights, keep)
+        ctx.plan = plan
+        return plan.queries.put(out, heads)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        q, k, v, weights, keep = ctx.saved_tensors
+        plan, (heads, size) = ctx.plan, grad.shape[1:]
+        grad = plan.queries.take(grad)
+        if plan.queries.padding is not None:
+            grad.index_fill_(0, plan.queries.padding, 0)
+        dropped = weights if keep is None else keep.to(weights.dtype).mul_(weights)
+        scores, dv = torch.empty_like(weights), torch.empty_like(v)
+        for part in plan.parts:
+            torch.bmm(part.pairs(dropped).transpose(1, 2), part.asking(grad), out=part.told(dv))
+            above = part.told(v).transpose(1, 2)
+            torch.bmm(part.asking(grad), above, out=part.pairs(scores))
+        if keep is not None:
+            scores *= keep.to(scores.dtype)
+            dv *= ctx.scale
+        dq, dk = torch.empty_like(q), torch.empty_like(k)
+        for part in plan.parts:
+            above, own = part.pairs(scores), part.pairs(weights)
+            above = torch._softmax_backward_data(above, own, -1, above.dtype)
+            torch.bmm(above, part.told(k), out=part.asking(dq))
+            part.blind(dq)
+            torch.bmm(above.transpose(1, 2), part.asking(q), out=part.told(dk))
+        dq *= size**-0.5
+        back, back_keys = plan.queries.put, plan.keys.put
+        return back(dq, heads), back_keys(dk, heads), back_keys(dv, heads), None, None
+
+
+def _softmax(scores: Tensor, group: Group) -> None:
+    """In place, (B H, Q, S), over the keys that a query sees."""
+    if group.mask is not None:
+        by_sequence = scores.view(group.count, -1, *scores.shape[1:])  # (B, H, Q, S)
+        by_sequence += group.hidden(scores.dtype)
+    if scores.dtype in (torch.float32, torch.float64):
+        torch.softmax(scores, -1, out=scores)
+    else:  # in float32, which is twice as fast too
+        scores.copy_(scores.softmax(-1, dtype=torch.float32))

@@ -1,0 +1,246 @@
+"""Pictures of runs: the curves of one, and one measure of several."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ownbert.files import atomic_path
+from ownbert.train.log import CURVES
+
+Row = Mapping[str, Any]
+
+# Losses of tokens, against baselines; those of two classes, which are many times smaller, have a
+# picture of their own.
+_TOKENS = ("mlm", "clm")
+_BASELINES = {"mlm_uniform_loss": "uniform", "mlm_unigram_loss": "unigram"}
+_CHANCE = math.log(2)
+TASKS = {
+    "mlm": "masked words",
+    "nsp": "next sentence",
+    "clm": "next words",
+    "sop": "sentence order",
+    "rtd": "replaced words",
+}
+_LABELS = {"fontsize": 8, "frameon": False}
+
+
+def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
+    """Losses, accuracies and other measures over the steps, in ``curves.png``; None where
+    matplotlib is missing or nothing was logged."""
+    rows = [_plain(row) for row in rows]
+    panels = _panels(rows)
+    figure = _figure()
+    if figure is None or not panels:
+        return None
+    columns = 2 if len(panels) == 4 else len(panels)
+    lines = -(-len(panels) // columns)
+    axes = _arrange(figure, columns, lines, panel=(5.5, 3.5))
+    words = "thin lines: training; thick lines: held out"
+    figure.text(0.5, 0.995, words, fontsize=9, color="0.35", ha="center", va="top")
+    for axis, panel in zip(axes, panels, strict=False):
+        panel(axis)
+        _mark_phases(axis, rows)
+        axis.set_xlabel("step")
+    for axis in axes[len(panels) :]:
+        axis.remove()
+    return _save(figure, folder / CURVES)
+
+
+def draw_runs(path: Path, panels: Mapping[str, Mapping[str, Sequence[Row]]]) -> Path | None:
+    """Held-out measures of several runs over the steps; None without matplotlib.
+
+    panels: measure -> name of the run -> rows of its log.
+    """
+    figure = _figure()
+    if figure is None:
+        return None
+    axes = _arrange(figure, len(panels), 1, panel=(7.5, 4.5))
+    for axis, (measure, runs) in zip(axes, panels.items(), strict=True):
+        for number, (name, rows) in enumerate(runs.items()):
+            points = _points(rows, measure, held_out=True)
+            dashes = "-" if number < 10 else "--"  # after ten runs the colours come again
+            axis.plot(*points, dashes, marker="o", markersize=3, label=name)
+        title = measure.replace("_", " ").replace("mlm", "MLM").replace("macro f1", "macro-F1")
+        axis.set(title=f"{title}, held out", xlabel="step")
+        _finish(axis)
+    return _save(figure, path)
+
+
+def _plain(row: Row) -> Row:
+    """The one task of a fine-tuning run under the names that its held-out measures have."""
+    plain = {}
+    for key, value in row.items():
+        stem, _, kind = key.rpartition("_")
+        ours = stem in TASKS or key in _BASELINES or kind not in ("loss", "accuracy")
+        plain[key if ours else kind] = value
+    return plain
+
+
+def _panels(rows: Sequence[Row]) -> list[Callable[[Any], None]]:
+    """What there is to draw, in the order of reading."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    losses = [k for k in keys if k.endswith("_loss") and k not in _BASELINES]
+    tokens = [k for k in losses if k.removesuffix("_loss") in _TOKENS]
+    others = [k for k in losses if k not in tokens]
+    right = [k for k in keys if k.endswith(("accuracy", "macro_f1"))]
+    panels: list[Callable[[Any], None]] = []
+    # The sum of all tasks is drawn only where it is the one loss there is.
+    if first := tokens or ([] if others else [k for k in keys if k == "loss"]):
+        panels.append(lambda axis: _draw(axis, rows, first, "loss"))
+    if right:
+        panels.append(lambda axis: _draw(axis, rows, right, "accuracy"))
+    if others:
+        title = "loss of the other tasks" if tokens else "loss"
+        panels.append(lambda axis: _draw(axis, rows, others, title))
+    if "learning_rate" in keys:
+        panels.append(lambda axis: _draw_steps(axis, rows))
+    return panels
+
+
+def _draw(axis: Any, rows: Sequence[Row], keys: Sequence[str], title: str) -> None:
+    """Training as a thin line, held out as a thick one; what knows nothing is dashed."""
+    for key in keys:
+        color = f"C{_colour(key)}"
+        steps, values = _points(rows, key, held_out=False)
+        if steps:
+            axis.plot(steps, values, color=color, linewidth=0.8, alpha=0.55)
+        steps, values = _points(rows, key, held_out=True)
+        if steps:
+            axis.plot(steps, values, color=color, linewidth=2, marker="o", markersize=3.5)
+        axis.plot([], [], color=color, linewidth=2, label=_name(key))
+    if any(key.removesuffix("_loss") in _TOKENS for key in keys):
+        _draw_baselines(axis, rows)
+    if any(key in ("nsp_loss", "sop_loss") for key in keys):
+        _dashed(axis, _CHANCE, "chance")
+    axis.set_title(title)
+    _finish(axis)
+
+
+def _draw_baselines(axis: Any, rows: Sequence[Row]) -> None:
+    for key, name in _BASELINES.items():
+        _, values = _points(rows, key, held_out=True)
+        if values:
+            _dashed(axis, values[-1], name)
+
+
+def _dashed(axis: Any, value: float, name: str) -> None:
+    axis.axhline(value, color="0.35", linewidth=1, linestyle="--")
+    # At the right edge, in words: a legend would have to tell equal dashes apart.
+    axis.annotate(
+        f"{name} {value:.2f}",
+        (1, value),
+        xycoords=("axes fraction", "data"),
+        xytext=(-4, 3),
+        textcoords="offset points",
+        ha="right",
+        fontsize=8,
+        color="0.35",
+    )
+
+
+def _draw_steps(axis: Any, rows: Sequence[Row]) -> None:
+    """The learning rate, and the length of the gradient on a scale of its own."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis.plot(*_points(rows, "learning_rate", held_out=False), color="C0")
+    axis.set_ylabel("learning rate", color="C0")
+    axis.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
+    axis.set_ylim(bottom=0)
+    axis.set_title("learning rate and gradient")
+    axis.grid(alpha=0.25)
+    steps, norms = _points(rows, "grad_norm", held_out=False)
+    if steps:
+        other = axis.twinx()
+        other.plot(steps, norms, color="C3", linewidth=0.8, alpha=0.7)
+        other.set_ylabel("gradient norm", color="C3")
+        other.set_yscale("log")
+        near = max(norms) < 20 * min(norms)
+        other.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7) if near else (1,)))
+        other.yaxis.set_minor_locator(NullLocator())
+        other.yaxis.set_major_formatter("{x:g}")
+
+
+def _mark_phases(axis: Any, rows: Sequence[Row]) -> None:
+    """A thin line where a phase begins, with its number."""
+    before = None
+    for row in rows:
+        phase = row.get("phase", before)
+        if before is not None and phase != before:
+            axis.axvline(row["step"], color="0.6", linewidth=0.8, linestyle=":")
+            axis.annotate(
+                f"phase {phase}",
+                (row["step"], 0),
+                xycoords=("data", "axes fraction"),
+                xytext=(3, 4),
+                textcoords="offset points",
+                fontsize=7,
+                color="0.45",
+            )
+        before = phase
+
+
+def _points(rows: Sequence[Row], key: str, *, held_out: bool) -> tuple[list[int], list[float]]:
+    found = [
+        (row["step"], row[key])
+        for row in rows
+        if key in row and bool(row.get("evaluation")) == held_out
+    ]
+    return [step for step, _ in found], [value for _, value in found]
+
+
+def _name(key: str) -> str:
+    if key == "macro_f1":
+        return "macro-F1"
+    return TASKS.get(_stem(key), key.replace("_", " "))
+
+
+def _stem(key: str) -> str:
+    return key.removesuffix("_loss").removesuffix("_accuracy")
+
+
+def _colour(key: str) -> int:
+    """The same for a task in every panel."""
+    if _stem(key) in TASKS:
+        return list(TASKS).index(_stem(key))
+    return 1 if key == "macro_f1" else 0
+
+
+def _finish(axis: Any) -> None:
+    axis.margins(y=0.1)
+    axis.grid(alpha=0.25)
+    axis.legend(**_LABELS)
+
+
+def _figure() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    return Figure()
+
+
+def _arrange(figure: Any, columns: int, lines: int, *, panel: tuple[float, float]) -> list[Any]:
+    """Axes with room for what is written around them, in inches: finding it out (matplotlib's
+    layouts) takes longer than all the drawing."""
+    width, height = columns * panel[0], lines * panel[1]
+    left, right, top, bottom, gap = 0.65, 0.8, 0.6, 0.55, (1.4, 0.95)
+    across = (width - left - right - (columns - 1) * gap[0]) / columns
+    up = (height - top - bottom - (lines - 1) * gap[1]) / lines
+    figure.set_size_inches(width, height)
+    axes = list(figure.subplots(lines, columns, squeeze=False).flat)
+    figure.subplots_adjust(
+        left=left / width,
+        right=1 - right / width,
+        top=1 - top / height,
+        bottom=bottom / height,
+        wspace=gap[0] / across,
+        hspace=gap[1] / up,
+    )
+    return axes
+
+
+def _save(figure: Any, path: Path) -> Path:
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)
+    return path

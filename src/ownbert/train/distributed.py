@@ -1,0 +1,196 @@
+"""The processes of one run, as torchrun (or Slurm) starts them; one process is the usual case.
+
+All processes draw the same batches and each takes its share of every one, so that a step does not
+depend on how many they are. What they must decide together (to stop, to save by the clock) they
+agree on in one sum before each step.
+"""
+
+import datetime
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ownbert.errors import InputError
+from ownbert.nn.model import Model
+from ownbert.objectives import Learner
+
+# How long the others wait for one that does not come: a save of a large model takes minutes.
+_TIMEOUT = datetime.timedelta(minutes=30)
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a run: how many, which one this is, and which on its machine."""
+
+    rank: int = 0
+    size: int = 1
+    local: int = 0
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def total(self, values: Sequence[float]) -> list[float]:
+        """The sums of ``values`` over all processes."""
+        if self.size == 1:
+            return list(values)
+        summed = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(summed)
+        return summed.tolist()
+
+    def wait(self) -> None:
+        """Until all are here."""
+        if self.size > 1:
+            dist.barrier()
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all processes, in the first one; empty elsewhere."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size if self.first else []
+        dist.gather_object(value, values if self.first else None)
+        return values
+
+    def agree(self, problem: str | None) -> None:
+        """``InputError`` in all processes if there is a problem in one."""
+        if self.size == 1:
+            problems = [problem]
+        else:
+            problems = [None] * self.size
+            dist.all_gather_object(problems, problem)
+        for found in filter(None, problems):
+            raise InputError(found)
+
+
+ALONE = World()
+
+
+def asked() -> bool:
+    """Whether torchrun (or the like) has started more than one process."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def join(device: torch.device) -> World:
+    """Meet the other processes, if there are any."""
+    if not asked():
+        return ALONE
+    if not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=_TIMEOUT)
+    local = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
+    if device.type == "cuda":
+        torch.cuda.set_device(local)
+    return World(dist.get_rank(), dist.get_world_size(), local)
+
+
+def leave() -> None:
+    """End the connection to the other processes."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def copy_from_first(module: nn.Module, world: World) -> None:
+    """Give all processes the weights of the first."""
+    if world.size > 1:
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor.data, 0)
+
+
+def shard(learner: Learner, world: World) -> None:
+    """Cut weights, gradients and optimiser over the processes, block by block (``fully_shard``).
+
+    To be called before the optimiser is made.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(learner.model.device.type, (world.size,))
+    for model in filter(None, (learner.model, learner.generator)):
+        for block in model.encoder.blocks:
+            fully_shard(block, mesh=mesh)
+    fully_shard(learner, mesh=mesh)
+
+
+def is_sharded(learner: nn.Module) -> bool:
+    return any(hasattr(p, "full_tensor") for p in learner.parameters())
+
+
+def cut_again(learner: nn.Module) -> None:
+    """Let go of weights that a forward pass has put together: until then they are other tensors
+    than those the optimiser knows."""
+    for module in learner.modules():
+        if hasattr(module, "reshard"):
+            module.reshard()  # pyright: ignore[reportCallIssue]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor that may be cut over the processes, put together; all must call it."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # pyright: ignore
+
+
+def ready(learner: Learner, world: World) -> nn.Module:
+    """What to call in a step so that gradients are averaged over the processes."""
+    if world.size == 1 or is_sharded(learner):
+        return learner
+    # Of what no objective needs now there comes no gradient, and DDP would wait for it.
+    used = learner.used()
+    for parameter in learner.parameters():
+        parameter.requires_grad_(parameter in used)
+    return DistributedDataParallel(learner, gradient_as_bucket_view=True)
+
+
+def together(module: nn.Module, last: bool) -> AbstractContextManager:
+    """Average gradients with the ``last`` micro-batch of a step only."""
+    if isinstance(module, DistributedDataParallel):
+        return nullcontext() if last else module.no_sync()
+    if is_sharded(module):
+        module.set_requires_gradient_sync(last)  # pyright: ignore[reportCallIssue]
+    return nullcontext()
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error says that another process is gone."""
+    said = str(error)
+    names = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
+    lost = isinstance(error, dist.DistError) or any(name in said for name in names)
+    return lost and isinstance(error, RuntimeError)
+
+
+def first_to_say() -> bool:
+    """Whether this is the first process with a message about the end of the run: one is enough."""
+    if not asked():
+        return True
+    try:
+        store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=False,
+            timeout=datetime.timedelta(seconds=5),
+        )
+        return store.add(f"ownbert/said/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", 1) == 1
+    except (RuntimeError, KeyError, ValueError):
+        return True
+
+
+def put_together(model: Model) -> Model:
+    """The model itself, or one with whole weights on the CPU where they are cut over processes;
+    all must call it."""
+    if not is_sharded(model):
+        return model
+    weights = {name: whole(tensor).cpu() for name, tensor in model.state_dict().items()}
+    complete = Model(
+        model.config,
+        list(model.specs.values()),
+        pooler=model.pooler is not None,
+        labels=model.labels,
+        model_type=model.model_type,
+    )
+    complete.load_state_dict(weights)
+    return complete

@@ -1,0 +1,100 @@
+"""Arithmetic of a pretraining step, and the fastest that this machine multiplies matrices.
+
+T tokens, D hidden, N width of the heads together, I intermediate, E embedding size, V vocabulary.
+"""
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from ownbert.config import EncoderConfig
+
+# Rows and columns of the matrices whose product is the ceiling: large enough to be limited by
+# arithmetic alone, small enough for a few products in a fraction of a second.
+_SIDE = {"cpu": 1024, "cuda": 8192}
+
+
+def training_flops(config: EncoderConfig, lengths: Sequence[int], masked: int) -> float:
+    """Operations of a forward and a backward pass over sequences of these lengths, of which
+    ``masked`` tokens go through the MLM head (0 for a model without one).
+
+    The matrix products that the model defines, no more: padding and what a backward pass computes
+    a second time do not count. The backward pass has two products for each of the forward pass.
+    """
+    tokens, squares = sum(lengths), sum(n * n for n in lengths)
+    size = config.head_size
+    products = 2 * tokens * _embedding_weights(config)
+    for layer in range(config.num_hidden_layers):
+        for block in _blocks_of(config, layer):
+            width = size * len(config.kept_heads(block))
+            # Queries by keys, and weights by values.
+            products += 2 * tokens * _block_weights(config, width) + 4 * squares * width
+    products += 2 * masked * _head_weights(config)
+    return 3.0 * products
+
+
+def _blocks_of(config: EncoderConfig, layer: int) -> Sequence[int]:
+    """Numbers of the blocks that a layer runs."""
+    if config.num_hidden_groups is None:
+        return (layer,)
+    inner = config.inner_group_num
+    first = config.group_of(layer) * inner
+    return range(first, first + inner)
+
+
+def _embedding_weights(config: EncoderConfig) -> int:
+    if config.embedding_size is None:
+        return 0
+    parts = 3 if config.mobile is not None and config.mobile.trigram_input else 1
+    return parts * config.embedding_size * config.hidden_size
+
+
+def _block_weights(config: EncoderConfig, width: int) -> int:
+    """Weights of the matrices of a block whose heads are ``width`` wide together."""
+    hidden, inner, mobile = config.hidden_size, config.intermediate_size, config.mobile
+    if mobile is None:
+        return 4 * hidden * width + 2 * hidden * inner
+    narrow = config.attention_size
+    asking = mobile.use_bottleneck_attention or mobile.key_query_shared_bottleneck
+    told = narrow if mobile.use_bottleneck_attention else hidden
+    attention = (2 * (narrow if asking else hidden) + told + narrow) * width
+    ends = (2 + mobile.key_query_shared_bottleneck) * hidden * narrow * mobile.use_bottleneck
+    return attention + ends + mobile.num_feedforward_networks * 2 * narrow * inner
+
+
+def _head_weights(config: EncoderConfig) -> int:
+    """Weights of the MLM head: its dense layer and its decoder."""
+    narrow = config.embedding_size or config.hidden_size
+    inner = config.hidden_size if config.mobile is not None else narrow
+    return config.hidden_size * inner + inner * config.vocab_size
+
+
+@torch.no_grad()
+def matmul_rate(
+    device: torch.device | str, dtype: torch.dtype = torch.float32, seconds: float = 0.3
+) -> float:
+    """Operations a second of a large matrix product, the best of those that ``seconds`` allow.
+
+    With the threads that torch has; what a step is measured against (``training_flops``).
+    """
+    device = torch.device(device)
+    side = _SIDE.get(device.type, _SIDE["cpu"])
+    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in "ab")
+    out = torch.empty_like(a)
+    torch.mm(a, b, out=out)
+    _wait(device)
+    best, end = float("inf"), time.perf_counter() + seconds
+    while True:
+        start = time.perf_counter()
+        torch.mm(a, b, out=out)
+        _wait(device)
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if now > end:
+            return 2 * side**3 / best
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

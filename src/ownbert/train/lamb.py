@@ -1,0 +1,90 @@
+"""LAMB: Adam whose steps are, tensor by tensor, in proportion to the weights they change."""
+
+# The functions on lists of tensors have an underscore in their names but no other way in.
+# pyright: reportPrivateImportUsage=false
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+
+class Lamb(torch.optim.Optimizer):
+    """You et al. 2020, algorithm 2, with the identity for phi; for batches of many thousands.
+
+    The update of a tensor is the direction of Adam plus decay, scaled by the trust ratio: length of
+    the weights by length of that direction, 1 where either is 0. ``adapt`` False in a group leaves
+    the ratio out, as the authors' code does for biases and LayerNorms.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float = 1e-3,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        adapt: bool = True,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "adapt": adapt,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One update of every parameter that has a gradient; the loss if there is a ``closure``."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters:
+                self._update(group, parameters)
+        return loss
+
+    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        gradients = [cast(Tensor, p.grad) for p in parameters]
+        states = [self._state_of(p) for p in parameters]
+        first = [state["exp_avg"] for state in states]
+        second = [state["exp_avg_sq"] for state in states]
+        beta1, beta2 = group["betas"]
+        for state in states:
+            state["step"] += 1
+        # A head may join later than the rest, so each tensor counts its own steps.
+        steps = [int(state["step"]) for state in states]
+        torch._foreach_lerp_(first, gradients, 1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+        deviation = torch._foreach_div(second, [1 - beta2**step for step in steps])
+        torch._foreach_sqrt_(deviation)
+        torch._foreach_add_(deviation, group["eps"])
+        update = torch._foreach_div(first, [1 - beta1**step for step in steps])
+        torch._foreach_div_(update, deviation)
+        if group["weight_decay"]:
+            torch._foreach_add_(update, parameters, alpha=group["weight_decay"])
+        if group["adapt"]:
+            lengths = zip(torch._foreach_norm(parameters), torch._foreach_norm(update), strict=True)
+            torch._foreach_mul_(update, [_trust_ratio(*pair) for pair in lengths])
+        torch._foreach_add_(parameters, update, alpha=-group["lr"])
+
+    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.tensor(0.0)  # on the host: it is read every step
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        return state
+
+
+def _trust_ratio(weights: Tensor, update: Tensor) -> Tensor:
+    """From two lengths, without bringing them to the host."""
+    ratio = weights / update
+    return torch.where((weights > 0) & (update > 0), ratio, torch.ones_like(ratio))

@@ -1,0 +1,61 @@
+"""Whether a pretraining run learns anything at all, told by its log."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# After so many tokens a run should know more than which words are frequent. Every run measured
+# (tiny, mini, small; anonymised news, English, Chinese; embeddings with the head start and random)
+# was 2.5 % below the unigram loss after 0.2 million tokens and 4 % after 0.4.
+ENOUGH_TOKENS = 1_000_000
+# With large batches a million tokens are a few steps, and no run learns in these.
+ENOUGH_STEPS = 200
+# How far below the unigram loss is learning. In proportion, since what can be learnt at all depends
+# on the text; a model of frequencies alone stays within 0.3 %.
+MARGIN = 0.02
+
+
+def verdict(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why the run seems to learn nothing, in two lines; None while there is no reason to worry.
+
+    rows: of the log so far; the last evaluation counts. It is compared with ``mlm_unigram_loss``:
+    the loss of one who knows nothing but the frequencies of the tokens.
+    """
+    last = next((row for row in reversed(rows) if row.get("evaluation")), {})
+    trained = [row for row in rows if not row.get("evaluation") and "tokens" in row]
+    if not last.keys() >= {"mlm_loss", "mlm_unigram_loss"} or not trained:
+        return None
+    tokens, steps = trained[-1]["tokens"], last["step"]
+    loss, unigram = last["mlm_loss"], last["mlm_unigram_loss"]
+    if tokens < ENOUGH_TOKENS or steps < ENOUGH_STEPS or loss < (1 - MARGIN) * unigram:
+        return None
+    worse = not loss < (1 + MARGIN) * unigram  # also where it is not a number
+    if _rises(trained) and not worse:
+        return None
+    found = (
+        "is worse than the frequencies of the words alone"
+        if worse
+        else "knows nothing but how frequent each word is"
+    )
+    return (
+        f"not learning: after {tokens:,} tokens the model {found} "
+        f"(held-out MLM loss {loss:.2f}, unigram baseline {unigram:.2f})\n{_advice(trained, worse)}"
+    )
+
+
+def _advice(trained: Sequence[Mapping[str, Any]], worse: bool) -> str:
+    """The usual causes, the likeliest first."""
+    rate = max(row.get("learning_rate", 0.0) for row in trained)
+    high = "too high" if worse else "too high or too low"
+    now = f", now {rate:.2g}" if rate else ""
+    return (
+        f"usual causes: a learning rate that is {high} (--learning-rate{now}); batches that are "
+        "too small (--batch-tokens, --accumulate); a corpus of duplicates, or with no order in its "
+        "tokens; masks that leave too little to go by (--mask-rate, BERT has 0.15)"
+    )
+
+
+def _rises(trained: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the learning rate is still in its warm-up: a long run may not have begun to learn."""
+    rates = [row.get("learning_rate", 0.0) for row in trained]
+    return len(rates) > 1 and rates[-1] > max(rates[:-1]) and not math.isclose(rates[-1], rates[-2])

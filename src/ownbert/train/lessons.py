@@ -1,0 +1,126 @@
+"""What each phase of pretraining learns from, and how it is examined."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ownbert.data.batch import Batch
+from ownbert.data.loader import once
+from ownbert.data.masking import Masking, continuing_tokens
+from ownbert.data.pairs import PretrainingData, pretraining_data
+from ownbert.data.store import Store
+from ownbert.objectives import (
+    CausalLM,
+    Learner,
+    MaskedLM,
+    Objective,
+    ReplacedToken,
+    SentencePair,
+    causal,
+)
+from ownbert.text.tokenizer import Tokenizer
+from ownbert.train.machine import autocast
+from ownbert.train.meter import add_up, measures_of
+from ownbert.train.recipe import PretrainData, PretrainTask
+
+# Held-out tokens that an evaluation looks at: enough for two digits, little time.
+_EVALUATION_TOKENS = 30_000
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Examples to learn from and held-out ones. unigram (V): log probabilities of the words by
+    their frequency; words: how many there are besides special ones."""
+
+    task: PretrainTask
+    settings: PretrainData
+    data: PretrainingData
+    held_out: PretrainingData
+    unigram: torch.Tensor
+    words: int
+
+    def objectives(self) -> list[Objective]:
+        task = self.task
+        made: dict[str, Objective] = {
+            "mlm": MaskedLM(task.mlm_weight),
+            "clm": CausalLM(task.clm_weight),
+            "rtd": ReplacedToken(task.rtd_weight),
+            "nsp": SentencePair(task.nsp_weight),
+            "sop": SentencePair(task.sop_weight, name="sop"),
+        }
+        return [made[name] for name in task.objectives]
+
+    def batches(self) -> list[Batch]:
+        """The same held-out examples with the same masks at every evaluation."""
+        batches, tokens = [], 0
+        for batch in once(self.held_out, batch_tokens=2 * self.settings.batch_tokens):
+            batches.append(batch)
+            tokens += batch.tokens
+            if tokens >= _EVALUATION_TOKENS:
+                break
+        return batches
+
+    @torch.no_grad()
+    def evaluate(
+        self, learner: Learner, batches: Sequence[Batch], precision: str
+    ) -> Mapping[str, float]:
+        """Losses and accuracies on ``batches``, and of words the loss of their frequencies alone
+        and of mere guessing: a model that has not beaten them has learnt nothing else. Empty
+        without batches."""
+        learner.eval()
+        device = learner.model.device
+        torch.manual_seed(0)  # the same draws of replaced tokens at every evaluation
+        sums: dict[str, list] = {}
+        unigram = dict.fromkeys(self.task.objectives, 0.0)
+        for batch in batches:
+            with autocast(device, precision):
+                add_up(sums, learner(batch.to(device)))
+            for name in {"mlm", "clm"} & unigram.keys():
+                targets = (batch if name == "mlm" else causal(batch)).masked_ids
+                assert targets is not None
+                unigram[name] -= float(self.unigram[targets].sum())
+        if not sums:
+            return {}
+        measures = measures_of(sums)
+        baselines = {}
+        for name in sorted({"mlm", "clm"} & sums.keys()):
+            baselines[f"{name}_unigram_loss"] = unigram[name] / max(1, sums[name][2])
+            baselines[f"{name}_uniform_loss"] = math.log(max(1, self.words))
+        loss = sum(measures[f"{o.name}_loss"] * o.weight for o in learner.objectives)
+        return {"loss": loss, **baselines, **measures}
+
+
+def make_lesson(
+    store: Store,
+    tokenizer: Tokenizer,
+    task: PretrainTask,
+    settings: PretrainData,
+    *,
+    ordinary: np.ndarray,
+    unigram: torch.Tensor,
+    seed: int,
+) -> Lesson:
+    """The examples of a phase. ordinary (V) is true for tokens that are not special."""
+    masking = None
+    if "mlm" in task.objectives:
+        masking = Masking(
+            tokenizer.mask_id,
+            ordinary,
+            task.mask_rate,
+            kind=task.masking,
+            continues=None if task.masking == "token" else continuing_tokens(tokenizer),
+            longest=task.ngram,
+        )
+    data, held_out = pretraining_data(
+        store,
+        tokenizer,
+        masking,
+        max_length=settings.max_length,
+        pairs=task.pairs,
+        held_out=settings.held_out,
+        seed=seed,
+    )
+    return Lesson(task, settings, data, held_out, unigram, int(ordinary.sum()))

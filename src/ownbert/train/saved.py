@@ -1,0 +1,165 @@
+"""Saved states on disk: a folder ``checkpoints/step-N`` each.
+
+Tensors are safetensors, one file a process, written and read by torch.distributed.checkpoint, so
+that a run may go on with another number of processes. ``state.json`` has everything else, and the
+checksum of each file.
+"""
+
+import contextlib
+import json
+import shutil
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ownbert.errors import InputError
+from ownbert.files import WRITE_FAILURES
+from ownbert.train.distributed import World
+
+FOLDER = "checkpoints"
+STATE = "state.json"
+FORMAT = 1
+
+
+def saved(folder: Path) -> list[Path]:
+    """The states saved below ``folder``, the oldest first."""
+    return sorted((folder / FOLDER).glob("step-*"))
+
+
+def newest(folder: Path) -> Path | None:
+    """The last state saved below ``folder``."""
+    return next(reversed(saved(folder)), None)
+
+
+def step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """``state.json`` of a saved state. Raises ``InputError`` where it is damaged."""
+    try:
+        said = json.loads((path / STATE).read_text(encoding="utf-8"))
+        _ = [said[k] for k in ("identity", "phase", "position", "clock", "best", "sums", "files")]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise damaged(path / STATE, path, "it is missing or cannot be read") from None
+    if said["format"] != FORMAT:
+        raise InputError(f"{path} has format {said['format']}, this version reads {FORMAT}")
+    return said
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """Compare every file of a saved state with its checksum; its ``state.json``."""
+    said = read_state(path)
+    for name, entry in said["files"].items():
+        file = path / name
+        size = file.stat().st_size if file.exists() else 0
+        if size != entry["bytes"]:
+            raise damaged(file, path, f"it has {size:,} bytes, not {entry['bytes']:,}")
+        if summed(file) != entry:
+            raise damaged(file, path, "its checksum differs")
+    return said
+
+
+class Damaged(InputError):
+    """A saved state that is not as it was written."""
+
+
+def damaged(file: Path, path: Path, reason: str) -> Damaged:
+    """What to say of a state that cannot be used: the one before it is offered."""
+    earlier = [other for other in saved(path.parents[1]) if other < path]
+    way = "start anew with --overwrite"
+    if earlier:
+        way = f"go on from the one before it with --resume-step {step_of(earlier[-1])}"
+    return Damaged(f"{file} is damaged ({reason}); {way}")
+
+
+def refuse_other(path: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """``InputError`` if a state was saved in learning from something else."""
+    for name in before.keys() | now.keys():
+        if before.get(name) != now.get(name):
+            raise InputError(
+                f"cannot resume from {path}: the {name} is another than it was; take the same, or "
+                "start anew with --overwrite"
+            )
+
+
+def write_tensors(folder: Path, tensors: Mapping[str, Tensor], world: World) -> None:
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    with _quiet():
+        save(dict(tensors), storage_writer=writer, no_dist=world.size == 1)
+
+
+def read_tensors(folder: Path, into: Mapping[str, Tensor], world: World) -> None:
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    with _quiet():
+        reader = HuggingFaceStorageReader(str(folder))
+        load(dict(into), storage_reader=reader, no_dist=world.size == 1)
+
+
+def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
+    """The tensors of a saved state and their shapes."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+
+    said = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    return {name: tuple(entry.size) for name, entry in said.items()}  # pyright: ignore
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    # It warns that there is only one process, which is the usual case here.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+def written_by(world: World, folder: Path) -> list[Path]:
+    """The files that a process wrote: their names begin with its number from 1."""
+    return sorted(folder.glob(f"shard-{world.rank + 1:05d}-*.safetensors"))
+
+
+def summed(path: Path) -> dict[str, int]:
+    crc, size = 0, 0
+    with path.open("rb") as file:
+        while data := file.read(1 << 24):
+            crc, size = zlib.crc32(data, crc), size + len(data)
+    return {"bytes": size, "crc32": crc}
+
+
+def trying(write: Any, path: Path) -> str | None:
+    """What went wrong in writing, in one line."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        write()
+    except (OSError, InputError, CheckpointException) as error:
+        reason = error
+        if isinstance(error, CheckpointException):
+            reason = next(iter(error.failures.values()))[0]
+        if isinstance(reason, OSError) and reason.errno not in WRITE_FAILURES:
+            raise
+        why = reason.strerror if isinstance(reason, OSError) else str(reason).splitlines()[0]
+        return f"cannot write {path}: {why}; what was saved before is whole: --resume goes on there"
+    return None
+
+
+def remove_states(folder: Path) -> None:
+    """Delete the saved states of a run that has come to its end."""
+    shutil.rmtree(folder / FOLDER, ignore_errors=True)
+
+
+def remove_later(folder: Path, step: int) -> None:
+    """Delete the states after ``step``: of a future that did not come, or half-written."""
+    for path in saved(folder):
+        if step_of(path) > step:
+            shutil.rmtree(path, ignore_errors=True)
+    for path in (folder / FOLDER).glob(".step-*.tmp"):
+        shutil.rmtree(path, ignore_errors=True)

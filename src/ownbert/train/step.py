@@ -1,0 +1,91 @@
+"""One update: micro-batches in, a changed model out, and what was seen on the way."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ownbert.data.batch import Batch
+from ownbert.objectives import Learner
+from ownbert.train.distributed import ALONE, World, together, whole
+from ownbert.train.machine import autocast
+from ownbert.train.recipe import Optim
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Of one step, in this process: (sum of losses, right answers, count) by objective; the norm
+    of the gradient before it was clipped."""
+
+    sums: Mapping[str, tuple[Tensor, Tensor, int]]
+    norm: Tensor
+
+
+def step(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    micro: Sequence[Batch],
+    counts: Mapping[str, int],
+    *,
+    optim: Optim,
+    rate: float,
+    precision: str,
+    world: World = ALONE,
+) -> Seen:
+    """Update by the mean gradient over micro-batches and processes, at learning rate ``rate``.
+
+    module: a ``Learner``, or what ``distributed.ready`` made of it. counts: targets of each
+    objective in all micro-batches of all processes; each loss is divided by its count, so the
+    gradient does not depend on how the step is cut. Raises ``NotANumber`` before anything is
+    changed.
+    """
+    learner = module if isinstance(module, Learner) else module.module
+    assert isinstance(learner, Learner)
+    weights = {o.name: o.weight for o in learner.objectives}
+    device = learner.model.device
+    sums: dict[str, tuple[Tensor, Tensor, int]] = {}
+    learner.train()
+    for number, batch in enumerate(micro, 1):
+        with together(module, last=number == len(micro)):
+            with autocast(device, precision):
+                losses = module(batch.to(device))
+            total = torch.zeros((), device=device)
+            for name, loss in losses.items():
+                total = total + weights[name] * loss.total / max(1, counts[name])
+                old = sums.get(name, (0.0, 0, 0))
+                new = (loss.total.detach(), loss.correct, loss.count)
+                sums[name] = tuple(a + b for a, b in zip(old, new, strict=True))  # pyright: ignore
+            # Gradients are averaged over the processes, but the counts are of all of them.
+            (total * world.size).backward()
+    norm = whole(torch.nn.utils.clip_grad_norm_(learner.parameters(), optim.clip))
+    _refuse_nonsense(sums, norm, world)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return Seen(sums, norm)
+
+
+def _refuse_nonsense(sums: Mapping[str, tuple], norm: Tensor, world: World) -> None:
+    known = torch.stack([norm, *(total for total, _, _ in sums.values())])
+    wrong = 0 if torch.isfinite(known).all() else 1
+    if world.total([wrong])[0]:
+        raise NotANumber
+
+
+class NotANumber(Exception):
+    """The loss or the gradient is infinite or not a number; nothing was changed."""
+
+
+def targets(learner: Learner, micro: Sequence[Batch]) -> list[int]:
+    """How many targets each objective has in micro-batches of this process."""
+    return [sum(0 if b.spare else o.count(b) for b in micro) for o in learner.objectives]
+
+
+def seed_step(seed: int, number: int, world: World = ALONE) -> None:
+    """Seed what a step draws (dropout, replaced tokens): a pure function of these, so a run that
+    goes on from any step draws what it would have drawn."""
+    entropy = (seed, number, world.rank)
+    torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1))
