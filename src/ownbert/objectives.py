@@ -22,7 +22,7 @@ class Loss(NamedTuple):
 
     total: Tensor
     correct: Tensor
-    count: int
+    count: int  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 class Objective(Protocol):

@@ -275,3 +275,35 @@ def test_wrong_settings_are_named(tmp_path: Path, settings: dict, message: str):
     with pytest.raises(InputError, match=message):
         prepare(tmp_path / "a.txt", tmp_path / "store", tokenizer=BLANK, **settings)
     assert names(tmp_path) == ["a.txt"]
+
+
+def test_a_touched_corpus_is_gone_on_with(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("ownbert.data.parts.SIZE", 50_000)
+    copy = tmp_path / "a.txt"
+    copy.write_bytes(corpus.read_bytes())
+
+    def stop(documents: int, done: int, total: int | None) -> None:
+        if documents > 5_000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=r"the same command goes on from there"):
+        prepare(copy, tmp_path / "store", tokenizer=PIECES, progress=stop)
+    copy.touch()
+    store = prepare(copy, tmp_path / "store", tokenizer=PIECES)
+    assert store.resumed > 5_000
+    assert prepare(copy, tmp_path / "store", tokenizer=PIECES).reused
+
+
+def test_bytes_that_are_no_text_in_one_line(corpus: Path, tmp_path: Path):
+    bad = corpus.parent / "bad.txt"
+    bad.write_bytes(corpus.read_bytes() + b"abc \xff\n")
+    run = command(20_000, bad, tmp_path / "store", "--processes", "2")
+    done = subprocess.run(run, capture_output=True, text=True)
+    line = 19_986
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"error: {bad}, line {line}: not UTF-8 (byte 0xff); save the file as UTF-8\n"
+    )
+    assert names(tmp_path) == []

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError
-from ownbert.train.recipe import FinetuneRecipe, Optim, PretrainRecipe
+from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.train.recipe import Optim, PretrainRecipe
 from ownbert.train.schedule import factor
 from ownbert.train.settings import dump, resolve
 

@@ -7,6 +7,7 @@ and their order depend on the corpus and the settings alone.
 import contextlib
 import json
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -93,8 +94,14 @@ def _made_for(settings: dict[str, Any]) -> dict[str, Any]:
         "writer": WRITER,
         "tokenizers": tokenizers.__version__,
         "part": [parts.SIZE, parts.LONGEST_PIECE],
-        "settings": settings,
+        "settings": contents(settings),
     }
+
+
+def contents(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the sources by what they hold, not by when they were touched."""
+    sources = [[source["size"], source["sha256"]] for source in settings["sources"]]
+    return settings | {"sources": sources}
 
 
 def _kept(work: Work, documents: int) -> str:
@@ -119,10 +126,17 @@ def _append_all(
         plan.progress(writer.documents, 0, total)
         for _ in islice(found, writer.parts):
             plan.progress(writer.documents, read.bytes, total)
-    with _encoding(found, work, plan) as encoded:
+    marks: deque[int] = deque()
+
+    def marked() -> Iterator[Part]:
+        for part in found:
+            marks.append(read.bytes)  # by the time it is encoded more has been read
+            yield part
+
+    with _encoding(marked(), work, plan) as encoded:
         for part in encoded:
             writer.add(part)
-            plan.progress(writer.documents, read.bytes, total)
+            plan.progress(writer.documents, marks.popleft(), total)
     return read
 
 
@@ -143,8 +157,7 @@ def _encoding(found: Iterator[Part], work: Work, plan: Plan) -> Iterator[Iterato
         yield (encoder.encode(part) for part in all_parts())
         return
     folder = work.folder / "tokenizer"
-    with explained(work.output):
-        plan.tokenizer.save(folder)
+    _save(plan.tokenizer, folder)
     with Workers(count, folder, plan.end_ids, plan.segmenter) as workers:
         yield workers.encode(all_parts())
 
@@ -159,10 +172,17 @@ def _finish(
         "read": {"documents": read.documents, "duplicates": read.duplicates},
         "files": files,
     }
+    _save(tokenizer, work.store)
     with explained(work.output):
-        tokenizer.save(work.store)
         (work.store / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
         work.finish()
+
+
+def _save(tokenizer: Tokenizer, folder: Path) -> None:
+    try:
+        tokenizer.save(folder)
+    except InputError as error:
+        raise WriteFailed(str(error)) from error
 
 
 def _total_bytes(files: Sequence[Path]) -> int | None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.data.corpus import PathLike, find_files, fingerprint, read_documents
-from ownbert.data.prepare import FORMAT, Plan, Progress, write_store
+from ownbert.data.prepare import FORMAT, Plan, Progress, contents, write_store
 from ownbert.data.words import require_segmenter
 from ownbert.data.writing import INDEX, checksum, remove_work
 from ownbert.errors import InputError
@@ -133,10 +133,7 @@ def prepare(
     """
     output = Path(output)
     _refuse_settings(duplicates, processes)
-    files = find_files(paths)
-    for path in files:
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path} is not a file that can be read twice; write it to a file")
+    files = _files(paths)
     if not isinstance(tokenizer, Tokenizer):
         if sentence_end is None:
             sentence_end = proposed_sentence_ends(tokenizer)
@@ -163,13 +160,8 @@ def prepare(
         "segmenter": segmenter,
         "sources": fingerprint(files),
     }
-    if _unchanged(output, settings):
-        with contextlib.suppress(InputError):  # damaged: written anew
-            store = Store.open(output, reused=True)
-            remove_work(output)
-            return store
-    if output.is_dir() and any(output.iterdir()) and not (output / INDEX).exists():
-        raise InputError(f"{output} is not empty and holds no token store; choose another folder")
+    if (store := _reusable(output, settings)) is not None:
+        return store
     resumed = write_store(files, documents, output, settings, plan)
     return replace(Store.open(output), resumed=resumed)
 
@@ -179,6 +171,27 @@ def _refuse_settings(duplicates: str, processes: int | None) -> None:
         raise InputError(f"duplicates {duplicates!r} is not one of: keep, drop")
     if processes is not None and processes < 1:
         raise InputError(f"processes {processes}: 1 or more is needed")
+
+
+def _files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
+    files = find_files(paths)
+    for path in files:
+        if path.exists() and not path.is_file():  # a pipe: the checksum would use it up
+            raise InputError(f"{path} is not a file that can be read twice; write it to a file")
+    return files
+
+
+def _reusable(output: Path, settings: dict[str, Any]) -> Store | None:
+    """The store there if it was written from the same contents by the same settings; ``InputError``
+    where something else stands in its place."""
+    if _unchanged(output, settings):
+        with contextlib.suppress(InputError):  # damaged: written anew
+            store = Store.open(output, reused=True)
+            remove_work(output)
+            return store
+    if output.is_dir() and any(output.iterdir()) and not (output / INDEX).exists():
+        raise InputError(f"{output} is not empty and holds no token store; choose another folder")
+    return None
 
 
 def _end_ids(sentence_end: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
@@ -224,12 +237,6 @@ def _unchanged(output: Path, settings: dict[str, Any]) -> bool:
     """Whether the store there was written from the same contents by the same settings."""
     try:
         index = _read_index(output)
-        return index["format"] == FORMAT and _contents(index["settings"]) == _contents(settings)
+        return index["format"] == FORMAT and contents(index["settings"]) == contents(settings)
     except (InputError, KeyError, TypeError):
         return False
-
-
-def _contents(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with the sources by what they hold, not by when they were touched."""
-    sources = [(source["size"], source["sha256"]) for source in settings["sources"]]
-    return settings | {"sources": [list(s) for s in sources]}

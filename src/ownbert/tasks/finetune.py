@@ -25,15 +25,16 @@ from ownbert.tasks.classify import (
     read_training,
 )
 from ownbert.tasks.measures import score
+from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.train.display import Display
+from ownbert.train.job import Job, Phase, Watch
 from ownbert.train.log import need_tensorboard
-from ownbert.train.loop import Job, Phase, Watch, train
+from ownbert.train.loop import train
 from ownbert.train.machine import pick_device, pick_precision
 from ownbert.train.optim import make_optimizer
 from ownbert.train.output import RECIPE, claim_output, resolve_run
-from ownbert.train.recipe import FinetuneRecipe
-from ownbert.train.settings import dump
 from ownbert.train.saved import remove_states
+from ownbert.train.settings import dump
 from ownbert.train.state import TrainState
 
 # Peak learning rates by hidden size for few examples; half of it for many. Tiny was measured (with

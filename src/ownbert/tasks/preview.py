@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.tasks.finetune import Finetuning
-from ownbert.train.recipe import FinetuneRecipe
+from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.train.settings import dump, resolve
 
 _SHOWN = 3

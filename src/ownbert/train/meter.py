@@ -11,7 +11,7 @@ from ownbert.train.flops import training_flops
 from ownbert.train.step import Seen
 
 if TYPE_CHECKING:
-    from ownbert.train.loop import Job
+    from ownbert.train.job import Job
 
 # Stands among the sums of the objectives: the norms of the gradients, and how many.
 _NORM = "grad_norm"

@@ -19,9 +19,10 @@ from ownbert.objectives import Learner
 from ownbert.train import distributed
 from ownbert.train.display import Display
 from ownbert.train.flops import matmul_rate
+from ownbert.train.job import Job, Phase, Watch
 from ownbert.train.lessons import Lesson, make_lesson
 from ownbert.train.log import need_tensorboard
-from ownbert.train.loop import Job, Phase, Watch, train
+from ownbert.train.loop import train
 from ownbert.train.machine import pick_device, pick_precision
 from ownbert.train.meter import Meter
 from ownbert.train.optim import describe_groups, make_optimizer

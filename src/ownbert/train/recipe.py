@@ -46,12 +46,14 @@ FREE = (
 OBJECTIVES = ("mlm", "clm", "rtd", "nsp", "sop")
 
 
-def _choice(name: str, value: str, allowed: Sequence[str]) -> None:
+def choice(name: str, value: str, allowed: Sequence[str]) -> None:
+    """``InputError`` for a value that is not among those allowed."""
     if value not in allowed:
         raise InputError(f"{name} is {value!r}; one of {', '.join(allowed)}")
 
 
-def _positive(name: str, value: float | None) -> None:
+def positive(name: str, value: float | None) -> None:
+    """``InputError`` for a number that is not more than 0."""
     if value is not None and not value > 0:
         raise InputError(f"{name} is {value}; it must be more than 0")
 
@@ -74,11 +76,11 @@ class Optim:
     decay: float = 0.2
 
     def __post_init__(self) -> None:
-        _choice("optim.name", self.name, OPTIMIZERS)
-        _choice("optim.schedule", self.schedule, SCHEDULES)
-        _positive("optim.learning_rate", self.learning_rate)
-        _positive("optim.clip", self.clip)
-        _positive("optim.eps", self.eps)
+        choice("optim.name", self.name, OPTIMIZERS)
+        choice("optim.schedule", self.schedule, SCHEDULES)
+        positive("optim.learning_rate", self.learning_rate)
+        positive("optim.clip", self.clip)
+        positive("optim.eps", self.eps)
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             found = ", ".join(f"{beta:g}" for beta in self.betas)
             raise InputError(f"optim.betas is [{found}]; it must be two numbers in [0, 1)")
@@ -111,10 +113,10 @@ class Run:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        _choice("run.precision", self.precision, ("auto", "float32", "bfloat16"))
-        _choice("run.device", self.device, ("auto", "cpu", "cuda"))
+        choice("run.precision", self.precision, ("auto", "float32", "bfloat16"))
+        choice("run.device", self.device, ("auto", "cpu", "cuda"))
         for name in _RUN_COUNTS:
-            _positive(f"run.{name}", getattr(self, name))
+            positive(f"run.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +129,7 @@ class PretrainData:
     held_out: float = 0.02
 
     def __post_init__(self) -> None:
-        _positive("data.batch_tokens", self.batch_tokens)
+        positive("data.batch_tokens", self.batch_tokens)
         if self.max_length < 8:
             raise InputError(f"data.max_length is {self.max_length}; it must be 8 or more")
         if not 0 <= self.held_out < 1:
@@ -149,8 +151,8 @@ class PretrainModel:
     generator: float = 0.25
 
     def __post_init__(self) -> None:
-        _choice("model.size", self.size, tuple(SIZES))
-        _choice("model.init_embeddings", self.init_embeddings, ("cooccurrence", "random"))
+        choice("model.size", self.size, tuple(SIZES))
+        choice("model.init_embeddings", self.init_embeddings, ("cooccurrence", "random"))
         if not 0 < self.generator <= 1:
             raise InputError(f"model.generator is {self.generator}; it must be in (0, 1]")
         if self.init_counts and not self.init_from:
@@ -179,8 +181,8 @@ class PretrainTask:
 
     def __post_init__(self) -> None:
         for name in self.objectives:
-            _choice("task.objectives", name, OBJECTIVES)
-            _positive(f"task.{name}_weight", getattr(self, f"{name}_weight"))
+            choice("task.objectives", name, OBJECTIVES)
+            positive(f"task.{name}_weight", getattr(self, f"{name}_weight"))
         names = set(self.objectives)
         if len(names) < len(self.objectives):
             raise InputError(f"task.objectives names one twice: {', '.join(self.objectives)}")
@@ -190,8 +192,8 @@ class PretrainTask:
             raise InputError("task.objectives has nsp and sop, which share a head; take one")
         if "rtd" in names and names != {"mlm", "rtd"}:
             raise InputError("task.objectives has rtd: beside it stands mlm, and nothing else")
-        _choice("task.masking", self.masking, MASKINGS)
-        _positive("task.ngram", self.ngram)
+        choice("task.masking", self.masking, MASKINGS)
+        positive("task.ngram", self.ngram)
         if not 0 < self.mask_rate < 1:
             raise InputError(f"task.mask_rate is {self.mask_rate}; it must be between 0 and 1")
 
@@ -232,7 +234,7 @@ class PretrainRecipe:
     def __post_init__(self) -> None:
         if self.phases:
             for number, phase in enumerate(self.phases, 1):
-                _positive(f"phases[{number}].share", phase.share)
+                positive(f"phases[{number}].share", phase.share)
             total = sum(phase.share for phase in self.phases)
             if abs(total - 1) > 1e-6:
                 raise InputError(f"the shares of the phases add up to {total:g}; they must give 1")
@@ -253,55 +255,3 @@ def _over(section: T, phase: Phase) -> T:
     names = {f.name for f in fields(section)} & {f.name for f in fields(phase)}  # pyright: ignore
     changes = {name: getattr(phase, name) for name in names}
     return replace(section, **{k: v for k, v in changes.items() if v is not None})  # pyright: ignore
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinetuneData:
-    """labels_per_class: how many training rows of each label to use; all if not set."""
-
-    train: str = ""
-    dev: str = ""
-    text_column: str | None = None
-    label_column: str | None = None
-    labels_per_class: int | None = None
-    max_length: int | None = None
-    batch_size: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("labels_per_class", "max_length", "batch_size"):
-            _positive(f"data.{name}", getattr(self, name))
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinetuneModel:
-    """folder: what to start from. from_scratch: take its size and vocabulary, not its weights."""
-
-    folder: str = ""
-    from_scratch: bool = False
-    dropout: float = 0.1
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinetuneRun(Run):
-    """epochs, and how many without a better dev macro-F1 end the run early."""
-
-    epochs: int | None = None
-    patience: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _positive("run.epochs", self.epochs)
-        _positive("run.patience", self.patience)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinetuneRecipe:
-    """Everything that ``ownbert finetune classify`` can be told."""
-
-    seed: int = 0
-    data: FinetuneData = field(default_factory=FinetuneData)
-    model: FinetuneModel = field(default_factory=FinetuneModel)
-    optim: Optim = field(
-        default_factory=lambda: Optim(betas=(0.9, 0.999), schedule="linear", warmup=0.1)
-    )
-    run: FinetuneRun = field(default_factory=FinetuneRun)

@@ -153,5 +153,3 @@ class TrainState:
                 if isinstance(value, Tensor):
                     tensors[f"optimizer.{name}:{key}"] = value
         return tensors | {f"best.{n}": t for n, t in (self.best_weights or {}).items()}
-
-
