@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 SETTINGS = {
     "malloc as it is": {"KEEP": "", "GOMP_SPINCOUNT": "3000"},
@@ -26,38 +25,39 @@ SETTINGS = {
 
 def steps(tokens: str) -> float:
     """Median seconds of a step in this process."""
-    from ownbert.data.loader import Loader, Position
-    from ownbert.train.loop import Job, _step
+    from ownbert.data.loader import Position
+    from ownbert.train.distributed import ALONE
     from ownbert.train.machine import keep_memory
     from ownbert.train.optim import make_optimizer
     from ownbert.train.pretrain import Pretraining
     from ownbert.train.recipe import PretrainRecipe
     from ownbert.train.settings import resolve
-    from ownbert.train.state import TrainState
+    from ownbert.train.step import step, targets
 
     if os.environ["KEEP"]:
         keep_memory()
     options = {"tokens": tokens, "max_steps": 60, "init_embeddings": "random"}
     run = Pretraining(resolve(PretrainRecipe, options=options))
-    state = TrainState(model := run.make_model(), make_optimizer(model, run.recipe.optim))
-    loader = Loader(run.data, 0, batch_tokens=run.recipe.data.batch_tokens)
-    nothing: dict[str, float] = {}
-    job = Job(
-        state=state,
-        loader=loader,
-        objectives=run.objectives,
-        optim=run.recipe.optim,
-        run=run.recipe.run,
-        folder=Path(),
-        evaluate=lambda: nothing,
-        display=None,  # type: ignore[arg-type]
-    )
+    learner, optim = run.learner(), run.recipe.optim
+    optimizer = make_optimizer(learner, optim)
+    (phase,) = run.phases(learner, ALONE)
+    learner.objectives = tuple(phase.objectives)
     took = []
-    batches = loader.batches(Position())
+    batches = phase.loader.batches(Position())
     for _ in range(60):
         batch, _ = next(batches)
+        names = [o.name for o in learner.objectives]
+        counts = dict(zip(names, targets(learner, [batch]), strict=True))
         start = time.perf_counter()
-        _step(job, [batch])
+        step(
+            learner,
+            optimizer,
+            [batch],
+            counts,
+            optim=optim,
+            rate=1e-3,
+            precision=run.recipe.run.precision,
+        )
         took.append(time.perf_counter() - start)
     batches.close()
     return statistics.median(took[10:])

@@ -4,7 +4,7 @@
         [--lengths 16 128] [--dropout 0.1] [--threads N] [--clock cpu] [--device auto] [--json]
 
 A step is forward pass, masked-LM loss, backward pass, gradients clipped to a norm of 1, and fused
-AdamW. Each round has sequences of its own, their lengths drawn evenly from 16 to 128 (``--lengths``),
+AdamW. Each round has sequences of its own, of lengths drawn evenly from 16 to 128 (``--lengths``),
 15 % of the tokens masked: 32 sequences for mini and smaller models, 8 for larger ones. All ways
 start from the same weights and see the same sequences, but for Transformers' best arrangement:
 as many blocks of 128 tokens, with nothing padded and no mask. Batches are made before the clock
@@ -29,7 +29,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as the commands do; read when
 
 import numpy as np
 import torch
-from pretrain_ways import BLOCK, VOCABULARY, OwnBERT, Text, Transformers, make_both, make_text
+from pretrain_ways import BLOCK, VOCABULARY, OwnBERT, Text, Transformers, make_both, make_text, step
 
 from ownbert.config import SIZES, EncoderConfig
 from ownbert.train.flops import matmul_rate, training_flops
@@ -115,7 +115,7 @@ class Race:
     def seconds(self, way: Way, batch: Any) -> float:
         self.wait()
         start = self.clock()
-        loss = way.trainer.step(batch, way.dtype)
+        loss = step(way.trainer, batch, way.dtype)
         self.wait()
         took = self.clock() - start
         if not torch.isfinite(loss):
@@ -158,10 +158,10 @@ class Race:
 def profile(name: str, way: Way, text: Text) -> None:
     """Operations that take most of the time of a step, without those that they call."""
     batch = way.trainer.batch(text)
-    way.trainer.step(batch, way.dtype)
+    step(way.trainer, batch, way.dtype)
     with torch.profiler.profile() as profiler:
         for _ in range(3):
-            way.trainer.step(batch, way.dtype)
+            step(way.trainer, batch, way.dtype)
     rows = profiler.key_averages()
     spent = "self_device_time_total" if batch.token_ids.is_cuda else "self_cpu_time_total"
     total = sum(getattr(row, spent) for row in rows)

@@ -102,14 +102,9 @@ class Transformers:
             arrays["attention_mask"] = mask
         return {name: torch.from_numpy(a).to(self.device) for name, a in arrays.items()}
 
-    def step(self, batch: dict[str, torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+    def loss(self, batch: dict[str, torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
-            loss = self.model(**batch).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss.detach()
+            return self.model(**batch).loss
 
 
 class OwnBERT:
@@ -134,21 +129,23 @@ class OwnBERT:
         _ = batch.layout.grouping
         return batch.to(self.device)
 
-    def step(self, batch: Any, dtype: torch.dtype) -> torch.Tensor:
+    def loss(self, batch: Any, dtype: torch.dtype) -> torch.Tensor:
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
-            logits = self.model(batch, ["mlm"]).logits["mlm"]
-            found = self.objective(logits, batch)
-            loss = found.total / found.count
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss.detach()
+            found = self.objective(self.model(batch, ["mlm"]).logits["mlm"], batch)
+            return found.total / found.count
 
 
-def make_both(
-    size: str, dropout: float, device: torch.device
-) -> tuple[OwnBERT, Transformers]:
+def step(way: OwnBERT | Transformers, batch: Any, dtype: torch.dtype) -> torch.Tensor:
+    """One update; the loss before it."""
+    loss = way.loss(batch, dtype)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(way.model.parameters(), 1.0)
+    way.optimizer.step()
+    way.optimizer.zero_grad()
+    return loss.detach()
+
+
+def make_both(size: str, dropout: float, device: torch.device) -> tuple[OwnBERT, Transformers]:
     with tempfile.TemporaryDirectory() as folder:
         model = their_model(size, dropout, Path(folder))
         return OwnBERT(Path(folder), device), Transformers(model, device)

@@ -11,6 +11,7 @@ of 10 MB and from the whole, in turns, and the ratio of the two.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -71,28 +72,32 @@ def resident(process: int) -> float:
     """MB of a process and its children now."""
     total = 0
     for number in family(process):
-        try:
+        with contextlib.suppress(OSError):
             lines = Path(f"/proc/{number}/status").read_text().splitlines()
             total += sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
-        except OSError:
-            continue
     return total / 1e3
 
 
 def family(process: int) -> list[int]:
+    """A process and all below it. A child that has not yet become a program of its own is left
+    out: its memory is its parent's."""
     found = [process]
     for task in Path(f"/proc/{process}/task").glob("*/children"):
-        try:
-            for child in task.read_text().split():
-                found += family(int(child))
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            for child in map(int, task.read_text().split()):
+                if command_line(child) != command_line(process):
+                    found += family(child)
     return found
+
+
+def command_line(process: int) -> bytes:
+    return Path(f"/proc/{process}/cmdline").read_bytes()
 
 
 def send(process: int, number: int) -> None:
     for one in family(process):
-        os.kill(one, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, number)
 
 
 def blocks(corpus: Path) -> Iterator[list[str]]:

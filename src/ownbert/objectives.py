@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.data.batch import Batch
+from ownbert.nn.cross_entropy import cross_entropy
 from ownbert.nn.model import Model
 
 
@@ -42,12 +43,7 @@ class Objective(Protocol):
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Loss:
-    logits = logits.float()
-    total = F.cross_entropy(logits, targets, reduction="sum")
-    scores = logits.detach()
-    # Comparing with the maximum takes a tenth of the time of argmax on a CPU.
-    right = scores.gather(1, targets[:, None])[:, 0] >= scores.amax(-1)
-    return Loss(total, right.sum(), targets.numel())
+    return Loss(*cross_entropy(logits, targets), targets.numel())
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from ownbert.data.batch import make_layout
 from ownbert.nn.attention import BACKENDS, attend
 from ownbert.nn.context import Context
 from ownbert.nn.multihead import Attention
+from ownbert.nn.varlen import lacks
 
 HEADS, SIZE = 2, 8
 LENGTHS = {
@@ -22,6 +23,10 @@ LENGTHS = {
     # So far apart that padding all to the longest would cost more than another group.
     "groups": [280, 1, 17, 260, 4],
 }
+
+
+# Those that work on a CPU.
+HERE = [n for n, b in BACKENDS.items() if b.lacks(torch.zeros(1, 2, 8), make_layout([1])) is None]
 
 
 def rows(lengths: list[int], dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor]:
@@ -45,8 +50,8 @@ def trains(backend: str | None) -> bool:
     return backend is None or BACKENDS[backend].gradients
 
 
-IN_TRAINING = [(name, True) for name in [*BACKENDS, None] if trains(name)]
-IN_EVALUATION = [(name, False) for name in [*BACKENDS, None]]
+IN_TRAINING = [(name, True) for name in [*HERE, None] if trains(name)]
+IN_EVALUATION = [(name, False) for name in [*HERE, None]]
 
 
 def error(values: list[Tensor], truth: list[Tensor]) -> list[float]:
@@ -70,7 +75,7 @@ def test_numbers_of_a_worked_example():
     queries = torch.tensor([[1.0, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]])
     q = (x @ queries * math.sqrt(3))[:, None]  # the example does not scale its scores
     k, v = (x @ keys)[:, None], torch.eye(3)[:, None]  # so the output is the weights
-    for backend in BACKENDS:
+    for backend in HERE:
         weights = attend(q, k, v, make_layout([3]), backend=backend).out[:, 0]
         first = torch.tensor([0.0634, 0.4683, 0.4683])
         torch.testing.assert_close(weights[0], first, atol=5e-5, rtol=0)
@@ -97,7 +102,7 @@ def test_backends_agree(
         assert ours_off <= 3 * plain_off + floor
 
 
-@pytest.mark.parametrize("backend", [*BACKENDS, None])
+@pytest.mark.parametrize("backend", [*HERE, None])
 def test_autocast_keeps_the_type_of_the_values(backend: str | None):
     lengths = LENGTHS["mixed"]
     values = rows(lengths, torch.bfloat16)
@@ -111,7 +116,7 @@ def test_autocast_keeps_the_type_of_the_values(backend: str | None):
 
 @pytest.mark.parametrize("replacement", [3.0, math.inf, math.nan])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", HERE)
 def test_no_sequence_sees_another(backend: str, dtype: torch.dtype, replacement: float):
     lengths = [20, 30, 1, 20, 280]
     before = rows(lengths, dtype)
@@ -131,7 +136,7 @@ def test_no_sequence_sees_another(backend: str, dtype: torch.dtype, replacement:
         assert not torch.equal(old[changed], new[changed])
 
 
-@pytest.mark.parametrize("backend", [name for name, b in BACKENDS.items() if b.dropout])
+@pytest.mark.parametrize("backend", [name for name in HERE if BACKENDS[name].dropout])
 def test_dropout_is_fair(backend: str):
     lengths, p, draws = [1, 9, 14], 0.25, 3000
     values = [x.float() for x in rows(lengths)]
@@ -159,11 +164,13 @@ def test_a_backend_refuses_what_it_cannot_do():
     without = [name for name, backend in BACKENDS.items() if not backend.dropout]
     with pytest.raises(ValueError, match=r"'sdpa' has no dropout; asked for 0\.1"):
         attend(q, k, v, layout, dropout=0.1, backend="sdpa")
-    assert without == ["sdpa", "runs"]
+    assert without == ["sdpa", "varlen", "runs"]
     with pytest.raises(ValueError, match="'runs' has no gradients; take matmul or sdpa"):
         attend(q.clone().requires_grad_(), k, v, layout, backend="runs")
     with pytest.raises(ValueError, match="'runs' hides nothing; take matmul or sdpa"):
         attend(q, k, v, replace(layout, causal=True), backend="runs")
+    with pytest.raises(ValueError, match="'varlen' is for a GPU, not for cpu"):
+        attend(q, k, v, layout, backend="varlen")
     with pytest.raises(ValueError, match="'fast' is not known; one of reference, matmul, sdpa"):
         attend(q, k, v, layout, backend="fast")
     attend(q, k, v, layout, dropout=0.1)  # left to choose, it takes one that can
@@ -205,3 +212,21 @@ def test_the_module(heads: int):
         ]
     )
     torch.testing.assert_close(module(hidden, context), expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_the_kernel_for_packed_sequences(lengths: list[int], causal: bool):
+    values = [x.cuda() for x in rows(lengths, torch.bfloat16)]
+    layout = replace(make_layout(lengths, "cuda"), causal=causal)
+    if reason := lacks(values[0], layout):
+        pytest.skip(f"the kernel {reason}")
+    found = []
+    for backend, dtype in (("varlen", torch.bfloat16), ("reference", torch.float64)):
+        *inputs, grad = (x.to(dtype) for x in values)
+        inputs = [x.requires_grad_() for x in inputs]
+        out = attend(*inputs, layout, backend=backend).out
+        found.append([out, *torch.autograd.grad(out, inputs, grad)])
+    assert max(error([x.detach() for x in found[0]], found[1])) < 0.06
+    assert torch.equal(attend(*values[:3], layout).out, found[0][0])  # and it is chosen

@@ -102,6 +102,8 @@ def expected(mask: str, kind: str, dtype: torch.dtype, train: bool, keep: bool):
 def can(backend: str | None, train: bool, mask: str, kind: str) -> bool:
     able = BACKENDS.get(backend or "matmul")
     assert able is not None
+    if able.lacks(torch.zeros(1, HEADS, SIZE), MASKS[mask]):
+        return False
     if not able.biases and kind != "none":
         return False
     return (able.gradients or not train) and (able.masks or not MASKS[mask].hides)

@@ -115,10 +115,9 @@ def prepare(
     processes: Annotated[
         int | None,
         typer.Option(
-            help="Processes that tokenise, about 120 MB of memory each; the store is the same "
+            help="Processes that tokenise, about 150 MB of memory each; the store is the same "
             "with any number.",
-            show_default="one a core, at most 6",
-            min=1,
+            show_default="one a core, at most 5",
         ),
     ] = None,
     quiet: Quiet = False,

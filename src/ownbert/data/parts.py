@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from ownbert.data.corpus import Document
 from ownbert.data.duplicates import Seen, digest
-from ownbert.text.sentences import split_sentences
+from ownbert.text.sentences import CLOSING, split_sentences
 
 # Characters of a part.
 SIZE = 2_000_000
@@ -25,6 +25,7 @@ PRESPLIT, DOCUMENT_ENDS, PIECE_ENDS = 1, 2, 4
 
 # All of them part words for every kind of tokenizer; Python's \s knows some that do not.
 _BLANK = re.compile("[ \t\n\r\u3000]")
+_MAY_END = tuple(".!?。！？；…｡" + CLOSING)
 # How far back from the limit a place to cut is looked for first.
 _TAIL = 1 << 12
 
@@ -163,19 +164,25 @@ def _sentence_start(window: str) -> int:
 
 
 def _blank(window: str, cut: Cut, *, by_rule: bool) -> int:
-    """The last blank where a cut changes neither ids nor sentence ends; 0 if there is none."""
+    """The last blank where a cut changes neither ids nor sentence ends, or else the last one, which
+    may change sentence ends; 0 if there is none."""
+    last = 0
     for start in (max(0, len(window) - _TAIL), 0):
         places = [found.start() for found in _BLANK.finditer(window, start)]
         for place in reversed(places):
-            if by_rule:
-                # A number at the start of a sentence is taken for that of a list.
-                fits = not window[place + 1 : place + 2].isdigit()
-            else:
-                # A run of sentence ends is one end: it must not be cut in two.
-                fits = not cut.ends or _word_before(window, place) not in cut.ends
-            if place and fits:
+            last = last or place
+            if place and _fits(window, place, cut, by_rule=by_rule):
                 return place
-    return 0
+    return last
+
+
+def _fits(window: str, place: int, cut: Cut, *, by_rule: bool) -> bool:
+    if not by_rule:  # a run of sentence ends is one end: it must not be cut in two
+        return not cut.ends or _word_before(window, place) not in cut.ends
+    # A number at the start of a sentence is taken for that of a list; and whether a full stop ends
+    # a sentence is told by what follows.
+    number = window[place + 1 : place + 2].isdigit()
+    return not number and not _word_before(window, place).endswith(_MAY_END)
 
 
 def _word_before(window: str, place: int) -> str:

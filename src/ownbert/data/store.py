@@ -125,7 +125,7 @@ def prepare(
     that is already tokens, by default those that the vocabulary report beside the tokenizer
     proposes; plain text is split by rule. duplicates: ``keep`` or ``drop`` documents whose text
     was there before. segmenter: ``jieba`` finds the words of Chinese for whole-word masking.
-    processes: how many encode (by default one a core, at most 6); the store is the same with any
+    processes: how many encode (by default one a core, at most 5); the store is the same with any
     number. progress is called with (documents, bytes of text, bytes of the corpus or None) so far.
 
     What a run that was stopped has finished is used by the next one with the same settings and

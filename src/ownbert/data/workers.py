@@ -26,7 +26,7 @@ from ownbert.errors import InputError
 from ownbert.text.tokenizer import Tokenizer
 
 # Beyond so many processes memory is what they take most of; the tokenizer's threads do the rest.
-MOST = 6
+MOST = 5
 _START = "import sys; sys.path[:] = sys.argv[1:]; from ownbert.data.workers import serve; serve()"
 
 

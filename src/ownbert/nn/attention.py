@@ -15,13 +15,9 @@ from torch import Tensor
 from ownbert.data.layout import Group, Layout, Side, distances, lowest
 from ownbert.nn.dropout import dropout as drop
 from ownbert.nn.manual import attend_manually
+from ownbert.nn.runs import Bias, attend_runs
+from ownbert.nn.varlen import attend_varlen, lacks
 
-# Scores to add, (B or 1, H, Q, S), out of queries (B, H, Q, K), keys (B, H, S, K) and their
-# distances (B or 1, Q, S): a position kind.
-Bias = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-# Rows of queries that ``runs`` attends to at a time: their scores stay in the cache of a core.
-_CHUNK = 512
 # From there on PyTorch's kernel, which never holds all scores, is as fast on a CPU.
 _LONG = 1024
 
@@ -47,7 +43,8 @@ class Backend:
     """One way to compute attention, and what it can do.
 
     gradients: it can be trained through. masks: it takes layouts that hide something inside of a
-    sequence, or whose keys are not the queries' own. biases: it adds them to the scores.
+    sequence, or whose keys are not the queries' own. biases: it adds them to the scores. lacks:
+    what keeps it from these queries and this layout, in words, or None.
     """
 
     run: Callable[[Tensor, Tensor, Tensor, Layout, Kernel], Attended]
@@ -56,6 +53,7 @@ class Backend:
     gradients: bool = True
     masks: bool = True
     biases: bool = True
+    lacks: Callable[[Tensor, Layout], str | None] = lambda q, layout: None
 
 
 def attend(
@@ -78,16 +76,20 @@ def attend(
     """
     kernel = Kernel(dropout, bias, weights)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    name = backend or _fastest(q.device, layout, kernel, training)
+    name = backend or _fastest(q, layout, kernel, training)
     if name not in BACKENDS:
         raise ValueError(f"attention backend {name!r} is not known; one of {', '.join(BACKENDS)}")
+    if reason := BACKENDS[name].lacks(q, layout):
+        raise ValueError(f"attention backend {name!r} {reason}")
     _require(BACKENDS[name], name, layout, kernel, training)
     return BACKENDS[name].run(q, k, v, layout, kernel)
 
 
-def _fastest(device: torch.device, layout: Layout, kernel: Kernel, training: bool) -> str:
-    if device.type != "cpu":
-        return "matmul" if kernel.dropout or kernel.weights else "sdpa"
+def _fastest(q: Tensor, layout: Layout, kernel: Kernel, training: bool) -> str:
+    if q.device.type != "cpu":
+        if kernel.dropout or kernel.weights:
+            return "matmul"
+        return "sdpa" if kernel.bias or lacks(q, layout) else "varlen"
     if kernel.weights or (kernel.bias and (kernel.dropout or training)):
         return "matmul"
     # On CPU the backward pass of scaled_dot_product_attention costs several times that of plain
@@ -199,6 +201,10 @@ def _manual(q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel: Kernel) -> 
     return Attended(attend_manually(q, k, v, layout, kernel.dropout), None)
 
 
+def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel: Kernel) -> Attended:
+    return Attended(attend_varlen(q, k, v, layout), None)
+
+
 def _place(x: Tensor, side: Side) -> Tensor:
     """Rows (T, H, K) to places (P, H, K)."""
     if side.same:
@@ -214,40 +220,7 @@ def _cut_out(weights: dict[int, Tensor], layout: Layout) -> list[Tensor]:
 
 
 def _runs(q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel: Kernel) -> Attended:
-    """Plain matrix products over runs of neighbours of equal length: no padding, no mask.
-
-    For evaluation on a CPU: at all but great lengths faster than scaled_dot_product_attention.
-    """
-    runs = layout.runs
-    if runs.order is not None:
-        q, k, v = (x[runs.order] for x in (q, k, v))
-    out = q.new_empty(q.shape)
-    for start, count, length in runs.spans:
-        step = max(1, _CHUNK // length)
-        for first in range(0, count, step):
-            part = slice(start + first * length, start + min(first + step, count) * length)
-            out[part] = _chunk(q[part], k[part], v[part], length, kernel)
-    return Attended(out if runs.order is None else out[runs.places], None)
-
-
-def _chunk(q: Tensor, k: Tensor, v: Tensor, length: int, kernel: Kernel) -> Tensor:
-    """(B * S, H, K) each, of one length S -> (B * S, H, K), a view of heads first."""
-    heads, size = q.shape[1:]
-    parts = [x.unflatten(0, (-1, length)).transpose(1, 2) for x in (q, k, v)]  # (B, H, S, K)
-    # Contiguous and three-dimensional: the products of strided ones take twice as long.
-    qc, kc, vc = (x.contiguous().view(-1, length, size) for x in parts)  # (B * H, S, K)
-    nothing = qc.new_zeros(1, 1, 1)
-    scores = torch.baddbmm(nothing, qc, kc.transpose(1, 2), beta=0, alpha=size**-0.5)
-    if kernel.bias is not None:
-        far = distances(length, length, torch.zeros(1, dtype=torch.int64, device=q.device))
-        biased = scores.view(-1, heads, length, length) + kernel.bias(parts[0], parts[1], far)
-        scores = biased.to(scores.dtype).view(-1, length, length)
-    if scores.dtype != torch.float32 and length < 64:
-        # The softmax of short rows is slow in other types than float32.
-        weights = scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
-    else:
-        weights = torch.softmax(scores, -1, out=scores)
-    return torch.bmm(weights, vc).view(-1, heads, length, size).transpose(1, 2).flatten(0, 1)
+    return Attended(attend_runs(q, k, v, layout, kernel.bias), None)
 
 
 class _Scatter(torch.autograd.Function):
@@ -290,5 +263,6 @@ BACKENDS = {
     "matmul": Backend(_grouped(_matmul)),
     "sdpa": Backend(_grouped(_sdpa), dropout=False, weights=False),
     "manual": Backend(_manual, weights=False, biases=False),
+    "varlen": Backend(_varlen, dropout=False, weights=False, biases=False, lacks=lacks),
     "runs": Backend(_runs, dropout=False, weights=False, gradients=False, masks=False),
 }

@@ -42,16 +42,16 @@ def onednn_has_linear(dtype: torch.dtype) -> bool:
     try:
         if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             return False
-        found, expected = _multiply(x, weight, bias), nn.functional.linear(x, weight, bias)
-        back, plain = _multiply(expected, weight.t(), None), expected @ weight
+        found, expected = multiply(x, weight, bias), nn.functional.linear(x, weight, bias)
+        back, plain = multiply(expected, weight.t(), None), expected @ weight
     except (AttributeError, RuntimeError):
         return False
     pairs = (found, expected), (back, plain)
     return all(torch.allclose(a.float(), b.float(), atol=0.05, rtol=0.02) for a, b in pairs)
 
 
-def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """(T, D) by (I, D) -> (T, I)"""
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """(T, D) by (I, D) -> (T, I), by oneDNN, without gradients."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
@@ -59,7 +59,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias):
         ctx.save_for_backward(x, weight)
-        return _multiply(x, weight, bias)
+        return multiply(x, weight, bias)
 
     @staticmethod
     def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -72,6 +72,6 @@ class _Product(torch.autograd.Function):
         if asked:
             # Here oneDNN gains in float32 alone.
             fast = grad.dtype == torch.float32
-            above = _multiply(grad, weight.t(), None) if fast else grad @ weight
+            above = multiply(grad, weight.t(), None) if fast else grad @ weight
         # As a product, the sum over the tokens takes half the time.
         return above, grad.t() @ x, (grad.new_ones(1, len(grad)) @ grad)[0]

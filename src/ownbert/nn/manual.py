@@ -9,6 +9,7 @@ of the longest, H heads, K head size.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,16 +57,22 @@ def _order(side: Side, spans: Sequence[tuple[slice, int]], heads: int) -> _Heads
     first, step = [], []  # of the first head, and from head to head, by place
     for places, count in spans:
         size = (places.stop - places.start) // count
-        at = places.start + torch.arange(count)[:, None] * size
-        first.append((at * heads + torch.arange(size)).flatten())
-        step.append(torch.full((count * size,), size))
-    order = torch.cat(first)[:, None] + torch.cat(step)[:, None] * torch.arange(heads)  # (P, H)
-    flat = order.flatten()
-    tokens, numbers = torch.empty_like(flat), torch.empty_like(flat)
-    tokens[flat] = side.rows.repeat_interleave(heads)
-    numbers[flat] = torch.arange(heads).repeat(len(order))
-    padding = None if side.padding is None else order[side.padding].flatten()
-    return _Heads(tokens, numbers, order[side.places].flatten(), padding, {})
+        at = places.start + np.arange(count)[:, None] * size
+        first.append((at * heads + np.arange(size)).ravel())
+        step.append(np.full(count * size, size))
+    start, between = (np.concatenate(parts)[:, None] for parts in (first, step))
+    order = start + between * np.arange(heads)  # (P, H)
+    tokens, numbers = np.empty((2, order.size), dtype=np.int64)
+    tokens[order] = side.rows.numpy(force=True)[:, None]
+    numbers[order] = np.arange(heads)
+    back = order[side.places.numpy(force=True)].ravel()
+    padding = None if side.padding is None else order[side.padding.numpy(force=True)].ravel()
+
+    def here(x: np.ndarray) -> Tensor:
+        return torch.from_numpy(x).to(side.rows.device)
+
+    kept = None if padding is None else here(padding)
+    return _Heads(here(tokens), here(numbers), here(back), kept, {})
 
 
 @dataclass(frozen=True)
@@ -113,10 +120,10 @@ def _plan(layout: Layout, heads: int) -> _Plan:
     grouping, parts, end = layout.grouping, [], 0
     for group in grouping.groups:
         rows = group.count * heads
-        spans = [slice(s.start * heads, s.stop * heads) for s in (group.queries, group.keys)]
-        queries, keys = ((s.stop - s.start) // rows for s in spans)
-        start, end = end, end + rows * queries * keys
-        parts.append(_Part(group, rows, *spans, slice(start, end)))
+        asking, told = (slice(s.start * heads, s.stop * heads) for s in (group.queries, group.keys))
+        pairs = (asking.stop - asking.start) * (told.stop - told.start) // rows
+        start, end = end, end + pairs
+        parts.append(_Part(group, rows, asking, told, slice(start, end)))
     queries = _order(grouping.queries, [(g.queries, g.count) for g in grouping.groups], heads)
     keys = queries
     if grouping.keys is not grouping.queries:
@@ -168,7 +175,7 @@ class _Attend(torch.autograd.Function):
         dq, dk = torch.empty_like(q), torch.empty_like(k)
         for part in plan.parts:
             above, own = part.pairs(scores), part.pairs(weights)
-            above = torch._softmax_backward_data(above, own, -1, above.dtype)
+            above = torch.ops.aten._softmax_backward_data(above, own, -1, above.dtype)
             torch.bmm(above, part.told(k), out=part.asking(dq))
             part.blind(dq)
             torch.bmm(above.transpose(1, 2), part.asking(q), out=part.told(dk))

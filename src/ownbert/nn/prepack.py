@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.nn.blocks import FeedForward
-from ownbert.nn.linear import Linear
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -90,7 +89,7 @@ def _replace(model: nn.Module) -> None:
         if isinstance(parent, FeedForward) and parent.act in _FUSED:
             act, parent.act = parent.act, "linear"
         for name, child in list(parent.named_children()):
-            if type(child) not in (nn.Linear, Linear) or id(child.weight) in shared:
+            if not isinstance(child, nn.Linear) or id(child.weight) in shared:
                 continue
             if id(child) not in done:
                 done[id(child)] = PackedLinear(child, act if name == "up" else None)

@@ -38,12 +38,12 @@ class LabelledTexts:
     def sizes(self) -> np.ndarray:
         return np.asarray([len(ids) for ids in self.ids])
 
-    def fingerprint(self) -> str:
-        """A hash that tells these texts and labels from others."""
+    def identity(self) -> str:
+        """What tells these texts and labels from others."""
         digest = hashlib.sha256(self.labels.tobytes())
         for ids in self.ids:
             digest.update(ids.tobytes())
-        return digest.hexdigest()[:32]
+        return f"{len(self):,} texts ({digest.hexdigest()[:12]})"
 
     def example(self, epoch: int, index: int) -> Example:
         ids = self.ids[index]

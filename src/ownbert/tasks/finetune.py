@@ -118,7 +118,7 @@ class Finetuning:
             [r.text for r in dev], label_numbers(dev, self.labels, source=data.dev, known=known)
         )
         self.recipe = self._completed(recipe)
-        self.identity = {"training data": self.train_data.fingerprint()}
+        self.identity = {"training data": self.train_data.identity()}
 
     def _encode(self, texts: Sequence[str], labels: np.ndarray) -> LabelledTexts:
         ids, cut = encode(texts, self.tokenizer, self.max_length)

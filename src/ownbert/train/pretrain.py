@@ -106,7 +106,7 @@ class Pretraining:
         self.device = pick_device(recipe.run.device)
         self.config = new_config(recipe, self.tokenizer)
         self.recipe = self._completed(recipe)
-        self.identity = {"corpus": getattr(self.store, "identity", "")}
+        self.identity = self._identity()
         self.ordinary = ordinary_tokens(self.config.vocab_size, self.tokenizer.special_ids)
         unigram = unigram_log_probabilities(self.store.counts, self.ordinary)
         self.lessons = [
@@ -133,6 +133,14 @@ class Pretraining:
         if run.max_steps is None and run.max_minutes is None:
             run = replace(run, max_minutes=_DEFAULT_MINUTES)
         return replace(recipe, optim=replace(recipe.optim, learning_rate=rate), run=run)
+
+    def _identity(self) -> dict[str, str]:
+        store, tokenizer = self.store, self.tokenizer
+        return {
+            "corpus": f"{store.documents:,} documents of {len(store.tokens):,} tokens "
+            f"({store.identity})",
+            "vocabulary": f"{tokenizer.vocab_size:,} tokens ({tokenizer.fingerprint()[:12]})",
+        }
 
     def learner(self, world: distributed.World = distributed.ALONE) -> Learner:
         """New weights with their head start, the same in all processes."""

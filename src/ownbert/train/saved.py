@@ -82,8 +82,8 @@ def refuse_other(path: Path, before: Mapping[str, str], now: Mapping[str, str]) 
     for name in before.keys() | now.keys():
         if before.get(name) != now.get(name):
             raise InputError(
-                f"cannot resume from {path}: the {name} is another than it was; take the same, or "
-                "start anew with --overwrite"
+                f"cannot resume from {path}: the {name} was {before.get(name)} and is now "
+                f"{now.get(name)}; take the same, or start anew with --overwrite"
             )
 
 

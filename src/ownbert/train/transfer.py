@@ -17,7 +17,6 @@ from ownbert.checkpoint.weights import read_json, read_weights
 from ownbert.config import EncoderConfig
 from ownbert.data.store import Store
 from ownbert.errors import InputError
-from ownbert.families import OWN
 from ownbert.files import model_folder
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
@@ -28,6 +27,8 @@ from ownbert.train.recipe import PretrainRecipe
 _WORDS, _BIAS = "encoder.embeddings.word.weight", "heads.mlm.decoder.bias"
 # Heads that pretraining and checkpoints have in common.
 _HEADS = ("mlm", "nsp")
+# Of BERTs; the second has positions that Transformers does not know (families.family.OWN).
+_KINDS = ("bert", "ownbert-bert")
 # Position kinds with a table, which a longer sequence would run out of.
 _TABLES = ("absolute", "relative_key", "relative_key_query")
 _SAID = {
@@ -135,7 +136,7 @@ def transfer(
 
 def _described(path: Path) -> Description:
     kind = str(read_json(path / CONFIG).get("model_type"))
-    if kind.removeprefix(OWN) != "bert":
+    if kind not in _KINDS:
         raise InputError(
             f"{path / CONFIG}: model_type is {kind!r}; pretraining can start from 'bert' only "
             "(BERT itself, and MiniLM, SciBERT and others of its structure)"
