@@ -11,8 +11,11 @@ as many blocks of 128 tokens, with nothing padded and no mask. Batches are made 
 starts, for all. The table has medians over the rounds, and the lowest and highest ratio: tokens a
 second without padding, how many times as fast as Transformers in float32 (and, for OwnBERT in
 bfloat16, as Transformers' best), and which share of the machine's matrix products the arithmetic
-of the step is. The product that this is measured against is the best of all rounds. ``--profile``
-adds where OwnBERT's time goes. Both sizes take some 5 minutes on two cores, --quick 2.
+of the step is (the model FLOPs utilisation, against the best product measured in all rounds).
+``--profile`` adds where OwnBERT's time goes. Both sizes take some 5 minutes on two quiet cores,
+``--quick`` 2. On a machine that is not quiet take ``--threads 1 --clock cpu``, which counts the
+processor's time for this process. On a GPU attention takes PyTorch's kernel for packed sequences
+where there is no dropout (``--dropout 0``), which that kernel lacks, and in bfloat16 alone.
 """
 
 import argparse

@@ -195,4 +195,4 @@ def test_an_interrupt_in_the_middle_of_a_write(topics: Path, tmp_path: Path):
 
 
 def _begun(folder: Path) -> bool:
-    return any(p.stat().st_size for p in folder.glob(".tokens.part/tokens.bin"))
+    return any(p.stat().st_size for p in folder.glob(".tokens.part/store/tokens.bin"))

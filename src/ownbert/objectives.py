@@ -19,11 +19,16 @@ from ownbert.nn.model import Model
 
 
 class Loss(NamedTuple):
-    """Summed loss (a scalar with gradient), summed right answers, and how many there were."""
+    """Summed loss (a scalar with gradient), summed right answers, and how many there were.
+
+    zeros: of two classes, how many targets were of the first: who always says the commoner one
+    is right that often.
+    """
 
     total: Tensor
     correct: Tensor
     count: int  # pyright: ignore[reportIncompatibleMethodOverride]
+    zeros: Tensor | None = None
 
 
 class Objective(Protocol):
@@ -96,7 +101,8 @@ class SentencePair:
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         assert batch.next_sentence is not None
-        return _cross_entropy(logits, batch.next_sentence)  # (B, 2), (B)
+        loss = _cross_entropy(logits, batch.next_sentence)  # (B, 2), (B)
+        return loss._replace(zeros=(batch.next_sentence == 0).sum())
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,8 @@ class ReplacedToken:
         logits = logits.float()  # (T)
         truth = batch.replaced
         total = F.binary_cross_entropy_with_logits(logits, truth.float(), reduction="sum")
-        return Loss(total, ((logits.detach() > 0) == truth).sum(), truth.numel())
+        right = ((logits.detach() > 0) == truth).sum()
+        return Loss(total, right, truth.numel(), (~truth).sum())
 
 
 @dataclass(frozen=True)

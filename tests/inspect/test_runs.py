@@ -45,8 +45,8 @@ def make_run(
             {**place, "loss": loss, "tokens": 5000 * number, "tokens_per_second": 1000 * number}
         )
         rows.append(
-            {**place, "evaluation": True, "loss": loss + 1, "mlm_unigram_loss": 7.0}
-            | {"mlm_uniform_loss": 9.0, "mlm_loss": loss, "mlm_accuracy": 0.1 * number}
+            {**place, "evaluation": True, "loss": loss + 1, "unigram_loss": 7.0}
+            | {"uniform_loss": 9.0, "mlm_loss": loss, "mlm_accuracy": 0.1 * number}
         )
     if states:
         (folder / "checkpoints" / "step-00000100").mkdir(parents=True)
@@ -100,7 +100,7 @@ def test_what_a_run_says(runs: Path):
     )
     assert run.tokens_per_second == 2000
     assert run.last == {
-        "mlm_unigram_loss": 7.0,
+        "unigram_loss": 7.0,
         "mlm_loss": 4.5,
         "mlm_accuracy": pytest.approx(0.3),
     }
@@ -274,4 +274,4 @@ def test_the_command_in_a_pipe(runs: Path):
 def test_a_real_run_is_listed(pretrained: Path):
     run = read_run(pretrained)
     assert (run.kind, run.state, run.size, run.step) == ("pretrain", "finished", "tiny", 60)
-    assert run.last["mlm_loss"] < run.last["mlm_unigram_loss"]
+    assert run.last["mlm_loss"] < run.last["unigram_loss"]

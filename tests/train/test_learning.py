@@ -18,7 +18,7 @@ def run(
         rows.append({**row, "loss": 7 - gap, "mlm_loss": 7 - gap})
         rows.append(
             {"step": number * steps, "evaluation": True, "mlm_loss": 7 - gap}
-            | {"mlm_unigram_loss": 7.0, "mlm_uniform_loss": 9.0}
+            | {"unigram_loss": 7.0, "uniform_loss": 9.0}
         )
     return rows
 

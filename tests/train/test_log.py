@@ -36,8 +36,8 @@ def training_row(step: int, **changes: Any) -> dict[str, Any]:
 
 
 def held_out_row(step: int, **changes: Any) -> dict[str, Any]:
-    row = {"step": step, "evaluation": True, "loss": 6.5, "mlm_unigram_loss": 6.807}
-    row |= {"mlm_uniform_loss": 9.105, "mlm_loss": 6.432, "mlm_accuracy": 0.164}
+    row = {"step": step, "evaluation": True, "loss": 6.5, "unigram_loss": 6.807}
+    row |= {"uniform_loss": 9.105, "mlm_loss": 6.432, "mlm_accuracy": 0.164}
     return row | {"nsp_loss": 0.68, "nsp_accuracy": 0.56, "seconds": step / 10} | changes
 
 
@@ -125,7 +125,7 @@ def test_tensorboard_has_the_same_numbers(tmp_path: Path):
     found = events(tmp_path)
     assert found["train/loss"] == [(20, 6.8), (40, 6.6)]
     assert found["train/phase"] == [(40, 2)]
-    assert found["held_out/mlm_unigram_loss"] == [(40, 6.807)]
+    assert found["held_out/unigram_loss"] == [(40, 6.807)]
     names = {f"train/{k}" for k in rows[1]} | {f"held_out/{k}" for k in rows[2]}
     assert set(found) == names - {"train/step", "held_out/step", "held_out/evaluation"}
     assert list(read_log(tmp_path)) == log.rows

@@ -1,8 +1,11 @@
 """pretrain and finetune: from a token store to a model, from a model to a classifier."""
 
+from pathlib import Path
+
 import typer
 
 from ownbert.cli import options as o
+from ownbert.errors import InputError
 
 _OURS = (
     *("output", "config", "overrides", "resume", "resume_step", "overwrite", "quiet"),
@@ -12,7 +15,7 @@ _OURS = (
 
 def pretrain(
     context: typer.Context,
-    output: o.ModelFolder,
+    output: o.ModelFolder = None,
     tokens: o.Tokens = None,
     overrides: o.Overrides = None,
     size: o.Size = None,
@@ -66,7 +69,7 @@ def pretrain(
         return
     run(
         tokens,
-        output,
+        _given(output),
         config=config,
         overrides=overrides or (),
         resume=resume,
@@ -77,9 +80,15 @@ def pretrain(
     )
 
 
+def _given(output: Path | None) -> Path:
+    if output is None:
+        raise InputError("-o is needed: the folder for the model")
+    return output
+
+
 def classify(
     context: typer.Context,
-    output: o.ClassifierFolder,
+    output: o.ClassifierFolder = None,
     overrides: o.Overrides = None,
     model: o.Model = None,
     train: o.Train = None,
@@ -126,7 +135,7 @@ def classify(
         return
     run(
         "classify",
-        output=output,
+        output=_given(output),
         config=config,
         overrides=overrides or (),
         resume=resume,

@@ -67,9 +67,7 @@ ResumeStep = Annotated[
 ]
 TensorBoard = Annotated[
     bool | None,
-    typer.Option(
-        "--tensorboard", help="Write curves for TensorBoard too.", rich_help_panel=_RUN
-    ),
+    typer.Option("--tensorboard", help="Write curves for TensorBoard too.", rich_help_panel=_RUN),
 ]
 MaxSteps = Annotated[
     int | None, typer.Option(help="Stop after so many steps.", rich_help_panel=_RUN)
@@ -99,9 +97,14 @@ MaxLength = Annotated[
 
 # Of pretrain and finetune alone.
 
-ModelFolder = Annotated[Path, typer.Option("--output", "-o", help="Folder for the model.")]
+# Needed but for a dry run.
+ModelFolder = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Folder for the model.", show_default=False),
+]
 ClassifierFolder = Annotated[
-    Path, typer.Option("--output", "-o", help="Folder for the classifier.")
+    Path | None,
+    typer.Option("--output", "-o", help="Folder for the classifier.", show_default=False),
 ]
 Tokens = Annotated[
     Path | None,
@@ -145,8 +148,8 @@ PretrainDropout = Annotated[
 Objectives = Annotated[
     str | None,
     typer.Option(
-        help="What to learn: mlm (masked words), clm (next words), rtd (replaced tokens, with mlm), "
-        "and nsp (next sentence) or sop (sentence order).",
+        help="What to learn: mlm (masked words), clm (next words), rtd (replaced tokens, with "
+        "mlm), and nsp (next sentence) or sop (sentence order).",
         show_default="mlm,nsp",
         rich_help_panel=_DATA,
     ),
@@ -170,7 +173,11 @@ MaskRate = Annotated[
 ]
 BatchTokens = Annotated[
     int | None,
-    typer.Option(help="Tokens a batch.", show_default="2048", rich_help_panel=_DATA),
+    typer.Option(
+        help="Tokens a batch, of all processes together.",
+        show_default="2048",
+        rich_help_panel=_DATA,
+    ),
 ]
 HeldOut = Annotated[
     float | None,

@@ -26,9 +26,9 @@ _ACTIVE = 60.0
 _NO_SETTINGS = ("log_every", "eval_every", "save_every", "keep", "tensorboard")
 
 # Of an evaluation, what is no measure; of baselines only the one that tells whether a run learns.
-_NO_MEASURES = ("step", "evaluation", "phase", "seconds", "mlm_uniform_loss")
+_NO_MEASURES = ("step", "evaluation", "phase", "seconds", "uniform_loss")
 _TOKEN_LOSSES = ("mlm_loss", "clm_loss")
-BASELINE = "mlm_unigram_loss"
+BASELINE = "unigram_loss"
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ def _measures(row: Mapping[str, Any]) -> dict[str, float]:
     return {
         key: value
         for key, value in numbers.items()
-        if key in (*losses, BASELINE) or not key.endswith("loss")
+        if key in (*losses, BASELINE) or not key.endswith(("loss", "majority_accuracy"))
     }
 
 

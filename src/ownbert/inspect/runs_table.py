@@ -20,7 +20,7 @@ _TITLES = {"pretrain": "pretraining", "finetune": "fine-tuning"}
 _NAMES = {
     "mlm_loss": "MLM loss",
     "mlm_accuracy": "MLM right",
-    "mlm_unigram_loss": "unigram",
+    "unigram_loss": "unigram",
     "nsp_accuracy": "NSP right",
     "sop_accuracy": "SOP right",
     "rtd_accuracy": "RTD right",

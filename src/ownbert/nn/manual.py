@@ -24,10 +24,11 @@ def attend_manually(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: fl
 
 @dataclass(frozen=True)
 class _Heads:
-    """Rows of heads (T, H) in the order of groups, sequences, heads, tokens, and back.
+    """From token by token, head beside head, to group by group, sequence by sequence, head by
+    head, and back: so the queries of a head of a sequence lie together.
 
-    rows (P H): the row of each place in that order, were heads side by side in a row of its own
-    width; padding: the places that hold no token. Of ``tokens`` and ``heads`` (P H) each.
+    tokens and heads (P H): which token and which head comes to each place; back (T H): the place
+    of each head of each token; padding: the places that no token comes to.
     """
 
     tokens: Tensor

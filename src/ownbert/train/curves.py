@@ -13,7 +13,7 @@ Row = Mapping[str, Any]
 # Losses of tokens, against baselines; those of two classes, which are many times smaller, have a
 # picture of their own.
 _TOKENS = ("mlm", "clm")
-_BASELINES = {"mlm_uniform_loss": "uniform", "mlm_unigram_loss": "unigram"}
+_BASELINES = {"uniform_loss": "uniform", "unigram_loss": "unigram"}
 _CHANCE = math.log(2)
 TASKS = {
     "mlm": "masked words",
@@ -83,7 +83,7 @@ def _panels(rows: Sequence[Row]) -> list[Callable[[Any], None]]:
     losses = [k for k in keys if k.endswith("_loss") and k not in _BASELINES]
     tokens = [k for k in losses if k.removesuffix("_loss") in _TOKENS]
     others = [k for k in losses if k not in tokens]
-    right = [k for k in keys if k.endswith(("accuracy", "macro_f1"))]
+    right = [k for k in keys if k.endswith(("accuracy", "macro_f1")) and "majority" not in k]
     panels: list[Callable[[Any], None]] = []
     # The sum of all tasks is drawn only where it is the one loss there is.
     if first := tokens or ([] if others else [k for k in keys if k == "loss"]):

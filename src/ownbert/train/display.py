@@ -124,13 +124,13 @@ def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]
     for name in _names(known):
         if name in _NAMES:
             parts.append(f"{_NAMES[name]} {known[f'{name}_loss']:.3f}")
-        if name == "mlm" and "mlm_unigram_loss" in known:
-            parts.append(f"unigram {known['mlm_unigram_loss']:.2f}")
+        if name in _WORDS and "unigram_loss" in known:
+            parts.append(f"unigram {known['unigram_loss']:.2f}")
         if f"{name}_accuracy" in known:
             parts.append(f"{known[f'{name}_accuracy']:.1%} right")
     parts += _measures(known)
-    if "mlm_uniform_loss" in known:
-        parts.append(f"uniform {known['mlm_uniform_loss']:.2f}")
+    if "uniform_loss" in known:
+        parts.append(f"uniform {known['uniform_loss']:.2f}")
     if held_out and len(parts) > first:
         parts[first] = f"held out: {parts[first]}"
     return parts
@@ -151,6 +151,8 @@ def clock(seconds: float) -> str:
     return time.strftime("%H:%M" if near else "%a %d %b %H:%M", then)
 
 
+# Tasks about words, which have baselines.
+_WORDS = ("mlm", "clm")
 _MEASURES = {"accuracy": ("accuracy", ".1%"), "macro_f1": ("macro-F1", ".3f")}
 
 
@@ -170,7 +172,7 @@ def _names(row: Mapping[str, Any]) -> list[str]:
     return [
         key.removesuffix("_loss")
         for key in row
-        if key.endswith("_loss") and key not in ("mlm_unigram_loss", "mlm_uniform_loss")
+        if key.endswith("_loss") and key not in ("unigram_loss", "uniform_loss")
     ]
 
 
@@ -183,13 +185,15 @@ def _task(row: Mapping[str, Any], name: str) -> str:
     said = f"{_NAMES.get(name, 'loss')} {row[f'{name}_loss']:.3f}"
     known = [
         f"{kind} baseline {row[key]:.3f}"
-        for kind, key in (("unigram", "mlm_unigram_loss"), ("uniform", "mlm_uniform_loss"))
-        if name == "mlm" and key in row
+        for kind, key in (("unigram", "unigram_loss"), ("uniform", "uniform_loss"))
+        if name in _WORDS and key in row
     ]
     if known:
         said += f" ({', '.join(known)})"
-    right = row.get(f"{name}_accuracy")
-    return said if right is None else f"{said} accuracy {right:.1%}"
+    right, same = row.get(f"{name}_accuracy"), row.get(f"{name}_majority_accuracy")
+    if right is not None:
+        said += f" accuracy {right:.1%}"
+    return said if same is None else f"{said} (always the same answer {same:.1%})"
 
 
 def _pace(row: Mapping[str, Any]) -> list[str]:

@@ -5,6 +5,7 @@ T tokens, D hidden, N width of the heads together, I intermediate, E embedding s
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,9 +13,9 @@ from torch import Tensor
 from ownbert.config import EncoderConfig
 from ownbert.nn.linear import multiply, onednn_has_linear
 
-# Rows and columns of the matrices whose product is the ceiling: large enough to be limited by
-# arithmetic alone, small enough for a few products in a fraction of a second.
-_SIDE = {"cpu": 1024, "cuda": 8192}
+# Rows and columns of the matrices whose product is the ceiling: few threads are fastest where all
+# stays in their caches, many need more to do; and a small product finds a quiet moment.
+_SIDES = {"cpu": (512, 1536), "cuda": (8192,)}
 
 
 def training_flops(config: EncoderConfig, lengths: Sequence[int], masked: int) -> float:
@@ -85,23 +86,24 @@ def matmul_rate(
     With the threads that torch has; what a step is measured against (``training_flops``).
     """
     device = torch.device(device)
-    side = _SIDE.get(device.type, _SIDE["cpu"])
-    a = torch.ones(side, side, device=device, dtype=dtype)
-    ways: list[Callable[[], Tensor]] = [lambda: a @ a]
-    if device.type == "cpu" and onednn_has_linear(dtype):
-        ways.append(lambda: multiply(a, a, None))
-    for way in ways:  # the first call of each prepares it
-        way()
-    best, end = float("inf"), time.perf_counter() + seconds
+    ways: list[tuple[int, Callable[[], Tensor]]] = []
+    for side in _SIDES.get(device.type, _SIDES["cpu"]):
+        a = torch.ones(side, side, device=device, dtype=dtype)
+        ways.append((2 * side**3, partial(torch.mm, a, a)))
+        if device.type == "cpu" and onednn_has_linear(dtype):
+            ways.append((2 * side**3, partial(multiply, a, a, None)))
+    for _, product in ways:  # the first call of each prepares it
+        product()
+    best, end = 0.0, time.perf_counter() + seconds
     while True:
-        for way in ways:
+        for operations, product in ways:
             _wait(device)
             start = time.perf_counter()
-            way()
+            product()
             _wait(device)
-            best = min(best, time.perf_counter() - start)
+            best = max(best, operations / (time.perf_counter() - start))
         if time.perf_counter() > end:
-            return 2 * side**3 / best
+            return best
 
 
 def _wait(device: torch.device) -> None:

@@ -68,5 +68,16 @@ class Job:
         return min(1.0, max(steps, clock))
 
     @property
+    def midway(self) -> float:
+        """Progress in the middle of the coming step, or the first one would have no rate."""
+        ahead = 0.5 / self.run.max_steps if self.run.max_steps else 0.0
+        return min(1.0, self.progress + ahead)
+
+    @property
+    def numbered(self) -> dict[str, int]:
+        """The phase, for a row of the log, where there are several."""
+        return {"phase": self.state.phase + 1} if len(self.phases) > 1 else {}
+
+    @property
     def phase(self) -> Phase:
         return self.phases[self.state.phase]

@@ -18,15 +18,16 @@ MARGIN = 0.02
 def verdict(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Why the run seems to learn nothing, in two lines; None while there is no reason to worry.
 
-    rows: of the log so far; the last evaluation counts. It is compared with ``mlm_unigram_loss``:
+    rows: of the log so far; the last evaluation counts. It is compared with ``unigram_loss``:
     the loss of one who knows nothing but the frequencies of the tokens.
     """
     last = next((row for row in reversed(rows) if row.get("evaluation")), {})
     trained = [row for row in rows if not row.get("evaluation") and "tokens" in row]
-    if not last.keys() >= {"mlm_loss", "mlm_unigram_loss"} or not trained:
+    name = "mlm" if "mlm_loss" in last else "clm"
+    if not last.keys() >= {f"{name}_loss", "unigram_loss"} or not trained:
         return None
     tokens, steps = trained[-1]["tokens"], last["step"]
-    loss, unigram = last["mlm_loss"], last["mlm_unigram_loss"]
+    loss, unigram = last[f"{name}_loss"], last["unigram_loss"]
     if tokens < ENOUGH_TOKENS or steps < ENOUGH_STEPS or loss < (1 - MARGIN) * unigram:
         return None
     worse = not loss < (1 + MARGIN) * unigram  # also where it is not a number
@@ -39,7 +40,8 @@ def verdict(rows: Sequence[Mapping[str, Any]]) -> str | None:
     )
     return (
         f"not learning: after {tokens:,} tokens the model {found} "
-        f"(held-out MLM loss {loss:.2f}, unigram baseline {unigram:.2f})\n{_advice(trained, worse)}"
+        f"(held-out {name.upper()} loss {loss:.2f}, unigram baseline {unigram:.2f})\n"
+        f"{_advice(trained, worse)}"
     )
 
 

@@ -1,6 +1,7 @@
 """What each phase of pretraining learns from, and how it is examined."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -67,30 +68,40 @@ class Lesson:
     def evaluate(
         self, learner: Learner, batches: Sequence[Batch], precision: str
     ) -> Mapping[str, float]:
-        """Losses and accuracies on ``batches``, and of words the loss of their frequencies alone
-        and of mere guessing: a model that has not beaten them has learnt nothing else. Empty
-        without batches."""
+        """Losses and accuracies on ``batches``, and what they are for who has learnt nothing: the
+        loss of words by their frequencies alone and by mere guessing, and of two classes the
+        accuracy of always saying the commoner one. Empty without batches."""
         learner.eval()
         device = learner.model.device
         torch.manual_seed(0)  # the same draws of replaced tokens at every evaluation
         sums: dict[str, list] = {}
-        unigram = dict.fromkeys(self.task.objectives, 0.0)
+        words = next(name for name in ("mlm", "clm") if name in self.task.objectives)
+        unigram, zeros = 0.0, Counter()
         for batch in batches:
             with autocast(device, precision):
-                add_up(sums, learner(batch.to(device)))
-            for name in {"mlm", "clm"} & unigram.keys():
-                targets = (batch if name == "mlm" else causal(batch)).masked_ids
-                assert targets is not None
-                unigram[name] -= float(self.unigram[targets].sum())
+                losses = learner(batch.to(device))
+            add_up(sums, losses)
+            zeros.update(
+                {n: int(loss.zeros) for n, loss in losses.items() if loss.zeros is not None}
+            )
+            targets = (batch if words == "mlm" else causal(batch)).masked_ids
+            assert targets is not None
+            unigram -= float(self.unigram[targets].sum())
         if not sums:
             return {}
         measures = measures_of(sums)
-        baselines = {}
-        for name in sorted({"mlm", "clm"} & sums.keys()):
-            baselines[f"{name}_unigram_loss"] = unigram[name] / max(1, sums[name][2])
-            baselines[f"{name}_uniform_loss"] = math.log(max(1, self.words))
         loss = sum(measures[f"{o.name}_loss"] * o.weight for o in learner.objectives)
-        return {"loss": loss, **baselines, **measures}
+        return {
+            "loss": loss,
+            "unigram_loss": unigram / max(1, sums[words][2]),
+            "uniform_loss": math.log(max(1, self.words)),
+            **measures,
+            **{
+                f"{name}_majority_accuracy": max(zeros[name], sums[name][2] - zeros[name])
+                / sums[name][2]
+                for name in zeros
+            },
+        }
 
 
 def make_lesson(
@@ -112,7 +123,7 @@ def make_lesson(
             task.mask_rate,
             kind=task.masking,
             continues=None if task.masking == "token" else continuing_tokens(tokenizer),
-            longest=task.ngram,
+            longest=task.ngram if task.masking == "ngram" else None,
         )
     data, held_out = pretraining_data(
         store,

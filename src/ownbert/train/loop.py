@@ -148,7 +148,7 @@ class _Loop:
             micro,
             {name: int(count) for name, count in zip(names, counts, strict=True)},
             optim=job.optim,
-            rate=(job.optim.learning_rate or 0.0) * factor(job.optim, job.progress),
+            rate=(job.optim.learning_rate or 0.0) * factor(job.optim, job.midway),
             precision=job.run.precision,
             world=world,
         )
@@ -194,7 +194,7 @@ class _Loop:
         measures = dict(job.phase.evaluate())
         if not measures:
             return False
-        row = {"step": state.step, "evaluation": True, **measures}
+        row = {"step": state.step, "evaluation": True, **job.numbered, **measures}
         row["seconds"] = round(state.seconds, 3)
         self.log.write(row)
         job.display.update(job.progress, row)
@@ -233,8 +233,8 @@ def _not_a_number(job: Job) -> str:
     kept = f"the state of step {step_of(path):,} is kept" if path else "no state was saved before"
     return (
         f"the loss or its gradient is no longer a number at step {job.state.step + 1:,}; {kept}. "
-        f"Lower the learning rate (--learning-rate, now {job.optim.learning_rate:g}) or take "
-        "--precision float32"
+        f"Go on with --resume and a lower --learning-rate (now {job.optim.learning_rate:g}), or "
+        "with --precision float32"
     )
 
 

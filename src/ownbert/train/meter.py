@@ -78,7 +78,7 @@ class Meter:
         weights = {o.name: o.weight for o in state.learner.objectives}
         row = {
             "step": state.step,
-            **({"phase": state.phase + 1} if len(job.phases) > 1 else {}),
+            **job.numbered,
             "loss": sum(weights[name] * measures[f"{name}_loss"] for name in weights),
             **measures,
             "grad_norm": norm / max(1, steps),

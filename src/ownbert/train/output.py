@@ -38,7 +38,7 @@ def resolve_run(
     if not (resume and newest(output) and there.exists()):
         return resolve(kind, config=config, overrides=overrides, options=options)
     before = resolve(kind, config=there)
-    now = resolve(kind, config=config or there, overrides=overrides, options=options)
+    now = resolve(kind, config=config, overrides=overrides, options=options, base=before)
     for name, old, new in _differences(asdict(before), asdict(now)):  # type: ignore[call-overload]
         raise InputError(
             f"cannot resume {output}: {name} was {old!r} and is now {new!r}; leave it as it was, "
@@ -53,8 +53,20 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "
             continue
         if isinstance(value, Mapping):
             yield from _differences(value, new[name], f"{prefix}{name}.")
-        elif value != new[name]:
+        elif value != new[name] and new[name] not in (None, "auto"):  # then it stays as it was
             yield prefix + name, value, new[name]
+
+
+def refuse_taken(output: Path, *, resume: bool, overwrite: bool) -> None:
+    """``InputError`` if ``output`` is no folder, or holds a model that nobody said may change."""
+    if output.exists() and not output.is_dir():
+        raise InputError(f"{output} is a file; -o must name a folder")
+    trained = (output / WEIGHTS).exists() or newest(output) is not None
+    if trained and not (resume or overwrite):
+        raise InputError(
+            f"{output} already holds a model; go on with --resume, start anew with --overwrite, "
+            "or choose another folder"
+        )
 
 
 def claim_output(
@@ -71,14 +83,7 @@ def claim_output(
     tokenizer there must be ``vocabulary``, and states to go on from must be of a run that learnt
     from the same (``identity``). Raises ``InputError``.
     """
-    if output.exists() and not output.is_dir():
-        raise InputError(f"{output} is a file; -o must name a folder")
-    trained = (output / WEIGHTS).exists() or newest(output) is not None
-    if trained and not (resume or overwrite):
-        raise InputError(
-            f"{output} already holds a model; go on with --resume, start anew with --overwrite, "
-            "or choose another folder"
-        )
+    refuse_taken(output, resume=resume, overwrite=overwrite)
     if resume and (path := newest(output)) is not None:
         with contextlib.suppress(Damaged):  # the loop names it, where an older one is not asked for
             refuse_other(path, read_state(path)["identity"], identity)

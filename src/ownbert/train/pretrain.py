@@ -26,7 +26,7 @@ from ownbert.train.loop import train
 from ownbert.train.machine import pick_device, pick_precision
 from ownbert.train.meter import Meter
 from ownbert.train.optim import describe_groups, make_optimizer
-from ownbert.train.output import RECIPE, claim_output, resolve_run
+from ownbert.train.output import RECIPE, claim_output, refuse_taken, resolve_run
 from ownbert.train.recipe import PretrainRecipe
 from ownbert.train.settings import dump
 from ownbert.train.start import (
@@ -67,6 +67,7 @@ def pretrain(
     """
     output = Path(output)
     resume = resume or resume_step is not None
+    refuse_taken(output, resume=resume, overwrite=overwrite)
     recipe = resolve_run(
         PretrainRecipe,
         output,
@@ -78,16 +79,7 @@ def pretrain(
     run = Pretraining(recipe)
     world = distributed.join(run.device)
     try:
-        if world.first:
-            claim_output(
-                output,
-                resume=resume,
-                overwrite=overwrite,
-                vocabulary=run.tokenizer,
-                identity=run.identity,
-            )
-            write_text(output / RECIPE, dump(run.recipe))
-        world.wait()
+        world.agree(run.claim(output, world, resume=resume, overwrite=overwrite))
         return run.train(output, world, resume=resume, resume_step=resume_step, quiet=quiet)
     finally:
         distributed.leave()
@@ -132,6 +124,8 @@ class Pretraining:
         )
         if run.max_steps is None and run.max_minutes is None:
             run = replace(run, max_minutes=_DEFAULT_MINUTES)
+        if run.max_steps and any(run.max_steps * p.share < 1 for p in recipe.phases):
+            raise InputError(f"{run.max_steps} steps are too few: a phase would have none")
         return replace(recipe, optim=replace(recipe.optim, learning_rate=rate), run=run)
 
     def _identity(self) -> dict[str, str]:
@@ -141,6 +135,24 @@ class Pretraining:
             f"({store.identity})",
             "vocabulary": f"{tokenizer.vocab_size:,} tokens ({tokenizer.fingerprint()[:12]})",
         }
+
+    def claim(
+        self, output: Path, world: distributed.World, *, resume: bool, overwrite: bool
+    ) -> str | None:
+        """Make ``output`` ready and write the recipe; what is wrong with it, if anything."""
+        try:
+            if world.first:
+                claim_output(
+                    output,
+                    resume=resume,
+                    overwrite=overwrite,
+                    vocabulary=self.tokenizer,
+                    identity=self.identity,
+                )
+                write_text(output / RECIPE, dump(self.recipe))
+        except InputError as error:
+            return str(error)
+        return None
 
     def learner(self, world: distributed.World = distributed.ALONE) -> Learner:
         """New weights with their head start, the same in all processes."""

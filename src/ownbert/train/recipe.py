@@ -29,6 +29,8 @@ _RUN_COUNTS = (
 # A run may be resumed with another value of these; any other setting would make it another run.
 # That the corpus is the same is seen by what it holds, wherever it is.
 FREE = (
+    "optim.learning_rate",
+    "run.precision",
     "run.max_steps",
     "run.max_minutes",
     "run.device",

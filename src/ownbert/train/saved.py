@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from ownbert.errors import InputError
-from ownbert.files import WRITE_FAILURES
+from ownbert.files import WRITE_FAILURES, write_json
 from ownbert.train.distributed import World
 
 FOLDER = "checkpoints"
@@ -43,12 +43,25 @@ def read_state(path: Path) -> dict[str, Any]:
     """``state.json`` of a saved state. Raises ``InputError`` where it is damaged."""
     try:
         said = json.loads((path / STATE).read_text(encoding="utf-8"))
+        if said.pop("crc32") != _said_sum(said):
+            raise damaged(path / STATE, path, "its checksum differs")
         _ = [said[k] for k in ("identity", "phase", "position", "clock", "best", "sums", "files")]
-    except (OSError, ValueError, KeyError, TypeError):
+    except Damaged:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise damaged(path / STATE, path, "it is missing or cannot be read") from None
     if said["format"] != FORMAT:
         raise InputError(f"{path} has format {said['format']}, this version reads {FORMAT}")
     return said
+
+
+def write_state(path: Path, said: dict[str, Any]) -> None:
+    """Write ``state.json`` with a checksum of its own."""
+    write_json(path, said | {"crc32": _said_sum(said)})
+
+
+def _said_sum(said: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(said, sort_keys=True).encode())
 
 
 def verify(path: Path) -> dict[str, Any]:

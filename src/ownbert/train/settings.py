@@ -20,8 +20,10 @@ def resolve(
     config: str | Path | None = None,
     overrides: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
+    base: T | None = None,
 ) -> T:
-    """A recipe out of a YAML file, ``section.name=value`` overrides, and options.
+    """A recipe: ``base`` (by default the defaults of ``kind``), then a YAML file, then overrides
+    ``section.name=value``, then options.
 
     options: by the last part of their name (``learning_rate``) or dotted; None is "not given".
     Raises ``InputError`` for a name that does not exist and for a value of the wrong type.
@@ -37,7 +39,7 @@ def resolve(
     for name, value in (options or {}).items():
         if value is not None:
             _put(values, _dotted(kind, name), value)
-    return _apply(kind(), values)
+    return _apply(base or kind(), values)
 
 
 def dump(recipe: Any) -> str:

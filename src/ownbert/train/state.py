@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ownbert.data.loader import Position
 from ownbert.errors import InputError
-from ownbert.files import make_folder, write_json
+from ownbert.files import make_folder
 from ownbert.objectives import Learner
 from ownbert.train.distributed import ALONE, World, cut_again
 from ownbert.train.saved import (
@@ -28,6 +28,7 @@ from ownbert.train.saved import (
     summed,
     trying,
     verify,
+    write_state,
     write_tensors,
     written_by,
 )
@@ -95,14 +96,13 @@ class TrainState:
             "sums": self.sums,
             "files": files,
         }
-        write_json(temporary / STATE, said)
+        write_state(temporary / STATE, said)
         temporary.rename(path)
 
     def _prune(self, folder: Path, keep: int) -> None:
         best = self.best["step"] if self.best else None
-        for old in saved(folder.parent)[:-keep]:
-            if step_of(old) != best:
-                shutil.rmtree(old, ignore_errors=True)
+        for old in [path for path in saved(folder.parent) if step_of(path) != best][:-keep]:
+            shutil.rmtree(old, ignore_errors=True)
 
     def restore(self, path: Path, *, world: World = ALONE) -> None:
         """Go back to a saved state. Raises ``InputError`` for one that is damaged, naming the file
