@@ -1,6 +1,6 @@
 """Pretraining: from a token store to a model folder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -28,6 +28,7 @@ from ownbert.train.meter import Meter
 from ownbert.train.optim import describe_groups, make_optimizer
 from ownbert.train.output import RECIPE, claim_output, refuse_taken, resolve_run
 from ownbert.train.recipe import PretrainRecipe
+from ownbert.train.saved import newest
 from ownbert.train.settings import dump
 from ownbert.train.start import (
     head_start,
@@ -116,7 +117,8 @@ class Pretraining:
 
     def _completed(self, recipe: PretrainRecipe) -> PretrainRecipe:
         """The recipe with everything that depends on the machine and the size filled in."""
-        rate = recipe.optim.learning_rate or _RATES.get(self.config.hidden_size, _LARGE_RATE)
+        known = (rate for size, rate in _RATES.items() if size >= self.config.hidden_size)
+        rate = recipe.optim.learning_rate or next(known, _LARGE_RATE)
         run = replace(
             recipe.run,
             device=self.device.type,
@@ -154,16 +156,32 @@ class Pretraining:
             return str(error)
         return None
 
-    def learner(self, world: distributed.World = distributed.ALONE) -> Learner:
-        """New weights with their head start, the same in all processes."""
+    def learner(
+        self,
+        world: distributed.World = distributed.ALONE,
+        *,
+        fresh: bool = True,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> Learner:
+        """New weights, the same in all processes; ``fresh`` ones with their head start."""
         learner = new_learner(self.recipe, self.config)
-        if world.first:
-            head_start(learner, self.recipe, self.store, self.ordinary)
+        if fresh:
+            world.agree(self._start(learner, say) if world.first else None)
         learner.to(self.device)
         distributed.copy_from_first(learner, world)
         if self.recipe.run.shard and world.size > 1:
             distributed.shard(learner, world)
         return learner
+
+    def _start(self, learner: Learner, say: Callable[[str], None]) -> str | None:
+        """Give the weights their head start; what is wrong, if anything."""
+        try:
+            report = head_start(learner, self.recipe, self.store, self.tokenizer)
+        except InputError as error:
+            return str(error)
+        if report:
+            say(report)
+        return None
 
     def phases(self, learner: Learner, world: distributed.World) -> list[Phase]:
         """The phases of the recipe, ready to be learnt."""
@@ -201,7 +219,8 @@ class Pretraining:
         """Run to the end and save. See ``pretrain``."""
         display = Display("pretrain", quiet=quiet or not world.first)
         display.say(self.summary())
-        learner = self.learner(world)
+        fresh = not resume or newest(output) is None
+        learner = self.learner(world, fresh=fresh, say=display.say)
         recipe = self.recipe
         optimizer = make_optimizer(learner, recipe.optim)
         display.say(f"{recipe.optim.name}: {describe_groups(optimizer)}")
@@ -252,7 +271,7 @@ class Pretraining:
             f"{store.documents:,} documents, {store.sentences:,} sentences, "
             f"{len(store.tokens):,} tokens, {config.vocab_size:,} in the vocabulary; "
             f"{len(first.data):,} sequences to learn from, {len(first.held_out):,} held out\n"
-            f"{recipe.model.size}: {config.num_hidden_layers} layers of {config.hidden_size}, "
-            f"{config.num_attention_heads} heads, {parameters:,} parameters; {length} of "
+            f"{recipe.model.init_from or recipe.model.size}: {config.num_hidden_layers} layers "
+            f"of {config.hidden_size}, {config.num_attention_heads} heads, {parameters:,} parameters; {length} of "
             f"{tasks} on {run.device} in {run.precision}"
         )

@@ -241,6 +241,8 @@ class PretrainRecipe:
             if abs(total - 1) > 1e-6:
                 raise InputError(f"the shares of the phases add up to {total:g}; they must give 1")
         with_rtd = ["rtd" in task.objectives for task, _ in self.parts]
+        if any(with_rtd) and self.model.init_from:
+            raise InputError("model.init_from starts from a BERT, and rtd makes an ELECTRA")
         if any(with_rtd) and not all(with_rtd):
             raise InputError("a phase with rtd needs it in all phases: it is another network")
 

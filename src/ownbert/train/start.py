@@ -7,19 +7,24 @@ import torch
 
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.cooccurrence import cooccurrence_vectors
+from ownbert.data.masking import ordinary_tokens
 from ownbert.data.store import Store
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.recipe import PretrainRecipe
+from ownbert.train.transfer import init_config, transfer
 
 # Width of a head of the generator: that of all published sizes.
 _HEAD = 64
 
 
 def new_config(recipe: PretrainRecipe, tokenizer: Tokenizer) -> EncoderConfig:
-    """The structure that a recipe asks for; one that only predicts next words is a decoder."""
+    """The structure that a recipe asks for, or that of the model to start from; one that only
+    predicts next words is a decoder."""
+    if recipe.model.init_from:
+        return init_config(recipe.model.init_from, tokenizer, recipe)
     objectives = {name for task, _ in recipe.parts for name in task.objectives}
     return EncoderConfig.of_size(
         recipe.model.size,
@@ -64,12 +69,23 @@ def _generator(model: Model, share: float) -> Model:
 
 
 def head_start(
-    learner: Learner, recipe: PretrainRecipe, store: Store, ordinary: np.ndarray
-) -> None:
-    """Word embeddings from the corpus's own co-occurrences, unless the recipe has them random; and
-    the decoder need not spend its first steps on learning which words are frequent."""
+    learner: Learner, recipe: PretrainRecipe, store: Store, tokenizer: Tokenizer
+) -> str | None:
+    """The weights of another model, and what was copied of them; or word embeddings from the
+    corpus's own co-occurrences, unless the recipe has them random. And the decoder need not spend
+    its first steps on learning which words are frequent."""
+    ordinary, report = ordinary_tokens(tokenizer.vocab_size, tokenizer.special_ids), None
     word = learner.model.encoder.embeddings.word.weight.data
-    if recipe.model.init_embeddings == "cooccurrence":
+    if recipe.model.init_from:
+        report = transfer(
+            learner.model,
+            recipe.model.init_from,
+            tokenizer,
+            store,
+            counts_file=recipe.model.init_counts,
+            seed=recipe.seed,
+        )
+    elif recipe.model.init_embeddings == "cooccurrence":
         found = cooccurrence_vectors(store, word.shape[1], ordinary, seed=recipe.seed)
         vectors = torch.from_numpy(found)
         known = vectors.abs().sum(1) > 0
@@ -77,6 +93,7 @@ def head_start(
     head = (learner.generator or learner.model).heads["mlm"]
     assert isinstance(head, MaskedLMHead)
     head.decoder.bias.data.copy_(unigram_log_probabilities(store.counts, ordinary))
+    return None if report is None else str(report)
 
 
 def unigram_log_probabilities(counts: np.ndarray, ordinary: np.ndarray) -> torch.Tensor:
