@@ -26,6 +26,7 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,8 +93,16 @@ class Start(Pretraining):
         self.config = init_config(checkpoint(), self.tokenizer, recipe)
         self.report = ""
 
-    def learner(self, world: World = ALONE) -> Learner:
+    def learner(
+        self,
+        world: World = ALONE,
+        *,
+        fresh: bool = True,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> Learner:
         learner = new_learner(self.recipe, self.config)
+        words = "cooccurrence" if self.way in ("scratch", "encoder+co") else "random"
+        model = replace(self.recipe.model, init_embeddings=words)
         if self.way in FROM_CHECKPOINT:
             self.report = transfer(
                 learner.model,
@@ -103,9 +112,7 @@ class Start(Pretraining):
                 counts_file=self.counts if self.way == "rank" else None,
                 seed=self.recipe.seed,
             )
-        words = "cooccurrence" if self.way in ("scratch", "encoder+co") else "random"
-        model = replace(self.recipe.model, init_embeddings=words)
-        head_start(learner, replace(self.recipe, model=model), self.store, self.ordinary)
+        head_start(learner, replace(self.recipe, model=model), self.store, self.tokenizer)
         return learner
 
 

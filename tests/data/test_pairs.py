@@ -144,10 +144,17 @@ def test_truncation_is_googles(sizes: tuple[int, int, int]):
     assert (np.abs(fronts[0].std(-1) - fronts[1].std(-1)) < 0.15).all()
 
 
-def test_a_single_document_has_no_pairs(tmp_path: Path):
-    store, tokenizer = make(tmp_path, [[5] * 80])
-    with pytest.raises(InputError, match="at least two documents, the corpus has one"):
+def test_a_single_document_has_pairs_of_its_own_parts(tmp_path: Path):
+    store, tokenizer = make(tmp_path, [[1]])
+    with pytest.raises(InputError, match="at least two documents, or a longer one"):
         data_of(store, tokenizer)
+    store, tokenizer = make(tmp_path, [[5] * 80])
+    train, _ = data_of(store, tokenizer, max_length=16)
+    for index in range(len(train)):
+        others = {train._elsewhere(index, np.random.default_rng(i)) for i in range(400)}
+        assert others == set(range(len(train))) - {index}
+    labels = [train.example(0, index).next_sentence for index in range(len(train))]
+    assert {0, 1} == set(labels)
     train, held = data_of(store, tokenizer, pairs=None, max_length=16)
     assert len(train) + len(held) == 40
     assert 1 < len(plain(train, 0, 0)[2].token_ids) <= 16

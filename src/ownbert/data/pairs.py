@@ -164,9 +164,12 @@ class PretrainingData:
         return int(rng.integers(start + 1, stop))
 
     def _elsewhere(self, index: int, rng: np.random.Generator) -> int:
-        """Some span of another document."""
+        """Some span of another document; where there is one alone, elsewhere in it."""
         document, documents = int(self.spans.documents[index]), self.others.documents
         low, high = documents.searchsorted((document, document + 1)).tolist()
+        if high - low == len(documents):
+            own = self.others is self.spans
+            low, high = (index, index + 1) if own else (0, 0)
         other = int(rng.integers(len(documents) - (high - low)))
         return other if other < low else other + high - low
 
@@ -225,10 +228,10 @@ def pretraining_data(
         raise InputError(f"pairs {pairs!r} is not one of {', '.join(PAIRS)} or None")
     parts = hold_out(store.sentence_ends, store.document_ends, held_out, seed)
     train, held = parts.spans(store.sentence_ends, max_length - _special(pairs))
-    if pairs == "nsp" and not train.several:
+    if pairs == "nsp" and len(train) < 2:
         raise InputError(
-            "next-sentence prediction needs at least two documents, the corpus has one; "
-            "pretrain with --objectives mlm"
+            "next-sentence prediction needs at least two documents, or a longer one; pretrain "
+            "with --objectives mlm"
         )
     if pairs == "sop":
         train, held = (s.select(s.stops - s.starts > 1) for s in (train, held))

@@ -272,6 +272,6 @@ class Pretraining:
             f"{len(store.tokens):,} tokens, {config.vocab_size:,} in the vocabulary; "
             f"{len(first.data):,} sequences to learn from, {len(first.held_out):,} held out\n"
             f"{recipe.model.init_from or recipe.model.size}: {config.num_hidden_layers} layers "
-            f"of {config.hidden_size}, {config.num_attention_heads} heads, {parameters:,} parameters; {length} of "
-            f"{tasks} on {run.device} in {run.precision}"
+            f"of {config.hidden_size}, {config.num_attention_heads} heads, "
+            f"{parameters:,} parameters; {length} of {tasks} on {run.device} in {run.precision}"
         )

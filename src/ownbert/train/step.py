@@ -59,13 +59,26 @@ def step(
                 sums[name] = tuple(a + b for a, b in zip(old, new, strict=True))  # pyright: ignore
             # Gradients are averaged over the processes, but the counts are of all of them.
             (total * world.size).backward()
-    norm = whole(torch.nn.utils.clip_grad_norm_(learner.parameters(), optim.clip))
+    norm = _clip(learner, optim.clip)
     _refuse_nonsense(sums, norm, world)
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return Seen(sums, norm)
+
+
+def _clip(learner: Learner, limit: float) -> Tensor:
+    """Scale the gradients down to a norm of at most ``limit``; the norm they had.
+
+    As clip_grad_norm_, which multiplies by one where there is nothing to clip.
+    """
+    gradients = [p.grad for p in learner.parameters() if p.grad is not None]
+    total = torch.nn.utils.get_total_norm(gradients)
+    norm = whole(total)
+    if norm > limit:
+        torch.nn.utils.clip_grads_with_norm_(learner.parameters(), limit, total)
+    return norm
 
 
 def _refuse_nonsense(sums: Mapping[str, tuple], norm: Tensor, world: World) -> None:
