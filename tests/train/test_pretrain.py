@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -152,3 +153,12 @@ def test_time_is_a_limit_too(topics: Path, tmp_path: Path):
     assert rows(tmp_path / "run")[-1]["seconds"] >= 1.2
     assert time.monotonic() - began < 20
     assert os.path.exists(tmp_path / "run" / "model.safetensors")
+
+
+def test_a_run_goes_on_without_the_folder_it_started_from(topics: Path, tmp_path: Path):
+    old, folder = tmp_path / "old", tmp_path / "run"
+    pretrain(topics / "tokens", old, max_steps=2, **SHORT)
+    pretrain(topics / "tokens", folder, init_from=str(old), max_steps=2, **SHORT)
+    shutil.rmtree(old)
+    model = pretrain(None, folder, resume=True, max_steps=4, quiet=True)
+    assert model.config.hidden_size == 128

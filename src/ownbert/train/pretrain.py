@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ownbert.checkpoint import save
+from ownbert.checkpoint import CONFIG, save
 from ownbert.data.loader import Loader
 from ownbert.data.masking import ordinary_tokens
 from ownbert.data.store import Store
@@ -77,7 +77,8 @@ def pretrain(
         resume=resume,
         options=options | {"data.tokens": None if tokens is None else str(tokens)},
     )
-    run = Pretraining(recipe)
+    begun = resume and newest(output) is not None and (output / CONFIG).exists()
+    run = Pretraining(recipe, saved=output if begun else None)
     world = distributed.join(run.device)
     try:
         world.agree(run.claim(output, world, resume=resume, overwrite=overwrite))
@@ -89,7 +90,7 @@ def pretrain(
 class Pretraining:
     """A resolved recipe with its corpus, vocabulary and examples; ``train`` makes the model."""
 
-    def __init__(self, recipe: PretrainRecipe) -> None:
+    def __init__(self, recipe: PretrainRecipe, *, saved: Path | None = None) -> None:
         if recipe.run.tensorboard:
             need_tensorboard()
         if not recipe.data.tokens:
@@ -97,7 +98,7 @@ class Pretraining:
         self.store = Store.open(recipe.data.tokens)
         self.tokenizer = self.store.tokenizer()
         self.device = pick_device(recipe.run.device)
-        self.config = new_config(recipe, self.tokenizer)
+        self.config = new_config(recipe, self.tokenizer, saved)
         self.recipe = self._completed(recipe)
         self.identity = self._identity()
         self.ordinary = ordinary_tokens(self.config.vocab_size, self.tokenizer.special_ids)

@@ -1,6 +1,7 @@
 """The weights that pretraining starts from. V vocabulary, D hidden, E embedding size."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,11 +21,14 @@ from ownbert.train.transfer import init_config, transfer
 _HEAD = 64
 
 
-def new_config(recipe: PretrainRecipe, tokenizer: Tokenizer) -> EncoderConfig:
+def new_config(
+    recipe: PretrainRecipe, tokenizer: Tokenizer, saved: Path | None = None
+) -> EncoderConfig:
     """The structure that a recipe asks for, or that of the model to start from; one that only
-    predicts next words is a decoder."""
+    predicts next words is a decoder. saved: the folder of a run that is gone on with, which no
+    longer needs what it started from."""
     if recipe.model.init_from:
-        return init_config(recipe.model.init_from, tokenizer, recipe)
+        return init_config(saved or recipe.model.init_from, tokenizer, recipe)
     objectives = {name for task, _ in recipe.parts for name in task.objectives}
     return EncoderConfig.of_size(
         recipe.model.size,
