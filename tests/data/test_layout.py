@@ -94,7 +94,7 @@ def test_grouping_of_queries_with_keys_of_their_own(pairs: list[tuple[int, int]]
 
 
 def test_groups_save_padding():
-    near = make_layout([100] * 5 + [90] * 5).grouping
+    near = make_layout([100] * 5 + [97] * 5).grouping
     assert len(near.groups) == 1
     far = make_layout([500] + [10] * 40).grouping
     sizes = [(g.count, (g.queries.stop - g.queries.start) // g.count) for g in far.groups]

@@ -27,11 +27,12 @@ _TIMEOUT = datetime.timedelta(minutes=30)
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a run: how many, which one this is, and which on its machine."""
+    """The processes of a run: how many, and which one this is. ours: whether we brought them
+    together, and not a program around us."""
 
     rank: int = 0
     size: int = 1
-    local: int = 0
+    ours: bool = False
 
     @property
     def first(self) -> bool:
@@ -81,18 +82,18 @@ def join(device: torch.device) -> World:
     """Meet the other processes, if there are any."""
     if not asked():
         return ALONE
-    if not dist.is_initialized():
+    ours = not dist.is_initialized()
+    if ours:
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=_TIMEOUT)
-    local = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
     if device.type == "cuda":
-        torch.cuda.set_device(local)
-    return World(dist.get_rank(), dist.get_world_size(), local)
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", dist.get_rank())))
+    return World(dist.get_rank(), dist.get_world_size(), ours)
 
 
-def leave() -> None:
-    """End the connection to the other processes."""
-    if dist.is_initialized():
+def leave(world: World) -> None:
+    """End the connection to the other processes, if we made it."""
+    if world.ours and dist.is_initialized():
         dist.destroy_process_group()
 
 
@@ -118,8 +119,9 @@ def shard(learner: Learner, world: World) -> None:
     fully_shard(learner, mesh=mesh)
 
 
-def is_sharded(learner: nn.Module) -> bool:
-    return any(hasattr(p, "full_tensor") for p in learner.parameters())
+def is_sharded(module: nn.Module) -> bool:
+    """Whether weights are cut over the processes."""
+    return any(hasattr(p, "full_tensor") for p in module.parameters())
 
 
 def cut_again(learner: nn.Module) -> None:
@@ -139,11 +141,16 @@ def ready(learner: Learner, world: World) -> nn.Module:
     """What to call in a step so that gradients are averaged over the processes."""
     if world.size == 1 or is_sharded(learner):
         return learner
-    # Of what no objective needs now there comes no gradient, and DDP would wait for it.
+    # Of what no objective needs now there comes no gradient, and DDP would wait for it; it looks
+    # at what has one when it is made.
     used = learner.used()
-    for parameter in learner.parameters():
-        parameter.requires_grad_(parameter in used)
-    return DistributedDataParallel(learner, gradient_as_bucket_view=True)
+    unused = [p for p in learner.parameters() if p not in used]
+    for parameter in unused:
+        parameter.requires_grad_(False)
+    module = DistributedDataParallel(learner, gradient_as_bucket_view=True)
+    for parameter in unused:
+        parameter.requires_grad_(True)
+    return module
 
 
 def together(module: nn.Module, last: bool) -> AbstractContextManager:

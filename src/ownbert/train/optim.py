@@ -9,6 +9,7 @@ from torch import nn
 
 from ownbert.errors import InputError
 from ownbert.nn.bottleneck import NoNorm
+from ownbert.train.distributed import is_sharded
 from ownbert.train.lamb import Lamb
 from ownbert.train.muon import make_muon
 from ownbert.train.recipe import OPTIMIZERS, Optim
@@ -28,7 +29,7 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
     this PyTorch does not have.
     """
     groups = decay_groups(model, optim.weight_decay)
-    if optim.name in _WHOLE and _is_spread(model):
+    if optim.name in _WHOLE and is_sharded(model):
         raise InputError(
             f"optim.name {optim.name} needs whole parameters and cannot be used where they are "
             "spread over processes; take adamw or lamb"
@@ -85,11 +86,6 @@ def describe_groups(optimizer: torch.optim.Optimizer) -> str:
     for group in optimizer.param_groups:
         counts[group.get("weight_decay", 0.0) > 0] += sum(p.numel() for p in group["params"])
     return f"{counts[1]:,} parameters with decay, {counts[0]:,} without"
-
-
-def _is_spread(model: nn.Module) -> bool:
-    # Without an import of DTensor, which not every build of PyTorch has.
-    return any(hasattr(p, "full_tensor") for p in model.parameters())
 
 
 def _places(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, nn.Module]]:

@@ -84,7 +84,7 @@ def pretrain(
         world.agree(run.claim(output, world, resume=resume, overwrite=overwrite))
         return run.train(output, world, resume=resume, resume_step=resume_step, quiet=quiet)
     finally:
-        distributed.leave()
+        distributed.leave(world)
 
 
 class Pretraining:
