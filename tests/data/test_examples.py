@@ -54,7 +54,9 @@ def test_a_corpus_of_one_token(tmp_path: Path):
     assert example.masked_positions is not None
     assert example.masked_positions.tolist() == [1]
     for pairs in ("nsp", "sop"):
-        with pytest.raises(InputError, match="needs (at least two documents|documents of at least two)"):
+        with pytest.raises(
+            InputError, match=r"needs (at least two documents|documents of at least two)"
+        ):
             data_of(store, tokenizer, pairs=pairs)
 
 

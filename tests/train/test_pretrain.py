@@ -3,13 +3,11 @@
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from runs import rows
 
 from ownbert import InputError, load_tokenizer, pretrain
 from ownbert.checkpoint import load
@@ -20,30 +18,8 @@ from ownbert.train.settings import resolve
 SHORT = {"max_length": 48, "batch_tokens": 512, "quiet": True}
 
 
-def rows(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-
-
 def losses(folder: Path) -> dict[tuple, float]:
     return {(r["step"], bool(r.get("evaluation"))): r["loss"] for r in rows(folder)}
-
-
-def start(tokens: Path, folder: Path, *options: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "ownbert", "pretrain", str(tokens), "-o", str(folder)]
-    common = ["--max-length", "48", "--batch-tokens", "512", "--log-every", "1"]
-    return subprocess.Popen(
-        [*command, *common, *options], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-
-
-def wait_for_step(folder: Path, step: int) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        log = folder / "log.jsonl"
-        if log.exists() and len(log.read_text().splitlines()) >= step:
-            return
-        time.sleep(0.02)
-    pytest.fail(f"no step {step} within a minute")
 
 
 def test_it_beats_the_unigram_baseline_and_learns_which_sentence_is_next(pretrained: Path):
@@ -87,19 +63,6 @@ def test_the_same_seed_gives_the_same_losses_and_another_seed_others(topics: Pat
         found.append(losses(tmp_path / name))
     assert found[0] == found[1]
     assert found[0] != found[2]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_saves_and_says_how_to_go_on(topics: Path, tmp_path: Path, number: int):
-    run = start(topics / "tokens", tmp_path / "run", "--max-steps", "5000")
-    wait_for_step(tmp_path / "run", 5)
-    run.send_signal(number)
-    _, err = run.communicate(timeout=60)
-    assert run.returncode == 2
-    assert len(err.splitlines()) == 1
-    assert "--resume" in err
-    assert newest(tmp_path / "run") is not None
-    assert load(tmp_path / "run")  # and the model so far is there to be used
 
 
 def test_a_resumed_run_refuses_to_become_another(topics: Path, tmp_path: Path):

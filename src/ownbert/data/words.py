@@ -48,7 +48,7 @@ class WordFinder:
     """Ids of texts together with which tokens begin a word of the segmenter's."""
 
     def __init__(self, tokenizer: Tokenizer, segmenter: Segmenter) -> None:
-        self.encoder = tokenizer._encoder
+        self.encoder = tokenizer.encoder
         self.segmenter = segmenter
         names = tokenizer.vocabulary()
         self.continues = np.array([name.startswith(CONTINUATION) for name in names], dtype=bool)

@@ -55,7 +55,7 @@ class Tokenizer:
         self.config = dict(config or {})
         rules = self.kind == "wordpiece" and self.config.get("do_basic_tokenize", True)
         self.never_split = never_split_of(self.config) if rules else ()
-        self._encoder = keep_whole(backend, self.never_split) if self.never_split else backend
+        self.encoder = keep_whole(backend, self.never_split) if self.never_split else backend
         self._tokens = _all_tokens(backend)
         self._ids = {token: index for index, token in enumerate(self._tokens)}
 
@@ -139,7 +139,7 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens around it, on all cores."""
         # The fast call leaves out the offsets, which nobody reads here; older versions lack it.
-        encode = getattr(self._encoder, "encode_batch_fast", self._encoder.encode_batch)
+        encode = getattr(self.encoder, "encode_batch_fast", self.encoder.encode_batch)
         return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
