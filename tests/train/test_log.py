@@ -274,3 +274,10 @@ def test_durations_and_clocks():
     assert clock(200_000) == time.strftime("%a %d %b %H:%M", later)
     assert fitting(["abc", "de", "f"], 7) == "abc  de"
     assert fitting(["abc"], 2) == ""
+
+
+def test_what_always_saying_the_same_would_score_is_no_curve_of_its_own(tmp_path: Path):
+    from ownbert.train.curves import _plain
+
+    row = {"step": 1, "nsp_accuracy": 0.6, "nsp_majority_accuracy": 0.5}
+    assert _plain(row) == row

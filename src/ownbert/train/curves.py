@@ -72,7 +72,11 @@ def _plain(row: Row) -> Row:
     plain = {}
     for key, value in row.items():
         stem, _, kind = key.rpartition("_")
-        ours = stem in TASKS or key in _BASELINES or kind not in ("loss", "accuracy")
+        ours = (
+            stem.removesuffix("_majority") in TASKS
+            or key in _BASELINES
+            or kind not in ("loss", "accuracy")
+        )
         plain[key if ours else kind] = value
     return plain
 
