@@ -163,3 +163,9 @@ def test_a_folder_that_is_no_classifier_is_refused(pretrained: Path, topics: Pat
     with pytest.raises(InputError, match="is no classifier"):
         predict(pretrained, topics / "test.csv", tmp_path / "p.jsonl")
     assert not (tmp_path / "p.jsonl").exists()
+
+
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="runs in one process"):
+        finetune(model="m", train="t", dev="d", output=tmp_path / "run")

@@ -27,6 +27,7 @@ from ownbert.tasks.classify import (
 from ownbert.tasks.measures import score
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.train.display import Display
+from ownbert.train.distributed import asked
 from ownbert.train.job import Job, Phase, Watch
 from ownbert.train.log import need_tensorboard
 from ownbert.train.loop import train
@@ -65,6 +66,8 @@ def finetune(
     """
     if task != "classify":
         raise InputError(f"task {task!r} is not known; one of classify")
+    if asked():
+        raise InputError("fine-tuning runs in one process; start it without torchrun")
     output = Path(output)
     options["model.folder"] = _as_text(options.pop("model", None))
     recipe = resolve_run(
