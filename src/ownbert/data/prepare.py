@@ -78,9 +78,9 @@ def write_store(
                 keep = isinstance(error, WorkerDied | WriteFailed)
                 raise
             except KeyboardInterrupt:
-                raise KeyboardInterrupt(_kept(work, writer.documents)) from None
+                raise KeyboardInterrupt(_kept(work, writer.saved)) from None
             finally:
-                keep = keep and writer.parts > 0
+                keep = keep and writer.saved > 0
     finally:
         work.close(keep=keep)
     return resumed

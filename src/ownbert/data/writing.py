@@ -166,6 +166,7 @@ class Writer:
             name: {"dtype": dtype, "bytes": 0, "crc32": 0} for name, dtype in dtypes.items()
         }
         self.parts = 0
+        self.saved = 0  # documents that a run that is stopped now leaves behind
         # What had been read when a stopped run met the end of the corpus, None before that.
         self.read: dict[str, int] | None = None
         self.last = {"sentences": 0, "documents": 0}
@@ -215,6 +216,7 @@ class Writer:
         except (KeyError, TypeError, ValueError):
             return
         self.files, self.counts, self.last, self.parts = files, counts, last, parts
+        self.saved = self.documents
         self.read = state.get("read")
 
     def _read(self, name: str, entry: dict[str, Any]) -> Iterator[np.ndarray]:
@@ -249,6 +251,7 @@ class Writer:
             for file in self.open.values():
                 file.flush()
             self.work.save({"parts": self.parts, "files": self.files})
+        self.saved = self.documents
 
     def _append(self, name: str, values: np.ndarray) -> None:
         entry = self.files[name]

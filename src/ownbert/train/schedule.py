@@ -16,6 +16,7 @@ def factor(optim: Optim, progress: float) -> float:
     in the last ``decay`` (warmup-stable-decay), "inverse_sqrt" falls as 1 / sqrt(progress) (Vaswani
     et al. 2017, equation 3), "constant" stays.
     """
+    progress = min(1.0, progress)  # a sum of shares may be a rounding above
     if progress < optim.warmup:
         return progress / optim.warmup
     # Of what comes after the warm-up; none is left where the warm-up is the whole run.
