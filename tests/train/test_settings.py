@@ -86,3 +86,13 @@ def test_schedules():
     assert [factor(linear, p) for p in (0.1, 0.2, 0.6, 1)] == pytest.approx([0.5, 1, 0.5, 0])
     constant = Optim(schedule="constant", warmup=0)
     assert [factor(constant, p) for p in (0, 1)] == [1, 1]
+
+
+def test_the_recipes_that_come_along_are_recipes():
+    folder = Path(__file__).parents[2] / "recipes"
+    found = sorted(folder.glob("*.yaml"))
+    assert found
+    for path in found:
+        recipe = resolve(PretrainRecipe, config=path)
+        assert recipe.model.size in path.stem
+        assert recipe.run.max_steps

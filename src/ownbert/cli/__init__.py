@@ -72,6 +72,23 @@ def _options(
 
 def main() -> None:
     """Run a command; mistakes, full disks and interrupts end in one line and exit code 2."""
+    try:
+        _main()
+    except SystemExit as end:
+        if not _with_others():
+            raise
+        # Threads that connect the processes may outlive the interpreter, and would then abort it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code if isinstance(end.code, int) else 0)
+
+
+def _with_others() -> bool:
+    """Whether torchrun or the like has started this process, and others with it."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def _main() -> None:
     signal.signal(signal.SIGTERM, _as_interrupt)
     # How long threads of torch spin while they wait for each other; read when torch is loaded. By
     # default so long that a second program on the machine slows a run down tenfold.
@@ -98,7 +115,7 @@ def _as_interrupt(number: int, frame: object) -> None:
 
 
 def _leave(message: str) -> None:
-    if "WORLD_SIZE" in os.environ:
+    if _with_others():
         from ownbert.train.distributed import first_to_say
 
         if not first_to_say():
