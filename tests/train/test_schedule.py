@@ -61,7 +61,8 @@ def test_whatever_the_shares_it_stays_within_0_and_1(schedule, warmup, decay, pr
 @given(st.sampled_from(SCHEDULES), st.floats(0, 0.9), SHARES)
 def test_it_never_rises_again_after_the_warm_up(schedule, warmup, decay):
     optim = Optim(schedule=schedule, warmup=warmup, decay=decay)
-    later = [factor(optim, warmup + (1 - warmup) * i / 20) for i in range(21)]
+    later = [factor(optim, warmup + (1 - warmup) * i / 20) for i in range(20)]
+    later.append(factor(optim, 1.0))
     assert later[0] == pytest.approx(1)
     assert all(b <= a + 1e-12 for a, b in pairwise(later))
     if schedule in ("linear", "cosine") or (schedule == "wsd" and decay):

@@ -48,7 +48,7 @@ def killed_equals_whole(topics: Path, tmp_path: Path, kills: int, seed: int, *op
 
 
 def test_a_run_killed_a_few_times_equals_one_that_was_not(topics: Path, tmp_path: Path):
-    killed_equals_whole(topics, tmp_path, 3, 0, *OPTIONS)
+    killed_equals_whole(topics, tmp_path, 2, 0, *OPTIONS)
 
 
 @pytest.mark.slow
