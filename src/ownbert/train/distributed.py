@@ -7,7 +7,7 @@ agree on in one sum before each step.
 
 import datetime
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +68,16 @@ class World:
             dist.all_gather_object(problems, problem)
         for found in filter(None, problems):
             raise InputError(found)
+
+    def first_does(self, work: Callable[[], object]) -> None:
+        """Let the first process do something; its ``InputError`` is one of all processes."""
+        problem = None
+        if self.first:
+            try:
+                work()
+            except InputError as error:
+                problem = str(error)
+        self.agree(problem)
 
 
 ALONE = World()

@@ -8,7 +8,7 @@ from ownbert.data.batch import Batch
 from ownbert.objectives import Learner, Loss
 from ownbert.train.distributed import World
 from ownbert.train.flops import training_flops
-from ownbert.train.step import Seen
+from ownbert.train.step import Seen, add
 
 if TYPE_CHECKING:
     from ownbert.train.job import Job
@@ -45,8 +45,7 @@ class Meter:
         # The norm is the same in all processes: it must be counted once.
         norm = (seen.norm, 0, 1) if world.first else (0.0, 0, 0)
         for name, values in {**seen.sums, _NORM: norm}.items():
-            old = self.sums.get(name, [0.0, 0, 0])
-            self.sums[name] = [a + b for a, b in zip(old, values, strict=True)]
+            add(self.sums, name, values)
 
     def saved(self, world: World) -> dict[str, list[float]]:
         """The sums of all processes, for a saved state. From here on the first process has them:
@@ -108,9 +107,7 @@ def measures_of(sums: Mapping[str, Sequence]) -> dict[str, float]:
 def add_up(sums: dict[str, list], losses: Mapping[str, Loss]) -> None:
     """Add the losses of a batch to ``sums``, as numbers."""
     for name, loss in losses.items():
-        old = sums.get(name, [0.0, 0, 0])
-        new = (float(loss.total), int(loss.correct), loss.count)
-        sums[name] = [a + b for a, b in zip(old, new, strict=True)]
+        add(sums, name, (float(loss.total), int(loss.correct), loss.count))
 
 
 def operations(learner: Learner, micro: Sequence[Batch]) -> float:

@@ -81,7 +81,7 @@ def pretrain(
     run = Pretraining(recipe, saved=output if begun else None)
     world = distributed.join(run.device)
     try:
-        world.agree(run.claim(output, world, resume=resume, overwrite=overwrite))
+        world.first_does(lambda: run.claim(output, resume=resume, overwrite=overwrite))
         return run.train(output, world, resume=resume, resume_step=resume_step, quiet=quiet)
     finally:
         distributed.leave(world)
@@ -139,23 +139,16 @@ class Pretraining:
             "vocabulary": f"{tokenizer.vocab_size:,} tokens ({tokenizer.fingerprint()[:12]})",
         }
 
-    def claim(
-        self, output: Path, world: distributed.World, *, resume: bool, overwrite: bool
-    ) -> str | None:
-        """Make ``output`` ready and write the recipe; what is wrong with it, if anything."""
-        try:
-            if world.first:
-                claim_output(
-                    output,
-                    resume=resume,
-                    overwrite=overwrite,
-                    vocabulary=self.tokenizer,
-                    identity=self.identity,
-                )
-                write_text(output / RECIPE, dump(self.recipe))
-        except InputError as error:
-            return str(error)
-        return None
+    def claim(self, output: Path, *, resume: bool, overwrite: bool) -> None:
+        """Make ``output`` ready and write the recipe. Raises ``InputError``."""
+        claim_output(
+            output,
+            resume=resume,
+            overwrite=overwrite,
+            vocabulary=self.tokenizer,
+            identity=self.identity,
+        )
+        write_text(output / RECIPE, dump(self.recipe))
 
     def learner(
         self,
@@ -167,22 +160,17 @@ class Pretraining:
         """New weights, the same in all processes; ``fresh`` ones with their head start."""
         learner = new_learner(self.recipe, self.config)
         if fresh:
-            world.agree(self._start(learner, say) if world.first else None)
+            world.first_does(lambda: self._start(learner, say))
         learner.to(self.device)
         distributed.copy_from_first(learner, world)
         if self.recipe.run.shard and world.size > 1:
             distributed.shard(learner, world)
         return learner
 
-    def _start(self, learner: Learner, say: Callable[[str], None]) -> str | None:
-        """Give the weights their head start; what is wrong, if anything."""
-        try:
-            report = head_start(learner, self.recipe, self.store, self.tokenizer)
-        except InputError as error:
-            return str(error)
-        if report:
+    def _start(self, learner: Learner, say: Callable[[str], None]) -> None:
+        """Give the weights their head start, and say what was copied, if anything was."""
+        if report := head_start(learner, self.recipe, self.store, self.tokenizer):
             say(report)
-        return None
 
     def phases(self, learner: Learner, world: distributed.World) -> list[Phase]:
         """The phases of the recipe, ready to be learnt."""

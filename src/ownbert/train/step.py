@@ -19,7 +19,7 @@ class Seen:
     """Of one step, in this process: (sum of losses, right answers, count) by objective; the norm
     of the gradient before it was clipped."""
 
-    sums: Mapping[str, tuple[Tensor, Tensor, int]]
+    sums: Mapping[str, Sequence]
     norm: Tensor
 
 
@@ -45,7 +45,7 @@ def step(
     assert isinstance(learner, Learner)
     weights = {o.name: o.weight for o in learner.objectives}
     device = learner.model.device
-    sums: dict[str, tuple[Tensor, Tensor, int]] = {}
+    sums: dict[str, list] = {}
     learner.train()
     for number, batch in enumerate(micro, 1):
         with together(module, last=number == len(micro)):
@@ -54,9 +54,7 @@ def step(
             total = torch.zeros((), device=device)
             for name, loss in losses.items():
                 total = total + weights[name] * loss.total / max(1, counts[name])
-                old = sums.get(name, (0.0, 0, 0))
-                new = (loss.total.detach(), loss.correct, loss.count)
-                sums[name] = tuple(a + b for a, b in zip(old, new, strict=True))  # pyright: ignore
+                add(sums, name, (loss.total.detach(), loss.correct, loss.count))
             # Gradients are averaged over the processes, but the counts are of all of them.
             (total * world.size).backward()
     norm = _clip(learner, optim.clip)
@@ -66,6 +64,12 @@ def step(
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return Seen(sums, norm)
+
+
+def add(sums: dict[str, list], name: str, values: Sequence) -> None:
+    """Add (sum of losses, right answers, count) to what ``sums`` has of ``name``."""
+    old = sums.get(name, [0.0, 0, 0])
+    sums[name] = [a + b for a, b in zip(old, values, strict=True)]
 
 
 def _clip(learner: Learner, limit: float) -> Tensor:
@@ -81,7 +85,7 @@ def _clip(learner: Learner, limit: float) -> Tensor:
     return norm
 
 
-def _refuse_nonsense(sums: Mapping[str, tuple], norm: Tensor, world: World) -> None:
+def _refuse_nonsense(sums: Mapping[str, Sequence], norm: Tensor, world: World) -> None:
     known = torch.stack([norm, *(total for total, _, _ in sums.values())])
     wrong = 0 if torch.isfinite(known).all() else 1
     if world.total([wrong])[0]:
