@@ -14,7 +14,6 @@ from ownbert.data.batch import Batch, Example, pack
 from ownbert.nn.model import Model
 from ownbert.objectives import (
     CausalLM,
-    Classification,
     Learner,
     MaskedLM,
     Objective,
@@ -24,6 +23,7 @@ from ownbert.objectives import (
     replaced,
     unmasked,
 )
+from ownbert.tasks.objectives import OneLabel
 from ownbert.train.recipe import Optim
 from ownbert.train.step import NotANumber, Seen, step, targets
 
@@ -43,7 +43,7 @@ def examples() -> list[Example]:
     return [example(rng, n, m) for n, m in [(9, 1), (20, 7), (5, 2), (12, 0), (30, 11), (1, 1)]]
 
 
-@pytest.mark.parametrize("objective", [MaskedLM(), SentencePair(), Classification()])
+@pytest.mark.parametrize("objective", [MaskedLM(), SentencePair(), OneLabel()])
 def test_loss_and_accuracy_are_those_of_torch(objective: Objective):
     batch = pack(examples())
     targets = {"mlm": batch.masked_ids, "nsp": batch.next_sentence, "classification": batch.labels}
@@ -66,15 +66,15 @@ def test_loss_and_accuracy_are_those_of_torch(objective: Objective):
 def test_loss_of_bfloat16_logits_is_summed_in_float32():
     batch = pack(examples())
     logits = torch.randn(batch.sequences, 3, generator=torch.Generator().manual_seed(1))
-    loss = Classification()(logits.bfloat16(), batch)
+    loss = OneLabel()(logits.bfloat16(), batch)
     assert loss.total.dtype == torch.float32
-    exact = Classification()(logits.bfloat16().double(), batch)
+    exact = OneLabel()(logits.bfloat16().double(), batch)
     torch.testing.assert_close(loss.total, exact.total.float())
 
 
 def test_a_batch_without_targets_counts_nothing():
     batch = pack([Example(np.array([1, 2]), np.zeros(2, int))])
-    for objective in (MaskedLM(), SentencePair(), Classification()):
+    for objective in (MaskedLM(), SentencePair(), OneLabel()):
         assert objective.count(batch) == 0
 
 

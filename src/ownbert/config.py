@@ -46,15 +46,20 @@ POSITIONS = (
     "alibi",
 )
 
-HEADS = ("mlm", "nsp", "sop", "classification", "choice", "tokens", "span", "discriminator")
+HEADS = (
+    *("mlm", "nsp", "sop", "classification", "choice", "tokens", "span", "discriminator"),
+    "embedding",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class HeadSpec:
     """A head, and what families do differently in it.
 
-    kind: mlm, nsp, sop, classification, choice, tokens, span or discriminator. pooling: what a
-    sentence head stands on, ``pooler`` or one of ``nn.pooling.POOLINGS``. dense: activation of a
+    kind: one of ``HEADS``. pooling: what a sentence head stands on, ``pooler`` or one of
+    ``nn.pooling.POOLINGS``. segments: how the vectors of a document's segments become one, one of
+    the latter; without it each sequence has its own answer. crf: whether the tags of a sequence
+    are chosen together. dense: activation of a
     dense layer (D x D) before the last one; dropout_first: whether dropout comes before that too.
     activation: that of the mlm and discriminator heads, by default the encoder's. dropout: rate
     in the head, by default ``hidden_dropout_prob``. output: width, where it is not the number of
@@ -68,6 +73,8 @@ class HeadSpec:
     activation: str | None = None
     dropout: float | None = None
     output: int | None = None
+    segments: str | None = None
+    crf: bool = False
 
     @property
     def needs_pooler(self) -> bool:

@@ -1,6 +1,6 @@
 """What is learnt: logits and targets -> Loss, everything as (sum, count).
 
-T tokens, M masked tokens, B sequences, V vocabulary, C labels. The loop divides a step's sums by
+T tokens, M masked tokens, B sequences, V vocabulary. The loop divides a step's sums by
 its counts over all micro-batches and processes, so that a mean of means never happens.
 """
 
@@ -124,23 +124,6 @@ class ReplacedToken:
         total = F.binary_cross_entropy_with_logits(logits, truth.float(), reduction="sum")
         right = ((logits.detach() > 0) == truth).sum()
         return Loss(total, right, truth.numel(), (~truth).sum())
-
-
-@dataclass(frozen=True)
-class Classification:
-    """Cross entropy of one label a sequence."""
-
-    weight: float = 1.0
-    name: str = "classification"
-    head: str = "classification"
-    reading: str = "given"
-
-    def count(self, batch: Batch) -> int:
-        return 0 if batch.labels is None else batch.sequences
-
-    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
-        assert batch.labels is not None
-        return _cross_entropy(logits, batch.labels)  # (B, C), (B)
 
 
 class Learner(nn.Module):

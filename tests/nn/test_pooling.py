@@ -1,12 +1,11 @@
 """Poolings against plain code, one sequence after the other, gradients included."""
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from ownbert.config import EncoderConfig, HeadSpec
-from ownbert.data.batch import Batch, Example, pack
+from ownbert.data.layout import Layout, make_layout
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.nn.pooling import POOLINGS
@@ -15,8 +14,8 @@ CONFIG = EncoderConfig(vocab_size=9, hidden_size=6, num_attention_heads=1, num_h
 LENGTHS = [4, 1, 7, 4]
 
 
-def batch() -> Batch:
-    return pack([Example(np.ones(n, int), np.zeros(n, int)) for n in LENGTHS])
+def layout() -> Layout:
+    return make_layout(LENGTHS)
 
 
 def one_by_one(name: str, module: nn.Module, hidden: Tensor) -> Tensor:
@@ -46,7 +45,7 @@ def test_against_plain_code(name: str):
     hidden = torch.randn(sum(LENGTHS), 6, dtype=torch.float64, requires_grad=True)
     grad = torch.randn(4, 6, dtype=torch.float64)
     learnt = [hidden, *module.parameters()]
-    ours, plain = module(hidden, batch()), one_by_one(name, module, hidden)
+    ours, plain = module(hidden, layout()), one_by_one(name, module, hidden)
     torch.testing.assert_close(ours, plain)
     for found, true in zip(
         torch.autograd.grad(ours, learnt, grad),
@@ -61,14 +60,14 @@ def test_in_bfloat16(name: str):
     torch.manual_seed(0)
     module = POOLINGS[name](CONFIG).bfloat16()
     hidden = torch.randn(sum(LENGTHS), 6).bfloat16()
-    found = module(hidden, batch())
+    found = module(hidden, layout())
     assert found.dtype == torch.bfloat16
     true = one_by_one(name, module.double(), hidden.double())
     assert float((found.detach().double() - true).abs().max()) < 0.02
 
 
 def test_a_mean_of_many_does_not_drift():
-    long = pack([Example(np.ones(4000, int), np.zeros(4000, int))])
+    long = make_layout([4000])
     hidden = torch.full((4000, 6), 1.0, dtype=torch.bfloat16)
     assert bool((POOLINGS["mean"](CONFIG)(hidden, long) == 1).all())
 
@@ -80,7 +79,7 @@ def test_scores_far_apart_do_not_overflow():
         module.dense.weight.copy_(torch.eye(6))
     hidden = torch.ones(sum(LENGTHS), 6) * torch.linspace(-3, 3, sum(LENGTHS))[:, None]
     hidden.requires_grad_()
-    found = module(hidden, batch())
+    found = module(hidden, layout())
     found.sum().backward()
     assert bool(found.isfinite().all())
     assert bool(hidden.grad.isfinite().all())

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from ownbert import InputError, evaluate, finetune, load_tokenizer, predict
-from ownbert.checkpoint import load
-from ownbert.tasks.classify import encode, probabilities
+from ownbert import InputError, evaluate, finetune, predict
+from ownbert.tasks.predict import Predictor
+from ownbert.tasks.rows import Row
 from ownbert.train.saved import newest
 
 
@@ -56,13 +56,12 @@ def test_predictions_are_in_order_and_sum_to_one(classifier: Path, topics: Path,
 
 
 def test_a_text_gets_the_same_probabilities_in_any_company(classifier: Path, topics: Path):
-    model = load(classifier)
-    tokenizer = load_tokenizer(classifier, config=model.config)
+    predictor = Predictor(classifier)
     _, texts = labels_and_texts(topics / "test.csv")
-    ids, cut = encode(texts, tokenizer, 48)
-    assert cut == 0
-    together = probabilities(model, ids, precision="float32")
-    alone = np.concatenate([probabilities(model, [i], precision="float32") for i in ids])
+    rows = [Row(i, (text,)) for i, text in enumerate(texts)]
+    together = np.stack(predictor(rows))
+    alone = np.concatenate([predictor([row]) for row in rows])
+    assert predictor.cut == 0
     assert np.abs(together - alone).max() < 1e-5
 
 
@@ -160,7 +159,7 @@ def test_whole_numbers_as_labels_are_in_their_order(pretrained: Path, topics: Pa
 
 
 def test_a_folder_that_is_no_classifier_is_refused(pretrained: Path, topics: Path, tmp_path: Path):
-    with pytest.raises(InputError, match="is no classifier"):
+    with pytest.raises(InputError, match="answers nothing yet"):
         predict(pretrained, topics / "test.csv", tmp_path / "p.jsonl")
     assert not (tmp_path / "p.jsonl").exists()
 

@@ -130,6 +130,8 @@ def _plain(spec: HeadSpec, config: EncoderConfig) -> HeadSpec:
         dense=spec.dense if pools else None,
         activation=(spec.activation or config.hidden_act) if acts else None,
         output=spec.output,
+        segments=spec.segments if pools else None,
+        crf=spec.crf,
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import typer
 
 from ownbert import __version__
-from ownbert.cli import corpus, embed, fill, inspect, learn, runs, use
+from ownbert.cli import corpus, embed, fill, finetune, inspect, learn, runs, use
 from ownbert.errors import InputError
 
 app = typer.Typer(
@@ -42,12 +42,12 @@ def _stoppable(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-finetune = typer.Typer(help="Fine-tune a model on labelled files, by task.", no_args_is_help=True)
-finetune.command("classify")(_stoppable(learn.classify))
+for _name, _command in finetune.commands().items():
+    finetune.app.command(_name)(_stoppable(_command))
 app.command("vocab")(_stoppable(corpus.vocab))
 app.command("prepare")(_stoppable(corpus.prepare))
 app.command("pretrain")(_stoppable(learn.pretrain))
-app.add_typer(finetune, name="finetune")
+app.add_typer(finetune.app, name="finetune")
 app.command("runs")(_stoppable(runs.runs))
 app.command("evaluate")(_stoppable(use.evaluate))
 app.command("predict")(_stoppable(use.predict))

@@ -1,4 +1,4 @@
-"""pretrain and finetune: from a token store to a model, from a model to a classifier."""
+"""pretrain: from a token store to a model."""
 
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def pretrain(
         return
     run(
         tokens,
-        _given(output),
+        given_output(output),
         config=config,
         overrides=overrides or (),
         resume=resume,
@@ -80,66 +80,8 @@ def pretrain(
     )
 
 
-def _given(output: Path | None) -> Path:
+def given_output(output: Path | None) -> Path:
+    """The folder of -o, which only a dry run can do without."""
     if output is None:
         raise InputError("-o is needed: the folder for the model")
     return output
-
-
-def classify(
-    context: typer.Context,
-    output: o.ClassifierFolder = None,
-    overrides: o.Overrides = None,
-    model: o.Model = None,
-    train: o.Train = None,
-    dev: o.Dev = None,
-    text_column: o.TextColumn = None,
-    label_column: o.LabelColumn = None,
-    labels_per_class: o.LabelsPerClass = None,
-    max_length: o.MaxLength = None,
-    batch_size: o.BatchSize = None,
-    from_scratch: o.FromScratch = False,
-    dropout: o.Dropout = None,
-    learning_rate: o.LearningRate = None,
-    accumulate: o.Accumulate = None,
-    epochs: o.Epochs = None,
-    patience: o.Patience = None,
-    max_steps: o.MaxSteps = None,
-    precision: o.Precision = None,
-    device: o.Device = None,
-    log_every: o.LogEvery = None,
-    save_every: o.SaveEvery = None,
-    resume: o.Resume = False,
-    overwrite: o.Overwrite = False,
-    seed: o.Seed = None,
-    config: o.Config = None,
-    dry_run: o.DryRun = False,
-    quiet: o.Quiet = False,
-) -> None:
-    """One label a text: csv, tsv, jsonl or parquet with a column of texts and one of labels.
-
-    The folder gets the model of the best dev macro-F1, log.jsonl, curves.png and recipe.yaml.
-
-    Example: ownbert finetune classify --model runs/bert --train train.csv --dev dev.csv -o runs/clf
-    """
-    from ownbert.tasks.finetune import finetune as run
-    from ownbert.train.machine import keep_memory
-
-    keep_memory()
-    options = {k: v for k, v in context.params.items() if k not in _OURS}
-    options["from_scratch"] = from_scratch or None
-    if dry_run:
-        from ownbert.tasks.preview import preview_finetuning
-
-        print(preview_finetuning(config=config, overrides=overrides or (), **options))
-        return
-    run(
-        "classify",
-        output=_given(output),
-        config=config,
-        overrides=overrides or (),
-        resume=resume,
-        overwrite=overwrite,
-        quiet=quiet,
-        **options,
-    )

@@ -15,6 +15,12 @@ TextColumn = Annotated[
     str | None,
     typer.Option(help="Column of the text in tables.", show_default="by its name"),
 ]
+SecondColumn = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of the second text, where there are two.", show_default="by its name"
+    ),
+]
 LabelColumn = Annotated[
     str | None, typer.Option(help="Column of the label.", show_default="by its name")
 ]
@@ -102,9 +108,9 @@ ModelFolder = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="Folder for the model.", show_default=False),
 ]
-ClassifierFolder = Annotated[
+FinetunedFolder = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Folder for the classifier.", show_default=False),
+    typer.Option("--output", "-o", help="Folder for the fine-tuned model.", show_default=False),
 ]
 Tokens = Annotated[
     Path | None,
@@ -199,10 +205,13 @@ Model = Annotated[
     Path | None,
     typer.Option(help="Folder of the pretrained model.", rich_help_panel=_MODEL),
 ]
-Train = Annotated[Path | None, typer.Option(help="Labelled texts to learn.", rich_help_panel=_DATA)]
+Train = Annotated[Path | None, typer.Option(help="Labelled rows to learn.", rich_help_panel=_DATA)]
 Dev = Annotated[
     Path | None,
-    typer.Option(help="Labelled texts that tell when to stop.", rich_help_panel=_DATA),
+    typer.Option(
+        help="Labelled rows that tell when to stop; without them all epochs are run.",
+        rich_help_panel=_DATA,
+    ),
 ]
 LabelsPerClass = Annotated[
     int | None,
@@ -215,7 +224,7 @@ LabelsPerClass = Annotated[
 BatchSize = Annotated[
     int | None,
     typer.Option(
-        help="Texts a batch.", show_default="16, or 32 from 3,000 texts", rich_help_panel=_DATA
+        help="Rows a batch.", show_default="16, or 32 from 3,000 rows", rich_help_panel=_DATA
     ),
 ]
 FromScratch = Annotated[
@@ -234,15 +243,134 @@ Epochs = Annotated[
     int | None,
     typer.Option(
         help="Times through the data.",
-        show_default="12, or 4 from 3,000 texts",
+        show_default="12, or 4 from 3,000 rows",
         rich_help_panel=_RUN,
     ),
 ]
 Patience = Annotated[
     int | None,
     typer.Option(
-        help="Stop after so many epochs without a better dev macro-F1.",
+        help="Stop after so many epochs without a better --measure on dev rows.",
         show_default="4",
         rich_help_panel=_RUN,
+    ),
+]
+Measure = Annotated[
+    str | None,
+    typer.Option(
+        help="What is watched on dev rows: one of the task's measures, or loss.",
+        show_default="the task's first",
+        rich_help_panel=_RUN,
+    ),
+]
+Folds = Annotated[
+    int | None,
+    typer.Option(
+        help="Train so many models, each without another part of the rows; their answers are "
+        "averaged.",
+        rich_help_panel=_RUN,
+    ),
+]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        help="Train with so many seeds: mean and spread; their answers are averaged.",
+        rich_help_panel=_RUN,
+    ),
+]
+SearchFlag = Annotated[
+    bool,
+    typer.Option(
+        "--search",
+        help="Try learning rates, epochs and batch sizes, and keep the best (what to try: "
+        "search.learning_rate=1e-5,5e-5 and so on).",
+        rich_help_panel=_RUN,
+    ),
+]
+Freeze = Annotated[
+    int | None,
+    typer.Option(
+        help="Keep the embeddings and so many of the lower layers as they are.",
+        show_default="0",
+        rich_help_panel=_MODEL,
+    ),
+]
+PretrainSteps = Annotated[
+    int | None,
+    typer.Option(
+        help="First learn masked words from the texts of the task, for so many steps.",
+        show_default="0",
+        rich_help_panel=_MODEL,
+    ),
+]
+LayerDecay = Annotated[
+    float | None,
+    typer.Option(
+        help="Each layer learns at this share of the rate of the one above it.",
+        show_default="1",
+        rich_help_panel=_OPTIM,
+    ),
+]
+Adversarial = Annotated[
+    float | None,
+    typer.Option(
+        help="Also learn with word vectors moved against the model by this length (FGM); try 0.5.",
+        show_default="0",
+        rich_help_panel=_OPTIM,
+    ),
+]
+Ema = Annotated[
+    float | None,
+    typer.Option(
+        help="Keep a running mean of the weights, of which so much stays at each step; try 0.99.",
+        show_default="0",
+        rich_help_panel=_OPTIM,
+    ),
+]
+RDrop = Annotated[
+    float | None,
+    typer.Option(
+        help="Weight of the difference between two passes with other dropouts (R-Drop); try 1.",
+        show_default="0",
+        rich_help_panel=_OPTIM,
+    ),
+]
+Pooling = Annotated[
+    str | None,
+    typer.Option(
+        help="What the answer stands on: pooler (BERT's), first, mean, max, attention, gru, lstm.",
+        show_default="the family's",
+        rich_help_panel=_MODEL,
+    ),
+]
+Long = Annotated[
+    str | None,
+    typer.Option(
+        help="Documents beyond --max-length: cut; windows (answers averaged); segments "
+        "(attention over their vectors).",
+        show_default="cut",
+        rich_help_panel=_DATA,
+    ),
+]
+Stride = Annotated[
+    int | None,
+    typer.Option(
+        help="Tokens that neighbouring windows share.", show_default="32", rich_help_panel=_DATA
+    ),
+]
+ClassWeights = Annotated[
+    str | None,
+    typer.Option(
+        help='"balanced" (rare labels count more), or label=weight,label=weight.',
+        show_default="all alike",
+        rich_help_panel=_OPTIM,
+    ),
+]
+LabelSmoothing = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of the truth that is spread over all labels.",
+        show_default="0",
+        rich_help_panel=_OPTIM,
     ),
 ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ownbert.cli.corpus import counting
-from ownbert.cli.options import LabelColumn, Quiet, TextColumn
+from ownbert.cli.options import LabelColumn, Quiet, SecondColumn, TextColumn
 
 if TYPE_CHECKING:
     from ownbert.tasks.measures import Scores
@@ -25,6 +25,7 @@ def evaluate(
         Path | None, typer.Option("--output", "-o", help="Write the measures there, as JSON.")
     ] = None,
     text_column: TextColumn = None,
+    second_column: SecondColumn = None,
     label_column: LabelColumn = None,
     device: Device = "auto",
     precision: Precision = "float32",
@@ -44,6 +45,7 @@ def evaluate(
             data,
             output=output,
             text_column=text_column,
+            second_column=second_column,
             label_column=label_column,
             device=device,
             precision=precision,
@@ -58,15 +60,17 @@ def _show(scores: "Scores") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("label", title_justify="left", box=None, pad_edge=False)
-    for name in ("precision", "recall", "F1", "documents"):
-        table.add_column(name, justify="right")
-    for row in scores.labels:
-        figures = (f"{value:.3f}" for value in (row.precision, row.recall, row.f1))
-        table.add_row(row.label, *figures, f"{row.support:,}")
-    console = Console(highlight=False)
-    console.print(table)
-    print(f"\naccuracy {scores.accuracy:.4f}   macro-F1 {scores.macro_f1:.4f}")
+    if scores.labels:
+        table = Table("label", title_justify="left", box=None, pad_edge=False)
+        for name in ("precision", "recall", "F1", "support"):
+            table.add_column(name, justify="right")
+        for row in scores.labels:
+            figures = (f"{value:.3f}" for value in (row.precision, row.recall, row.f1))
+            table.add_row(row.label, *figures, f"{row.support:,}")
+        Console(highlight=False).print(table)
+        print()
+    named = (f"{n.replace('_', ' ').replace('f1', 'F1')} {v:.4f}" for n, v in scores.values.items())
+    print("   ".join(named))
 
 
 def predict(
@@ -74,6 +78,7 @@ def predict(
     input: Annotated[Path, typer.Option(help="Texts: a table, or a document a line.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="JSON lines, in the same order.")],
     text_column: TextColumn = None,
+    second_column: SecondColumn = None,
     device: Device = "auto",
     precision: Precision = "float32",
     quiet: Quiet = False,
@@ -92,6 +97,7 @@ def predict(
             input,
             output,
             text_column=text_column,
+            second_column=second_column,
             device=device,
             precision=precision,
             progress=progress,

@@ -7,6 +7,7 @@ Padding exists in ``from_padded`` and ``to_padded`` and, for a moment, inside at
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,14 +18,21 @@ from ownbert.data.layout import Layout, make_layout
 
 @dataclass(slots=True)
 class Example:
-    """One sequence before it is packed; arrays are of length L, masked ones of length m."""
+    """One sequence before it is packed; arrays are of length L, masked ones of length m.
+
+    parts: the lengths of several sequences that lie in it end to end and have one answer (choices,
+    segments of a document, texts to compare); they do not see each other. label: a class, or
+    numbers. tags: a class a token, or -1 where there is none.
+    """
 
     token_ids: np.ndarray
     type_ids: np.ndarray
     masked_positions: np.ndarray | None = None
     masked_ids: np.ndarray | None = None
     next_sentence: int | None = None  # 0: the second part follows, 1: it does not, or is exchanged
-    label: int | None = None
+    label: int | np.ndarray | None = None
+    tags: np.ndarray | None = None
+    parts: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -32,8 +40,9 @@ class Batch:
     """Packed sequences and their targets.
 
     token_ids, type_ids, positions (T); masked_positions (M) rows of the packed batch, and
-    masked_ids (M) what stood there; next_sentence, labels (B). task_ids (T) for models that
-    have them; embeds (T, E) stands for the word embeddings of token_ids; replaced (T) tells which
+    masked_ids (M) what stood there; next_sentence (B). groups: of how many sequences in a row each
+    of the R answers is, where it is not one; labels (R) or (R, C); tags (T). task_ids (T) for
+    models that have them; embeds (T, E) stands for the word embeddings of token_ids; replaced (T) tells which
     tokens a generator put there. A spare batch counts nothing: it is for a process that a step has
     no sequence for, as all must take part in it.
     """
@@ -46,6 +55,8 @@ class Batch:
     masked_ids: Tensor | None = None
     next_sentence: Tensor | None = None
     labels: Tensor | None = None
+    tags: Tensor | None = None
+    groups: tuple[int, ...] | None = None
     task_ids: Tensor | None = None
     embeds: Tensor | None = None
     replaced: Tensor | None = None
@@ -58,6 +69,11 @@ class Batch:
     @property
     def sequences(self) -> int:
         return len(self.layout.lengths)
+
+    @property
+    def answers(self) -> int:
+        """R: a sequence each, or a group of them."""
+        return self.sequences if self.groups is None else len(self.groups)
 
     @property
     def first(self) -> Tensor:
@@ -78,9 +94,10 @@ class Batch:
 
 def pack(examples: Sequence[Example]) -> Batch:
     """Lay examples end to end; a target is kept if the first example has it."""
-    lengths = tuple(len(e.token_ids) for e in examples)
+    parts = [e.parts or (len(e.token_ids),) for e in examples]
+    lengths = tuple(length for of_one in parts for length in of_one)
     layout = make_layout(lengths)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
+    starts = np.concatenate([[0], np.cumsum([len(e.token_ids) for e in examples])])
     head = examples[0]
     masked_positions = masked_ids = None
     if head.masked_positions is not None:
@@ -101,6 +118,8 @@ def pack(examples: Sequence[Example]) -> Batch:
         masked_ids=masked_ids,
         next_sentence=_column([e.next_sentence for e in examples]),
         labels=_column([e.label for e in examples]),
+        tags=None if head.tags is None else _join([e.tags for e in examples]),
+        groups=None if head.parts is None else tuple(map(len, parts)),
     )
 
 
@@ -108,8 +127,10 @@ def _join(arrays: Sequence) -> Tensor:
     return torch.from_numpy(np.concatenate(arrays).astype(np.int64, copy=False))
 
 
-def _column(values: Sequence[int | None]) -> Tensor | None:
-    return None if values[0] is None else torch.tensor(values, dtype=torch.int64)
+def _column(values: Sequence[Any]) -> Tensor | None:
+    return (
+        None if values[0] is None else torch.from_numpy(np.stack([np.asarray(v) for v in values]))
+    )
 
 
 def from_padded(

@@ -44,7 +44,7 @@ class Loader:
     With ``batch_tokens`` a batch takes examples while they fit and runs on into the next epoch;
     with ``batch_size`` the last batch of an epoch is smaller. Of ``processes`` each gets its
     share of every batch, about equal in tokens; which batches there are does not depend on how
-    many share them.
+    many share them. repeat: how often each batch holds its examples, one time after the other.
     """
 
     data: Data
@@ -53,6 +53,7 @@ class Loader:
     batch_size: int = 0
     process: int = 0
     processes: int = 1
+    repeat: int = 1
 
     def batches(self, position: Position) -> Generator[tuple[Batch, Position], None, None]:
         """(batch, position after it) from ``position`` on, made ahead in a thread; close it when
@@ -85,7 +86,7 @@ class Loader:
 
     def _made(self, draws: Sequence[_Draw]) -> Batch:
         share = self._share(draws)
-        batch = _packed([self.data.example(*draw) for draw in share or draws[:1]])
+        batch = _packed([self.data.example(*draw) for draw in share or draws[:1]] * self.repeat)
         return batch if share else replace(batch, spare=True)
 
     def _share(self, draws: Sequence[_Draw]) -> Sequence[_Draw]:

@@ -108,6 +108,16 @@ def read_records(path: PathLike, names: Sequence[str]) -> Iterator[tuple[int, tu
     blanks. ``InputError`` for a column that is missing, a row that cannot be read and a value
     that is missing or null.
     """
+    rows = read_values(path, names)
+    return (
+        (line, tuple(map(as_text, values, names, [place(path, line)] * len(names))))
+        for line, values in rows
+    )
+
+
+def read_values(path: PathLike, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """As ``read_records``, with the values as they are: lists, numbers, None where one is null or
+    missing; texts alone in csv and tsv."""
     source = Path(path)
     present = columns(source)
     for name in names:
@@ -115,7 +125,9 @@ def read_records(path: PathLike, names: Sequence[str]) -> Iterator[tuple[int, tu
     kind = kind_of(source)
     if kind == "delimited":
         return delimited.read_rows(source, [present.index(name) for name in names])
-    return _parquet_rows(source, names) if kind == "parquet" else _json_rows(source, names)
+    if kind == "parquet":
+        return _parquet_rows(source, names)
+    return ((line, tuple(map(value.get, names))) for line, value in _json_objects(source))
 
 
 def guess_column(
@@ -238,13 +250,8 @@ def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield line_number, value
 
 
-def _json_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    for line_number, value in _json_objects(path):
-        where = place(path, line_number)
-        yield line_number, tuple(_as_text(value.get(name), name, where) for name in names)
-
-
-def _as_text(value: object, name: str, where: str) -> str:
+def as_text(value: object, name: str, where: str) -> str:
+    """A value of column ``name`` as text. ``InputError`` for none, half a character, an object."""
     if isinstance(value, str):
         # JSON can write half of a surrogate pair, which no encoder of UTF-8 accepts.
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
@@ -253,7 +260,7 @@ def _as_text(value: object, name: str, where: str) -> str:
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, list):
-        return " ".join(_as_text(item, name, where) for item in value)
+        return " ".join(as_text(item, name, where) for item in value)
     if value is None:
         raise InputError(f"{where}: {name!r} is missing or null")
     raise InputError(f"{where}: {name!r} is a {type(value).__name__}, not a text")
@@ -269,7 +276,7 @@ def _parquet_file(path: Path) -> Any:
         raise InputError(f"{path} is not a readable parquet file") from error
 
 
-def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
     import pyarrow as pa
 
     row = 0
@@ -279,7 +286,6 @@ def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, tuple
                 by_name = [batch.column(batch.schema.get_field_index(name)) for name in names]
                 for values in zip(*(column.to_pylist() for column in by_name), strict=True):
                     row += 1
-                    where = place(path, row)
-                    yield row, tuple(map(_as_text, values, names, [where] * len(names)))
+                    yield row, values
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: damaged parquet data after row {row}") from error

@@ -1,6 +1,7 @@
 """What stands on an encoder: the pooler and the heads, each of which picks its own rows.
 
-T tokens, B sequences, M masked tokens, D hidden, E embedding size, V vocabulary, C labels.
+T tokens, B sequences, R groups of them, M masked tokens, D hidden, E embedding size, V vocabulary,
+C labels.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 
 from ownbert.config import HEADS, EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch
+from ownbert.data.layout import make_layout
+from ownbert.errors import InputError
 from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.dropout import Dropout
 from ownbert.nn.linear import Linear
@@ -81,7 +84,10 @@ class NextSentenceHead(nn.Module):
 
 
 class ClassificationHead(nn.Module):
-    """Scores of a whole sequence: one of ``labels`` (B, C), or one score a choice (B, 1)."""
+    """Scores of a whole sequence: one of ``labels`` (B, C), or one score a choice (B, 1).
+
+    With ``segments`` the vectors of a group of sequences (a long document) become one: (R, C).
+    """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec, outputs: int) -> None:
         super().__init__()
@@ -89,6 +95,7 @@ class ClassificationHead(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob if rate is None else rate)
         self.first = spec.dropout_first
         self.pooling = None if spec.needs_pooler else POOLINGS[spec.pooling](config)
+        self.segments = None if spec.segments is None else POOLINGS[spec.segments](config)
         self.act = spec.dense
         if spec.dense is not None:
             self.hidden = Linear(size, size)
@@ -96,8 +103,10 @@ class ClassificationHead(nn.Module):
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
         if self.pooling is not None:
-            pooled = self.pooling(hidden, batch)  # (B, D)
+            pooled = self.pooling(hidden, batch.layout)  # (B, D)
         assert pooled is not None
+        if self.segments is not None and batch.groups is not None:
+            pooled = self.segments(pooled, make_layout(batch.groups, pooled.device))  # (R, D)
         if self.act is not None:
             pooled = self.dropout(pooled) if self.first else pooled
             pooled = ACTIVATION[self.act](self.hidden(pooled))
@@ -110,7 +119,11 @@ class ClassificationHead(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """Scores of each token: labels (T, C), or where an answer starts and ends (T, 2)."""
+    """Scores of each token: labels (T, C), or where an answer starts and ends (T, 2).
+
+    With ``crf`` there are scores of neighbours too, for whoever chooses the tags (Lafferty,
+    McCallum, Pereira 2001).
+    """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec, outputs: int) -> None:
         super().__init__()
@@ -118,9 +131,21 @@ class TokenHead(nn.Module):
         usual = 0.0 if spec.kind == "span" else config.hidden_dropout_prob
         self.dropout = Dropout(usual if spec.dropout is None else spec.dropout)
         self.dense = Linear(config.hidden_size, outputs)
+        self.crf = _crf(outputs) if spec.crf else None
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
         return self.dense(self.dropout(hidden))
+
+
+class EmbeddingHead(nn.Module):
+    """One vector a sequence: (T, D) -> (B, D)."""
+
+    def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
+        super().__init__()
+        self.pooling = POOLINGS[spec.pooling](config)
+
+    def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
+        return self.pooling(hidden, batch.layout)
 
 
 class DiscriminatorHead(nn.Module):
@@ -139,11 +164,22 @@ class DiscriminatorHead(nn.Module):
         return f"activation={self.act}"
 
 
+def _crf(tags: int) -> nn.Module:
+    try:
+        from torchcrf import CRF
+    except ImportError:
+        raise InputError("a CRF needs pytorch-crf: pip install 'ownbert[crf]'") from None
+    return CRF(tags, batch_first=True)
+
+
 def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> nn.Module:
     """The head of a spec. Raises ``ValueError`` for a kind or pooling that is not known."""
     if spec.pooling != "pooler" and spec.pooling not in POOLINGS:
         known = ", ".join(["pooler", *POOLINGS])
         raise ValueError(f"pooling {spec.pooling!r} is not known; one of {known}")
+    if spec.segments is not None and spec.segments not in POOLINGS:
+        known = ", ".join(POOLINGS)
+        raise ValueError(f"segments {spec.segments!r} is not known; one of {known}")
     if spec.kind == "mlm":
         return MaskedLMHead(config, spec)
     if spec.kind in ("nsp", "sop"):
@@ -154,6 +190,8 @@ def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> n
     if spec.kind in ("tokens", "span"):
         outputs = 2 if spec.kind == "span" else len(labels)
         return TokenHead(config, spec, spec.output or outputs)
+    if spec.kind == "embedding":
+        return EmbeddingHead(config, spec)
     if spec.kind == "discriminator":
         return DiscriminatorHead(config, spec)
     raise ValueError(f"head {spec.kind!r} is not known; one of {', '.join(HEADS)}")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Batch
+from ownbert.data.layout import Layout
 from ownbert.errors import InputError
 
 
@@ -20,23 +20,23 @@ class FirstPooling(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
 
-    def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
-        return hidden[batch.first]
+    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
+        return hidden[layout.cu_seqlens[:-1]]
 
 
 class MeanPooling(FirstPooling):
     """The mean over all tokens, special ones included: (T, D) -> (B, D)."""
 
-    def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
-        counts = batch.layout.cu_seqlens.diff()[:, None]
-        return (_sums(hidden, batch) / counts).to(hidden.dtype)
+    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
+        counts = layout.cu_seqlens.diff()[:, None]
+        return (_sums(hidden, layout) / counts).to(hidden.dtype)
 
 
 class MaxPooling(FirstPooling):
     """The largest value of each channel: (T, D) -> (B, D)."""
 
-    def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
-        lengths = batch.layout.cu_seqlens.diff()
+    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
+        lengths = layout.cu_seqlens.diff()
         return torch.segment_reduce(hidden, "max", lengths=lengths)
 
 
@@ -48,14 +48,14 @@ class AttentionPooling(nn.Module):
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.score = nn.Linear(config.hidden_size, 1, bias=False)
 
-    def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
+    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         scores = self.score(self.dense(hidden).tanh())  # (T, 1)
         scores = _wide(scores)
-        lengths = batch.layout.cu_seqlens.diff()
+        lengths = layout.cu_seqlens.diff()
         # Subtracted for the sake of range alone: a softmax does not change by it.
         highest = torch.segment_reduce(scores.detach(), "max", lengths=lengths)
-        weights = (scores - highest[batch.layout.sequences]).exp()
-        return (_sums(hidden * weights, batch) / _sums(weights, batch)).to(hidden.dtype)
+        weights = (scores - highest[layout.sequences]).exp()
+        return (_sums(hidden * weights, layout) / _sums(weights, layout)).to(hidden.dtype)
 
 
 class RecurrentPooling(nn.Module):
@@ -70,8 +70,8 @@ class RecurrentPooling(nn.Module):
             raise InputError(f"recurrent pooling halves hidden_size; {size} must be even")
         self.recurrent = self.layer(size, size // 2, bidirectional=True)
 
-    def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
-        packed = pack_sequence(list(hidden.split(batch.layout.lengths)), enforce_sorted=False)
+    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
+        packed = pack_sequence(list(hidden.split(layout.lengths)), enforce_sorted=False)
         state = self.recurrent(packed)[1]
         state = state[0] if isinstance(state, tuple) else state  # (2, B, D/2)
         return state.transpose(0, 1).flatten(1)
@@ -83,11 +83,11 @@ class LSTMPooling(RecurrentPooling):
     layer = nn.LSTM
 
 
-def _sums(x: Tensor, batch: Batch) -> Tensor:
+def _sums(x: Tensor, layout: Layout) -> Tensor:
     """(T, ...) summed over each sequence: (B, ...), in float32 at least."""
     x = _wide(x)
-    zeros = x.new_zeros(len(batch.layout.lengths), *x.shape[1:])
-    return zeros.index_add(0, batch.layout.sequences, x)
+    zeros = x.new_zeros(len(layout.lengths), *x.shape[1:])
+    return zeros.index_add(0, layout.sequences, x)
 
 
 def _wide(x: Tensor) -> Tensor:

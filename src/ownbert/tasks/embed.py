@@ -16,7 +16,9 @@ from ownbert.errors import InputError
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.pooling import POOLINGS as ALL_POOLINGS
 from ownbert.nn.prepack import PRECISIONS, prepack
-from ownbert.tasks.classify import blocks, by_tokens, encode
+from ownbert.tasks.forward import blocks, by_tokens
+from ownbert.tasks.frame import Frame
+from ownbert.text.tokenizer import NO_LIMIT
 from ownbert.train.machine import pick_device, pick_precision
 
 Progress = Callable[[int], None]
@@ -72,6 +74,7 @@ class Embedder:
         self.model = load(self.folder, heads=()).to(self.device)
         self.tokenizer = load_tokenizer(self.folder, config=self.model.config)
         self.max_length = self._limit(max_length)
+        self.frame = Frame(self.tokenizer, self.model.config, self.max_length or NO_LIMIT)
         self.seen = self.cut = 0
         self._encoders: dict[str, Encoder] = {}
 
@@ -145,10 +148,10 @@ class Embedder:
 
     def _ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each text with the special tokens around them, cut to the limit."""
-        prompted = [self.habits.prompt + text for text in texts]
-        ids, cut = encode(prompted, self.tokenizer, self.max_length)
-        self.seen, self.cut = self.seen + len(ids), self.cut + cut
-        return ids
+        ids = self.frame.ids([self.habits.prompt + text for text in texts])
+        self.seen += len(ids)
+        self.cut += sum(len(one) > self.frame.room for one in ids)
+        return [self.frame.one(one) for one in ids]
 
     def _encoder(self, precision: str) -> Encoder:
         if precision not in self._encoders:
@@ -243,4 +246,4 @@ def _embed(encoder: Encoder, ids: Sequence[np.ndarray], pooling: str) -> Tensor:
     device = encoder.embeddings.word.weight.device
     batch = pack([Example(i, np.zeros_like(i)) for i in ids]).to(device)
     hidden, _ = encoder(batch)  # (T, D)
-    return ALL_POOLINGS[pooling](encoder.config)(hidden.float(), batch)
+    return ALL_POOLINGS[pooling](encoder.config)(hidden.float(), batch.layout)

@@ -16,7 +16,7 @@ import torch
 from ownbert.checkpoint import describe, load, load_tokenizer
 from ownbert.data.batch import Example, pack
 from ownbert.errors import InputError
-from ownbert.tasks.classify import by_tokens
+from ownbert.tasks.forward import by_tokens
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.machine import pick_device
 

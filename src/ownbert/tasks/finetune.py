@@ -1,31 +1,29 @@
 """Fine-tuning: a pretrained folder and labelled files in, a folder that answers out."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ownbert.checkpoint import describe, load, load_tokenizer, save
 from ownbert.config import EncoderConfig
 from ownbert.data.loader import Loader
-from ownbert.data.tables import read_labelled
+from ownbert.data.sampling import labels_per_class
 from ownbert.errors import InputError
 from ownbert.files import write_text
 from ownbert.nn.model import Model
-from ownbert.objectives import Classification, Learner
-from ownbert.tasks.classify import (
-    LabelledTexts,
-    cut_warning,
-    encode,
-    label_numbers,
-    probabilities,
-    read_training,
-)
-from ownbert.tasks.measures import score
+from ownbert.objectives import Learner, Objective
+from ownbert.tasks.forward import answers
+from ownbert.tasks.frame import Encoded, Frame
+from ownbert.tasks.measures import Scores
+from ownbert.tasks.objectives import Twice
 from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.tasks.rows import Columns, Row
+from ownbert.tasks.task import task_class
+from ownbert.tasks.words import WordsInUse
 from ownbert.train.display import Display
 from ownbert.train.distributed import asked
 from ownbert.train.job import Job, Phase, Watch
@@ -45,10 +43,16 @@ _LARGE_RATE = 2e-5
 
 # Few examples are seen more often, in smaller batches.
 _FEW = 3000
+# A document longer than this is computed twice, and kept in memory once (gradient checkpointing).
+_LONG = 4096
+# What --search tries: rates as shares of the usual one.
+USUAL_SEARCH = {"epochs": (2, 4, 8), "batch_size": (16, 32)}
+# Measures of which less is better.
+_LOWER = ("loss", "mae", "mse", "rmse")
 
 
 def finetune(
-    task: str = "classify",
+    task: str | None = None,
     *,
     output: str | Path,
     config: str | Path | None = None,
@@ -58,74 +62,101 @@ def finetune(
     quiet: bool = False,
     **options: Any,
 ) -> Model:
-    """Fine-tune a model folder on labelled texts and save the best weights in ``output``.
+    """Fine-tune a model folder on labelled files and save the best weights in ``output``.
 
-    options: settings of ``FinetuneRecipe`` by name: ``model`` (the folder), ``train``, ``dev``,
-    ``labels_per_class``, ``epochs``, ... Raises ``InputError`` for files, labels and settings
-    that cannot be used; ``output`` is not touched then.
+    task: one of ``ownbert.tasks.task.TASKS`` ("classify" by default). options: settings of
+    ``FinetuneRecipe`` by name: ``model`` (the folder), ``train``, ``dev``, ``epochs``, ... Raises
+    ``InputError`` for files, labels and settings that cannot be used; ``output`` is not touched
+    then.
     """
-    if task != "classify":
-        raise InputError(f"task {task!r} is not known; one of classify")
     if asked():
         raise InputError("fine-tuning runs in one process; start it without torchrun")
     output = Path(output)
-    options["model.folder"] = _as_text(options.pop("model", None))
     recipe = resolve_run(
         FinetuneRecipe,
         output,
         config=config,
         overrides=overrides,
         resume=resume,
-        options={k: _as_text(v) for k, v in options.items()},
+        options=given(task, options),
     )
     run = Finetuning(recipe)
     claim_output(output, resume=resume, overwrite=overwrite, identity=run.identity)
-    write_text(output / RECIPE, dump(run.recipe))
     return run.train(output, resume=resume, quiet=quiet)
 
 
-def _as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
+def given(task: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as a recipe names them."""
+    named = {("model.folder" if k == "model" else k): v for k, v in options.items()}
+    if named.pop("search", False):  # the flag of the command line
+        named |= {f"search.{name}": values for name, values in USUAL_SEARCH.items()}
+    if task is not None:
+        named["task.name"] = task_class(task).name
+    return {k: str(v) if isinstance(v, Path) else v for k, v in named.items()}
 
 
 class Finetuning:
-    """A resolved recipe with its examples; the model is made by ``train``."""
+    """A resolved recipe with its examples; the model is made by ``train``.
 
-    def __init__(self, recipe: FinetuneRecipe) -> None:
-        for name, value in (("--model", recipe.model.folder), ("--train", recipe.data.train)):
-            if not value:
-                raise InputError(f"{name} is needed")
-        if not recipe.data.dev:
-            raise InputError("--dev is needed: labelled rows to tell when to stop")
+    rows: training rows, and dev rows or none, in the place of the files of the recipe.
+    """
+
+    def __init__(
+        self,
+        recipe: FinetuneRecipe,
+        rows: tuple[Sequence[Row], Sequence[Row] | None] | None = None,
+    ) -> None:
+        if not recipe.model.folder:
+            raise InputError("--model is needed: the folder to start from")
         if recipe.run.tensorboard:
             need_tensorboard()
         self.device = pick_device(recipe.run.device)
         self.said = describe(recipe.model.folder)
         self.config = self.said.config
+        _refuse_freezing(recipe.model.freeze, self.config)
         self.tokenizer = load_tokenizer(recipe.model.folder, config=self.config)
         self.max_length = _max_length(recipe.data.max_length, self.config)
         data = recipe.data
-        rows, self.labels = read_training(
-            data.train,
-            text_column=data.text_column,
-            label_column=data.label_column,
-            per_class=data.labels_per_class,
-            seed=recipe.seed,
-        )
-        dev = read_labelled(data.dev, text_column=data.text_column, label_column=data.label_column)
-        known = f"the training data {data.train}"
-        self.train_data = self._encode(
-            [r.text for r in rows], label_numbers(rows, self.labels, source=data.train, known=known)
-        )
-        self.dev_data = self._encode(
-            [r.text for r in dev], label_numbers(dev, self.labels, source=data.dev, known=known)
-        )
+        columns = Columns(data.text_column, data.second_column, data.label_column)
+        self.task = task_class(recipe.task.name)(recipe.task, columns)
+        self.watch = self._watch(recipe)
+        self.train_rows, self.dev_rows = rows or self._read(recipe)
+        self.train_data, self.dev_data = self._encode(recipe)
         self.recipe = self._completed(recipe)
         self.identity = {"training data": self.train_data.identity()}
 
-    def _encode(self, texts: Sequence[str], labels: np.ndarray) -> LabelledTexts:
-        ids, cut = encode(texts, self.tokenizer, self.max_length)
-        return LabelledTexts(ids, labels, cut)
+    def _watch(self, recipe: FinetuneRecipe) -> Watch:
+        known = (*self.task.measures, "loss")
+        measure = recipe.run.measure or known[0]
+        if measure not in known:
+            raise InputError(f"run.measure is {measure!r}; {self.task.name} has {', '.join(known)}")
+        return Watch(measure, lower=measure in _LOWER, patience=recipe.run.patience)
+
+    def _read(self, recipe: FinetuneRecipe) -> tuple[Sequence[Row], Sequence[Row] | None]:
+        data = recipe.data
+        if not data.train:
+            raise InputError("--train is needed: labelled rows to learn")
+        rows = self.task.read(data.train)
+        if data.labels_per_class is not None:
+            if not all(isinstance(row.target, str) for row in rows):
+                raise InputError(f"data.labels_per_class is of no use to {self.task.name}")
+            labels = [row.target for row in rows]
+            chosen = labels_per_class(labels, data.labels_per_class, recipe.seed)
+            rows = [rows[i] for i in chosen]
+        return rows, self.task.read(data.dev) if data.dev else None
+
+    def _encode(self, recipe: FinetuneRecipe) -> tuple[Encoded, Encoded | None]:
+        """Both sets of rows, after the task has learnt from the first what it must know."""
+        task, source = self.task, recipe.data.train
+        frame = Frame(self.tokenizer, self.config, self.max_length)
+        known = f"the training data {source}"
+        task.learn(self.train_rows, source)
+        task.check(self.train_rows, source, known)
+        train = task.encode(self.train_rows, frame, training=True)
+        if self.dev_rows is None:
+            return train, None
+        task.check(self.dev_rows, recipe.data.dev or "", known)
+        return train, task.encode(self.dev_rows, frame, training=False)
 
     def _completed(self, recipe: FinetuneRecipe) -> FinetuneRecipe:
         """The recipe with everything that depends on the machine, the size and the data."""
@@ -154,87 +185,157 @@ class Finetuning:
     def make_model(self) -> Model:
         """The pretrained encoder (or, from scratch, one of its size) with a new head."""
         torch.manual_seed(self.recipe.seed)
-        settings = self.recipe.model
+        settings, spec = self.recipe.model, self.task.spec(self.said)
         if settings.from_scratch:
             config = replace(
                 self.config,
                 hidden_dropout_prob=settings.dropout,
                 attention_probs_dropout_prob=settings.dropout,
             )
-            family, values = self.said.family, self.said.values
-            head = replace(family.spec_of("classification", values), dropout=None)
-            model = Model(config, [head], labels=self.labels, model_type=family.model_type)
+            head = replace(spec, dropout=None)
+            kind = self.said.family.model_type
+            model = Model(config, [head], labels=self.task.labels, model_type=kind)
         else:
             model = load(
-                settings.folder,
-                heads=["classification"],
-                labels=self.labels,
-                dropout=settings.dropout,
+                settings.folder, heads=[spec], labels=self.task.labels, dropout=settings.dropout
             )
+        _freeze(model, settings.freeze)
+        model.encoder.gradient_checkpointing = bool(self.train_data.sizes.max() > _LONG)
         return model.to(self.device)
 
     def train(self, output: Path, *, resume: bool, quiet: bool) -> Model:
         """Run to the end and save the best weights. See ``finetune``."""
+        write_text(output / RECIPE, dump(self.recipe))
         display = Display("finetune", quiet=quiet)
         for line in self.summary():
             display.say(line)
-        model = self.make_model()
-        recipe = self.recipe
+        model, recipe = self.make_model(), self.recipe
+        words = None if recipe.model.freeze else WordsInUse(model, self.train_data)
+        whole = words.all if words else contextlib.nullcontext
         learner = Learner(model, ())
-        state = TrainState(learner, make_optimizer(learner, recipe.optim), self.identity)
-        loader = Loader(self.train_data, recipe.seed, batch_size=recipe.data.batch_size or 16)
+        objective = self.task.objective(model)
+
+        def evaluate() -> Mapping[str, float]:
+            with whole():
+                return self.evaluate(model, objective)
+
+        twice = recipe.task.rdrop > 0
+        loader = Loader(
+            words.data if words else self.train_data,
+            recipe.seed,
+            batch_size=recipe.data.batch_size or 16,
+            repeat=2 if twice else 1,
+        )
+        learnt = Twice(objective, recipe.task.rdrop) if twice else objective
         job = Job(
-            state=state,
-            phases=[Phase(loader, [Classification()], lambda: self.evaluate(model))],
+            state=TrainState(learner, make_optimizer(learner, recipe.optim), self.identity),
+            phases=[Phase(loader, [learnt], evaluate)],
             optim=recipe.optim,
             run=recipe.run,
             folder=output,
             display=display,
-            watch=Watch("macro_f1", patience=recipe.run.patience),
+            watch=self.watch,
             seed=recipe.seed,
         )
         train(job, resume=resume)
-        if state.best is not None and state.best_weights is not None:
-            state.use_best()
-            display.say(
-                f"best dev macro-F1 {state.best['value']:.3f} at step {state.best['step']:,}; "
-                f"saved {output}"
-            )
-        save(model, output, tokenizer=self.tokenizer)
-        remove_states(output)
+        job.state.use_best()
+        if words:
+            words.restore()
+        self._finish(model, job.state.best, output, display)
         return model.eval()
+
+    def _finish(
+        self, model: Model, best: Mapping[str, float] | None, output: Path, display: Display
+    ) -> None:
+        """Choose thresholds, measure, and save."""
+        scores = self.measure(model)
+        if best is not None:
+            name = self.watch.measure.replace("_", " ")
+            display.say(f"best dev {name} {best['value']:.3f} at step {best['step']:,}")
+        for line in () if scores is None else scores.warnings:
+            display.say(f"warning: {line}")
+        model = self.task.finish(model)
+        save(model, output, tokenizer=self.tokenizer, values=self.task.values())
+        remove_states(output)
+        display.say(f"saved {output}")
 
     def summary(self) -> list[str]:
         """What is about to be learnt from what, for people."""
-        recipe, total = self.recipe, len(self.train_data)
+        recipe, task = self.recipe, self.task
         start = "new weights" if recipe.model.from_scratch else recipe.model.folder
+        dev = "no" if self.dev_rows is None else f"{len(self.dev_rows):,}"
+        labels = f", {len(task.labels)} labels" if task.labels else ""
         lines = [
-            f"{total:,} training and {len(self.dev_data):,} dev documents, "
-            f"{len(self.labels)} labels, from {start}; {recipe.run.epochs} epochs of batches of "
-            f"{recipe.data.batch_size} on {recipe.run.device} in {recipe.run.precision}"
+            f"{len(self.train_rows):,} training and {dev} dev {task.unit}{labels}, from {start}; "
+            f"{recipe.run.epochs} epochs of batches of {recipe.data.batch_size} on "
+            f"{recipe.run.device} in {recipe.run.precision}"
         ]
-        for data, what in ((self.train_data, "training"), (self.dev_data, "dev")):
-            if data.cut:
-                lines.append(cut_warning(data.cut, len(data), self.max_length, f"{what} documents"))
-        return lines
+        for rows, data, what in (
+            (self.train_rows, self.train_data, "training"),
+            (self.dev_rows, self.dev_data, "dev"),
+        ):
+            if rows is not None and data is not None and data.cut:
+                lines.append(
+                    cut_warning(data.cut, len(rows), self.max_length, f"{what} {task.unit}")
+                )
+        if self.dev_rows is None:
+            lines.append(
+                "no --dev: all epochs are run and the last weights are saved, whether or not they "
+                "are the best"
+            )
+        return lines + [f"warning: {line}" for line in task.warnings()]
 
-    def evaluate(self, model: Model) -> Mapping[str, float]:
-        """Measures on the dev rows."""
-        found = probabilities(model, self.dev_data.ids, precision=self.recipe.run.precision)
-        truth = self.dev_data.labels
-        scores = score(truth, found.argmax(1), self.labels)
-        likely = np.take_along_axis(found, truth[:, None], 1)
-        loss = float(-np.log(np.maximum(likely, 1e-12)).mean())
-        return {
-            "loss": loss,
-            "classification_loss": loss,  # the name it has in the rows of training
-            "accuracy": scores.accuracy,
-            "macro_f1": scores.macro_f1,
-        }
+    def evaluate(self, model: Model, objective: Objective) -> Mapping[str, float]:
+        """Measures on the dev rows, for the log; none without them."""
+        scores = self.measure(model, objective)
+        return {} if scores is None else scores.values
+
+    def measure(self, model: Model, objective: Objective | None = None) -> Scores | None:
+        """Thresholds chosen on the dev rows, and how well these are answered then."""
+        if self.dev_rows is None or self.dev_data is None:
+            return None
+        task, data, rows = self.task, self.dev_data, self.dev_rows
+        found = answers(
+            model,
+            task,
+            data.examples,
+            precision=self.recipe.run.precision,
+            objective=objective,
+        )
+        task.tune(found.raws, data, rows)
+        decided = [task.decide(*each) for each in zip(found.raws, rows, data.notes, strict=True)]
+        scores = task.score(rows, decided)
+        if found.loss is None or objective is None:
+            return scores
+        # The second name is the one that it has in the rows of training.
+        losses = {"loss": found.loss, f"{objective.name}_loss": found.loss}
+        return replace(scores, values={**losses, **scores.values})
+
+
+def cut_warning(cut: int, total: int, max_length: int, what: str) -> str:
+    """What to tell of texts that were too long."""
+    return (
+        f"warning: {cut:,} of {total:,} {what} are longer than the model's {max_length} tokens "
+        "and are cut there"
+    )
+
+
+def _refuse_freezing(layers: int, config: EncoderConfig) -> None:
+    if layers > config.num_hidden_layers:
+        raise InputError(
+            f"model.freeze is {layers}; the model has {config.num_hidden_layers} layers"
+        )
+
+
+def _freeze(model: Model, layers: int) -> None:
+    """Keep the embeddings and so many of the lower layers as they are."""
+    if layers:
+        for part in (model.encoder.embeddings, *model.encoder.blocks[:layers]):
+            part.requires_grad_(False)
 
 
 def _max_length(asked: int | None, config: EncoderConfig) -> int:
     longest = config.longest
-    if asked is not None and not 3 <= asked <= longest:
-        raise InputError(f"max_length {asked} must be from 3 to {longest}, the model's positions")
+    if asked is not None and not 8 <= asked <= longest:
+        raise InputError(f"max_length {asked} must be from 8 to {longest}, the model's positions")
     return asked or longest

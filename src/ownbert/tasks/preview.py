@@ -6,33 +6,29 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.tasks.finetune import Finetuning
+from ownbert.tasks.finetune import Finetuning, given
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.train.settings import dump, resolve
 
-_SHOWN = 3
+_SHOWN = 5
 
 
 def preview_finetuning(
+    task: str | None = None,
     *,
     config: str | Path | None = None,
     overrides: Sequence[str] = (),
     **options: Any,
 ) -> str:
     """The resolved recipe, counts, shares of the labels, lengths, and examples decoded."""
-    options["model.folder"] = options.pop("model", None)
-    options = {k: str(v) if isinstance(v, Path) else v for k, v in options.items()}
-    run = Finetuning(resolve(FinetuneRecipe, config=config, overrides=overrides, options=options))
-    data = run.train_data
-    lengths = np.asarray([len(ids) for ids in data.ids])
-    counts = np.bincount(data.labels, minlength=len(run.labels))
-    shares = (f"{n} {c / len(data):.1%}" for n, c in zip(run.labels, counts, strict=True))
-    lines = [
-        dump(run.recipe),
-        *run.summary(),
-        f"labels: {', '.join(shares)}",
-        f"tokens a document: median {np.median(lengths):.0f}, longest {lengths.max()}",
-    ]
-    for ids, label in list(zip(data.ids, data.labels, strict=True))[:_SHOWN]:
-        lines.append(f"{run.labels[label]}: {' '.join(run.tokenizer.tokens(ids.tolist()))}")
+    asked = given(task, options)
+    run = Finetuning(resolve(FinetuneRecipe, config=config, overrides=overrides, options=asked))
+    data, sizes = run.train_data, run.train_data.sizes
+    lines = [dump(run.recipe), *run.summary()]
+    if shares := run.task.shares(run.train_rows):
+        lines.append(f"labels: {shares}")
+    lines.append(f"tokens an example: median {np.median(sizes):.0f}, longest {sizes.max()}")
+    for row, example in list(zip(run.train_rows, data.examples, strict=False))[:_SHOWN]:
+        tokens = run.tokenizer.tokens(example.token_ids.tolist())
+        lines.append(f"{run.task.preview(row)}: {' '.join(tokens)}")
     return "\n".join(lines)

@@ -153,6 +153,8 @@ class _Loop:
             world=world,
         )
         state.step, state.position = state.step + 1, after
+        if job.optim.ema:
+            state.take_average(job.optim.ema)
         state.tokens += int(tokens)
         job.meter.add(seen, int(tokens), flops, world)
         return True
@@ -172,7 +174,8 @@ class _Loop:
         best = False
         if due or over:
             self.evaluated = int(job.progress * _EVALUATIONS)
-            best = self._evaluate()
+            with state.averaged():
+                best = self._evaluate()
             job.meter.pause()
         save = state.seconds >= self.next_save
         if run.save_every:
@@ -186,7 +189,8 @@ class _Loop:
         job = self.job
         job.state.sums = job.meter.saved(job.world)
         job.state.save(job.folder, keep=job.run.keep, world=job.world)
-        job.on_save()
+        with job.state.averaged():
+            job.on_save()
 
     def _evaluate(self) -> bool:
         """Log the measures of held-out data; whether a state is to be saved as the best so far."""

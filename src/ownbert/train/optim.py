@@ -1,6 +1,7 @@
 """Optimisers by name, and their groups of parameters: with weight decay and without."""
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,19 +17,22 @@ from ownbert.train.recipe import OPTIMIZERS, Optim
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, NoNorm)
 
+# A block of the encoder, and what is in one.
+_BLOCK, _BLOCK_OF = re.compile(r"encoder\.blocks\.\d+$"), re.compile(r"encoder\.blocks\.(\d+)\.")
+
 # These do not work on parameters that are spread over processes (FSDP).
 _WHOLE = ("adafactor", "muon", "rprop")
 
 
 def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
-    """The optimiser ``optim.name`` over all parameters of ``model``, in two groups.
+    """The optimiser ``optim.name`` over all parameters of ``model``, in two groups a rate.
 
     "adamw" is AdamW (Loshchilov and Hutter 2019) in one fused kernel, "lamb" is of You et al. 2020,
     the rest are PyTorch's; each takes of betas, eps, momentum and weight_decay what it knows.
     "muon" is Muon on hidden matrices and AdamW on the rest. Raises ``InputError`` for a name that
     this PyTorch does not have.
     """
-    groups = decay_groups(model, optim.weight_decay)
+    groups = decay_groups(model, optim.weight_decay, optim.layer_decay)
     if optim.name in _WHOLE and is_sharded(model):
         raise InputError(
             f"optim.name {optim.name} needs whole parameters and cannot be used where they are "
@@ -36,34 +40,52 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
         )
     kind = _kind_of(optim.name)
     if optim.name == "muon":
+        if len(groups) > 2:
+            raise InputError("optim.layer_decay is not possible with optim.name muon; take adamw")
         return make_muon(model, groups, _settings(torch.optim.AdamW, optim), optim.momentum)
     if kind is Lamb:
-        groups[1]["adapt"] = False
+        for group in groups[1::2]:
+            group["adapt"] = False
     if "weight_decay" not in inspect.signature(kind).parameters:
         for group in groups:
             del group["weight_decay"]
     return kind(groups, **_settings(kind, optim))
 
 
-def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def decay_groups(
+    model: nn.Module, weight_decay: float, layer_decay: float = 1.0
+) -> list[dict[str, Any]]:
     """Two groups: ``weight_decay`` for all but biases and norms (as BERT's), 0 for these.
 
-    A parameter that is shared stands in the group of its first place; frozen ones are there too,
+    With ``layer_decay`` below 1 there are two for each layer, which learn at that share of the rate
+    of the layer above (Clark et al. 2020, appendix A): ``scale`` in a group; the highest first. A
+    parameter that is shared stands in the group of its first place; frozen ones are there too,
     since a later phase may train them.
     """
-    decayed, plain, seen = [], [], set()
-    for name, parameter, module in _places(model):
+    found: dict[float, tuple[list, list]] = {1.0: ([], [])}
+    seen = set()
+    layers = sum(1 for name, _ in model.named_modules() if _BLOCK.search(name))
+    for path, name, parameter, module in _places(model):
         if id(parameter) not in seen:
             seen.add(id(parameter))
             # A recurrent layer has bias_ih_l0 and the like.
             spared = name.startswith("bias") or isinstance(module, _NORMS)
-            (plain if spared else decayed).append(parameter)
+            scale = layer_decay ** (layers + 1 - _depth(path, layers))
+            found.setdefault(scale, ([], []))[spared].append(parameter)
     groups = [
-        {"params": decayed, "weight_decay": weight_decay},
-        {"params": plain, "weight_decay": 0.0},
+        {"params": parameters, "weight_decay": decay, "scale": scale}
+        for scale, pair in sorted(found.items(), reverse=True)
+        for parameters, decay in zip(pair, (weight_decay, 0.0), strict=True)
     ]
     check_groups(model, groups)
     return groups
+
+
+def _depth(path: str, layers: int) -> int:
+    """0: embeddings; from 1: blocks, by their number; above them what stands on the encoder."""
+    if (found := _BLOCK_OF.search(path)) is not None:
+        return 1 + int(found[1])
+    return 0 if ".embeddings" in path else layers + 1
 
 
 def check_groups(model: nn.Module, groups: list[dict[str, Any]]) -> None:
@@ -88,10 +110,11 @@ def describe_groups(optimizer: torch.optim.Optimizer) -> str:
     return f"{counts[1]:,} parameters with decay, {counts[0]:,} without"
 
 
-def _places(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, nn.Module]]:
-    for module in model.modules():
+def _places(model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter, nn.Module]]:
+    """The path of each module, and the names of its own parameters."""
+    for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
-            yield name, parameter, module
+            yield f".{path}", name, parameter, module
 
 
 def _kind_of(name: str) -> type[torch.optim.Optimizer]:

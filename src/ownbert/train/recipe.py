@@ -64,7 +64,12 @@ def positive(name: str, value: float | None) -> None:
 class Optim:
     """learning_rate: by the size of the model if not set. name: one of OPTIMIZERS. betas, eps,
     momentum, weight_decay: each is used by the optimisers that know it. schedule, warmup, decay:
-    see ``ownbert.train.schedule``; the last two are shares of the run."""
+    see ``ownbert.train.schedule``; the last two are shares of the run.
+
+    layer_decay: each layer learns at this share of the rate of the one above it (1: the same). ema:
+    evaluate and keep a running mean of the weights, of which so much stays at each step (0: none).
+    adversarial: length of the step by which the word vectors are moved against the model, which
+    then learns from that too (FGM, Miyato et al. 2017; 0: none)."""
 
     learning_rate: float | None = None
     name: str = "adamw"
@@ -76,6 +81,9 @@ class Optim:
     schedule: str = "wsd"
     warmup: float = 0.05
     decay: float = 0.2
+    layer_decay: float = 1.0
+    ema: float = 0.0
+    adversarial: float = 0.0
 
     def __post_init__(self) -> None:
         choice("optim.name", self.name, OPTIMIZERS)
@@ -90,6 +98,12 @@ class Optim:
             raise InputError(f"optim.momentum is {self.momentum}; it must be in [0, 1)")
         if not self.weight_decay >= 0:
             raise InputError(f"optim.weight_decay is {self.weight_decay}; it must be 0 or more")
+        if not self.adversarial >= 0:
+            raise InputError(f"optim.adversarial is {self.adversarial}; it must be 0 or more")
+        if not 0 < self.layer_decay <= 1:
+            raise InputError(f"optim.layer_decay is {self.layer_decay}; it must be in (0, 1]")
+        if not 0 <= self.ema < 1:
+            raise InputError(f"optim.ema is {self.ema}; it must be in [0, 1)")
         for name in ("warmup", "decay"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"optim.{name} is {getattr(self, name)}; it must be in [0, 1]")

@@ -66,12 +66,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _names(kind: Any, prefix: str = "") -> dict[str, str]:
-    """Short and dotted names of all settings -> dotted name."""
+    """Short and dotted names of all settings -> dotted name; a short name is that of the first."""
     names = {}
     hints = get_type_hints(kind)
     for f in fields(kind):
         if is_dataclass(hints[f.name]):
-            names |= _names(hints[f.name], f"{prefix}{f.name}.")
+            names = _names(hints[f.name], f"{prefix}{f.name}.") | names
         else:
             names[prefix + f.name] = prefix + f.name
             names.setdefault(f.name, prefix + f.name)

@@ -3,8 +3,9 @@
 What it looks like on disk is in ``ownbert.train.saved``.
 """
 
+import contextlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -40,7 +41,8 @@ class TrainState:
 
     phase: number of the one that is being learnt. seconds: time in the loop, over all resumptions.
     best: {"step", "value", "since"} of the measure that is watched, since when the value has stood;
-    best_weights: the weights then, where they are to be restored at the end. sums: what the next
+    best_weights: the weights then, where they are to be restored at the end. average: a running
+    mean of the weights, where there is one. sums: what the next
     row of the log has seen so far. identity: what the run learns from; a run that is resumed on
     something else is another run.
     """
@@ -55,6 +57,7 @@ class TrainState:
     seconds: float = 0.0
     best: dict[str, float] | None = None
     best_weights: dict[str, Tensor] | None = None
+    average: dict[str, Tensor] | None = None
     sums: dict[str, list[float]] = field(default_factory=dict)
 
     def save(self, folder: Path, *, keep: int = 2, world: World = ALONE) -> Path:
@@ -116,15 +119,17 @@ class TrainState:
             for key in [key for key in there if key.startswith(mark)]:
                 like = self._like(parameter, there[key])
                 self.optimizer.state[parameter][key.removeprefix(mark)] = tensors[key] = like
-            if (key := f"best.{name}") in there:
-                tensors[key] = torch.empty_like(parameter.detach())
+            for key in (f"best.{name}", f"average.{name}"):
+                if key in there:
+                    tensors[key] = torch.empty_like(parameter.detach())
         differing = set(there) ^ set(tensors)
         differing |= {n for n in set(there) & set(tensors) if there[n] != tuple(tensors[n].shape)}
         if differing:
             raise InputError(f"{path} is of another model: it differs in {min(differing)}")
         read_tensors(path, tensors, world)
-        best = {n.removeprefix("best."): t for n, t in tensors.items() if n.startswith("best.")}
-        self.best, self.best_weights = said["best"], best or None
+        self.best = said["best"]
+        self.best_weights = _after("best.", tensors) or None
+        self.average = _after("average.", tensors) or None
         self.phase, self.position = said["phase"], Position(**said["position"])
         self.step, self.tokens = said["clock"]["step"], said["clock"]["tokens"]
         self.seconds, self.sums = said["clock"]["seconds"], said["sums"]
@@ -137,11 +142,40 @@ class TrainState:
         fused = any(group.get("fused") for group in self.optimizer.param_groups)
         return torch.zeros(shape, device=parameter.device if shape or fused else None)
 
+    @torch.no_grad()
+    def take_average(self, decay: float) -> None:
+        """Move the running mean of the weights towards them. In the first steps it follows faster,
+        or it would be a mean with the weights of the start."""
+        parameters = dict(self.learner.named_parameters())
+        if self.average is None:
+            self.average = {name: p.detach().clone() for name, p in parameters.items()}
+        share = 1 - min(decay, (1 + self.step) / (10 + self.step))
+        for name, mean in self.average.items():
+            mean.lerp_(parameters[name], share)
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The running mean in the place of the weights for a while, where there is one."""
+        if self.average is None:
+            yield
+            return
+        kept = {name: p.detach().clone() for name, p in self.learner.named_parameters()}
+        self._put(self.average)
+        try:
+            yield
+        finally:
+            self._put(kept)
+
     def use_best(self) -> None:
-        """Put the best weights in the place of the last."""
+        """Put the best weights in the place of the last; where none were kept, their mean if there
+        is one."""
+        self._put(self.best_weights or self.average or {})
+
+    def _put(self, weights: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
             for name, parameter in self.learner.named_parameters():
-                parameter.copy_((self.best_weights or {})[name])
+                if name in weights:
+                    parameter.copy_(weights[name])
 
     def _tensors(self) -> dict[str, Tensor]:
         """Weights, what the optimiser has of each, and the best weights, by name."""
@@ -152,4 +186,10 @@ class TrainState:
             for key, value in self.optimizer.state.get(p, {}).items():
                 if isinstance(value, Tensor):
                     tensors[f"optimizer.{name}:{key}"] = value
-        return tensors | {f"best.{n}": t for n, t in (self.best_weights or {}).items()}
+        tensors |= {f"best.{n}": t for n, t in (self.best_weights or {}).items()}
+        return tensors | {f"average.{n}": t for n, t in (self.average or {}).items()}
+
+
+def _after(mark: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with ``mark``, without it."""
+    return {n.removeprefix(mark): t for n, t in tensors.items() if n.startswith(mark)}

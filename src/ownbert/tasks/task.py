@@ -1,0 +1,184 @@
+"""What a task is, and the table of all tasks.
+
+B sequences of a batch, R answers of it (a row each), C labels.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from ownbert.checkpoint import Description
+from ownbert.config import HeadSpec
+from ownbert.data.batch import Batch
+from ownbert.errors import InputError
+from ownbert.nn.model import Model
+from ownbert.objectives import Objective
+from ownbert.tasks.frame import Encoded, Frame
+from ownbert.tasks.measures import Scores
+from ownbert.tasks.recipe import TaskSettings
+from ownbert.tasks.rows import Columns, Row
+
+# The key of config.json that says what a folder was fine-tuned for.
+KEY = "ownbert_task"
+TASKS: Mapping[str, tuple[str, str]] = {
+    "classify": ("classify", "Classify"),
+    "multilabel": ("multilabel", "MultiLabel"),
+    "regress": ("regress", "Regress"),
+    "tag": ("tag", "Tag"),
+    "answer": ("answer", "Answer"),
+    "choose": ("choose", "Choose"),
+    "embed": ("rank", "Rank"),
+}
+# Another name of the same.
+ALIASES = {"rank": "embed"}
+
+
+class Task:
+    """Reader of files, head, objective, predictions and measures of one kind of question.
+
+    Training: ``read``, ``learn`` (what the rows say: labels, scale), ``encode``, ``objective``,
+    ``finish``. Use: ``stream``, ``encode``, ``raw`` (scores of a row that several models' can be
+    averaged with), ``decide``, ``shown``. Measures: ``tune`` (thresholds, on dev rows), ``score``.
+
+    name: on the command line. head: kind of the head that answers. measures: names of what
+    ``score`` gives; the first is watched on dev rows. uses: the settings of ``TaskSettings`` that
+    it knows. unit: what rows are, in messages.
+    """
+
+    name: ClassVar[str]
+    head: ClassVar[str]
+    measures: ClassVar[tuple[str, ...]]
+    uses: ClassVar[frozenset[str]] = frozenset()
+    unit: ClassVar[str] = "documents"
+    # Whether scores of several models can be averaged.
+    averages: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        settings: TaskSettings | None = None,
+        columns: Columns | None = None,
+        labels: Sequence[str] = (),
+    ) -> None:
+        self.settings = settings or TaskSettings(name=self.name)
+        self.columns = columns or Columns()
+        self.labels = tuple(labels)
+        self.settings.refuse_others(self.name, self.uses)
+
+    # Reading.
+
+    def read(self, path: str | Path) -> list[Row]:
+        """Labelled rows, at least one. Raises ``InputError`` with file and line."""
+        raise NotImplementedError
+
+    def stream(self, path: str | Path) -> Iterator[Row]:
+        """Rows to predict; what they hold of answers is not looked at."""
+        raise NotImplementedError
+
+    def learn(self, rows: Sequence[Row], source: str | Path) -> None:
+        """Take labels and scales from the training rows. Raises ``InputError``."""
+
+    def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
+        """``InputError`` with file and line for an answer that cannot be learnt or measured;
+        ``known`` is what the labels were taken from, for messages."""
+
+    # To the model and back.
+
+    def spec(self, said: Description) -> HeadSpec:
+        """The head for a model of this family."""
+        return said.family.spec_of(self.head, said.values)
+
+    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> Encoded:
+        """Rows as the model reads them, with what it should answer where the rows have it. For
+        ``training`` a row may become several examples, else it is one."""
+        raise NotImplementedError
+
+    def objective(self, model: Model) -> Objective:
+        """What is learnt."""
+        raise NotImplementedError
+
+    def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
+        """Scores of each of the R rows of a batch."""
+        raise NotImplementedError
+
+    def tune(self, raws: Sequence[np.ndarray], encoded: Encoded, rows: Sequence[Row]) -> None:
+        """Choose thresholds where the rows are answered best."""
+
+    def decide(self, raw: np.ndarray, row: Row, note: Any) -> Any:
+        """The answer to a row."""
+        raise NotImplementedError
+
+    def shown(self, decided: Any, row: Row) -> dict[str, Any]:
+        """An answer as a row of a file."""
+        raise NotImplementedError
+
+    def score(self, rows: Sequence[Row], decided: Sequence[Any]) -> Scores:
+        """How good the answers are."""
+        raise NotImplementedError
+
+    # On disk.
+
+    def finish(self, model: Model) -> Model:
+        """The model as it is to be saved."""
+        return model
+
+    def values(self) -> dict[str, Any]:
+        """Keys of config.json besides those of the model."""
+        given = {name: value for name, value in vars(self.columns).items() if value is not None}
+        return {KEY: {"name": self.name, "settings": self.settings.changed(), "columns": given}}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Take what ``values`` wrote under ``KEY`` beyond settings and columns."""
+
+    def warnings(self) -> list[str]:
+        """What to tell of rows that were odd but could be used."""
+        return []
+
+    def preview(self, row: Row) -> str:
+        """What a row should be answered with, for people."""
+        return str(row.target)
+
+    def shares(self, rows: Sequence[Row]) -> str:
+        """How the answers are spread over the rows, for people."""
+        return ""
+
+
+def task_class(name: str) -> type[Task]:
+    """The class of a task. Raises ``InputError`` for a name that is not known."""
+    name = ALIASES.get(name, name)
+    if name not in TASKS:
+        raise InputError(f"task {name!r} is not known; one of {', '.join([*TASKS, *ALIASES])}")
+    module, kind = TASKS[name]
+    return getattr(import_module(f"ownbert.tasks.{module}"), kind)
+
+
+def task_of(said: Description, folder: str | Path, columns: Columns | None = None) -> Task:
+    """The task that a folder was fine-tuned for: as it says itself, or by its head.
+
+    columns: what was given now; where nothing was, those of the training. Raises ``InputError``
+    for a folder without a head that answers.
+    """
+    kept = said.values.get(KEY) or {}
+    name = kept.get("name") or _by_head(said, folder)
+    settings = TaskSettings.of(name, kept.get("settings") or {})
+    given = {k: v for k, v in vars(columns or Columns()).items() if v is not None}
+    task = task_class(name)(
+        settings, Columns(**{**(kept.get("columns") or {}), **given}), said.labels
+    )
+    task.restore(kept)
+    return task
+
+
+def _by_head(said: Description, folder: str | Path) -> str:
+    kinds = {spec.kind for spec in said.specs}
+    if "classification" in kinds:
+        many = {"multi_label_classification": "multilabel", "regression": "regress"}
+        one = len(said.labels) == 1 and said.values.get("problem_type") is None
+        return "regress" if one else many.get(str(said.values.get("problem_type")), "classify")
+    for kind, name in (("tokens", "tag"), ("span", "answer"), ("choice", "choose")):
+        if kind in kinds:
+            return name
+    raise InputError(f"{folder} answers nothing yet; fine-tune it: ownbert finetune TASK")
