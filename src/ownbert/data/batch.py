@@ -42,9 +42,9 @@ class Batch:
     token_ids, type_ids, positions (T); masked_positions (M) rows of the packed batch, and
     masked_ids (M) what stood there; next_sentence (B). groups: of how many sequences in a row each
     of the R answers is, where it is not one; labels (R) or (R, C); tags (T). task_ids (T) for
-    models that have them; embeds (T, E) stands for the word embeddings of token_ids; replaced (T) tells which
-    tokens a generator put there. A spare batch counts nothing: it is for a process that a step has
-    no sequence for, as all must take part in it.
+    models that have them; embeds (T, E) stands for the word embeddings of token_ids; replaced (T)
+    tells which tokens a generator put there. A spare batch counts nothing: it is for a process that
+    a step has no sequence for, as all must take part in it.
     """
 
     token_ids: Tensor
