@@ -44,7 +44,7 @@ class Task:
     ``finish``. Use: ``stream``, ``encode``, ``raw`` (scores of a row that several models' can be
     averaged with), ``decide``, ``shown``. Measures: ``tune`` (thresholds, on dev rows), ``score``.
 
-    name: on the command line. head: kind of the head that answers. measures: names of what
+    max_length: of a sequence, in tokens, as in training. name: on the command line. head: kind of the head that answers. measures: names of what
     ``score`` gives; the first is watched on dev rows. uses: the settings of ``TaskSettings`` that
     it knows. unit: what rows are, in messages.
     """
@@ -66,6 +66,7 @@ class Task:
         self.settings = settings or TaskSettings(name=self.name)
         self.columns = columns or Columns()
         self.labels = tuple(labels)
+        self.max_length: int | None = None
         self.settings.refuse_others(self.name, self.uses)
 
     # Reading.
@@ -128,7 +129,8 @@ class Task:
     def values(self) -> dict[str, Any]:
         """Keys of config.json besides those of the model."""
         given = {name: value for name, value in vars(self.columns).items() if value is not None}
-        return {KEY: {"name": self.name, "settings": self.settings.changed(), "columns": given}}
+        said = {"name": self.name, "settings": self.settings.changed(), "columns": given}
+        return {KEY: {**said, "max_length": self.max_length}}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Take what ``values`` wrote under ``KEY`` beyond settings and columns."""
@@ -168,6 +170,7 @@ def task_of(said: Description, folder: str | Path, columns: Columns | None = Non
     task = task_class(name)(
         settings, Columns(**{**(kept.get("columns") or {}), **given}), said.labels
     )
+    task.max_length = kept.get("max_length")
     task.restore(kept)
     return task
 
