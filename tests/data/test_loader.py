@@ -126,3 +126,27 @@ def test_an_error_in_the_data_reaches_the_caller():
 def test_no_examples_are_an_error_not_a_wait(by: dict[str, int]):
     with pytest.raises(ValueError, match="no examples"):
         next(Loader(Numbers(0), seed=0, **by).batches(Position()))
+
+
+def test_a_batch_of_many_tokens_comes_in_pieces():
+    whole = Loader(Numbers(50), seed=4, batch_size=12)
+    cut = Loader(Numbers(50), seed=4, batch_size=12, most_tokens=20)
+    pieces = cut.batches(Position())
+    for batch, after in islice(whole.batches(Position()), 9):
+        seen, goes_on = [], True
+        while goes_on:
+            piece, place = next(pieces)
+            assert piece.tokens <= 20
+            seen += numbers(piece)
+            goes_on = piece.goes_on
+        assert seen == numbers(batch)
+        assert place == after
+        assert not batch.goes_on
+    long, _ = next(Loader(Numbers(9), seed=0, batch_size=9, most_tokens=3).batches(Position()))
+    assert long.sequences == 1 or long.tokens <= 3
+
+
+def test_a_batch_holds_its_examples_twice_in_the_same_order():
+    once_each, _ = next(Loader(Numbers(30), seed=5, batch_size=6).batches(Position()))
+    twice, _ = next(Loader(Numbers(30), seed=5, batch_size=6, repeat=2).batches(Position()))
+    assert numbers(twice) == numbers(once_each) * 2

@@ -1,4 +1,4 @@
-"""Poolings, long documents, pairs, and the habits of fine-tuning, on the way from file to folder."""
+"""Poolings, long documents, pairs, and the habits of fine-tuning, from file to folder."""
 
 import json
 from pathlib import Path
@@ -143,7 +143,7 @@ def test_frozen_layers_stay_as_they_are(pretrained: Path, topics: Path, tmp_path
         frozen = name.startswith(("encoder.embeddings", "encoder.blocks.0."))
         if name.startswith("encoder"):
             assert torch.equal(before[name], after[name]) == frozen, name
-    with pytest.raises(InputError, match="model.freeze is 3; the model has 2 layers"):
+    with pytest.raises(InputError, match=r"model\.freeze is 3; the model has 2 layers"):
         tune(topics, pretrained, tmp_path / "no", freeze=3)
 
 
@@ -210,7 +210,7 @@ def test_class_weights_and_smoothing(pretrained: Path, topics: Path, tmp_path: P
     for given in ("balanced", "red=2,blue=0.5"):
         tune(topics, pretrained, tmp_path / given[:3], class_weights=given, epochs=2)
     for wrong in ("mauve=2", "red", "red=-1", "red=x"):
-        with pytest.raises(InputError, match="task.class_weights has"):
+        with pytest.raises(InputError, match=r"task\.class_weights has"):
             tune(topics, pretrained, tmp_path / "no", class_weights=wrong)
 
 
@@ -251,3 +251,18 @@ def test_the_loss_can_be_watched(pretrained: Path, topics: Path, tmp_path: Path)
         objective=run.task.objective(model),
     )
     assert found.loss == pytest.approx(least, abs=2e-3)
+
+
+def test_a_step_does_not_depend_on_how_it_is_cut(
+    pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    train = documents(tmp_path / "train.csv", rows=24, words=60)
+    weights = []
+    for most in (100_000, 150):
+        monkeypatch.setattr("ownbert.tasks.finetune.MICRO_TOKENS", most)
+        output = tmp_path / str(most)
+        options = {"train": train, "dev": train, "dropout": 0.0, "precision": "float32"}
+        model = tune(tmp_path, pretrained, output, max_steps=3, batch_size=8, **options)
+        weights.append(model.state_dict())
+    for name, one in weights[0].items():
+        torch.testing.assert_close(one, weights[1][name], rtol=1e-3, atol=2e-5)

@@ -44,7 +44,8 @@ class Batch:
     of the R answers is, where it is not one; labels (R) or (R, C); tags (T). task_ids (T) for
     models that have them; embeds (T, E) stands for the word embeddings of token_ids; replaced (T)
     tells which tokens a generator put there. A spare batch counts nothing: it is for a process that
-    a step has no sequence for, as all must take part in it.
+    a step has no sequence for, as all must take part in it. goes_on: the next batch is of the same
+    step, cut off this one for the sake of memory.
     """
 
     token_ids: Tensor
@@ -61,6 +62,7 @@ class Batch:
     embeds: Tensor | None = None
     replaced: Tensor | None = None
     spare: bool = False
+    goes_on: bool = False
 
     @property
     def tokens(self) -> int:

@@ -45,6 +45,7 @@ class Loader:
     with ``batch_size`` the last batch of an epoch is smaller. Of ``processes`` each gets its
     share of every batch, about equal in tokens; which batches there are does not depend on how
     many share them. repeat: how often each batch holds its examples, one time after the other.
+    most_tokens: a batch of more is cut into several (``Batch.goes_on``), which together are it.
     """
 
     data: Data
@@ -54,11 +55,14 @@ class Loader:
     process: int = 0
     processes: int = 1
     repeat: int = 1
+    most_tokens: int = 0
 
     def batches(self, position: Position) -> Generator[tuple[Batch, Position], None, None]:
         """(batch, position after it) from ``position`` on, made ahead in a thread; close it when
         done, or a thread of torch outlives its interpreter and aborts the process."""
-        return _ahead((self._made(draws), after) for draws, after in self._draws(position))
+        return _ahead(
+            (batch, after) for draws, after in self._draws(position) for batch in self._made(draws)
+        )
 
     def _draws(self, position: Position) -> Iterator[tuple[list[_Draw], Position]]:
         """What is in each batch, and the position after it."""
@@ -84,10 +88,26 @@ class Loader:
                 yield draws, Position(epoch, index)
                 draws, tokens = [], 0
 
-    def _made(self, draws: Sequence[_Draw]) -> Batch:
+    def _made(self, draws: Sequence[_Draw]) -> Iterator[Batch]:
         share = self._share(draws)
-        batch = _packed([self.data.example(*draw) for draw in share or draws[:1]] * self.repeat)
-        return batch if share else replace(batch, spare=True)
+        if not share:
+            yield replace(_packed([self.data.example(*draws[0])] * self.repeat), spare=True)
+            return
+        pieces = list(self._pieces(share))
+        for number, piece in enumerate(pieces, 1):
+            batch = _packed([self.data.example(*draw) for draw in piece] * self.repeat)
+            yield replace(batch, goes_on=number < len(pieces))
+
+    def _pieces(self, draws: Sequence[_Draw]) -> Iterator[Sequence[_Draw]]:
+        """The examples of a batch, cut where they would be more than ``most_tokens``."""
+        start = tokens = 0
+        for place, (_, number) in enumerate(draws):
+            size = int(self.data.sizes[number]) * self.repeat
+            if self.most_tokens and place > start and tokens + size > self.most_tokens:
+                yield draws[start:place]
+                start, tokens = place, 0
+            tokens += size
+        yield draws[start:]
 
     def _share(self, draws: Sequence[_Draw]) -> Sequence[_Draw]:
         """The examples of this process: the longest first, each goes to who has least so far."""

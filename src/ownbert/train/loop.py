@@ -76,6 +76,19 @@ def _saved_state(folder: Path, step: int | None) -> Path | None:
     return found[step]
 
 
+def _micro_batches(
+    batches: Iterator[tuple[Batch, Position]], count: int
+) -> tuple[list[Batch], Position]:
+    """The next ``count`` batches, each with all of its pieces, and the position after them."""
+    found: list[Batch] = []
+    while True:
+        batch, after = next(batches)
+        found.append(batch)
+        count -= not batch.goes_on
+        if not count:
+            return found, after
+
+
 class _Unwritten:
     """The log of a process that is not the first."""
 
@@ -122,8 +135,8 @@ class _Loop:
         module = ready(learner, job.world)
         with contextlib.closing(phase.loader.batches(state.position)) as batches:
             while job.progress < phase.until and not self._out_of_patience():
-                micro = [next(batches) for _ in range(job.run.accumulate)]
-                if not self._step(module, [batch for batch, _ in micro], micro[-1][1]):
+                micro, after = _micro_batches(batches, job.run.accumulate)
+                if not self._step(module, micro, after):
                     return False
                 self._after()
         return True
