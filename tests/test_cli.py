@@ -65,7 +65,7 @@ def test_the_whole_way(topics: Path, tmp_path: Path):
     assert "sentences end at: 9" in outputs[1]
     assert "unchanged, kept" in outputs[2]
     assert "unigram baseline" in outputs[3]
-    assert "macro F1" in outputs[5]
+    assert "macro-F1" in outputs[5]
     assert json.loads((tmp_path / "test.json").read_text())["macro_f1"] > 0.3
     row = json.loads((tmp_path / "p.jsonl").read_text().splitlines()[0])
     assert set(row) == {"label", "probabilities"}

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ownbert.inspect.describe import describe as describe
     from ownbert.nn.model import Model as Model
     from ownbert.tasks.embed import Embedder as Embedder
+    from ownbert.tasks.estimator import OwnBertClassifier as OwnBertClassifier
+    from ownbert.tasks.estimator import OwnBertRegressor as OwnBertRegressor
     from ownbert.tasks.fill import fill as fill
     from ownbert.tasks.finetune import finetune as finetune
     from ownbert.tasks.predict import evaluate as evaluate
@@ -58,6 +60,8 @@ _PLACES = {
     "Model": "nn.model",
     "Tokenizer": "text.tokenizer",
     "Embedder": "tasks.embed",
+    "OwnBertClassifier": "tasks.estimator",
+    "OwnBertRegressor": "tasks.estimator",
     "describe": "inspect.describe",
     "embed": "tasks.vectors",
     "evaluate": "tasks.predict",
@@ -90,6 +94,8 @@ __all__ = [
     "EncoderConfig",
     "InputError",
     "Model",
+    "OwnBertClassifier",
+    "OwnBertRegressor",
     "Tokenizer",
     "describe",
     "embed",

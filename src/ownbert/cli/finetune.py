@@ -58,6 +58,18 @@ _SENTENCE: Mapping[str, Any] = {
     "stride": o.Stride,
     "rdrop": o.RDrop,
 }
+# Two names of one task.
+_EMBED: tuple[Mapping[str, Any], str] = (
+    {"pooling": o.EmbedPooling, "temperature": o.Temperature},
+    """Vectors of texts for search and comparison, learnt from pairs of texts (also: rank).
+
+    csv, tsv, jsonl or parquet with two columns of texts that belong together (query and document,
+    anchor and positive, ...), and maybe one of texts that do not (negative); or with two texts and
+    a score. Vectors are then made by ownbert embed, and by sentence-transformers.
+
+    Example: ownbert finetune embed --model runs/bert --train pairs.csv --dev dev.csv
+    -o runs/vectors""",
+)
 
 # Options of its own and what --help says, by task.
 _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
@@ -74,6 +86,76 @@ _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
 
         Example: ownbert finetune classify --model runs/bert --train train.csv --dev dev.csv
         -o runs/classifier""",
+    ),
+    "multilabel": (
+        {
+            "separator": o.Separator,
+            "threshold": o.LabelThreshold,
+            "class_weights": o.ClassWeights,
+            **_SENTENCE,
+        },
+        """Any number of labels a text, or a pair of texts: keywords, subjects, kinds of abuse.
+
+        csv, tsv, jsonl or parquet with a column of texts (or two) and one of labels: a cell such
+        as "war|trade", or a JSON list. An empty cell says that none holds.
+
+        Example: ownbert finetune multilabel --model runs/bert --train train.csv --dev dev.csv
+        -o runs/labels""",
+    ),
+    "regress": (
+        {"loss": o.RegressionLoss, **_SENTENCE},
+        """A number a text, or a pair of texts: ratings, similarity, readability.
+
+        csv, tsv, jsonl or parquet with a column of texts (or two) and one of numbers; for several
+        numbers name their columns: --label-column joy,anger.
+
+        Example: ownbert finetune regress --model runs/bert --train train.csv --dev dev.csv
+        -o runs/ratings""",
+    ),
+    "answer": (
+        {
+            "answer_length": o.AnswerLength,
+            "threshold": o.AnswerThreshold,
+            "stride": o.Stride,
+            "rdrop": o.RDrop,
+        },
+        """Questions whose answer stands in a text: SQuAD, CMRC and the like.
+
+        SQuAD's JSON (version 1.1 or 2.0), or csv, tsv, jsonl or parquet with the columns question,
+        context and answers. Long texts are read in windows.
+
+        Example: ownbert finetune answer --model runs/bert --train train.json.gz --dev dev.json.gz
+        -o runs/reader""",
+    ),
+    "choose": (
+        {"second_column": o.ChoicesColumn, "pooling": o.Pooling, "rdrop": o.RDrop},
+        """One of several choices that go with a prompt: endings of stories, exam questions.
+
+        jsonl or parquet with the columns prompt, choices (a list) and label; or csv or tsv with a
+        column a choice (choice0, choice1, ...). Labels are numbers, letters or the right text.
+
+        Example: ownbert finetune choose --model runs/bert --train train.tsv --dev dev.tsv
+        -o runs/chooser""",
+    ),
+    "embed": _EMBED,
+    "rank": _EMBED,
+    "tag": (
+        {
+            "crf": o.Crf,
+            "tag_all": o.TagAll,
+            "label_smoothing": o.LabelSmoothing,
+            "stride": o.TagStride,
+            "rdrop": o.RDrop,
+        },
+        """A tag a word: names of people and places, parts of speech, chunks.
+
+        CoNLL columns (a word and its tag a line, a blank line between sentences; --text-column 1
+        --label-column 4 chooses others), or jsonl, parquet or csv with a column of words and one
+        of tags: lists, or texts with blanks between them. The tags of entities are O, B-x, I-x,
+        or IOBES, BILOU, BMES.
+
+        Example: ownbert finetune tag --model runs/bert --train train.conll --dev dev.conll --crf
+        -o runs/names""",
     ),
 }
 

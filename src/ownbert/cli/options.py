@@ -374,3 +374,91 @@ LabelSmoothing = Annotated[
         rich_help_panel=_OPTIM,
     ),
 ]
+Separator = Annotated[
+    str | None,
+    typer.Option(
+        help="What stands between the labels of a row (lists need none).",
+        show_default="the first of | ; , that the training rows have",
+        rich_help_panel=_DATA,
+    ),
+]
+LabelThreshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold",
+        help="From which probability on a label holds.",
+        show_default="what is best on dev rows, or 0.5",
+        rich_help_panel=_MODEL,
+    ),
+]
+RegressionLoss = Annotated[
+    str | None,
+    typer.Option(
+        help="mse, or huber (rows that are far off count less).",
+        show_default="mse",
+        rich_help_panel=_OPTIM,
+    ),
+]
+AnswerLength = Annotated[
+    int | None,
+    typer.Option(help="Longest answer, in tokens.", show_default="30", rich_help_panel=_MODEL),
+]
+AnswerThreshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold",
+        help='By how much "no answer" must be ahead of an answer (logits) to be said.',
+        show_default="what is best on dev rows, or 0",
+        rich_help_panel=_MODEL,
+    ),
+]
+EmbedPooling = Annotated[
+    str | None,
+    typer.Option(
+        "--pooling",
+        help="What the vector of a text is: mean or max over its tokens, or the first one.",
+        show_default="mean",
+        rich_help_panel=_MODEL,
+    ),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(
+        help="Of texts that belong together: a lower one looks harder at the nearest others.",
+        show_default="0.05",
+        rich_help_panel=_OPTIM,
+    ),
+]
+TagStride = Annotated[
+    int | None,
+    typer.Option(
+        "--stride",
+        help="Words that neighbouring windows of a long sentence share.",
+        show_default="32",
+        rich_help_panel=_DATA,
+    ),
+]
+Crf = Annotated[
+    bool | None,
+    typer.Option(
+        "--crf",
+        help="Learn which tags follow each other, and choose those of a sentence together.",
+        rich_help_panel=_MODEL,
+    ),
+]
+TagAll = Annotated[
+    bool | None,
+    typer.Option(
+        "--tag-all",
+        help="Learn from all pieces of a word, not from the first alone.",
+        rich_help_panel=_DATA,
+    ),
+]
+ChoicesColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--second-column",
+        help="Column of the lists of choices, or what stands before the numbers of theirs.",
+        show_default="by its name",
+    ),
+]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 Folder = Annotated[
     Path, typer.Argument(help="Folder that ownbert finetune wrote.", show_default=False)
 ]
+_LABELS = 100  # in the table of evaluate
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is faster here).")]
 
@@ -22,7 +23,12 @@ def evaluate(
     folder: Folder,
     data: Annotated[Path, typer.Option(help="Labelled texts.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the measures there, as JSON.")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the measures there, as JSON; the confusion matrix beside it, as a picture.",
+        ),
     ] = None,
     text_column: TextColumn = None,
     second_column: SecondColumn = None,
@@ -35,6 +41,7 @@ def evaluate(
 
     Example: ownbert evaluate runs/clf --data test.csv
     """
+    from ownbert.tasks.pictures import CONFUSION, draw_confusion
     from ownbert.tasks.predict import evaluate as run
     from ownbert.train.machine import keep_memory
 
@@ -52,38 +59,63 @@ def evaluate(
             progress=progress,
             say=_warn,
         )
+    if output is not None:
+        told = draw_confusion(output.with_name(f"{output.stem}.{CONFUSION}"), scores)
+        if told is not None and not quiet:
+            _warn(told)
     if not quiet:
         _show(scores)
 
 
 def _show(scores: "Scores") -> None:
-    from rich.console import Console
-    from rich.table import Table
+    """Each label, what is most often taken for what, and the measures."""
+    from ownbert.tasks.pictures import most_confused
+    from ownbert.train.names import shown_name
 
     if scores.labels:
-        table = Table("label", title_justify="left", box=None, pad_edge=False)
-        for name in ("precision", "recall", "F1", "support"):
-            table.add_column(name, justify="right")
-        for row in scores.labels:
-            figures = (f"{value:.3f}" for value in (row.precision, row.recall, row.f1))
-            table.add_row(row.label, *figures, f"{row.support:,}")
-        Console(highlight=False).print(table)
-        print()
-    named = (f"{n.replace('_', ' ').replace('f1', 'F1')} {v:.4f}" for n, v in scores.values.items())
+        _show_labels(scores)
+    if confused := most_confused(scores):
+        print(f"most often confused: {'; '.join(confused)}\n")
+    named = (f"{shown_name(n)} {v:.4f}" for n, v in scores.values.items())
     print("   ".join(named))
+
+
+def _show_labels(scores: "Scores") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("label", title_justify="left", box=None, pad_edge=False)
+    for name in ("precision", "recall", "F1", "support"):
+        table.add_column(name, justify="right")
+    for row in scores.labels[:_LABELS]:
+        figures = (f"{value:.3f}" for value in (row.precision, row.recall, row.f1))
+        table.add_row(Text(row.label), *figures, f"{row.support:,}")
+    Console(highlight=False).print(table)
+    if (more := len(scores.labels) - _LABELS) > 0:
+        print(f"and {more:,} more labels; -o measures.json has them all")
+    print()
 
 
 def predict(
     folder: Folder,
     input: Annotated[Path, typer.Option(help="Texts: a table, or a document a line.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="JSON lines, in the same order.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="A table (.csv, .tsv) or JSON lines, in the same order; .gz too."
+        ),
+    ],
     text_column: TextColumn = None,
     second_column: SecondColumn = None,
     device: Device = "auto",
     precision: Precision = "float32",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a stopped run of the same ended.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Label every text of a file: one JSON row each, with the label and all probabilities.
+    """Label every text of a file: a row each, with the label and all probabilities.
 
     Example: ownbert predict runs/clf --input new.csv -o predictions.jsonl
     """
@@ -100,6 +132,7 @@ def predict(
             second_column=second_column,
             device=device,
             precision=precision,
+            resume=resume,
             progress=progress,
             say=_warn,
         )

@@ -14,6 +14,7 @@ import yaml
 from ownbert.config import SIZES
 from ownbert.errors import InputError
 from ownbert.train.log import LOG, read_log
+from ownbert.train.names import LOWER, UP_TO_ONE
 
 # As in ownbert.train.output and ownbert.train.saved, which load torch: that takes seconds.
 _RECIPE, _STATES = "recipe.yaml", "checkpoints/step-*"
@@ -139,15 +140,16 @@ def differing(runs: Sequence[RunSummary]) -> list[str]:
 
 
 def main_measure(runs: Sequence[RunSummary]) -> str | None:
-    """What to compare ``runs`` by in one picture: the loss of words, macro-F1, or the loss."""
-    for name in (*_TOKEN_LOSSES, "macro_f1", "loss"):
+    """What to compare ``runs`` by in one picture: the loss of words, the first measure of a task
+    but accuracy, or the loss."""
+    for name in (*_TOKEN_LOSSES, *(n for n in UP_TO_ONE if n != "accuracy"), "loss"):
         if any(name in run.last for run in runs):
             return name
     return next((name for run in runs for name in run.last), None)
 
 
 def lower_is_better(measure: str) -> bool:
-    return measure.endswith(("loss", "perplexity", "error"))
+    return measure in LOWER or measure.endswith(("loss", "perplexity", "error"))
 
 
 def _candidates(top: Path) -> Iterator[Path]:

@@ -14,6 +14,7 @@ from ownbert.errors import InputError
 from ownbert.inspect.runs import BASELINE, RunSummary, differing, main_measure
 from ownbert.train.curves import draw_runs
 from ownbert.train.display import duration
+from ownbert.train.names import shown_name
 
 _HEADINGS = ("run", "name", "state", "time", "size", "steps", "tokens")
 _TITLES = {"pretrain": "pretraining", "finetune": "fine-tuning"}
@@ -26,7 +27,6 @@ _NAMES = {
     "rtd_accuracy": "RTD right",
     "clm_loss": "CLM loss",
     "clm_accuracy": "CLM right",
-    "macro_f1": "macro-F1",
 }
 
 
@@ -100,7 +100,7 @@ def _columns(runs: Sequence[RunSummary]) -> Columns:
     speeds = [run.tokens_per_second for run in runs]
     columns["tokens/s"] = ["-" if speed is None else f"{speed:,.0f}" for speed in speeds]
     for name in dict.fromkeys(name for run in runs for name in run.last):
-        heading = _NAMES.get(name, name.replace("_", " "))
+        heading = _NAMES.get(name) or shown_name(name)
         columns[heading] = [_result(run, name) for run in runs]
     return columns
 

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,13 +16,17 @@ from ownbert.errors import InputError
 from ownbert.files import write_text
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Objective
+from ownbert.tasks.begun import claim, finished, resolve_begun
+from ownbert.tasks.card import write_card
+from ownbert.tasks.checks import Part, check_rows
 from ownbert.tasks.forward import answers
 from ownbert.tasks.frame import Encoded, Frame
 from ownbert.tasks.measures import Scores
 from ownbert.tasks.objectives import Twice
+from ownbert.tasks.pictures import CONFUSION, draw_confusion
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Columns, Row
-from ownbert.tasks.task import task_class
+from ownbert.tasks.task import task_class, task_of
 from ownbert.tasks.words import WordsInUse
 from ownbert.train.display import Display
 from ownbert.train.distributed import asked
@@ -31,10 +35,13 @@ from ownbert.train.log import need_tensorboard
 from ownbert.train.loop import train
 from ownbert.train.machine import pick_device, pick_precision
 from ownbert.train.optim import make_optimizer
-from ownbert.train.output import RECIPE, claim_output, resolve_run
+from ownbert.train.output import RECIPE
 from ownbert.train.saved import remove_states
 from ownbert.train.settings import dump
 from ownbert.train.state import TrainState
+
+if TYPE_CHECKING:
+    from ownbert.tasks.ensemble import Ensemble
 
 # Peak learning rates by hidden size for few examples; half of it for many. Tiny was measured (with
 # 280 and 7,000 examples); the larger ones are BERT's usual range.
@@ -45,8 +52,8 @@ _LARGE_RATE = 2e-5
 _FEW = 3000
 # A document longer than this is computed twice, and kept in memory once (gradient checkpointing).
 _LONG = 4096
-# What --search tries: rates as shares of the usual one.
-USUAL_SEARCH = {"epochs": (2, 4, 8), "batch_size": (16, 32)}
+# Tokens in one pass: a batch of more is learnt from in several, with the same gradient.
+MICRO_TOKENS = 16_384
 # Measures of which less is better.
 _LOWER = ("loss", "mae", "mse", "rmse")
 
@@ -61,8 +68,9 @@ def finetune(
     overwrite: bool = False,
     quiet: bool = False,
     **options: Any,
-) -> Model:
-    """Fine-tune a model folder on labelled files and save the best weights in ``output``.
+) -> "Model | Ensemble":
+    """Fine-tune a model folder on labelled files and save the best weights in ``output``; with
+    ``folds`` or ``seeds`` several models, of which an ``Ensemble`` is returned.
 
     task: one of ``ownbert.tasks.task.TASKS`` ("classify" by default). options: settings of
     ``FinetuneRecipe`` by name: ``model`` (the folder), ``train``, ``dev``, ``epochs``, ... Raises
@@ -72,24 +80,35 @@ def finetune(
     if asked():
         raise InputError("fine-tuning runs in one process; start it without torchrun")
     output = Path(output)
-    recipe = resolve_run(
-        FinetuneRecipe,
-        output,
-        config=config,
-        overrides=overrides,
-        resume=resume,
-        options=given(task, options),
+    asked_for = given(task, options)
+    recipe = resolve_begun(
+        output, config=config, overrides=overrides, resume=resume, options=asked_for
     )
-    run = Finetuning(recipe)
-    claim_output(output, resume=resume, overwrite=overwrite, identity=run.identity)
-    return run.train(output, resume=resume, quiet=quiet)
+    if resume and finished(output):
+        Display("finetune", quiet=quiet).say(
+            f"{output} is finished: nothing is left to do; start anew with --overwrite"
+        )
+        return task_of(describe(output), output).load(output)
+    run, how = Finetuning(recipe), {"resume": resume, "quiet": quiet}
+    if recipe.search.asked:
+        from ownbert.tasks.search import search
+
+        return search(run, output, overwrite=overwrite, **how)
+    if recipe.run.folds or recipe.run.seeds:
+        from ownbert.tasks.ensemble import train_ensemble
+
+        return train_ensemble(run, output, overwrite=overwrite, **how)
+    run.check_adapting()
+    claim(output, resume=resume, overwrite=overwrite, identity=run.identity)
+    run.adapt(output, **how)
+    return run.train(output, **how)
 
 
 def given(task: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as a recipe names them."""
     named = {("model.folder" if k == "model" else k): v for k, v in options.items()}
     if named.pop("search", False):  # the flag of the command line
-        named |= {f"search.{name}": values for name, values in USUAL_SEARCH.items()}
+        named["search.usual"] = True
     if task is not None:
         named["task.name"] = task_class(task).name
     return {k: str(v) if isinstance(v, Path) else v for k, v in named.items()}
@@ -98,13 +117,17 @@ def given(task: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
 class Finetuning:
     """A resolved recipe with its examples; the model is made by ``train``.
 
-    rows: training rows, and dev rows or none, in the place of the files of the recipe.
+    rows: training rows, and dev rows or none, in the place of the files of the recipe; labels: the
+    names of their columns, where a task takes them from there. known: rows that labels and scales
+    are learnt from, by default the training rows.
     """
 
     def __init__(
         self,
         recipe: FinetuneRecipe,
         rows: tuple[Sequence[Row], Sequence[Row] | None] | None = None,
+        labels: Sequence[str] = (),
+        known: Sequence[Row] | None = None,
     ) -> None:
         if not recipe.model.folder:
             raise InputError("--model is needed: the folder to start from")
@@ -118,11 +141,13 @@ class Finetuning:
         self.max_length = _max_length(recipe.data.max_length, self.config)
         data = recipe.data
         columns = Columns(data.text_column, data.second_column, data.label_column)
-        self.task = task_class(recipe.task.name)(recipe.task, columns)
-        self.watch = self._watch(recipe)
+        self.task = task_class(recipe.task.name)(recipe.task, columns, labels)
+        self.task.max_length = self.max_length
         self.train_rows, self.dev_rows = rows or self._read(recipe)
-        self.train_data, self.dev_data = self._encode(recipe)
-        self.recipe = self._completed(recipe)
+        self.train_data, self.dev_data = self._encode(recipe, known or self.train_rows)
+        self.watch = self._watch(recipe)
+        self.asked, self.recipe = recipe, self._completed(recipe)
+        self.adapted: Path | None = None
         self.identity = {"training data": self.train_data.identity()}
 
     def _watch(self, recipe: FinetuneRecipe) -> Watch:
@@ -145,12 +170,14 @@ class Finetuning:
             rows = [rows[i] for i in chosen]
         return rows, self.task.read(data.dev) if data.dev else None
 
-    def _encode(self, recipe: FinetuneRecipe) -> tuple[Encoded, Encoded | None]:
+    def _encode(
+        self, recipe: FinetuneRecipe, learnt: Sequence[Row]
+    ) -> tuple[Encoded, Encoded | None]:
         """Both sets of rows, after the task has learnt from the first what it must know."""
         task, source = self.task, recipe.data.train
         frame = Frame(self.tokenizer, self.config, self.max_length)
         known = f"the training data {source}"
-        task.learn(self.train_rows, source)
+        task.learn(learnt, source)
         task.check(self.train_rows, source, known)
         train = task.encode(self.train_rows, frame, training=True)
         if self.dev_rows is None:
@@ -173,8 +200,7 @@ class Finetuning:
             max_steps=recipe.run.max_steps or epochs * steps,
             eval_every=recipe.run.eval_every or steps,
         )
-        peak = next((r for size, r in _RATES if self.config.hidden_size <= size), _LARGE_RATE)
-        rate = recipe.optim.learning_rate or (peak if few else peak / 2)
+        rate = recipe.optim.learning_rate or self.usual_rate
         return replace(
             recipe,
             data=replace(recipe.data, batch_size=batch_size, max_length=self.max_length),
@@ -182,10 +208,31 @@ class Finetuning:
             run=run,
         )
 
+    @property
+    def usual_rate(self) -> float:
+        """The peak learning rate by the size of the model and the number of examples."""
+        peak = next((r for size, r in _RATES if self.config.hidden_size <= size), _LARGE_RATE)
+        return peak if len(self.train_data) < _FEW else peak / 2
+
+    def check_adapting(self) -> None:
+        """``InputError`` where the model cannot learn from the texts of the task first."""
+        if self.recipe.model.pretrain_steps:
+            from ownbert.tasks.adapt import refuse_unfit
+
+            refuse_unfit(self)
+
+    def adapt(self, output: Path, *, resume: bool, quiet: bool) -> None:
+        """Learn masked words from the texts of the task first, where the recipe says so."""
+        if self.recipe.model.pretrain_steps:
+            from ownbert.tasks.adapt import adapt
+
+            self.adapted = adapt(self, output, resume=resume, quiet=quiet)
+
     def make_model(self) -> Model:
         """The pretrained encoder (or, from scratch, one of its size) with a new head."""
         torch.manual_seed(self.recipe.seed)
         settings, spec = self.recipe.model, self.task.spec(self.said)
+        pooler = self.task.pooler(self.said)
         if settings.from_scratch:
             config = replace(
                 self.config,
@@ -194,11 +241,20 @@ class Finetuning:
             )
             head = replace(spec, dropout=None)
             kind = self.said.family.model_type
-            model = Model(config, [head], labels=self.task.labels, model_type=kind)
+            made = {"labels": self.task.labels, "model_type": kind, "pooler": pooler}
+            model = Model(config, [head], **made)
         else:
             model = load(
-                settings.folder, heads=[spec], labels=self.task.labels, dropout=settings.dropout
+                settings.folder,
+                heads=[spec],
+                pooler=pooler,
+                labels=self.task.labels,
+                dropout=settings.dropout,
             )
+        if self.adapted is not None:
+            from ownbert.tasks.adapt import take_encoder
+
+            take_encoder(model, self.adapted)
         _freeze(model, settings.freeze)
         model.encoder.gradient_checkpointing = bool(self.train_data.sizes.max() > _LONG)
         return model.to(self.device)
@@ -209,6 +265,9 @@ class Finetuning:
         display = Display("finetune", quiet=quiet)
         for line in self.summary():
             display.say(line)
+        for finding in () if quiet else check_rows(*self.parts):
+            if finding.grave:
+                display.say(f"warning: {finding.line}")
         model, recipe = self.make_model(), self.recipe
         words = None if recipe.model.freeze else WordsInUse(model, self.train_data)
         whole = words.all if words else contextlib.nullcontext
@@ -225,6 +284,7 @@ class Finetuning:
             recipe.seed,
             batch_size=recipe.data.batch_size or 16,
             repeat=2 if twice else 1,
+            most_tokens=0 if self.task.whole_batches else MICRO_TOKENS,
         )
         learnt = Twice(objective, recipe.task.rdrop) if twice else objective
         job = Job(
@@ -256,8 +316,30 @@ class Finetuning:
             display.say(f"warning: {line}")
         model = self.task.finish(model)
         save(model, output, tokenizer=self.tokenizer, values=self.task.values())
+        self.task.write(output, model)
+        for line in self._describe(scores or Scores({}), output):
+            display.say(line)
         remove_states(output)
         display.say(f"saved {output}")
+
+    def _describe(self, scores: Scores, output: Path) -> list[str]:
+        """Write the model card and the picture of the confusions; what to tell of these."""
+        values = {name: [value] for name, value in scores.values.items()}
+        told = (
+            write_card(output, self.recipe, self.parts, measures=values, labels=scores.labels),
+            draw_confusion(output / CONFUSION, scores),
+        )
+        return [line for line in told if line]
+
+    @property
+    def parts(self) -> list[Part]:
+        """The rows with the files they come from."""
+        data, task, sets = self.recipe.data, self.task, self.task.name == "multilabel"
+        found = [Part("training", self.train_rows, data.train, task.unit, sets)]
+        if self.dev_rows is not None:
+            # Without a file of their own they are some of the training file.
+            found.append(Part("dev", self.dev_rows, data.dev or data.train, task.unit, sets))
+        return found
 
     def summary(self) -> list[str]:
         """What is about to be learnt from what, for people."""

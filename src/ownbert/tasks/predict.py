@@ -1,30 +1,38 @@
-"""Predict and evaluate with a fine-tuned folder."""
+"""Predict and evaluate with a fine-tuned folder, or with several that are averaged."""
 
-import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint import describe, load, load_tokenizer
-from ownbert.files import atomic_path, write_json
+import numpy as np
+
+from ownbert.checkpoint import CONFIG, describe, load_tokenizer
+from ownbert.checkpoint.weights import read_json
+from ownbert.errors import InputError
+from ownbert.files import refuse_unreadable, write_json
 from ownbert.nn.prepack import prepack
+from ownbert.tasks.begun import ENSEMBLE
 from ownbert.tasks.finetune import cut_warning
 from ownbert.tasks.forward import answers, blocks
 from ownbert.tasks.frame import Frame
 from ownbert.tasks.measures import Scores
+from ownbert.tasks.output import AnswerFile
 from ownbert.tasks.rows import Columns, Row
-from ownbert.tasks.task import task_of
+from ownbert.tasks.task import Task, task_of
 from ownbert.train.machine import pick_device, pick_precision
+from ownbert.train.saved import summed
 
 Progress = Callable[[int], None]
 Say = Callable[[str], None]
 
 
 class Predictor:
-    """A fine-tuned folder, ready to answer rows of its task.
+    """A fine-tuned folder, or an ensemble of them, ready to answer rows of its task.
 
     precision: float32 by default, so that a row gets the same answer in any company. ``seen`` and
-    ``cut`` count the rows so far and those that were too long.
+    ``cut`` count the rows so far and those that were too long. Of an ensemble the scores of all
+    members are averaged, and so are their thresholds; the rest of the task is that of the first.
     """
 
     def __init__(
@@ -38,13 +46,14 @@ class Predictor:
         self.folder = Path(folder)
         place = pick_device(device)
         self.precision = pick_precision(precision, place)
-        said = describe(folder)
-        self.task = task_of(said, folder, columns)
-        model = load(folder).to(place)
-        self.tokenizer = load_tokenizer(folder, config=model.config)
-        self.max_length = model.config.longest
-        self.frame = Frame(self.tokenizer, model.config, self.max_length)
-        self.model = prepack(model) if self.precision == "float32" else model
+        folders = members_of(self.folder)
+        self.task = one_task([task_of(describe(f), f, columns) for f in folders])
+        models = [self.task.load(f).to(place) for f in folders]
+        config = models[0].config
+        self.tokenizer = load_tokenizer(folders[0], config=config)
+        self.max_length = self.task.max_length or config.longest
+        self.frame = Frame(self.tokenizer, config, self.max_length)
+        self.models = [prepack(m) if self.precision == "float32" else m for m in models]
         self.seen = self.cut = 0
 
     def __call__(self, rows: Sequence[Row]) -> list[Any]:
@@ -52,7 +61,13 @@ class Predictor:
         data = self.task.encode(rows, self.frame, training=False)
         self.seen += len(rows)
         self.cut += data.cut
-        raws = answers(self.model, self.task, data.examples, precision=self.precision).raws
+        found = [
+            answers(model, self.task, data.examples, precision=self.precision).raws
+            for model in self.models
+        ]
+        raws = found[0]
+        if len(found) > 1:
+            raws = [np.mean(of_row, axis=0) for of_row in zip(*found, strict=True)]
         return [self.task.decide(*each) for each in zip(raws, rows, data.notes, strict=True)]
 
     def warning(self) -> str | None:
@@ -60,6 +75,34 @@ class Predictor:
         if not self.cut:
             return None
         return cut_warning(self.cut, self.seen, self.max_length, self.task.unit)
+
+
+def members_of(folder: Path) -> list[Path]:
+    """The folders whose answers are averaged: those of an ensemble, or ``folder`` alone."""
+    if not (folder / ENSEMBLE).exists():
+        return [folder]
+    members = read_json(folder / ENSEMBLE).get("members") or []
+    lost = [m["folder"] for m in members if not (folder / m["folder"] / CONFIG).exists()]
+    if not members or lost:
+        raise InputError(f"{folder} is an ensemble that is not finished; train it with --resume")
+    return [folder / m["folder"] for m in members]
+
+
+def one_task(tasks: Sequence[Task]) -> Task:
+    """The task of several members: that of the first, with the mean of their thresholds. Raises
+    ``InputError`` for one whose answers cannot be averaged."""
+    task = tasks[0]
+    if len(tasks) > 1:
+        if not task.averages:
+            raise InputError(
+                f"answers of several models cannot be averaged for {task.name}; use one of them"
+            )
+        thresholds = [
+            t for t in (getattr(task, "threshold", None) for task in tasks) if t is not None
+        ]
+        if thresholds:
+            task.threshold = float(np.mean(thresholds))  # type: ignore[attr-defined]
+    return task
 
 
 def predict(
@@ -71,29 +114,79 @@ def predict(
     second_column: str | None = None,
     device: str = "auto",
     precision: str = "float32",
+    resume: bool = False,
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> int:
-    """Answer every row of a file, one JSON row each, order kept.
+    """Answer every row of a file, a row each, order kept: a table where ``output`` ends with .csv
+    or .tsv, else JSON lines; packed where it ends with .gz too.
 
     Streams, so neither file need fit in memory. Returns the number of rows; progress is called
-    with it as it grows. ``output`` appears whole or not at all.
+    with it as it grows. ``output`` appears whole or not at all; what a stopped run has answered is
+    kept beside it, and ``resume`` goes on there. Raises ``InputError`` for a row that cannot be
+    read, and if then the model, the input, the columns or the precision are others.
     """
     columns = Columns(text=text_column, second=second_column)
+    refuse_unreadable(Path(input))
     predictor = Predictor(folder, columns=columns, device=device, precision=precision)
+    made_for = _made_for(predictor, Path(input), columns)
     rows = predictor.task.stream(input)
-    done = 0
-    with atomic_path(output) as temporary, temporary.open("w", encoding="utf-8") as file:
+    file = AnswerFile(output, made_for, resume=resume)
+    begun, seen = file.done, 0
+    try:
         for block in blocks(rows, size=characters):
-            for row, decided in zip(block, predictor(block), strict=True):
-                shown = predictor.task.shown(decided, row)
-                file.write(json.dumps(shown, ensure_ascii=False) + "\n")
-            done += len(block)
+            seen += len(block)
+            if seen > begun:
+                # A block that is half written is answered whole: other batches round otherwise.
+                shown = map(predictor.task.shown, predictor(block), block)
+                file.write([*shown][max(0, begun - seen + len(block)) :])
             if progress is not None:
-                progress(done)
+                progress(seen)
+        file.finish()
+    except InputError as error:
+        raise InputError(f"{error}{_kept(file)}") from error
+    except KeyboardInterrupt:
+        way = "; the same command with --resume goes on from there" if file.done else ""
+        raise KeyboardInterrupt(f"interrupted{_kept(file)}{way}") from None
+    finally:
+        file.leave()
     if say is not None and (warning := predictor.warning()):
         say(warning)
-    return done
+    return seen
+
+
+def _kept(file: AnswerFile) -> str:
+    return f"; {file.done:,} answers are kept in {file.part}" if file.done else ""
+
+
+def _made_for(predictor: Predictor, input: Path, columns: Columns) -> dict[str, Any]:
+    """What a file of answers is made of: all that its rows depend on."""
+    weights = [
+        [str(path.relative_to(predictor.folder)), summed(path)]
+        for folder in members_of(predictor.folder)
+        for path in sorted(folder.iterdir())
+        if path.suffix in (".safetensors", ".bin", ".json", ".txt", ".model")
+    ]
+    status = input.stat()
+    return {
+        "format": 1,
+        "model": weights,
+        "input": [str(input.resolve()), status.st_size, status.st_mtime_ns],
+        "columns": asdict(columns),
+        "precision": predictor.precision,
+    }
+
+
+def decide_all(
+    predictor: Predictor, rows: Sequence[Row], progress: Progress | None = None
+) -> list[Any]:
+    """What is decided of each of any number of rows."""
+    decided: list[Any] = []
+    for block in blocks(rows, size=characters):
+        decided += predictor(block)
+        if progress is not None:
+            progress(len(decided))
+    return decided
 
 
 def characters(row: Row) -> int:
@@ -123,11 +216,7 @@ def evaluate(
     task = predictor.task
     rows = task.read(data)
     task.check(rows, data, f"the model {folder}")
-    decided: list[Any] = []
-    for block in blocks(rows, size=characters):
-        decided += predictor(block)
-        if progress is not None:
-            progress(len(decided))
+    decided = decide_all(predictor, rows, progress)
     scores = task.score(rows, decided)
     if say is not None:
         for line in filter(None, (predictor.warning(), *scores.warnings)):

@@ -121,6 +121,11 @@ class FinetuneModel:
         _share("model.dropout", self.dropout)
         _not_negative("model.freeze", self.freeze)
         positive("model.pretrain_steps", self.pretrain_steps)
+        if self.from_scratch and self.pretrain_steps:
+            raise InputError(
+                "model.from_scratch and model.pretrain_steps are both set; the one drops the "
+                "weights that the other goes on with"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,16 +152,23 @@ class FinetuneRun(Run):
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What to try, each with each; nothing if not set."""
+    """What to try, each with each; nothing if not set. usual: what is usual of all that is not
+    set."""
 
+    usual: bool = False
     learning_rate: tuple[float, ...] = ()
     epochs: tuple[int, ...] = ()
     batch_size: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            for value in getattr(self, f.name):
-                positive(f"search.{f.name}", value)
+        for name in ("learning_rate", "epochs", "batch_size"):
+            for value in getattr(self, name):
+                positive(f"search.{name}", value)
+
+    @property
+    def asked(self) -> bool:
+        """Whether there is anything to try."""
+        return bool(self.usual or self.learning_rate or self.epochs or self.batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,3 +184,12 @@ class FinetuneRecipe:
     )
     run: FinetuneRun = field(default_factory=FinetuneRun)
     search: Search = field(default_factory=Search)
+
+    def __post_init__(self) -> None:
+        if self.run.folds and self.run.seeds:
+            raise InputError("run.folds and run.seeds are both set; take one")
+        if self.search.asked and (self.run.folds or self.run.seeds):
+            raise InputError(
+                "a search is one thing and run.folds or run.seeds another; search first, and give "
+                "what was best then"
+            )

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from ownbert.checkpoint import Description
+from ownbert.checkpoint import Description, load
 from ownbert.config import HeadSpec
 from ownbert.data.batch import Batch
 from ownbert.errors import InputError
@@ -41,21 +41,25 @@ class Task:
     """Reader of files, head, objective, predictions and measures of one kind of question.
 
     Training: ``read``, ``learn`` (what the rows say: labels, scale), ``encode``, ``objective``,
-    ``finish``. Use: ``stream``, ``encode``, ``raw`` (scores of a row that several models' can be
-    averaged with), ``decide``, ``shown``. Measures: ``tune`` (thresholds, on dev rows), ``score``.
+    ``finish``, ``write``. Use: ``load``, ``stream``, ``encode``, ``raw`` (scores of a row that
+    several models' can be averaged with), ``decide``, ``shown``. Measures: ``tune`` (thresholds, on
+    dev rows), ``score``.
 
-    max_length: of a sequence, in tokens, as in training. name: on the command line. head: kind of the head that answers. measures: names of what
-    ``score`` gives; the first is watched on dev rows. uses: the settings of ``TaskSettings`` that
-    it knows. unit: what rows are, in messages.
+    max_length: of a sequence, in tokens, as in training. name: on the command line. head: kind of
+    the head that answers. measures: names of what ``score`` gives; the first is watched on dev
+    rows. uses: the settings of ``TaskSettings`` that it knows. unit: what rows are, in messages.
     """
 
     name: ClassVar[str]
     head: ClassVar[str]
-    measures: ClassVar[tuple[str, ...]]
+    # Some tasks know theirs when they have seen the training rows.
+    measures: tuple[str, ...]
     uses: ClassVar[frozenset[str]] = frozenset()
     unit: ClassVar[str] = "documents"
     # Whether scores of several models can be averaged.
     averages: ClassVar[bool] = True
+    # Whether rows of a batch are learnt from each other, so that it must not be cut.
+    whole_batches: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -92,6 +96,10 @@ class Task:
         """The head for a model of this family."""
         return said.family.spec_of(self.head, said.values)
 
+    def pooler(self, said: Description) -> bool | None:
+        """Whether a model that is trained has a pooler; None: if its head needs one."""
+        return None
+
     def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> Encoded:
         """Rows as the model reads them, with what it should answer where the rows have it. For
         ``training`` a row may become several examples, else it is one."""
@@ -125,6 +133,13 @@ class Task:
     def finish(self, model: Model) -> Model:
         """The model as it is to be saved."""
         return model
+
+    def write(self, folder: Path, model: Model) -> None:
+        """Further files of a folder that holds the finished model."""
+
+    def load(self, folder: str | Path) -> Model:
+        """The model of a finished folder, with the head that answers."""
+        return load(folder)
 
     def values(self) -> dict[str, Any]:
         """Keys of config.json besides those of the model."""

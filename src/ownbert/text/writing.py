@@ -105,7 +105,8 @@ def _config_of(
             for name, key in CASE_SETTINGS.items()
             if hasattr(normalizer, key)
         }
-    described |= {name: config[name] for name in KEPT if name in config and kind != "blank"}
+    kept = ("model_input_names",) if kind == "blank" else KEPT
+    described |= {name: config[name] for name in kept if name in config}
     described |= special
     if max_length is not None:
         described["model_max_length"] = max_length

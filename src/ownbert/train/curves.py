@@ -7,12 +7,15 @@ from typing import Any
 
 from ownbert.files import atomic_path
 from ownbert.train.log import CURVES
+from ownbert.train.names import UP_TO_ONE, shown_name
 
 Row = Mapping[str, Any]
 
 # Losses of tokens, against baselines; those of two classes, which are many times smaller, have a
 # picture of their own.
 _TOKENS = ("mlm", "clm")
+# Measures of a fine-tuning run in one panel.
+_MOST = 3
 _BASELINES = {"uniform_loss": "uniform", "unigram_loss": "unigram"}
 _CHANCE = math.log(2)
 TASKS = {
@@ -61,7 +64,7 @@ def draw_runs(path: Path, panels: Mapping[str, Mapping[str, Sequence[Row]]]) -> 
             points = _points(rows, measure, held_out=True)
             dashes = "-" if number < 10 else "--"  # after ten runs the colours come again
             axis.plot(*points, dashes, marker="o", markersize=3, label=name)
-        title = measure.replace("_", " ").replace("mlm", "MLM").replace("macro f1", "macro-F1")
+        title = shown_name(measure).replace("mlm", "MLM")
         axis.set(title=f"{title}, held out", xlabel="step")
         _finish(axis)
     return _save(figure, path)
@@ -87,13 +90,15 @@ def _panels(rows: Sequence[Row]) -> list[Callable[[Any], None]]:
     losses = [k for k in keys if k.endswith("_loss") and k not in _BASELINES]
     tokens = [k for k in losses if k.removesuffix("_loss") in _TOKENS]
     others = [k for k in losses if k not in tokens]
-    right = [k for k in keys if k.endswith(("accuracy", "macro_f1")) and "majority" not in k]
+    known = [k for k in keys if k in UP_TO_ONE][:_MOST]
+    right = known or [k for k in keys if k.endswith("accuracy") and "majority" not in k]
     panels: list[Callable[[Any], None]] = []
     # The sum of all tasks is drawn only where it is the one loss there is.
     if first := tokens or ([] if others else [k for k in keys if k == "loss"]):
         panels.append(lambda axis: _draw(axis, rows, first, "loss"))
     if right:
-        panels.append(lambda axis: _draw(axis, rows, right, "accuracy"))
+        title = "measures" if len(known) > 1 else "accuracy"
+        panels.append(lambda axis: _draw(axis, rows, right, title))
     if others:
         title = "loss of the other tasks" if tokens else "loss"
         panels.append(lambda axis: _draw(axis, rows, others, title))
@@ -194,9 +199,7 @@ def _points(rows: Sequence[Row], key: str, *, held_out: bool) -> tuple[list[int]
 
 
 def _name(key: str) -> str:
-    if key == "macro_f1":
-        return "macro-F1"
-    return TASKS.get(_stem(key), key.replace("_", " "))
+    return TASKS.get(_stem(key), shown_name(key))
 
 
 def _stem(key: str) -> str:
@@ -205,9 +208,9 @@ def _stem(key: str) -> str:
 
 def _colour(key: str) -> int:
     """The same for a task in every panel."""
-    if _stem(key) in TASKS:
-        return list(TASKS).index(_stem(key))
-    return 1 if key == "macro_f1" else 0
+    names = TASKS if _stem(key) in TASKS else UP_TO_ONE
+    name = _stem(key) if names is TASKS else key
+    return list(names).index(name) % 10 if name in names else 0
 
 
 def _finish(axis: Any) -> None:

@@ -8,6 +8,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from ownbert.train.names import UP_TO_ONE, figure, shown_name
+
 # Seconds between lines where there is no terminal.
 _EVERY = 15.0
 _DAY = 24 * 3600.0
@@ -153,7 +155,8 @@ def clock(seconds: float) -> str:
 
 # Tasks about words, which have baselines.
 _WORDS = ("mlm", "clm")
-_MEASURES = {"accuracy": ("accuracy", ".1%"), "macro_f1": ("macro-F1", ".3f")}
+# Measures of one task on a line.
+_MOST = 3
 
 
 def _place(row: Mapping[str, Any]) -> list[str]:
@@ -177,7 +180,8 @@ def _names(row: Mapping[str, Any]) -> list[str]:
 
 
 def _measures(row: Mapping[str, Any]) -> list[str]:
-    return [f"{name} {row[key]:{form}}" for key, (name, form) in _MEASURES.items() if key in row]
+    names = [key for key in row if key in UP_TO_ONE or key == "mae"][:_MOST]
+    return [f"{shown_name(name)} {figure(name, row[name])}" for name in names]
 
 
 def _task(row: Mapping[str, Any], name: str) -> str:

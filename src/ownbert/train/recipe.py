@@ -42,6 +42,7 @@ FREE = (
     "run.tensorboard",
     "run.epochs",
     "run.patience",
+    "run.seeds",
     "data.tokens",
 )
 # What can be learnt, in the order of the log.

@@ -1,0 +1,130 @@
+"""Sentences in CoNLL columns: a word a line, a blank line between sentences, plain or gzip.
+
+Tabs part the columns if the first line has one, else blanks. The word is the first column and the
+tag the last one, or as numbered from 1. The first line is the first that does not start with "#",
+and every line has as many columns as it. A line that starts with "#" and has another number of
+columns is a comment (as in CoNLL-U), else "#" is a word. Lines that start with -DOCSTART- end a
+sentence and are left out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ownbert.errors import InputError
+from ownbert.files import open_text
+
+DOCUMENT = "-DOCSTART-"
+
+
+@dataclass(frozen=True, slots=True)
+class ConllSentence:
+    """The words of a sentence, a tag each (none where they were not asked for), and the line of
+    its first word."""
+
+    line: int
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """How many columns there are, as line ``first`` has them, and the indices of two of them."""
+
+    path: Path
+    first: int
+    tabs: bool
+    width: int
+    word: int
+    tag: int | None
+
+    def read(self, number: int, fields: list[str]) -> tuple[str, str | None]:
+        """The word of a line, and its tag if asked for."""
+        where = f"{self.path}, line {number}"
+        if len(fields) != self.width:
+            raise InputError(
+                f"{where}: {_counted(len(fields))}, but line {self.first} has {self.width}; "
+                f"{_needed(self.tag)}"
+            )
+        for index, what in ((self.word, "word"), (self.tag, "tag")):
+            if index is not None and not fields[index]:
+                raise InputError(f"{where}: the {what} (column {index + 1}) is empty")
+        return fields[self.word], None if self.tag is None else fields[self.tag].strip()
+
+
+def read_conll(
+    path: str | Path, *, tags: bool, word_column: str | None = None, tag_column: str | None = None
+) -> Iterator[ConllSentence]:
+    """Stream the sentences; without ``tags`` a file of words alone will do.
+
+    Columns are numbers from 1. Raises ``InputError`` with file and line for a column that is not
+    there, a line with another number of columns and an empty word or tag; at the end for a file
+    without any word.
+    """
+    layout = _layout(Path(path), tags, word_column, tag_column)
+    line, words, kept = 0, [], []
+    for number, text in _lines(layout.path):
+        fields = _fields(text, layout.tabs)
+        if text.startswith("#") and len(fields) != layout.width:
+            continue
+        if text:
+            word, tag = layout.read(number, fields)
+            line = line or number
+            words.append(word)
+            kept += [] if tag is None else [tag]
+        elif words:
+            yield ConllSentence(line, tuple(words), tuple(kept))
+            line, words, kept = 0, [], []
+    if words:
+        yield ConllSentence(line, tuple(words), tuple(kept))
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number, line), which is empty where a sentence ends."""
+    for number, line in open_text(path):
+        ends = not line.strip(" \t") or line.startswith(DOCUMENT)
+        yield number, "" if ends else line
+
+
+def _fields(line: str, tabs: bool) -> list[str]:
+    # Not at every kind of blank: a wide or unbreakable one can be a word.
+    return line.split("\t") if tabs else [field for field in line.split(" ") if field]
+
+
+def _layout(path: Path, tags: bool, word: str | None, tag: str | None) -> _Layout:
+    first, line = 0, ""
+    for number, text in _lines(path):
+        if text and (not first or not text.startswith("#")):
+            first, line = number, text
+        if line and not line.startswith("#"):
+            break
+    if not first:
+        raise InputError(f"{path} is empty")
+    tabs = "\t" in line
+    width = len(_fields(line, tabs))
+    if tags and tag is None and width < 2:
+        raise InputError(f"{path}, line {first}: {_counted(width)}; {_needed(1)}")
+    last = None if not tags else width - 1 if tag is None else _column(path, "label", tag, width)
+    index = 0 if word is None else _column(path, "text", word, width)
+    if index == last:
+        raise InputError(f"{path}: column {index + 1} cannot be both the word and the tag")
+    return _Layout(path, first, tabs, width, index, last)
+
+
+def _column(path: Path, kind: str, given: str, width: int) -> int:
+    if not given.isdecimal() or not 1 <= int(given) <= width:
+        raise InputError(
+            f"{path} has no column {given!r} (--{kind}-column); its lines are CoNLL columns, "
+            f"numbered from 1 to {width}"
+        )
+    return int(given) - 1
+
+
+def _counted(width: int) -> str:
+    return f"{width} column" if width == 1 else f"{width} columns"
+
+
+def _needed(tag: int | None) -> str:
+    if tag is None:
+        return "a word a line is needed, with the same columns everywhere"
+    return "a word and its tag a line are needed, parted by a tab or blanks"

@@ -1,0 +1,95 @@
+"""Masked words of the task's own texts, learnt before the task (Gururangan et al. 2020)."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from ownbert.checkpoint import load
+from ownbert.data.store import prepare
+from ownbert.errors import InputError
+from ownbert.files import make_folder
+from ownbert.nn.model import Model
+from ownbert.tasks.begun import PRETRAINED, finished
+from ownbert.tasks.finetune import Finetuning
+from ownbert.train.pretrain import pretrain
+from ownbert.train.saved import remove_states
+
+# Of the families whose pretraining can go on here.
+_KINDS = ("bert", "ownbert-bert")
+# Of a batch: so many tokens, but at least so many sequences of full length.
+_TOKENS, _SEQUENCES = 2048, 8
+
+
+def refuse_unfit(run: Finetuning) -> None:
+    """``InputError`` for a model whose pretraining cannot go on."""
+    kind = str(run.said.values.get("model_type"))
+    if kind not in _KINDS:
+        raise InputError(
+            f"model.pretrain_steps is for BERT, and {run.recipe.model.folder} has model_type "
+            f"{kind!r}; leave it out"
+        )
+
+
+def adapt(run: Finetuning, output: Path, *, resume: bool, quiet: bool) -> Path:
+    """Learn masked words from the training and dev texts of ``run``; the folder of the model.
+
+    The model stays in ``output/pretrained/model``, the texts do not. With ``resume`` a finished
+    one is taken as it is, and a stopped one gone on with.
+    """
+    folder = output / PRETRAINED
+    model, texts, tokens = folder / "model", folder / "texts.jsonl", folder / "tokens"
+    if resume and finished(model):
+        return model
+    recipe = run.recipe
+    make_folder(folder)
+    try:
+        with texts.open("w", encoding="utf-8") as file:
+            for text in texts_of(run):
+                file.write(json.dumps({"text": text}) + "\n")
+        prepare(texts, tokens, tokenizer=recipe.model.folder, text_column="text")
+        pretrain(
+            tokens,
+            model,
+            resume=resume,
+            overwrite=not resume,
+            quiet=quiet,
+            init_from=recipe.model.folder,
+            objectives=("mlm",),
+            max_steps=recipe.model.pretrain_steps,
+            max_length=run.max_length,
+            batch_tokens=max(_TOKENS, _SEQUENCES * run.max_length),
+            learning_rate=run.usual_rate,
+            dropout=recipe.model.dropout,
+            precision=recipe.run.precision,
+            device=recipe.run.device,
+            seed=recipe.seed,
+        )
+    finally:
+        # They may be private, and the ids of a text are the text.
+        texts.unlink(missing_ok=True)
+        shutil.rmtree(tokens, ignore_errors=True)
+    remove_states(model)
+    return model
+
+
+def texts_of(run: Finetuning) -> Iterator[str]:
+    """The different texts of training and dev rows; the words of a row that is tagged are one."""
+    seen = set()
+    for row in (*run.train_rows, *(run.dev_rows or ())):
+        for text in [" ".join(row.texts)] if run.task.head == "tokens" else row.texts:
+            if text.strip() and text not in seen:
+                seen.add(text)
+                yield text
+
+
+@torch.no_grad()
+def take_encoder(model: Model, folder: Path) -> None:
+    """Put the encoder of ``folder`` in the place of that of ``model``; heads and pooler stay."""
+    theirs = dict(load(folder, heads=[], pooler=False).named_parameters())
+    for name, parameter in model.named_parameters():
+        if name in theirs:
+            # A table of words may have rows that no token of the tokenizer has.
+            parameter[: len(theirs[name])].copy_(theirs[name])

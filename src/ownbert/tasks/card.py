@@ -1,0 +1,272 @@
+"""The model card of a fine-tuned folder: what it is, learnt from what, how good, how to use it.
+
+Names of labels stand in it, texts never.
+"""
+
+import hashlib
+import platform
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+import yaml
+
+import ownbert
+from ownbert.checkpoint import Description, describe
+from ownbert.files import write_text
+from ownbert.tasks.checks import Part, label_counts
+from ownbert.tasks.measures import LabelScore
+from ownbert.tasks.recipe import FinetuneRecipe
+
+CARD = "README.md"
+# What tells a card of ours from one that somebody wrote.
+MARK = (
+    "<!-- Written by ownbert finetune, and written anew when it runs; without this line, kept. -->"
+)
+
+# pipeline_tag of the hub, and what the model does, by task.
+_ABOUT = {
+    "classify": ("text-classification", "gives each text one of its labels"),
+    "multilabel": ("text-classification", "gives each text any number of its labels"),
+    "regress": ("text-classification", "gives each text a number"),
+    "tag": ("token-classification", "gives each word of a text a tag"),
+    "answer": ("question-answering", "finds the answer to a question in a text"),
+    "choose": ("multiple-choice", "chooses one of several texts that fits another"),
+    "embed": (
+        "sentence-similarity",
+        "turns texts into vectors that are near where texts are alike",
+    ),
+}
+_ROWS = 100  # of a table of labels
+# Settings that say where and when, not what was learnt.
+_ASIDE = frozenset(
+    {
+        *("folder", "name", "learning_rate", "epochs", "max_steps", "device", "precision"),
+        *("log_every", "eval_every", "save_every", "keep", "tensorboard"),
+    }
+)
+
+
+def write_card(
+    folder: str | Path,
+    recipe: FinetuneRecipe,
+    parts: Sequence[Part],
+    *,
+    measures: Mapping[str, Sequence[float]],
+    labels: Sequence[LabelScore] = (),
+    several: str = "",
+    model: str | Path | None = None,
+) -> str | None:
+    """Write README.md into a model folder, unless somebody has written one there himself.
+
+    recipe: a completed one. parts: the rows that were learnt and measured. measures: by name, one
+    value or that of each of several models, of which mean and standard deviation are shown;
+    several: what these are ("3 seeds"). labels: how well each is found. model: the folder of one of
+    them, where ``folder`` is no model itself. Returns what to tell people, if anything.
+    """
+    path = Path(folder) / CARD
+    if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
+        return f"{path} is not from ownbert and stays; no model card is written"
+    said = describe(model or folder)
+    name = Path(folder).resolve().name
+    one = name if model is None else f"{name}/{Path(model).resolve().name}"
+    blocks = [
+        _front(recipe),
+        MARK,
+        f"# {name}",
+        *_about(recipe, said),
+        "## Data",
+        *_data(parts, said.labels),
+        "## Settings",
+        _table(("setting", "value"), _settings(recipe)),
+        "## Measures",
+        *_measures(measures, labels, several),
+        "## Use",
+        *_use(recipe.task.name, name),
+        *_transformers(recipe, said, one),
+        "## Versions",
+        f"ownbert {ownbert.__version__}, torch {torch.__version__}, "
+        f"Python {platform.python_version()}",
+    ]
+    write_text(path, "\n\n".join(blocks) + "\n")
+    return None
+
+
+def _front(recipe: FinetuneRecipe) -> str:
+    """What the hub reads."""
+    embeds = recipe.task.name == "embed"
+    values: dict[str, Any] = {
+        "library_name": "sentence-transformers" if embeds else "transformers",
+        "pipeline_tag": _ABOUT[recipe.task.name][0],
+        "tags": ["ownbert"],
+    }
+    if not recipe.model.from_scratch:
+        values["base_model"] = base_name(recipe.model.folder)
+    return f"---\n{yaml.safe_dump(values, sort_keys=False, allow_unicode=True)}---"
+
+
+def base_name(folder: str) -> str:
+    """The name of a model without the path to it; a name of the hub stays whole."""
+    path = Path(folder)
+    return path.resolve().name if path.exists() or path.is_absolute() else folder
+
+
+def _about(recipe: FinetuneRecipe, said: Description) -> Iterator[str]:
+    base = base_name(recipe.model.folder)
+    start = f"starts from {base}"
+    if recipe.model.from_scratch:
+        start = f"starts from new weights, in the size and with the vocabulary of {base}"
+    config = said.config
+    yield (
+        f"A model of the family {said.family.model_type} ({config.num_hidden_layers} layers, "
+        f"hidden size {config.hidden_size}) that {_ABOUT[recipe.task.name][1]} "
+        f"(`ownbert finetune {recipe.task.name}`). It {start}."
+    )
+    if recipe.task.name in ("classify", "multilabel", "tag", "regress") and said.labels:
+        more = ", ..." if len(said.labels) > _ROWS else ""
+        what = "Numbers" if recipe.task.name == "regress" else f"{len(said.labels)} labels"
+        yield f"{what}: {', '.join(map(_cell, said.labels[:_ROWS]))}{more}."
+
+
+def _data(parts: Sequence[Part], labels: Sequence[str]) -> Iterator[str]:
+    sums = {part.source: _sha256(part.source) for part in parts}
+    rows = []
+    for part in parts:
+        known = sums[part.source]
+        name = Path(part.source).name if known else "rows given in Python"
+        rows.append((part.name, name, f"{len(part.rows):,} {part.unit}", known))
+    yield _table(("", "file", "rows", "sha256"), rows)
+    counts = [label_counts(part.rows, labels) for part in parts]
+    if any(any(count.values()) for count in counts):
+        shown = sorted(labels, key=lambda label: -counts[0][label])
+        yield _table(
+            ("label", *(part.name for part in parts)),
+            [(label, *(f"{count[label]:,}" for count in counts)) for label in shown],
+        )
+
+
+def _settings(recipe: FinetuneRecipe) -> Iterator[tuple[str, str]]:
+    """Those that are always asked for, then all that are not the default."""
+    yield "learning rate", f"{recipe.optim.learning_rate:g}"
+    yield "epochs", f"{recipe.run.epochs} at most"
+    yield "batch size", str(recipe.data.batch_size)
+    yield "longest input", f"{recipe.data.max_length} tokens"
+    yield "seed", str(recipe.seed)
+    yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"
+    usual = FinetuneRecipe()
+    if recipe.data.labels_per_class is not None:
+        yield "data.labels_per_class", str(recipe.data.labels_per_class)
+    for section in ("task", "model", "optim", "run"):
+        ours, theirs = getattr(recipe, section), getattr(usual, section)
+        for field in fields(ours):
+            value = getattr(ours, field.name)
+            if field.name not in _ASIDE and value != getattr(theirs, field.name):
+                yield f"{section}.{field.name}", str(value)
+
+
+def _measures(
+    measures: Mapping[str, Sequence[float]], labels: Sequence[LabelScore], several: str
+) -> Iterator[str]:
+    if not measures:
+        yield "None: there were no dev rows."
+        return
+    spread = f"On held-out rows: mean ± standard deviation of {several}."
+    yield spread if several else "On the dev rows."
+    values = [(_named(name), _spread(found)) for name, found in measures.items()]
+    yield _table(("measure", "value"), values)
+    if labels:
+        rows = [
+            (s.label, *(f"{x:.3f}" for x in (s.precision, s.recall, s.f1)), f"{s.support:,}")
+            for s in labels
+        ]
+        yield _table(("label", "precision", "recall", "F1", "support"), rows)
+
+
+def _named(measure: str) -> str:
+    return measure.replace("_", " ").replace("f1", "F1").replace("mcc", "MCC")
+
+
+def _spread(values: Sequence[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.4f}"
+    return f"{mean(values):.4f} ± {stdev(values):.4f}"
+
+
+def _use(task: str, name: str) -> Iterator[str]:
+    quoted = f'"{name}"'
+    if task == "embed":
+        yield _code("bash", f"ownbert embed {name} texts.txt -o vectors.npy")
+        yield _code(
+            "python",
+            f"import ownbert\n\nvectors = ownbert.Embedder({quoted}).encode(['a text', 'another'])",
+        )
+        return
+    yield _code(
+        "bash",
+        f"ownbert predict {name} --input new.csv -o predictions.jsonl\n"
+        f"ownbert evaluate {name} --data test.csv",
+    )
+    yield _code(
+        "python", f'import ownbert\n\nownbert.predict({quoted}, "new.csv", "predictions.jsonl")'
+    )
+
+
+def _transformers(recipe: FinetuneRecipe, said: Description, name: str) -> Iterator[str]:
+    if recipe.task.name == "embed":
+        yield "In sentence-transformers:"
+        yield _code(
+            "python",
+            "from sentence_transformers import SentenceTransformer\n\n"
+            f'model = SentenceTransformer("{name}")',
+        )
+        return
+    ours = "ownbert_heads" in said.values
+    found = re.search(r"For(?!Pre)\w+$", said.architecture)
+    kind = "AutoModel" + (found.group() if found and not ours else "")
+    yield "In Transformers:"
+    yield _code(
+        "python",
+        f"from transformers import AutoTokenizer, {kind}\n\n"
+        f'tokenizer = AutoTokenizer.from_pretrained("{name}")\n'
+        f'model = {kind}.from_pretrained("{name}")',
+    )
+    if ours:
+        yield (
+            "Transformers reads the encoder alone: it has no head such as this one, which is kept "
+            "in the same files under names of ownbert (`ownbert_heads` in config.json)."
+        )
+    if recipe.task.long != "cut":
+        yield (
+            f"Longer texts than {recipe.data.max_length} tokens are read in pieces by ownbert "
+            f"(task.long {recipe.task.long}); Transformers does not do this by itself."
+        )
+
+
+def _sha256(source: str | Path) -> str:
+    """That of a file; "" for what is none."""
+    if not source or not Path(source).is_file():
+        return ""
+    digest = hashlib.sha256()
+    with Path(source).open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _table(names: Sequence[str], rows: Any) -> str:
+    rows = list(rows)
+    lines = [names, ["---"] * len(names), *rows[:_ROWS]]
+    text = "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+    return text if len(rows) <= _ROWS else f"{text}\n\nand {len(rows) - _ROWS:,} more."
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _code(language: str, text: str) -> str:
+    return f"```{language}\n{text}\n```"

@@ -1,0 +1,253 @@
+"""Any number of labels a text, or a pair of texts. B sequences, R or N rows, C labels."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ownbert.data.batch import Batch
+from ownbert.data.tables import as_text, kind_of, place
+from ownbert.errors import InputError
+from ownbert.nn.model import Model
+from ownbert.objectives import Loss
+from ownbert.tasks.classify import in_order, label_weights
+from ownbert.tasks.frame import Encoded
+from ownbert.tasks.measures import Scores, label_scores
+from ownbert.tasks.objectives import RowObjective
+from ownbert.tasks.recipe import TaskSettings
+from ownbert.tasks.rows import Columns, Row, read_labelled, shown_labels
+from ownbert.tasks.sentence import COMMON, SentenceTask, mean_of_groups
+from ownbert.tasks.task import KEY
+
+# What may stand between labels, the one that is least likely inside of one first.
+SEPARATORS = ("|", ";", ",")
+
+
+@dataclass(frozen=True)
+class ManyLabels(RowObjective):
+    """Binary cross entropy, the mean over the labels; ``label_weights`` (C) are of the rows that
+    have a label, beside 1 of those that have not. Windows of a document learn its labels each,
+    and together count as one. Right is a row with all its labels and no other, at 0.5."""
+
+    label_weights: tuple[float, ...] | None = None
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.labels is not None
+        logits, labels = logits.float(), batch.labels.float()  # (B, C), (R, C)
+        targets, weights = labels, None
+        if batch.groups is not None and len(logits) > len(batch.groups):
+            counts = torch.tensor(batch.groups, device=labels.device)
+            targets = labels.repeat_interleave(counts, 0)
+        if self.label_weights is not None:
+            weights = torch.tensor(self.label_weights, device=logits.device)
+        losses = F.binary_cross_entropy_with_logits(
+            logits, targets, pos_weight=weights, reduction="none"
+        ).mean(-1)
+        found = mean_of_groups(logits.detach().sigmoid(), batch) >= 0.5
+        right = (found == labels.bool()).all(-1)
+        return Loss(mean_of_groups(losses, batch).sum(), right.sum(), len(labels))
+
+    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
+        """Mean of the two Kullback-Leibler divergences, and of the labels."""
+        a, b = one.float(), two.float()
+        apart = (a.sigmoid() - b.sigmoid()) * (a - b) / 2
+        return mean_of_groups(apart.mean(-1), batch).sum()
+
+
+class MultiLabel(SentenceTask):
+    """A sigmoid a label; those hold whose probability reaches the threshold."""
+
+    name = "multilabel"
+    measures = ("micro_f1", "macro_f1", "average_precision", "subset_accuracy")
+    uses = COMMON | {"class_weights", "separator", "threshold"}
+
+    def __init__(
+        self,
+        settings: TaskSettings | None = None,
+        columns: Columns | None = None,
+        labels: Sequence[str] = (),
+    ) -> None:
+        super().__init__(settings, columns, labels)
+        given = self.settings.threshold
+        if given is not None and not 0 < given < 1:
+            raise InputError(f"task.threshold is {given}; a probability between 0 and 1 is needed")
+        if self.settings.separator == "":
+            raise InputError('task.separator is empty; write the sign between labels, as "|"')
+        self.threshold = 0.5 if given is None else given
+
+    def read(self, path: str | Path) -> list[Row]:
+        cells = list(read_labelled(path, self.columns))
+        if self.settings.separator is None:
+            texts = [c for *_, c in cells if isinstance(c, str) and not _is_list(c, path)]
+            found = next((s for s in SEPARATORS if any(s in text for text in texts)), None)
+            # Kept, so that every other file is read in the same way.
+            self.settings = replace(self.settings, separator=found)
+        return [Row(line, texts, self._labels(cell, path, line)) for line, texts, cell in cells]
+
+    def _labels(self, cell: Any, path: str | Path, line: int) -> tuple[str, ...]:
+        where = place(path, line)
+        if cell is None:
+            raise InputError(f"{where}: the labels are missing or null; [] says that none holds")
+        if isinstance(cell, str) and _is_list(cell, path):
+            cell = _from_json(cell, where)
+        if not isinstance(cell, list):
+            text, separator = as_text(cell, "label", where), self.settings.separator
+            cell = [text] if separator is None else text.split(separator)
+        if any(isinstance(part, list) for part in cell):
+            raise InputError(f"{where}: a list of labels must not hold further lists")
+        names = (as_text(part, "label", where).strip() for part in cell)
+        return tuple(dict.fromkeys(name for name in names if name))
+
+    def learn(self, rows: Sequence[Row], source: str | Path) -> None:
+        counts = Counter(label for row in rows for label in row.target)
+        if not counts:
+            raise InputError(f"{source}: no row has a label")
+        if len({frozenset(row.target) for row in rows}) < 2:
+            raise InputError(
+                f"{source}: all rows have the labels {shown_labels(rows[0].target)}; rows with "
+                "others, or with none, are needed"
+            )
+        self.labels = in_order(set(counts))
+        positives = np.asarray([counts[label] for label in self.labels])
+        self.weights = self._weights(positives, len(rows))
+
+    def _weights(self, positives: np.ndarray, total: int) -> tuple[float, ...] | None:
+        """Of the rows that have a label, beside 1 of those that have not."""
+        given = self.settings.class_weights
+        if given != "balanced":
+            return label_weights(given, self.labels, positives)
+        # A label of all rows would have the weight 0, and then its probability would be anything.
+        return tuple(float(w) for w in np.maximum(total - positives, 1) / positives)
+
+    def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
+        labels = set(self.labels)
+        for row in rows:
+            for label in row.target:
+                if label not in labels:
+                    raise InputError(
+                        f"{place(source, row.line)}: label {label!r} is not in {known}, "
+                        f"which has {shown_labels(self.labels)}"
+                    )
+
+    def target(self, row: Row) -> np.ndarray:
+        """(C) of 0 and 1."""
+        return np.asarray([label in row.target for label in self.labels], dtype=np.float32)
+
+    def objective(self, model: Model) -> ManyLabels:
+        return ManyLabels(label_weights=self.weights)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits.sigmoid()
+
+    def tune(self, raws: Sequence[np.ndarray], encoded: Encoded, rows: Sequence[Row]) -> None:
+        if self.settings.threshold is None:
+            truth = np.stack([self.target(row) for row in rows])
+            self.threshold = best_threshold(truth, np.stack(raws))
+
+    def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
+        # In float64, or the threshold would be rounded to float32 where they are compared.
+        return raw.astype(np.float64)
+
+    def shown(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
+        pairs = list(zip(self.labels, decided.tolist(), strict=True))
+        return {
+            "labels": [label for label, p in pairs if p >= self.threshold],
+            "probabilities": {label: round(p, 6) for label, p in pairs},
+        }
+
+    def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
+        truth = np.stack([self.target(row) for row in rows])
+        return score_many(truth, np.stack(decided), self.threshold, self.labels)
+
+    def values(self) -> dict[str, Any]:
+        values = super().values()
+        values[KEY]["threshold"] = self.threshold
+        return {**values, "problem_type": "multi_label_classification"}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        self.threshold = kept.get("threshold", self.threshold)
+
+    def preview(self, row: Row) -> str:
+        return ", ".join(row.target) or "no label"
+
+    def shares(self, rows: Sequence[Row]) -> str:
+        counts = Counter(label for row in rows for label in row.target)
+        parts = [f"{label} {counts[label] / len(rows):.1%}" for label in self.labels]
+        none = sum(not row.target for row in rows) / len(rows)
+        return ", ".join([*parts, f"none {none:.1%}"] if none else parts)
+
+
+def best_threshold(truth: np.ndarray, probabilities: np.ndarray) -> float:
+    """From which probability on the labels hold for the best micro-F1; 0.5 where none is true.
+
+    truth, probabilities: (N, C). Every cut between two probabilities is tried; the threshold is in
+    the middle of the best one.
+    """
+    values, right, found = _cuts(truth.ravel(), probabilities.ravel())
+    if not right[-1]:
+        return 0.5
+    best = int(np.argmax(right / (found + right[-1])))
+    return float((values[best] + np.append(values, 0.0)[best + 1]) / 2)
+
+
+def score_many(
+    truth: np.ndarray, probabilities: np.ndarray, threshold: float, labels: Sequence[str]
+) -> Scores:
+    """Scores of any number of labels a row: truth of 0 and 1, and probabilities, (N, C).
+
+    Macro-F1 is the mean over the labels that stand in the truth or among the predictions (in
+    scikit-learn: zero_division=nan), average precision that over the labels in the truth.
+    """
+    true, said = truth.astype(bool), probabilities >= threshold
+    right, support, found = ((x.sum(0)) for x in (true & said, true, said))
+    scores = label_scores(labels, right, support, found)
+    present = (support + found) > 0
+    f1 = np.asarray([s.f1 for s in scores])
+    precisions = [
+        average_precision(true[:, i], probabilities[:, i]) for i in np.flatnonzero(support)
+    ]
+    return Scores(
+        values={
+            "micro_f1": float(2 * right.sum() / max(1, (support + found).sum())),
+            "macro_f1": float(f1[present].mean()) if present.any() else 0.0,
+            "average_precision": float(np.mean(precisions)) if precisions else 0.0,
+            "subset_accuracy": float((true == said).all(1).mean()),
+        },
+        labels=scores,
+    )
+
+
+def average_precision(truth: np.ndarray, probabilities: np.ndarray) -> float:
+    """Precision at each cut, weighted by the recall gained there; (N) each, one true at least."""
+    _, right, found = _cuts(truth, probabilities)
+    return float((np.diff(right, prepend=0) * right / found).sum() / right[-1])
+
+
+def _cuts(truth: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The K different values, falling, and how many from each on upwards are true and are there."""
+    order = np.argsort(-values, kind="stable")
+    values = values[order].astype(np.float64)
+    last = np.flatnonzero(np.append(np.diff(values) != 0, True))
+    return values[last], np.cumsum(truth[order].astype(np.int64))[last], last + 1
+
+
+def _is_list(cell: str, path: str | Path) -> bool:
+    """Whether a cell of a csv or tsv file is a list in JSON, as other files have them."""
+    return kind_of(path) == "delimited" and cell.lstrip().startswith("[")
+
+
+def _from_json(cell: str, where: str) -> Any:
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError):
+        raise InputError(
+            f"{where}: the labels start with [ but are no JSON list; write them as "
+            '["one", "two"], with double quotes'
+        ) from None

@@ -1,0 +1,53 @@
+"""What ``fit`` refuses, of texts and answers in memory."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ownbert import InputError, OwnBertClassifier, OwnBertRegressor
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "said"),
+    [
+        (["a", "b", "c"], ["x", "y"], "X has 3 texts and y has 2 answers"),
+        ([], [], "X is empty"),
+        ("a text", ["x"], "X is a single text"),
+        (["a", None], ["x", "y"], r"X\[1\] holds None, which is not a text"),
+        (["a", float("nan")], ["x", "y"], r"X\[1\] holds nan, which is not a text"),
+        (np.zeros((2, 2)), ["x", "y"], r"X\[0\] holds .*0.0.*, which is not a text"),
+        (np.asarray([["a"] * 3] * 2), ["x", "y"], "X has 3 columns"),
+        ([("a", "b", "c")], ["x"], r"X\[0\] is a tuple of 3"),
+        (["a", ("b", "c")], ["x", "y"], r"X\[1\] and X\[0\] must both be"),
+        (["a", "b"], ["x", None], r"y\[1\] is None"),
+        (["a", "b"], [1.0, np.nan], r"y\[1\] is nan"),
+        (["a", "b"], None, "y is None"),
+        (["a", "b"], ["x", " "], r"y\[1\]: the label is empty"),
+        (["a", "b"], ["x", "x"], "y has one class only, 'x'"),
+        (["a", "b", "c"], ["x", "x ", "y"], "two labels that are both 'x' as text"),
+        (["a", "b"], [0.5, 1.5], "Unknown label type: continuous"),
+        (["a", "b"], [["x", "y"], ["y", "x"]], "1d array"),
+    ],
+)
+def test_what_cannot_be_learnt_is_refused(X, y, said: str, pretrained: Path):
+    with pytest.raises(ValueError, match=said):
+        OwnBertClassifier(pretrained).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        ([1.0, np.nan], r"y\[1\] is nan"),
+        ([[1.0, 2.0], [2.0, 1e39]], r"y\[1, 1\] is 1e\+39"),
+        (["high", "low"], "y must be numbers"),
+        ([2, 2], "y is the same number for all texts"),
+        ([[1, 2], [2, 2]], "y is the same number for all texts"),
+        ([1, 2, 3], "X has 2 texts and y has 3 answers"),
+        (None, "y is None"),
+        ([], "y must be numbers"),
+    ],
+)
+def test_numbers_that_cannot_be_learnt_are_refused(y, said: str, pretrained: Path):
+    with pytest.raises(InputError, match=said):
+        OwnBertRegressor(pretrained).fit(["a", "b"], y)
