@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 import ownbert
-from ownbert.tasks.finetune import Finetuning
+from ownbert.tasks.finetuning import Finetuning
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.train.machine import keep_memory, pick_device, pick_precision
 from ownbert.train.settings import resolve

@@ -15,7 +15,7 @@ from ownbert.config import EncoderConfig
 from ownbert.nn.model import Model
 from ownbert.tasks.adapt import texts_of
 from ownbert.tasks.ensemble import Ensemble
-from ownbert.tasks.finetune import Finetuning
+from ownbert.tasks.finetuning import Finetuning
 from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe
 from ownbert.train.log import read_log
 

@@ -55,7 +55,11 @@ def test_a_text_stands_on_one_side_only():
     assert not any(sides[i] & sides[j] for i in range(3) for j in range(i))
     # Words of sentences are no texts.
     words = [Row(i, ("the", f"word{i}")) for i in range(9)]
-    assert Counter(fold_of(words, 3, seed=0, words=True)) == {0: 3, 1: 3, 2: 3}
+    assert Counter(fold_of(words, 3, seed=0, texts=[(row.texts,) for row in words])) == {
+        0: 3,
+        1: 3,
+        2: 3,
+    }
     assert len(set(fold_of(words, 3, seed=0))) == 1
 
 
@@ -144,7 +148,7 @@ def test_a_stopped_ensemble_is_gone_on_with(
             object.__setattr__(job.phases[0], "evaluate", stop)
         train_loop(job, **options)
 
-    monkeypatch.setattr("ownbert.tasks.finetune.train", stopping)
+    monkeypatch.setattr("ownbert.tasks.finetuning.train", stopping)
     with pytest.raises(Interrupted):
         tune(topics, pretrained, tmp_path / "parts", folds=2)
     with pytest.raises(InputError, match="not finished"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError, finetune
-from ownbert.tasks.finetune import Finetuning
+from ownbert.tasks.lesson import Lesson
 from ownbert.train.job import Interrupted
 from ownbert.train.log import read_log
 from ownbert.train.saved import newest
@@ -39,15 +39,15 @@ def tune(topics: Path, model: Path, output: Path, **options) -> None:
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, evaluations: int) -> None:
     """End the run by a signal, as the system does, after so many evaluations."""
-    whole, seen = Finetuning.evaluate, [0]
+    whole, seen = Lesson.measure, [0]
 
-    def evaluate(run: Finetuning, *given):
+    def measure(lesson: Lesson, *given, **named):
         seen[0] += 1
         if seen[0] == evaluations:
             os.kill(os.getpid(), signal.SIGTERM)
-        return whole(run, *given)
+        return whole(lesson, *given, **named)
 
-    monkeypatch.setattr(Finetuning, "evaluate", evaluate)
+    monkeypatch.setattr(Lesson, "measure", measure)
 
 
 def rows(folder: Path) -> list[dict]:

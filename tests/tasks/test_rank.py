@@ -110,7 +110,7 @@ def test_batches_are_not_cut(
 ):
     losses = []
     for tokens in (16_384, 40):
-        monkeypatch.setattr("ownbert.tasks.finetune.MICRO_TOKENS", tokens)
+        monkeypatch.setattr("ownbert.tasks.finetuning.MICRO_TOKENS", tokens)
         folder = tune(
             pretrained, files, "pairs", tmp_path / str(tokens), max_steps=2, log_every=1, dev=None
         )

@@ -7,7 +7,8 @@ import pytest
 
 from ownbert import InputError, evaluate, finetune
 from ownbert.nn.model import Model
-from ownbert.tasks.finetune import Finetuning, given
+from ownbert.tasks.finetune import given
+from ownbert.tasks.finetuning import Finetuning
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.search import combinations
 from ownbert.train.log import read_log

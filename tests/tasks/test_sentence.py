@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from ownbert import InputError, evaluate, finetune
 from ownbert.checkpoint import load
 from ownbert.data.batch import Example, pack
-from ownbert.tasks.finetune import Finetuning
+from ownbert.tasks.finetuning import Finetuning
 from ownbert.tasks.forward import answers
 from ownbert.tasks.objectives import OneLabel, Twice, divergence
 from ownbert.tasks.predict import Predictor
@@ -155,7 +155,7 @@ def test_words_that_are_not_trained_stay_and_the_others_are_learnt_just_so(
         data=FinetuneData(train=str(topics / "train.csv"), dev=str(topics / "dev.csv")),
         model=FinetuneModel(folder=str(pretrained), dropout=0.0),
     )
-    data = Finetuning(recipe).train_data
+    data = Finetuning(recipe).lesson.train_data
     whole = model.encoder.embeddings.word
     start = whole.weight.detach().clone()
     batch = pack(data.examples[:8])
@@ -246,7 +246,7 @@ def test_the_loss_can_be_watched(pretrained: Path, topics: Path, tmp_path: Path)
     found = answers(
         model,
         run.task,
-        run.dev_data.examples,
+        run.lesson.dev_data.examples,
         precision=run.recipe.run.precision,
         objective=run.task.objective(model),
     )
@@ -259,7 +259,7 @@ def test_a_step_does_not_depend_on_how_it_is_cut(
     train = documents(tmp_path / "train.csv", rows=24, words=60)
     weights = []
     for most in (100_000, 150):
-        monkeypatch.setattr("ownbert.tasks.finetune.MICRO_TOKENS", most)
+        monkeypatch.setattr("ownbert.tasks.finetuning.MICRO_TOKENS", most)
         output = tmp_path / str(most)
         options = {"train": train, "dev": train, "dropout": 0.0, "precision": "float32"}
         model = tune(tmp_path, pretrained, output, max_steps=3, batch_size=8, **options)

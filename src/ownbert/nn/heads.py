@@ -6,6 +6,7 @@ C labels.
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from ownbert.config import HEADS, EncoderConfig, HeadSpec
@@ -110,7 +111,13 @@ class ClassificationHead(nn.Module):
         if self.act is not None:
             pooled = self.dropout(pooled) if self.first else pooled
             pooled = ACTIVATION[self.act](self.hidden(pooled))
-        return self.dense(self.dropout(pooled))  # (B, C)
+        pooled = self.dropout(pooled)
+        kind = hidden.device.type
+        if not torch.is_autocast_enabled(kind):
+            return self.dense(pooled)  # (B, C)
+        # In bfloat16 a number in the thousands has three digits, and these few scores cost nothing.
+        with torch.autocast(kind, enabled=False):
+            return self.dense(pooled.float())
 
     def extra_repr(self) -> str:
         source = "" if self.pooling is not None else "of the pooler's output"

@@ -13,7 +13,7 @@ from ownbert.errors import InputError
 from ownbert.files import make_folder
 from ownbert.nn.model import Model
 from ownbert.tasks.begun import PRETRAINED, finished
-from ownbert.tasks.finetune import Finetuning
+from ownbert.tasks.finetuning import Finetuning
 from ownbert.train.pretrain import pretrain
 from ownbert.train.saved import remove_states
 
@@ -78,7 +78,7 @@ def adapt(run: Finetuning, output: Path, *, resume: bool, quiet: bool) -> Path:
 def texts_of(run: Finetuning) -> Iterator[str]:
     """The different texts of training and dev rows; the words of a row that is tagged are one."""
     seen = set()
-    for row in (*run.train_rows, *(run.dev_rows or ())):
+    for row in (*run.lesson.train_rows, *(run.lesson.dev_rows or ())):
         for text in [" ".join(row.texts)] if run.task.head == "tokens" else row.texts:
             if text.strip() and text not in seen:
                 seen.add(text)

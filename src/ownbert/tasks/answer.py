@@ -211,6 +211,10 @@ class Answer(Task):
     def preview(self, row: Row) -> str:
         return repr(row.target[0].text) if row.target else "no answer"
 
+    def kept_together(self, row: Row) -> Sequence[Any]:
+        """The text; questions may be the same of many texts."""
+        return row.texts[1:]
+
     def shares(self, rows: Sequence[Row]) -> str:
         return f"no answer {sum(not row.target for row in rows) / len(rows):.1%}"
 

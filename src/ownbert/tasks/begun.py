@@ -2,16 +2,15 @@
 may be written over."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint.weights import WEIGHTS
 from ownbert.errors import InputError
 from ownbert.tasks.recipe import FinetuneRecipe
-from ownbert.train.output import RECIPE, claim_output
-from ownbert.train.recipe import FREE
+from ownbert.train.output import RECIPE, claim_output, resolve_run
 from ownbert.train.saved import newest
 from ownbert.train.settings import resolve
 
@@ -19,6 +18,8 @@ from ownbert.train.settings import resolve
 ENSEMBLE = "ensemble.json"
 # What a search has tried, beside the folder ``search`` of its runs.
 SEARCH = "search.json"
+# What tells sentence-transformers that a folder gives vectors.
+_LEFT = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
 # Where the texts of the task were learnt first.
 PRETRAINED = "pretrained"
 
@@ -37,36 +38,19 @@ def resolve_begun(
     resume: bool,
     options: Mapping[str, Any],
 ) -> FinetuneRecipe:
-    """The recipe of a run; a resumed one starts from the recipe in ``output``.
-
-    Raises ``InputError`` when it is then asked for what only a new run can have.
-    """
-    given: dict[str, Any] = {"config": config, "overrides": overrides, "options": options}
-    if not (resume and (output / RECIPE).exists()):
-        return resolve(FinetuneRecipe, **given)
+    """As ``resolve_run``, for what can be resumed before it has a state of its own: one of the
+    runs that it consists of may be finished. With other epochs it has other steps."""
+    begun = resume and (output / RECIPE).exists()
+    now = resolve_run(
+        FinetuneRecipe, output, config=config, overrides=overrides, begun=begun, options=options
+    )
+    if not begun:
+        return now
     before = resolve(FinetuneRecipe, config=output / RECIPE)
-    now = resolve(FinetuneRecipe, **given, base=before)
-    new = dict(_flat(asdict(now)))
-    # More seeds may follow, but one run does not become several.
-    free = {*FREE} - ({"run.seeds"} if before.run.seeds is None else set())
-    for name, old in _flat(asdict(before)):
-        if name not in free and new[name] != old and new[name] not in (None, "auto"):
-            raise InputError(
-                f"cannot resume {output}: {name} was {old!r} and is now {new[name]!r}; leave it as "
-                "it was, or start anew with --overwrite"
-            )
     if now.run.epochs != before.run.epochs and now.run.max_steps == before.run.max_steps:
         # The steps were those of the epochs.
         now = replace(now, run=replace(now.run, max_steps=None))
     return now
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def claim(output: Path, *, resume: bool, overwrite: bool, identity: Mapping[str, str]) -> None:
@@ -85,5 +69,5 @@ def claim(output: Path, *, resume: bool, overwrite: bool, identity: Mapping[str,
             folders += [*output.glob("fold-[0-9]*"), *output.glob("seed-[0-9]*")]
         for folder in (*folders, output / PRETRAINED):
             shutil.rmtree(folder, ignore_errors=True)
-        for name in several:
-            (output / name).unlink()
+        for name in (*several, *_LEFT):
+            (output / name).unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """One label a text, or a pair of texts. N rows, C labels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,9 @@ class Classify(SentenceTask):
                 )
 
     @property
-    def numbers(self) -> dict[str, int]:
+    def numbers(self) -> Mapping[str, int]:
         """The number of each label."""
-        return {label: i for i, label in enumerate(self.labels)}
+        return _numbers(self.labels)
 
     def target(self, row: Row) -> Any:
         return self.numbers[row.target]
@@ -82,6 +83,11 @@ class Classify(SentenceTask):
         total = len(rows)
         counts = ((label, sum(r.target == label for r in rows)) for label in self.labels)
         return ", ".join(f"{label} {count / total:.1%}" for label, count in counts)
+
+
+@lru_cache(maxsize=8)
+def _numbers(labels: tuple[str, ...]) -> Mapping[str, int]:
+    return {label: i for i, label in enumerate(labels)}
 
 
 def in_order(names: set[str]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from ownbert.errors import InputError
 from ownbert.files import write_json, write_text
 from ownbert.tasks.begun import ENSEMBLE, claim, finished
 from ownbert.tasks.card import write_card
-from ownbert.tasks.finetune import Finetuning
+from ownbert.tasks.finetuning import Finetuning
 from ownbert.tasks.predict import Predictor, decide_all, one_task
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
@@ -91,7 +91,12 @@ def train_ensemble(
     values = {name: [each[name] for each in results.each] for name in found.mean}
     several = f"{len(members)} {kind}"
     told = write_card(
-        output, run.recipe, run.parts, measures=values, several=several, model=found.members[0]
+        output,
+        run.recipe,
+        run.lesson.parts,
+        measures=values,
+        several=several,
+        model=found.members[0],
     )
     if told:
         display.say(told)
@@ -105,8 +110,7 @@ def _train(run: Finetuning, member: _Member, output: Path, *, resume: bool, quie
     folder = output / member.name
     if resume and finished(folder):
         return
-    one = Finetuning(member.recipe, member.rows, run.task.labels, run.train_rows)
-    one.adapted = run.adapted
+    one = Finetuning(member.recipe, member.rows, like=run)
     claim(folder, resume=resume, overwrite=not resume, identity=one.identity)
     one.train(folder, resume=resume, quiet=quiet)
 
@@ -119,7 +123,7 @@ def _recipe(run: Finetuning, **changes: Any) -> FinetuneRecipe:
 
 def _seed_members(run: Finetuning) -> list[_Member]:
     # The rows stay the same, also where labels_per_class draws them.
-    rows, first = (run.train_rows, run.dev_rows), run.asked.seed
+    rows, first = (run.lesson.train_rows, run.lesson.dev_rows), run.asked.seed
     return [
         _Member(f"seed-{seed}", _recipe(run, seed=seed), rows)
         for seed in range(first, first + (run.asked.run.seeds or 0))
@@ -127,10 +131,11 @@ def _seed_members(run: Finetuning) -> list[_Member]:
 
 
 def _fold_members(run: Finetuning) -> list[_Member]:
-    count, rows = run.asked.run.folds or 0, run.train_rows
+    count, rows = run.asked.run.folds or 0, run.lesson.train_rows
     if not run.task.averages:
         raise InputError(f"run.folds averages answers, which cannot be done for {run.task.name}")
-    folds = fold_of(rows, count, seed=run.asked.seed, words=run.task.head == "tokens")
+    texts = [run.task.kept_together(row) for row in rows]
+    folds = fold_of(rows, count, seed=run.asked.seed, texts=texts)
     if len(set(folds)) < count:
         raise InputError(
             f"run.folds is {count}, but the {len(rows):,} training rows make {len(set(folds))} "
@@ -147,14 +152,13 @@ def _fold_members(run: Finetuning) -> list[_Member]:
     return members
 
 
-def fold_of(rows: Sequence[Row], count: int, *, seed: int, words: bool = False) -> list[int]:
+def fold_of(
+    rows: Sequence[Row], count: int, *, seed: int, texts: Sequence[Sequence[Any]] | None = None
+) -> list[int]:
     """The fold of each row, from 0: folds of about the same size and, where answers are single
-    labels, the same shares of them.
-
-    Rows that share a text are in one fold, or answers could be remembered. ``words``: the texts of
-    a row are words, and only all of them together are a text.
-    """
-    groups = _groups([(row.texts,) if words else row.texts for row in rows])
+    labels, the same shares of them. Rows that share one of their ``texts`` (by default all that
+    the model reads) are in one fold, or answers could be remembered."""
+    groups = _groups([row.texts for row in rows] if texts is None else texts)
     order = np.random.default_rng(seed).permutation(len(groups))
     shuffled = sorted((groups[i] for i in order), key=len, reverse=True)
     sizes, labels = [0] * count, [Counter() for _ in range(count)]
@@ -198,7 +202,7 @@ class _Results:
 
     def __init__(self, run: Finetuning, members: Sequence[_Member], output: Path) -> None:
         self.run, self.members, self.output = run, members, output
-        self.decided: list[Any] = [None] * len(run.train_rows)
+        self.decided: list[Any] = [None] * len(run.lesson.train_rows)
         self.each = [self._measure(member) for member in members]
 
     def _predictor(self, folder: Path) -> Predictor:
@@ -217,7 +221,8 @@ class _Results:
 
     def ensemble(self) -> Ensemble:
         folders = tuple(self.output / member.name for member in self.members)
-        names = list(self.each[0])
+        # A fold without rows of some kind lacks the measures of these.
+        names = [n for n in self.each[0] if all(n in each for each in self.each)]
         values = {name: [each[name] for each in self.each] for name in names}
         found = Ensemble(
             self.output,
@@ -229,12 +234,12 @@ class _Results:
         if not self.run.asked.run.folds:
             return replace(found, measures=dev)
         task = one_task([task_of(describe(folder), folder) for folder in folders])
-        measures = task.score(self.run.train_rows, self.decided).values
+        measures = task.score(self.run.lesson.train_rows, self.decided).values
         return replace(found, measures=measures, dev=dev)
 
     def _averaged(self) -> Mapping[str, float]:
         """Measures of the averaged answers to the dev rows, where there are any."""
-        rows = self.run.dev_rows
+        rows = self.run.lesson.dev_rows
         if rows is None or not self.run.task.averages:
             return {}
         predictor = self._predictor(self.output)

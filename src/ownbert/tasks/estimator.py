@@ -19,7 +19,8 @@ from ownbert.nn.model import Model
 from ownbert.nn.prepack import prepack
 from ownbert.tasks.arrays import name_of, numbers_of, rows_of, texts_of
 from ownbert.tasks.begun import claim
-from ownbert.tasks.finetune import Finetuning, given
+from ownbert.tasks.finetune import given
+from ownbert.tasks.finetuning import Finetuning
 from ownbert.tasks.forward import answers
 from ownbert.tasks.frame import Frame
 from ownbert.tasks.recipe import FinetuneRecipe
@@ -99,9 +100,10 @@ class TextEstimator(BaseEstimator):
             del options[name]
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
         recipe = resolve(FinetuneRecipe, options=given(task, plain))
-        run = Finetuning(recipe, self._split(rows, classes), labels)
+        run = Finetuning(recipe, self._split(rows, classes), labels=labels)
         with self._folder(run) as folder:
-            run.train(folder, resume=False, quiet=not self.verbose)
+            described = self.output is not None
+            run.train(folder, resume=False, quiet=not self.verbose, described=described)
             self.task_ = task_of(describe(folder), folder)
             self.model_ = self.task_.load(folder)
             self.tokenizer_ = load_tokenizer(folder, config=self.model_.config)

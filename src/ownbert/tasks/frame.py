@@ -109,6 +109,14 @@ class Frame:
         return example, len(starts) > most
 
 
+def cut_warning(cut: int, total: int, max_length: int, what: str) -> str:
+    """What to tell of rows that were too long."""
+    return (
+        f"warning: {cut:,} of {total:,} {what} are longer than the model's {max_length} tokens "
+        "and are cut there"
+    )
+
+
 def join(examples: Sequence[Example], **targets: Any) -> Example:
     """Several sequences that have one answer, as one example."""
     return Example(

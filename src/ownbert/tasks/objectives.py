@@ -13,7 +13,7 @@ from ownbert.objectives import Loss
 from ownbert.tasks.sentence import mean_of_groups
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RowObjective:
     """One answer a row. ``distance`` tells how far two answers to the same rows are apart."""
 
@@ -33,7 +33,7 @@ class RowObjective:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OneLabel(RowObjective):
     """Cross entropy of one label a row, each label with its weight. Windows of a document learn
     its label each, and together count as one."""

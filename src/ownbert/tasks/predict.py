@@ -13,9 +13,8 @@ from ownbert.errors import InputError
 from ownbert.files import refuse_unreadable, write_json
 from ownbert.nn.prepack import prepack
 from ownbert.tasks.begun import ENSEMBLE
-from ownbert.tasks.finetune import cut_warning
 from ownbert.tasks.forward import answers, blocks
-from ownbert.tasks.frame import Frame
+from ownbert.tasks.frame import Frame, cut_warning
 from ownbert.tasks.measures import Scores
 from ownbert.tasks.output import AnswerFile
 from ownbert.tasks.rows import Columns, Row

@@ -9,7 +9,8 @@ import numpy as np
 
 from ownbert.data.batch import Example
 from ownbert.tasks.checks import check_rows, label_counts, shortened
-from ownbert.tasks.finetune import Finetuning, given
+from ownbert.tasks.finetune import given
+from ownbert.tasks.finetuning import Finetuning
 from ownbert.tasks.frame import Frame
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row, find_columns
@@ -44,7 +45,7 @@ def preview_finetuning(
         *_columns(run),
         *_labels(run),
         *_lengths(run),
-        *(f"{'warning' if f.grave else 'note'}: {f.line}" for f in check_rows(*run.parts)),
+        *(f"{'warning' if f.grave else 'note'}: {f.line}" for f in check_rows(*run.lesson.parts)),
         *_examples(run),
     ]
     return "\n".join(lines)
@@ -58,7 +59,7 @@ def _columns(run: Finetuning) -> Iterator[str]:
     # A regression may have several columns of numbers, and its labels are their names.
     numbers = task.labels if task.name == "regress" else ()
     given = replace(task.columns, label=numbers[0]) if numbers else task.columns
-    for part in run.parts:
+    for part in run.lesson.parts:
         found = find_columns(part.source, given, labelled=True)
         texts = " and ".join(map(repr, found.texts))
         labels = ", ".join(map(repr, numbers or [found.label]))
@@ -66,7 +67,7 @@ def _columns(run: Finetuning) -> Iterator[str]:
 
 
 def _labels(run: Finetuning) -> Iterator[str]:
-    for part in run.parts:
+    for part in run.lesson.parts:
         if shares := label_shares(run.task, part.rows):
             yield f"labels, {part.name}: {shares}"
 
@@ -85,7 +86,10 @@ def label_shares(task: Task, rows: Sequence[Row]) -> str:
 
 def _lengths(run: Finetuning) -> Iterator[str]:
     """Of the training rows, as they are after cutting."""
-    data, together = run.train_data, [len(e.parts or (0,)) for e in run.train_data.examples]
+    data, together = (
+        run.lesson.train_data,
+        [len(e.parts or (0,)) for e in run.lesson.train_data.examples],
+    )
     parts = (e.parts or (len(e.token_ids),) for e in data.examples)
     sizes = np.asarray([size for of_example in parts for size in of_example])
     half, most, nearly = np.percentile(sizes, (50, 90, 99)).round().astype(int).tolist()
@@ -117,9 +121,9 @@ def unknown_share(examples: Sequence[Example], tokenizer: Tokenizer) -> float:
 
 def _examples(run: Finetuning) -> Iterator[str]:
     """Rows from the first to the last in equal steps: files are often sorted by label."""
-    count = min(_SHOWN, len(run.train_rows))
-    places = np.linspace(0, len(run.train_rows) - 1, count).round().astype(int)
-    rows = [run.train_rows[i] for i in places]
+    count = min(_SHOWN, len(run.lesson.train_rows))
+    places = np.linspace(0, len(run.lesson.train_rows) - 1, count).round().astype(int)
+    rows = [run.lesson.train_rows[i] for i in places]
     frame = Frame(run.tokenizer, run.config, run.max_length)
     encoded = run.task.encode(rows, frame, training=False)
     yield "examples, as the model sees them:"

@@ -32,10 +32,10 @@ class TaskSettings:
 
     class_weights: "balanced" (by how rare a label is) or "label=weight,label=weight".
     label_smoothing: share of the truth that is spread over all labels. separator: what stands
-    between the labels of a row. threshold: from which probability a label holds, or by how much an
-    answer must beat "no answer"; by default chosen on dev rows. loss: mse or huber. crf: choose the
-    tags of a sentence together. tag_all: learn from all pieces of a word, not the first alone.
-    answer_length: the longest answer, in tokens. temperature: of the contrastive loss.
+    between the labels of a row. threshold: from which probability a label holds, or by how much "no
+    answer" must be ahead (in logits) to be said; by default chosen on dev rows. loss: mse or huber.
+    crf: choose the tags of a sentence together. tag_all: learn from all pieces of a word, not the
+    first alone. answer_length: the longest answer, in tokens. temperature: of the contrastive loss.
 
     rdrop: weight of the difference between two passes with other dropouts (Liang et al. 2021).
     """

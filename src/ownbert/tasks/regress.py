@@ -60,6 +60,7 @@ class Regress(SentenceTask):
     """
 
     name = "regress"
+    label_unit = "numbers"
     measures = ("spearman", "pearson", "mae", "r2")
     uses = COMMON | {"loss"}
     mean, std = np.zeros(1), np.ones(1)

@@ -17,7 +17,7 @@ from ownbert.files import write_json, write_text
 from ownbert.nn.model import Model
 from ownbert.tasks.begun import SEARCH, claim, finished
 from ownbert.tasks.card import CARD, MARK
-from ownbert.tasks.finetune import Finetuning
+from ownbert.tasks.finetuning import Finetuning
 from ownbert.tasks.recipe import FinetuneRecipe, Search
 from ownbert.tasks.task import task_of
 from ownbert.train.display import Display, duration
@@ -41,7 +41,7 @@ def search(run: Finetuning, output: Path, *, resume: bool, overwrite: bool, quie
     Raises ``InputError`` without dev rows. ``search.json`` has all combinations with their
     measures, those of the best evaluation of each.
     """
-    if run.dev_rows is None:
+    if run.lesson.dev_rows is None:
         raise InputError("a search needs --dev: the rows that tell which settings are best")
     if run.asked.run.max_steps and (run.asked.search.usual or run.asked.search.epochs):
         raise InputError("run.max_steps ends all runs of a search over epochs; leave it out")
@@ -113,9 +113,8 @@ def _train(
 ) -> tuple[Mapping[str, float], float]:
     """Measures of the best evaluation, and seconds."""
     if not (resume and finished(folder)):
-        rows = (run.train_rows, run.dev_rows)
-        one = Finetuning(_recipe(run, tried), rows, run.task.labels)
-        one.adapted = run.adapted
+        rows = (run.lesson.train_rows, run.lesson.dev_rows)
+        one = Finetuning(_recipe(run, tried), rows, like=run)
         claim(folder, resume=resume, overwrite=not resume, identity=one.identity)
         one.train(folder, resume=resume, quiet=quiet)
     rows = [row for row in read_log(folder) if row.get("evaluation")]

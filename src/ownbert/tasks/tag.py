@@ -177,6 +177,9 @@ class Tag(Task):
     def warnings(self) -> list[str]:
         return self.odd
 
+    def kept_together(self, row: Row) -> Sequence[Any]:
+        return (row.texts,)
+
     def preview(self, row: Row) -> str:
         return " ".join(row.target)
 

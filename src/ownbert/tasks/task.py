@@ -56,6 +56,7 @@ class Task:
     measures: tuple[str, ...]
     uses: ClassVar[frozenset[str]] = frozenset()
     unit: ClassVar[str] = "documents"
+    label_unit: ClassVar[str] = "labels"
     # Whether scores of several models can be averaged.
     averages: ClassVar[bool] = True
     # Whether rows of a batch are learnt from each other, so that it must not be cut.
@@ -153,6 +154,10 @@ class Task:
     def warnings(self) -> list[str]:
         """What to tell of rows that were odd but could be used."""
         return []
+
+    def kept_together(self, row: Row) -> Sequence[Any]:
+        """What of a row must not stand in two folds, or answers could be remembered."""
+        return row.texts
 
     def preview(self, row: Row) -> str:
         """What a row should be answered with, for people."""

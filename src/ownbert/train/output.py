@@ -27,15 +27,15 @@ def resolve_run(
     *,
     config: str | Path | None,
     overrides: Sequence[str],
-    resume: bool,
+    begun: bool,
     options: Mapping[str, Any],
 ) -> T:
-    """The recipe of a run. A resumed one starts from the recipe in ``output``.
+    """The recipe of a run. One that is ``begun`` and resumed starts from the recipe in ``output``.
 
     Raises ``InputError`` when it is then asked for another corpus, model or seed.
     """
     there = output / RECIPE
-    if not (resume and newest(output) and there.exists()):
+    if not (begun and there.exists()):
         return resolve(kind, config=config, overrides=overrides, options=options)
     before = resolve(kind, config=there)
     now = resolve(kind, config=config, overrides=overrides, options=options, base=before)

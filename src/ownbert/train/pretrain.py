@@ -74,7 +74,7 @@ def pretrain(
         output,
         config=config,
         overrides=overrides,
-        resume=resume,
+        begun=resume and newest(output) is not None,
         options=options | {"data.tokens": None if tokens is None else str(tokens)},
     )
     begun = resume and newest(output) is not None and (output / CONFIG).exists()

@@ -135,8 +135,11 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
             return tuple(
                 _checked(v, get_args(kind)[0], f"{name}[{place}]") for place, v in enumerate(value)
             )
-        if origin is tuple and isinstance(value, str):
-            return tuple(_checked(v.strip(), get_args(kind)[0], name) for v in value.split(","))
+        if origin is tuple and isinstance(value, str) and get_args(kind)[0] is str:
+            return tuple(v.strip() for v in value.split(","))
+        if origin is tuple and isinstance(value, str | int | float):
+            parts = (yaml.safe_load(part) for part in str(value).split(","))
+            return tuple(_checked(part, get_args(kind)[0], name) for part in parts)
     names = ("none" if k is type(None) else getattr(k, "__name__", str(k)) for k in kinds)
     wanted = " or ".join(names)
     raise InputError(f"{name} must be {wanted}, not {value!r}")

@@ -1,0 +1,99 @@
+"""What a fine-tuning run learns from and is examined by: rows, and how the model reads them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ownbert.data.sampling import labels_per_class
+from ownbert.errors import InputError
+from ownbert.nn.model import Model
+from ownbert.objectives import Objective
+from ownbert.tasks.checks import Part
+from ownbert.tasks.forward import answers
+from ownbert.tasks.frame import Frame, cut_warning
+from ownbert.tasks.measures import Scores
+from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.tasks.rows import Row
+from ownbert.tasks.task import Task
+
+Rows = tuple[Sequence[Row], Sequence[Row] | None]
+
+
+class Lesson:
+    """Training rows, and dev rows or none, of the files of a recipe or given as ``rows``.
+
+    The task learns from the training rows what it must know (labels, scales), unless it has
+    ``learnt`` that before.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        recipe: FinetuneRecipe,
+        frame: Frame,
+        rows: Rows | None = None,
+        *,
+        learnt: bool = False,
+    ) -> None:
+        self.task, self.recipe, self.frame = task, recipe, frame
+        self.train_rows, self.dev_rows = rows or self._read()
+        source = recipe.data.train
+        known = f"the training data {source}"
+        if not learnt:
+            task.learn(self.train_rows, source)
+        task.check(self.train_rows, source, known)
+        self.train_data = task.encode(self.train_rows, frame, training=True)
+        self.dev_data = None
+        if self.dev_rows is not None:
+            task.check(self.dev_rows, recipe.data.dev or "", known)
+            self.dev_data = task.encode(self.dev_rows, frame, training=False)
+
+    def _read(self) -> Rows:
+        data = self.recipe.data
+        if not data.train:
+            raise InputError("--train is needed: labelled rows to learn")
+        rows = self.task.read(data.train)
+        if data.labels_per_class is not None:
+            if not all(isinstance(row.target, str) for row in rows):
+                raise InputError(f"data.labels_per_class is of no use to {self.task.name}")
+            labels = [row.target for row in rows]
+            chosen = labels_per_class(labels, data.labels_per_class, self.recipe.seed)
+            rows = [rows[i] for i in chosen]
+        return rows, self.task.read(data.dev) if data.dev else None
+
+    @property
+    def parts(self) -> list[Part]:
+        """The rows with the files they come from."""
+        data, task, sets = self.recipe.data, self.task, self.task.name == "multilabel"
+        found = [Part("training", self.train_rows, data.train, task.unit, sets)]
+        if self.dev_rows is not None:
+            # Without a file of their own they are some of the training file.
+            found.append(Part("dev", self.dev_rows, data.dev or data.train, task.unit, sets))
+        return found
+
+    def cuts(self) -> Iterator[str]:
+        """What to tell of rows that were too long."""
+        for rows, data, what in (
+            (self.train_rows, self.train_data, "training"),
+            (self.dev_rows, self.dev_data, "dev"),
+        ):
+            if rows is not None and data is not None and data.cut:
+                unit = f"{what} {self.task.unit}"
+                yield cut_warning(data.cut, len(rows), self.frame.max_length, unit)
+
+    def measure(
+        self, model: Model, *, precision: str, objective: Objective | None = None
+    ) -> Scores | None:
+        """Thresholds chosen on the dev rows, and how well these are answered then; with
+        ``objective`` their loss too."""
+        if self.dev_rows is None or self.dev_data is None:
+            return None
+        task, data, rows = self.task, self.dev_data, self.dev_rows
+        found = answers(model, task, data.examples, precision=precision, objective=objective)
+        task.tune(found.raws, data, rows)
+        decided = [task.decide(*each) for each in zip(found.raws, rows, data.notes, strict=True)]
+        scores = task.score(rows, decided)
+        if found.loss is None or objective is None:
+            return scores
+        # The second name is the one that it has in the rows of training.
+        losses = {"loss": found.loss, f"{objective.name}_loss": found.loss}
+        return replace(scores, values={**losses, **scores.values})
