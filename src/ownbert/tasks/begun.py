@@ -47,6 +47,11 @@ def resolve_begun(
     if not begun:
         return now
     before = resolve(FinetuneRecipe, config=output / RECIPE)
+    if now.run.seeds and not before.run.seeds:
+        raise InputError(
+            f"cannot resume {output}: run.seeds was None and is now {now.run.seeds}; one run does "
+            "not become several: choose another folder, or start anew with --overwrite"
+        )
     if now.run.epochs != before.run.epochs and now.run.max_steps == before.run.max_steps:
         # The steps were those of the epochs.
         now = replace(now, run=replace(now.run, max_steps=None))
