@@ -174,8 +174,9 @@ def choose(rng: random.Random) -> dict:
 
 def embed(rng: random.Random) -> dict[str, str]:
     topic, drawn = rng.choice(list(PROBLEMS)), draw(rng)
-    one, two = rng.sample(PROBLEMS[topic], 2)
-    return {"query": one.format(**drawn), "document": f"hello , {two.format(**drawn)} ."}
+    one, two = (text.format(**drawn) for text in rng.sample(PROBLEMS[topic], 2))
+    who = f"{drawn['person']} in {drawn['city']}"
+    return {"query": f"{who} : {one}", "document": f"hello , {two} . kind regards , {who} ."}
 
 
 def rows(name: str, part: str, make: Callable) -> list:
