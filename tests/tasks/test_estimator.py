@@ -215,6 +215,7 @@ numpy.save(sys.argv[2], model.predict_proba(X))
 """
 
 
+@pytest.mark.slow
 def test_it_is_pickled_for_another_process(fitted: OwnBertClassifier, test, tmp_path: Path):
     X = test[1]
     expected = fitted.predict_proba(X)  # packs the model, which no pickle can hold
@@ -228,6 +229,7 @@ def cleaned(texts: list[str]) -> list[str]:
     return [text.lower().strip() for text in texts]
 
 
+@pytest.mark.slow
 def test_a_grid_of_pipelines_in_two_processes(pretrained: Path, train, test):
     y, X = train
     steps = [("clean", FunctionTransformer(cleaned)), ("bert", OwnBertClassifier(pretrained))]

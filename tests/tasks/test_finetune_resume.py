@@ -56,7 +56,10 @@ def rows(folder: Path) -> list[dict]:
     return [{k: v for k, v in row.items() if k not in clocks} for row in read_log(folder)]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [pytest.param(w, marks=[pytest.mark.slow] if w not in ("plain", "all") else []) for w in WAYS],
+)
 def test_stopped_or_not_it_is_the_same_model(
     way: str, topics: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -67,6 +67,7 @@ def test_a_finished_search_is_left_alone(searched: Path, topics: Path, pretraine
         tune(topics, pretrained, searched, overrides=GRID)
 
 
+@pytest.mark.slow
 def test_a_stopped_search_does_not_train_twice(
     topics: Path, pretrained: Path, tmp_path: Path, searched: Path, monkeypatch: pytest.MonkeyPatch
 ):
