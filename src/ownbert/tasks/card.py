@@ -60,19 +60,21 @@ def write_card(
     labels: Sequence[LabelScore] = (),
     several: str = "",
     model: str | Path | None = None,
+    name: str | None = None,
 ) -> str | None:
     """Write README.md into a model folder, unless somebody has written one there himself.
 
     recipe: a completed one. parts: the rows that were learnt and measured. measures: by name, one
     value or that of each of several models, of which mean and standard deviation are shown;
     several: what these are ("3 seeds"). labels: how well each is found. model: the folder of one of
-    them, where ``folder`` is no model itself. Returns what to tell people, if anything.
+    them, where ``folder`` is no model itself. name: where the folder will be, if elsewhere. Returns
+    what to tell people, if anything.
     """
     path = Path(folder) / CARD
-    if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
+    if path.exists() and not is_ours(path):
         return f"{path} is not from ownbert and stays; no model card is written"
     said = describe(model or folder)
-    name = Path(folder).resolve().name
+    name = name or Path(folder).resolve().name
     one = name if model is None else f"{name}/{Path(model).resolve().name}"
     blocks = [
         _front(recipe),
@@ -94,6 +96,11 @@ def write_card(
     ]
     write_text(path, "\n\n".join(blocks) + "\n")
     return None
+
+
+def is_ours(card: Path) -> bool:
+    """Whether a card may be written anew."""
+    return MARK in card.read_text(encoding="utf-8", errors="replace")
 
 
 def _front(recipe: FinetuneRecipe) -> str:

@@ -84,6 +84,7 @@ class Finetuning:
         self.watch = self._watch(recipe)
         self.asked, self.recipe = recipe, self._completed(recipe)
         self.adapted: Path | None = None if like is None else like.adapted
+        self.name: str | None = None  # in the model card, if not that of the output
         self.identity = {"training data": self.lesson.train_data.identity()}
 
     def _watch(self, recipe: FinetuneRecipe) -> Watch:
@@ -239,7 +240,12 @@ class Finetuning:
         values = {name: [value] for name, value in scores.values.items()}
         told = (
             write_card(
-                output, self.recipe, self.lesson.parts, measures=values, labels=scores.labels
+                output,
+                self.recipe,
+                self.lesson.parts,
+                measures=values,
+                labels=scores.labels,
+                name=self.name,
             ),
             draw_confusion(output / CONFUSION, scores),
         )

@@ -3,7 +3,6 @@
 import itertools
 import math
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,7 +15,7 @@ from ownbert.errors import InputError
 from ownbert.files import write_json, write_text
 from ownbert.nn.model import Model
 from ownbert.tasks.begun import SEARCH, claim, finished
-from ownbert.tasks.card import CARD, MARK
+from ownbert.tasks.card import CARD, is_ours
 from ownbert.tasks.finetuning import Finetuning
 from ownbert.tasks.recipe import FinetuneRecipe, Search
 from ownbert.tasks.task import task_of
@@ -115,6 +114,7 @@ def _train(
     if not (resume and finished(folder)):
         rows = (run.lesson.train_rows, run.lesson.dev_rows)
         one = Finetuning(_recipe(run, tried), rows, like=run)
+        one.name = folder.parents[1].resolve().name  # where the best of them will be
         claim(folder, resume=resume, overwrite=not resume, identity=one.identity)
         one.train(folder, resume=resume, quiet=quiet)
     rows = [row for row in read_log(folder) if row.get("evaluation")]
@@ -157,25 +157,13 @@ def _move_up(best: Path, output: Path) -> None:
     for name in (LOG, CURVES):
         if (best / name).exists():
             shutil.copyfile(best / name, output / name)
-    _rename_card(best, output)
+    if (output / CARD).exists() and not is_ours(output / CARD):
+        (best / CARD).unlink(missing_ok=True)
     for path in sorted(best.iterdir(), key=lambda path: path.name == WEIGHTS):
         if path.name not in _KEPT:
             if path.is_dir():
                 shutil.rmtree(output / path.name, ignore_errors=True)
             os.replace(path, output / path.name)
-
-
-def _rename_card(best: Path, output: Path) -> None:
-    """Let the model card name ``output``; one that somebody wrote there himself stays."""
-    card, there = best / CARD, output / CARD
-    if not card.exists():
-        return
-    if there.exists() and MARK not in there.read_text(encoding="utf-8", errors="replace"):
-        card.unlink()
-        return
-    name = re.compile(rf"\b{re.escape(best.name)}\b")
-    text = card.read_text(encoding="utf-8")
-    write_text(card, name.sub(lambda _: output.resolve().name, text))
 
 
 def _shown(tried: Mapping[str, Any]) -> str:
