@@ -111,13 +111,13 @@ class ClassificationHead(nn.Module):
         if self.act is not None:
             pooled = self.dropout(pooled) if self.first else pooled
             pooled = ACTIVATION[self.act](self.hidden(pooled))
-        pooled = self.dropout(pooled)
+        rows = self.dropout(pooled)
         kind = hidden.device.type
         if not torch.is_autocast_enabled(kind):
-            return self.dense(pooled)  # (B, C)
+            return self.dense(rows)  # (B, C)
         # In bfloat16 a number in the thousands has three digits, and these few scores cost nothing.
         with torch.autocast(kind, enabled=False):
-            return self.dense(pooled.float())
+            return self.dense(rows.float())
 
     def extra_repr(self) -> str:
         source = "" if self.pooling is not None else "of the pooler's output"
