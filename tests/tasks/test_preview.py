@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from ownbert.data.batch import Example
-from ownbert.tasks.preview import preview_finetuning, readable, unknown_share
+from ownbert.tasks.frame import Unknown
+from ownbert.tasks.preview import preview_finetuning, readable
 from ownbert.text.tokenizer import Tokenizer
 from tokenizer_folders import roberta_folder
 
@@ -128,7 +129,14 @@ def test_two_texts_with_two_separators_between_them(tmp_path: Path):
 def test_the_share_of_unknown_tokens_of_no_text_at_all(pretrained: Path):
     tokenizer = Tokenizer.load(pretrained)
     ids = np.asarray([tokenizer.cls_id, tokenizer.sep_id])
-    assert unknown_share([Example(ids, np.zeros_like(ids))], tokenizer) == 0
+    unknown = Unknown(tokenizer)
+    unknown.count([Example(ids, np.zeros_like(ids))])
+    assert unknown.share == 0
+    unknown.count([Example(np.asarray([tokenizer.unk_id] * 9), np.zeros(9, int))])
+    assert unknown.warning() == (
+        "warning: 100.0% of the tokens are [UNK]: the vocabulary of the model is not one for "
+        "these texts"
+    )
 
 
 @pytest.mark.parametrize("column", ["mood", "joy,anger"])

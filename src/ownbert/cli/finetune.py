@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from ownbert.cli import options as o
+from ownbert.cli import task_options as own
 from ownbert.cli.learn import given_output
 
 # Options of every task, by the name of the setting; in the order of --help.
@@ -16,9 +17,6 @@ _FIRST: Mapping[str, Any] = {
     "model": o.Model,
     "train": o.Train,
     "dev": o.Dev,
-    "text_column": o.TextColumn,
-    "second_column": o.SecondColumn,
-    "label_column": o.LabelColumn,
 }
 _LAST: Mapping[str, Any] = {
     "max_length": o.MaxLength,
@@ -34,10 +32,10 @@ _LAST: Mapping[str, Any] = {
     "accumulate": o.Accumulate,
     "epochs": o.Epochs,
     "patience": o.Patience,
-    "measure": o.Measure,
+    "measure": own.Measure,
     "max_steps": o.MaxSteps,
-    "folds": o.Folds,
-    "seeds": o.Seeds,
+    "folds": own.Folds,
+    "seeds": own.Seeds,
     "search": o.SearchFlag,
     "precision": o.Precision,
     "device": o.Device,
@@ -53,19 +51,20 @@ _LAST: Mapping[str, Any] = {
 }
 _FLAGS = ("from_scratch", "search", "resume", "overwrite", "dry_run", "quiet")
 _SENTENCE: Mapping[str, Any] = {
-    "pooling": o.Pooling,
-    "long": o.Long,
-    "stride": o.Stride,
-    "rdrop": o.RDrop,
+    "pooling": own.Pooling,
+    "long": own.Long,
+    "stride": own.Stride,
+    "rdrop": own.RDrop,
 }
 # Two names of one task.
 _EMBED: tuple[Mapping[str, Any], str] = (
-    {"pooling": o.EmbedPooling, "temperature": o.Temperature},
+    {"pooling": own.EmbedPooling, "temperature": own.Temperature},
     """Vectors of texts for search and comparison, learnt from pairs of texts (also: rank).
 
     csv, tsv, jsonl or parquet with two columns of texts that belong together (query and document,
-    anchor and positive, ...), and maybe one of texts that do not (negative); or with two texts and
-    a score. Vectors are then made by ownbert embed, and by sentence-transformers.
+    anchor and positive, ...), and maybe one of texts that do not (negative, hard_negative or neg);
+    or with two texts and a score. Vectors are then made by ownbert embed, and by
+    sentence-transformers.
 
     Example: ownbert finetune embed --model runs/bert --train pairs.csv --dev dev.csv
     -o runs/vectors""",
@@ -75,9 +74,9 @@ _EMBED: tuple[Mapping[str, Any], str] = (
 _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "classify": (
         {
-            "labels_per_class": o.LabelsPerClass,
-            "class_weights": o.ClassWeights,
-            "label_smoothing": o.LabelSmoothing,
+            "labels_per_class": own.LabelsPerClass,
+            "class_weights": own.ClassWeights,
+            "label_smoothing": own.LabelSmoothing,
             **_SENTENCE,
         },
         """One label a text, or a pair of texts: topics, sentiment, intents, inference.
@@ -89,9 +88,9 @@ _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     ),
     "multilabel": (
         {
-            "separator": o.Separator,
-            "threshold": o.LabelThreshold,
-            "class_weights": o.ClassWeights,
+            "separator": own.Separator,
+            "threshold": own.LabelThreshold,
+            "class_weights": own.ClassWeights,
             **_SENTENCE,
         },
         """Any number of labels a text, or a pair of texts: keywords, subjects, kinds of abuse.
@@ -103,7 +102,7 @@ _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         -o runs/labels""",
     ),
     "regress": (
-        {"loss": o.RegressionLoss, **_SENTENCE},
+        {"loss": own.RegressionLoss, **_SENTENCE},
         """A number a text, or a pair of texts: ratings, similarity, readability.
 
         csv, tsv, jsonl or parquet with a column of texts (or two) and one of numbers; for several
@@ -114,10 +113,10 @@ _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     ),
     "answer": (
         {
-            "answer_length": o.AnswerLength,
-            "threshold": o.AnswerThreshold,
-            "stride": o.Stride,
-            "rdrop": o.RDrop,
+            "answer_length": own.AnswerLength,
+            "threshold": own.AnswerThreshold,
+            "stride": own.Stride,
+            "rdrop": own.RDrop,
         },
         """Questions whose answer stands in a text: SQuAD, CMRC and the like.
 
@@ -128,7 +127,7 @@ _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         -o runs/reader""",
     ),
     "choose": (
-        {"second_column": o.ChoicesColumn, "pooling": o.Pooling, "rdrop": o.RDrop},
+        {"pooling": own.Pooling, "rdrop": own.RDrop},
         """One of several choices that go with a prompt: endings of stories, exam questions.
 
         jsonl or parquet with the columns prompt, choices (a list) and label; or csv or tsv with a
@@ -141,11 +140,11 @@ _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "rank": _EMBED,
     "tag": (
         {
-            "crf": o.Crf,
-            "tag_all": o.TagAll,
-            "label_smoothing": o.LabelSmoothing,
-            "stride": o.TagStride,
-            "rdrop": o.RDrop,
+            "crf": own.Crf,
+            "tag_all": own.TagAll,
+            "label_smoothing": own.LabelSmoothing,
+            "stride": own.TagStride,
+            "rdrop": own.RDrop,
         },
         """A tag a word: names of people and places, parts of speech, chunks.
 
@@ -162,16 +161,17 @@ _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
 
 def commands() -> Mapping[str, Callable[..., None]]:
     """The command of each task by its name."""
-    return {name: _command(name, own, text) for name, (own, text) in _TASKS.items()}
+    return {name: _command(name, options, text) for name, (options, text) in _TASKS.items()}
 
 
-def _command(task: str, own: Mapping[str, Any], text: str) -> Callable[..., None]:
+def _command(task: str, further: Mapping[str, Any], text: str) -> Callable[..., None]:
     """A function with a parameter an option, which is what typer makes a command of."""
 
     def run(**given: Any) -> None:
         _run(task, given)
 
-    options = {**_FIRST, **own, **_LAST}
+    every = {**_FIRST, **own.COLUMNS[task], **further, **_LAST}
+    options = {name: option for name, option in every.items() if option is not None}
     run.__name__, run.__doc__ = task, inspect.cleandoc(text)
     run.__annotations__ = dict(options)
     keyword = inspect.Parameter.KEYWORD_ONLY

@@ -6,13 +6,33 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ownbert.cli.corpus import counting
-from ownbert.cli.options import LabelColumn, Quiet, SecondColumn, TextColumn
+from ownbert.cli.options import Quiet
 
 if TYPE_CHECKING:
     from ownbert.tasks.measures import Scores
 
 Folder = Annotated[
     Path, typer.Argument(help="Folder that ownbert finetune wrote.", show_default=False)
+]
+# What columns mean is another thing in each task; ownbert finetune TASK --help has it.
+_USUAL = "as in training, else by its name"
+TextColumn = Annotated[
+    str | None,
+    typer.Option(help="Column of the texts, questions, prompts or words.", show_default=_USUAL),
+]
+SecondColumn = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of the second texts, of the texts that hold answers, or of the choices.",
+        show_default=_USUAL,
+    ),
+]
+LabelColumn = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of the labels, numbers, tags, answers, right choices or scores.",
+        show_default=_USUAL,
+    ),
 ]
 _LABELS = 100  # in the table of evaluate
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
@@ -21,7 +41,13 @@ Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is
 
 def evaluate(
     folder: Folder,
-    data: Annotated[Path, typer.Option(help="Labelled texts.")],
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="Rows with their answers: csv, tsv, jsonl or parquet; CoNLL columns (tag) or "
+            "SQuAD's JSON (answer); .gz too."
+        ),
+    ],
     output: Annotated[
         Path | None,
         typer.Option(
@@ -37,7 +63,11 @@ def evaluate(
     precision: Precision = "float32",
     quiet: Quiet = False,
 ) -> None:
-    """Measure a fine-tuned model on labelled texts: accuracy, macro-F1, and each label.
+    """Measure a fine-tuned model of any task on rows whose answers are known.
+
+    Labels and tags: accuracy or F1, and each label by itself. Numbers and similarities:
+    correlations. Answers in texts: exact match and F1. Choices: accuracy. Texts that belong
+    together: how near the top the right one is.
 
     Example: ownbert evaluate runs/clf --data test.csv
     """
@@ -46,7 +76,7 @@ def evaluate(
     from ownbert.train.machine import keep_memory
 
     keep_memory()
-    with counting("documents", quiet=quiet) as progress:
+    with counting("rows measured", quiet=quiet) as progress:
         scores = run(
             folder,
             data,
@@ -57,7 +87,7 @@ def evaluate(
             device=device,
             precision=precision,
             progress=progress,
-            say=_warn,
+            say=_warning,
         )
     if output is not None:
         told = draw_confusion(output.with_name(f"{output.stem}.{CONFUSION}"), scores)
@@ -93,13 +123,21 @@ def _show_labels(scores: "Scores") -> None:
         table.add_row(Text(row.label), *figures, f"{row.support:,}")
     Console(highlight=False).print(table)
     if (more := len(scores.labels) - _LABELS) > 0:
-        print(f"and {more:,} more labels; -o measures.json has them all")
+        print(
+            f"and {more:,} more {'label' if more == 1 else 'labels'}; -o measures.json has them all"
+        )
     print()
 
 
 def predict(
     folder: Folder,
-    input: Annotated[Path, typer.Option(help="Texts: a table, or a document a line.")],
+    input: Annotated[
+        Path,
+        typer.Option(
+            help="Rows to answer: csv, tsv, jsonl or parquet; a text a line; CoNLL columns (tag) "
+            "or SQuAD's JSON (answer); .gz too."
+        ),
+    ],
     output: Annotated[
         Path,
         typer.Option(
@@ -115,7 +153,11 @@ def predict(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Label every text of a file: a row each, with the label and all probabilities.
+    """Answer every row of a file with a fine-tuned model of any task.
+
+    A row each, in the same order: the label or labels with their probabilities, the numbers, the
+    tags of the words and what they name, the answer found in the text, the choice, or how alike
+    two texts are. Plain text, a text a line, will do where a row is a single text.
 
     Example: ownbert predict runs/clf --input new.csv -o predictions.jsonl
     """
@@ -123,7 +165,7 @@ def predict(
     from ownbert.train.machine import keep_memory
 
     keep_memory()
-    with counting("documents labelled", quiet=quiet) as progress:
+    with counting("rows answered", quiet=quiet) as progress:
         count = run(
             folder,
             input,
@@ -137,7 +179,11 @@ def predict(
             say=_warn,
         )
     if not quiet:
-        print(f"{count:,} documents labelled; saved {output}")
+        print(f"{count:,} {'row' if count == 1 else 'rows'} answered; saved {output}")
+
+
+def _warning(text: str) -> None:
+    _warn(text if text.startswith("warning:") else f"warning: {text}")
 
 
 def _warn(text: str) -> None:

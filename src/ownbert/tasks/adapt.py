@@ -5,13 +5,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
-from ownbert.checkpoint import load
 from ownbert.data.store import prepare
 from ownbert.errors import InputError
 from ownbert.files import make_folder
-from ownbert.nn.model import Model
 from ownbert.tasks.begun import PRETRAINED, finished
 from ownbert.tasks.finetuning import Finetuning
 from ownbert.train.pretrain import pretrain
@@ -83,13 +79,3 @@ def texts_of(run: Finetuning) -> Iterator[str]:
             if text.strip() and text not in seen:
                 seen.add(text)
                 yield text
-
-
-@torch.no_grad()
-def take_encoder(model: Model, folder: Path) -> None:
-    """Put the encoder of ``folder`` in the place of that of ``model``; heads and pooler stay."""
-    theirs = dict(load(folder, heads=[], pooler=False).named_parameters())
-    for name, parameter in model.named_parameters():
-        if name in theirs:
-            # A table of words may have rows that no token of the tokenizer has.
-            parameter[: len(theirs[name])].copy_(theirs[name])

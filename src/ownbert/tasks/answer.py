@@ -14,6 +14,7 @@ from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.tasks.answer_measures import best_threshold, compare, score_answers
 from ownbert.tasks.answering import (
+    LONGEST_QUESTION,
     Context,
     SpanObjective,
     Windows,
@@ -210,6 +211,12 @@ class Answer(Task):
 
     def preview(self, row: Row) -> str:
         return repr(row.target[0].text) if row.target else "no answer"
+
+    def limit(self, max_length: int) -> str:
+        return (
+            f"{self.settings.max_windows} windows of {max_length} tokens, or their questions than "
+            f"{LONGEST_QUESTION} tokens or half a window,"
+        )
 
     def kept_together(self, row: Row) -> Sequence[Any]:
         """The text; questions may be the same of many texts."""

@@ -52,6 +52,15 @@ def resolve_begun(
             f"cannot resume {output}: run.seeds was None and is now {now.run.seeds}; one run does "
             "not become several: choose another folder, or start anew with --overwrite"
         )
+    several = any((output / name).exists() for name in (ENSEMBLE, SEARCH))
+    if several and (now.run.epochs, now.optim.learning_rate) != (
+        before.run.epochs,
+        before.optim.learning_rate,
+    ):
+        raise InputError(
+            f"cannot resume {output} with other epochs or another learning rate: its runs would no "
+            "longer be alike; leave these as they were, or start anew with --overwrite"
+        )
     if now.run.epochs != before.run.epochs and now.run.max_steps == before.run.max_steps:
         # The steps were those of the epochs.
         now = replace(now, run=replace(now.run, max_steps=None))

@@ -160,6 +160,8 @@ def _settings(recipe: FinetuneRecipe) -> Iterator[tuple[str, str]]:
     """Those that are always asked for, then all that are not the default."""
     yield "learning rate", f"{recipe.optim.learning_rate:g}"
     yield "epochs", f"{recipe.run.epochs} at most"
+    if recipe.run.max_steps is not None:
+        yield "steps", f"{recipe.run.max_steps:,} at most"
     yield "batch size", str(recipe.data.batch_size)
     yield "longest input", f"{recipe.data.max_length} tokens"
     yield "seed", str(recipe.seed)

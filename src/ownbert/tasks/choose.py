@@ -139,6 +139,10 @@ class Choose(Task):
         super().restore(kept)
         self.first_label = int(kept.get("first_label", 0))
 
+    def kept_together(self, row: Row) -> Sequence[Any]:
+        """The prompt; choices may be the same of many."""
+        return row.texts[:1]
+
     def preview(self, row: Row) -> str:
         return f"{row.target} ({row.texts[1 + row.target]})"
 
@@ -216,7 +220,8 @@ def _find_columns(
     left = [name for name in names if name not in (label, given.text)]
     choices = _choice_columns(path, left, given.second)
     left = [name for name in names if name not in (label, *choices)]
-    return _named(path, left, "prompt", given.text, _PROMPTS), choices, label
+    prompt = _named(path, left, "prompt", given.text, _PROMPTS)
+    return prompt, choices, label
 
 
 def _named(

@@ -25,10 +25,12 @@ class Classify(SentenceTask):
     uses = COMMON | {"class_weights", "label_smoothing"}
 
     def read(self, path: str | Path) -> list[Row]:
-        return [
+        rows = [
             Row(line, texts, label_text(label, place(path, line)))
-            for line, texts, label in read_labelled(path, self.columns)
+            for line, texts, label in read_labelled(path, self.columns, pair=self.pair)
         ]
+        self.pair = len(rows[0].texts) == 2
+        return rows
 
     def learn(self, rows: Sequence[Row], source: str | Path) -> None:
         names = {row.target for row in rows}

@@ -138,8 +138,8 @@ def _fold_members(run: Finetuning) -> list[_Member]:
     folds = fold_of(rows, count, seed=run.asked.seed, texts=texts)
     if len(set(folds)) < count:
         raise InputError(
-            f"run.folds is {count}, but the {len(rows):,} training rows make {len(set(folds))} "
-            "folds that share no text; take fewer"
+            f"run.folds is {count}, but rows that share a text stay together, and the "
+            f"{len(rows):,} training rows are only {len(set(folds))} such groups"
         )
     # The dev rows of a member are those that it does not learn from.
     recipe = _recipe(run, data=replace(run.asked.data, dev=None))

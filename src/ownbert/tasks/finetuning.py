@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
-from ownbert.checkpoint import describe, load, load_tokenizer, save
+from ownbert.checkpoint import describe, load_tokenizer, save
 from ownbert.config import EncoderConfig
 from ownbert.data.loader import Loader
 from ownbert.errors import InputError
@@ -24,6 +22,7 @@ from ownbert.tasks.objectives import Twice
 from ownbert.tasks.pictures import CONFUSION, draw_confusion
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Columns
+from ownbert.tasks.start import make_model
 from ownbert.tasks.task import Task, task_class
 from ownbert.tasks.words import WordsInUse
 from ownbert.train.display import Display
@@ -98,6 +97,11 @@ class Finetuning:
         """The recipe with everything that depends on the machine, the size and the data."""
         few = len(self.lesson.train_data) < _FEW
         batch_size = recipe.data.batch_size or (16 if few else 32)
+        if batch_size < self.task.smallest_batch:
+            raise InputError(
+                f"data.batch_size is {batch_size}; {self.task.name} compares the rows of a batch, "
+                f"so it must be {self.task.smallest_batch} or more"
+            )
         epochs = recipe.run.epochs or (12 if few else 4)
         batches = -(-len(self.lesson.train_data) // batch_size)
         steps = max(1, batches // recipe.run.accumulate)
@@ -137,37 +141,6 @@ class Finetuning:
 
             self.adapted = adapt(self, output, resume=resume, quiet=quiet)
 
-    def make_model(self) -> Model:
-        """The pretrained encoder (or, from scratch, one of its size) with a new head."""
-        torch.manual_seed(self.recipe.seed)
-        settings, spec = self.recipe.model, self.task.spec(self.said)
-        pooler = self.task.pooler(self.said)
-        if settings.from_scratch:
-            config = replace(
-                self.config,
-                hidden_dropout_prob=settings.dropout,
-                attention_probs_dropout_prob=settings.dropout,
-            )
-            head = replace(spec, dropout=None)
-            kind = self.said.family.model_type
-            made = {"labels": self.task.labels, "model_type": kind, "pooler": pooler}
-            model = Model(config, [head], **made)
-        else:
-            model = load(
-                settings.folder,
-                heads=[spec],
-                pooler=pooler,
-                labels=self.task.labels,
-                dropout=settings.dropout,
-            )
-        if self.adapted is not None:
-            from ownbert.tasks.adapt import take_encoder
-
-            take_encoder(model, self.adapted)
-        _freeze(model, settings.freeze)
-        model.encoder.gradient_checkpointing = bool(self.lesson.train_data.sizes.max() > _LONG)
-        return model.to(self.device)
-
     def train(self, output: Path, *, resume: bool, quiet: bool, described: bool = True) -> Model:
         """Run to the end and save the best weights, ``described`` by a model card and a picture
         of the confusions. See ``finetune``."""
@@ -178,7 +151,9 @@ class Finetuning:
         for finding in () if quiet else check_rows(*self.lesson.parts):
             if finding.grave:
                 display.say(f"warning: {finding.line}")
-        model, recipe = self.make_model(), self.recipe
+        recipe = self.recipe
+        model = make_model(self.said, self.task, recipe, adapted=self.adapted).to(self.device)
+        model.encoder.gradient_checkpointing = bool(self.lesson.train_data.sizes.max() > _LONG)
         words = None if recipe.model.freeze else WordsInUse(model, self.lesson.train_data)
         whole = words.all if words else contextlib.nullcontext
         learner = Learner(model, ())
@@ -251,6 +226,12 @@ class Finetuning:
         )
         return [line for line in told if line]
 
+    def _duration(self) -> str:
+        steps, epochs = self.asked.run.max_steps, self.recipe.run.epochs
+        if steps:
+            return f"{steps:,} step{'s' if steps > 1 else ''}"
+        return f"{epochs} epoch{'s' if epochs != 1 else ''}"
+
     def summary(self) -> list[str]:
         """What is about to be learnt from what, for people."""
         recipe, task, lesson = self.recipe, self.task, self.lesson
@@ -259,9 +240,10 @@ class Finetuning:
         labels = f", {len(task.labels)} {task.label_unit}" if len(task.labels) > 1 else ""
         lines = [
             f"{len(lesson.train_rows):,} training and {dev} dev {task.unit}{labels}, from {start}; "
-            f"{recipe.run.epochs} epochs of batches of {recipe.data.batch_size} on "
+            f"{self._duration()} of batches of {recipe.data.batch_size} on "
             f"{recipe.run.device} in {recipe.run.precision}",
             *lesson.cuts(),
+            *lesson.unknown(),
         ]
         if lesson.dev_rows is None:
             lines.append(
@@ -282,13 +264,6 @@ def _refuse_freezing(layers: int, config: EncoderConfig) -> None:
         raise InputError(
             f"model.freeze is {layers}; the model has {config.num_hidden_layers} layers"
         )
-
-
-def _freeze(model: Model, layers: int) -> None:
-    """Keep the embeddings and so many of the lower layers as they are."""
-    if layers:
-        for part in (model.encoder.embeddings, *model.encoder.blocks[:layers]):
-            part.requires_grad_(False)
 
 
 def _max_length(asked: int | None, config: EncoderConfig) -> int:

@@ -13,6 +13,9 @@ from ownbert.data.batch import Example
 from ownbert.text.files import guess_style
 from ownbert.text.tokenizer import Tokenizer
 
+# The share of unknown tokens from which a vocabulary does not fit.
+_UNKNOWN = 0.05
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -109,12 +112,39 @@ class Frame:
         return example, len(starts) > most
 
 
-def cut_warning(cut: int, total: int, max_length: int, what: str) -> str:
+def cut_warning(cut: int, total: int, limit: str, what: str) -> str:
     """What to tell of rows that were too long."""
-    return (
-        f"warning: {cut:,} of {total:,} {what} are longer than the model's {max_length} tokens "
-        "and are cut there"
-    )
+    return f"warning: {cut:,} of {total:,} {what} are longer than {limit} and are cut there"
+
+
+class Unknown:
+    """How many tokens of texts are [UNK], or what takes its place."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.around = np.asarray([tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id])
+        self.unknown = self.total = 0
+
+    def count(self, examples: Sequence[Example]) -> None:
+        """Take in the tokens of these."""
+        for example in examples:
+            self.total += len(example.token_ids) - int(
+                np.isin(example.token_ids, self.around).sum()
+            )
+            self.unknown += int((example.token_ids == self.tokenizer.unk_id).sum())
+
+    @property
+    def share(self) -> float:
+        return self.unknown / max(1, self.total)
+
+    def warning(self) -> str | None:
+        """What to tell where they are many."""
+        if self.share <= _UNKNOWN:
+            return None
+        return (
+            f"warning: {self.share:.1%} of the tokens are {self.tokenizer.special['unk_token']}: "
+            "the vocabulary of the model is not one for these texts"
+        )
 
 
 def join(examples: Sequence[Example], **targets: Any) -> Example:

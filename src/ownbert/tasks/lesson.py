@@ -9,7 +9,7 @@ from ownbert.nn.model import Model
 from ownbert.objectives import Objective
 from ownbert.tasks.checks import Part
 from ownbert.tasks.forward import answers
-from ownbert.tasks.frame import Frame, cut_warning
+from ownbert.tasks.frame import Frame, Unknown, cut_warning
 from ownbert.tasks.measures import Scores
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
@@ -77,8 +77,15 @@ class Lesson:
             (self.dev_rows, self.dev_data, "dev"),
         ):
             if rows is not None and data is not None and data.cut:
-                unit = f"{what} {self.task.unit}"
-                yield cut_warning(data.cut, len(rows), self.frame.max_length, unit)
+                unit, limit = f"{what} {self.task.unit}", self.task.limit(self.frame.max_length)
+                yield cut_warning(data.cut, len(rows), limit, unit)
+
+    def unknown(self) -> Iterator[str]:
+        """What to tell of words that the model does not know, where they are many."""
+        found = Unknown(self.frame.tokenizer)
+        found.count(self.train_data.examples)
+        if said := found.warning():
+            yield said
 
     def measure(
         self, model: Model, *, precision: str, objective: Objective | None = None

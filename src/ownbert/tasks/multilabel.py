@@ -83,7 +83,8 @@ class MultiLabel(SentenceTask):
         self.threshold = 0.5 if given is None else given
 
     def read(self, path: str | Path) -> list[Row]:
-        cells = list(read_labelled(path, self.columns))
+        cells = list(read_labelled(path, self.columns, pair=self.pair))
+        self.pair = len(cells[0][1]) == 2
         if self.settings.separator is None:
             texts = [c for *_, c in cells if isinstance(c, str) and not _is_list(c, path)]
             found = next((s for s in SEPARATORS if any(s in text for text in texts)), None)

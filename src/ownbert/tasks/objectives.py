@@ -15,12 +15,14 @@ from ownbert.tasks.sentence import mean_of_groups
 
 @dataclass(frozen=True, kw_only=True)
 class RowObjective:
-    """One answer a row. ``distance`` tells how far two answers to the same rows are apart."""
+    """One answer a row. ``distance`` tells how far two answers to the same rows are apart; right:
+    whether there are right answers to be counted."""
 
     weight: float = 1.0
     name: str = "classification"
     head: str = "classification"
     reading: str = "given"
+    right: bool = True
 
     def count(self, batch: Batch) -> int:
         return 0 if batch.labels is None else batch.answers
@@ -95,6 +97,10 @@ class Twice:
     @property
     def reading(self) -> str:
         return self.inner.reading
+
+    @property
+    def right(self) -> bool:
+        return self.inner.right
 
     def count(self, batch: Batch) -> int:
         return self.inner.count(batch)

@@ -17,13 +17,14 @@ from typing import Any, BinaryIO
 from ownbert.errors import InputError
 from ownbert.files import WRITE_FAILURES, atomic_path, make_folder, write_json
 
-# What separates the columns, by the end of the name; any other ending means JSON lines.
+# What separates the columns, by the end of the name; and the endings of JSON lines.
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_LINES = (".jsonl", ".json", ".ndjson")
 
 
 class AnswerFile:
-    """Rows for ``path``, in the format that its name says (.csv, .tsv, else JSON lines; each
-    also with .gz).
+    """Rows for ``path``, in the format that its name says (.csv, .tsv, .jsonl; each also with
+    .gz).
 
     A table has a column for each key of the first row; a mapping inside is spread over columns
     ``key.inner``, a list is JSON. made_for: what the rows are made of; ``resume`` keeps the rows
@@ -38,8 +39,13 @@ class AnswerFile:
         make_folder(self.path.parent)
         self.part = self.path.with_name(f".{self.path.name[:200]}.part")
         self.said = self.part.with_name(f"{self.part.name}.json")
-        name = self.path.name.lower().removesuffix(".gz")
-        self.separator = _SEPARATORS.get(Path(name).suffix)
+        ending = Path(self.path.name.lower().removesuffix(".gz")).suffix
+        if ending not in (*_SEPARATORS, *_LINES):
+            known = ", ".join([*_LINES, *_SEPARATORS])
+            raise InputError(
+                f"cannot tell the kind of {path}; its name must end with one of {known}"
+            )
+        self.separator = _SEPARATORS.get(ending)
         self.made_for = json.loads(json.dumps(made_for))
         self.columns: list[str] | None = None
         self.done = 0

@@ -1,6 +1,6 @@
 """Predict and evaluate with a fine-tuned folder, or with several that are averaged."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,13 @@ from ownbert.files import refuse_unreadable, write_json
 from ownbert.nn.prepack import prepack
 from ownbert.tasks.begun import ENSEMBLE
 from ownbert.tasks.forward import answers, blocks
-from ownbert.tasks.frame import Frame, cut_warning
+from ownbert.tasks.frame import Frame, Unknown, cut_warning
 from ownbert.tasks.measures import Scores
 from ownbert.tasks.output import AnswerFile
 from ownbert.tasks.rows import Columns, Row
 from ownbert.tasks.task import Task, task_of
 from ownbert.train.machine import pick_device, pick_precision
+from ownbert.train.output import RECIPE
 from ownbert.train.saved import summed
 
 Progress = Callable[[int], None]
@@ -54,12 +55,14 @@ class Predictor:
         self.frame = Frame(self.tokenizer, config, self.max_length)
         self.models = [prepack(m) if self.precision == "float32" else m for m in models]
         self.seen = self.cut = 0
+        self.unknown = Unknown(self.tokenizer)
 
     def __call__(self, rows: Sequence[Row]) -> list[Any]:
         """What the task decides of each row; counts rows seen and cut."""
         data = self.task.encode(rows, self.frame, training=False)
         self.seen += len(rows)
         self.cut += data.cut
+        self.unknown.count(data.examples)
         found = [
             answers(model, self.task, data.examples, precision=self.precision).raws
             for model in self.models
@@ -69,16 +72,25 @@ class Predictor:
             raws = [np.mean(of_row, axis=0) for of_row in zip(*found, strict=True)]
         return [self.task.decide(*each) for each in zip(raws, rows, data.notes, strict=True)]
 
-    def warning(self) -> str | None:
-        """What to tell of rows that were too long, if there were any."""
-        if not self.cut:
-            return None
-        return cut_warning(self.cut, self.seen, self.max_length, self.task.unit)
+    def warnings(self) -> Iterator[str]:
+        """What to tell of rows that were too long, and of words that the model does not know."""
+        if self.cut:
+            limit = self.task.limit(self.max_length)
+            yield cut_warning(self.cut, self.seen, limit, self.task.unit)
+        if said := self.unknown.warning():
+            yield said
 
 
 def members_of(folder: Path) -> list[Path]:
     """The folders whose answers are averaged: those of an ensemble, or ``folder`` alone."""
+    if not folder.is_dir():
+        raise InputError(f"no such folder: {folder}")
     if not (folder / ENSEMBLE).exists():
+        if (folder / RECIPE).exists() and not (folder / CONFIG).exists():
+            raise InputError(
+                f"{folder}: its training has not come to an end; go on with the same command and "
+                "--resume"
+            )
         return [folder]
     members = read_json(folder / ENSEMBLE).get("members") or []
     lost = [m["folder"] for m in members if not (folder / m["folder"] / CONFIG).exists()]
@@ -127,6 +139,7 @@ def predict(
     """
     columns = Columns(text=text_column, second=second_column)
     refuse_unreadable(Path(input))
+    _refuse_same(input, output)
     predictor = Predictor(folder, columns=columns, device=device, precision=precision)
     made_for = _made_for(predictor, Path(input), columns)
     rows = predictor.task.stream(input)
@@ -149,9 +162,15 @@ def predict(
         raise KeyboardInterrupt(f"interrupted{_kept(file)}{way}") from None
     finally:
         file.leave()
-    if say is not None and (warning := predictor.warning()):
-        say(warning)
+    if say is not None:
+        for line in predictor.warnings():
+            say(line)
     return seen
+
+
+def _refuse_same(input: str | Path, output: str | Path | None) -> None:
+    if output is not None and Path(output).exists() and Path(output).samefile(input):
+        raise InputError(f"{output} is the file that is read; write to another one")
 
 
 def _kept(file: AnswerFile) -> str:
@@ -211,6 +230,8 @@ def evaluate(
     Raises ``InputError`` with the line for an answer that the model cannot give.
     """
     columns = Columns(text_column, second_column, label_column)
+    refuse_unreadable(Path(data))
+    _refuse_same(data, output)
     predictor = Predictor(folder, columns=columns, device=device, precision=precision)
     task = predictor.task
     rows = task.read(data)
@@ -218,7 +239,7 @@ def evaluate(
     decided = decide_all(predictor, rows, progress)
     scores = task.score(rows, decided)
     if say is not None:
-        for line in filter(None, (predictor.warning(), *scores.warnings)):
+        for line in (*predictor.warnings(), *scores.warnings):
             say(line)
     if output is not None:
         write_json(output, scores.as_json())

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from ownbert.data.batch import Example
 from ownbert.tasks.checks import check_rows, label_counts, shortened
 from ownbert.tasks.finetune import given
 from ownbert.tasks.finetuning import Finetuning
-from ownbert.tasks.frame import Frame
+from ownbert.tasks.frame import Frame, Unknown
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row, find_columns
 from ownbert.tasks.sentence import SentenceTask
@@ -40,7 +41,7 @@ def preview_finetuning(
     asked = given(task, options)
     run = Finetuning(resolve(FinetuneRecipe, config=config, overrides=overrides, options=asked))
     lines = [
-        dump(run.recipe),
+        _settings(run),
         *run.summary(),
         *_columns(run),
         *_labels(run),
@@ -49,6 +50,14 @@ def preview_finetuning(
         *_examples(run),
     ]
     return "\n".join(lines)
+
+
+def _settings(run: Finetuning) -> str:
+    """The resolved recipe, without what other tasks can be told."""
+    values = yaml.safe_load(dump(run.recipe))
+    known = run.task.uses | {"name"}
+    values["task"] = {name: value for name, value in values["task"].items() if name in known}
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
 def _columns(run: Finetuning) -> Iterator[str]:
@@ -99,24 +108,9 @@ def _lengths(run: Finetuning) -> Iterator[str]:
         f"tokens a sequence{several}: median {half:,}, 90% up to {most:,}, 99% up to {nearly:,}, "
         f"longest {sizes.max():,}; {cut} cut at {run.max_length:,}"
     )
-    share = unknown_share(data.examples, run.tokenizer)
-    if share > _UNKNOWN:
-        yield (
-            f"warning: {share:.1%} of the tokens are {run.tokenizer.special['unk_token']}: the "
-            "vocabulary of the model is not one for these texts"
-        )
-    else:
-        yield f"unknown tokens: {share:.2%}"
-
-
-def unknown_share(examples: Sequence[Example], tokenizer: Tokenizer) -> float:
-    """Of all tokens of the texts, how many are [UNK] (or what takes its place)."""
-    around = np.asarray([tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id])
-    unknown = total = 0
-    for example in examples:
-        total += len(example.token_ids) - np.isin(example.token_ids, around).sum()
-        unknown += (example.token_ids == tokenizer.unk_id).sum()
-    return float(unknown / max(1, total))
+    unknown = Unknown(run.tokenizer)
+    unknown.count(data.examples)
+    yield unknown.warning() or f"unknown tokens: {unknown.share:.2%}"
 
 
 def _examples(run: Finetuning) -> Iterator[str]:

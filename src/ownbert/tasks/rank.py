@@ -136,6 +136,9 @@ class Rank(Task):
         self.learnt = True
         self.measures = RANKED if rows[0].target is None else COMPARED
         if rows[0].target is None:
+            if len({row.texts[:2] for row in rows}) < 2:
+                raise InputError(f"{source}: at least two pairs that differ are needed")
+            self.smallest_batch = 2 if len(rows[0].texts) == 2 else 1
             return
         scores = [row.target for row in rows]
         self.scale = min(scores), max(scores)

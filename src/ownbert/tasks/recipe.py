@@ -120,7 +120,7 @@ class FinetuneModel:
     def __post_init__(self) -> None:
         _share("model.dropout", self.dropout)
         _not_negative("model.freeze", self.freeze)
-        positive("model.pretrain_steps", self.pretrain_steps)
+        _not_negative("model.pretrain_steps", self.pretrain_steps or 0)
         if self.from_scratch and self.pretrain_steps:
             raise InputError(
                 "model.from_scratch and model.pretrain_steps are both set; the one drops the "

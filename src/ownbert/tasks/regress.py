@@ -37,6 +37,7 @@ class Numbers(RowObjective):
 
     loss: str = "mse"
     name: str = "regression"
+    right: bool = False
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         assert batch.labels is not None
@@ -77,6 +78,7 @@ class Regress(SentenceTask):
         if not rows:
             raise InputError(f"{path} has no rows")
         self.labels = self.labels or names
+        self.pair = count == 2
         return rows
 
     def _columns(self, path: str | Path) -> tuple[Found, tuple[str, ...]]:
@@ -92,7 +94,8 @@ class Regress(SentenceTask):
             lower = {n.lower(): n for n in reversed(there) if n not in taken}
             names = tuple(lower[usual] for usual in _USUAL if usual in lower)[:1]
         label = names[0] if names else None
-        found = find_columns(path, replace(self.columns, label=label), labelled=True)
+        given = replace(self.columns, label=label)
+        found = find_columns(path, given, labelled=True, pair=self.pair)
         assert found.label is not None
         names = (found.label, *(guess_column(there, "label", n, source=path) for n in names[1:]))
         if twice := [n for n in names if (*names, *found.texts).count(n) > 1]:

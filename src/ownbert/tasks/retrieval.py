@@ -35,6 +35,7 @@ class CosineOfScore(RowObjective):
     Gurevych 2019, section 3, regression objective)."""
 
     name: str = "cosine"
+    right: bool = False
     head: str = "embedding"
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:

@@ -53,16 +53,22 @@ class Found:
     label: str | None
 
 
-def find_columns(path: str | Path, given: Columns, *, labelled: bool, pair: bool = False) -> Found:
+def find_columns(
+    path: str | Path, given: Columns, *, labelled: bool, pair: bool | None = None
+) -> Found:
     """Which columns of a table hold the texts and the label, by what was given or usual names.
 
     A second text is taken where it was named, or where the file has both columns of a pair and no
-    text column was named. ``pair``: there must be one. Raises ``InputError``.
+    text column was named; ``pair``: there must be one, or none. Raises ``InputError``.
     """
     names = columns(path)
     first, second = given.text, given.second
     usual = next((p for p in PAIRS if {*p} <= {n.lower() for n in names}), None)
-    if first is None and second is None and usual is not None:
+    if pair is False and second is not None:
+        raise InputError(
+            f"{path}: the model has learnt from single texts; leave out --second-column"
+        )
+    if pair is not False and first is None and second is None and usual is not None:
         first, second = (next(n for n in names if n.lower() == u) for u in usual)
     label = None
     if labelled and given.label is not None:
@@ -89,7 +95,7 @@ def find_columns(path: str | Path, given: Columns, *, labelled: bool, pair: bool
 
 
 def read_labelled(
-    path: str | Path, given: Columns, *, pair: bool = False
+    path: str | Path, given: Columns, *, pair: bool | None = None
 ) -> Iterator[tuple[int, tuple[str, ...], Any]]:
     """(line, texts, label as it stands there) of every row; a table without rows is refused."""
     found = find_columns(path, given, labelled=True, pair=pair)
@@ -103,7 +109,7 @@ def read_labelled(
         raise InputError(f"{path} has no rows")
 
 
-def stream_texts(path: str | Path, given: Columns, *, pair: bool = False) -> Iterator[Row]:
+def stream_texts(path: str | Path, given: Columns, *, pair: bool | None = None) -> Iterator[Row]:
     """Rows to predict, without answers: a table, or plain text with one a line.
 
     Empty texts are kept, so that the n-th answer belongs to the n-th row.

@@ -3,7 +3,7 @@
 B sequences of a batch, R rows of it, C outputs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.tasks.frame import Encoded, Frame
 from ownbert.tasks.rows import Row, stream_texts
-from ownbert.tasks.task import Task
+from ownbert.tasks.task import KEY, Task
 
 # Settings of every task of this kind.
 COMMON = frozenset({"pooling", "long", "stride", "max_windows", "rdrop"})
@@ -28,9 +28,19 @@ class SentenceTask(Task):
     """Has the classification head, on a pooling of the text, and on segments of long ones."""
 
     head = "classification"
+    # Whether a row is two texts; not known before the first file.
+    pair: bool | None = None
 
     def stream(self, path: str | Path) -> Iterator[Row]:
-        return stream_texts(path, self.columns)
+        return stream_texts(path, self.columns, pair=self.pair)
+
+    def values(self) -> dict[str, Any]:
+        values = super().values()
+        return {**values, KEY: {**values[KEY], "pair": self.pair}}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        super().restore(kept)
+        self.pair = kept.get("pair")
 
     def spec(self, said: Description) -> HeadSpec:
         spec, settings = super().spec(said), self.settings
@@ -40,11 +50,18 @@ class SentenceTask(Task):
             spec = replace(spec, segments="attention")
         return spec
 
+    def limit(self, max_length: int) -> str:
+        if self.settings.long == "cut":
+            return super().limit(max_length)
+        return f"{self.settings.max_windows} windows of {max_length} tokens"
+
     def target(self, row: Row) -> Any:
         """What the objective takes as the label of a row."""
         raise NotImplementedError
 
     def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> Encoded:
+        if self.pair is None and rows:
+            self.pair = len(rows[0].texts) == 2
         ids = frame.ids([text for row in rows for text in row.texts])
         settings, examples, cut, start = self.settings, [], 0, 0
         if settings.long != "cut" and frame.room <= settings.stride:
@@ -60,8 +77,8 @@ class SentenceTask(Task):
                 example, was_cut = frame.example(own, **given)
             elif len(own) > 1:
                 raise InputError(
-                    f"line {row.line}: task.long {settings.long} is for single texts, and this "
-                    "row has two; take task.long cut"
+                    f"task.long {settings.long} is for single texts, and the rows have two; take "
+                    "task.long cut"
                 )
             else:
                 example, was_cut = frame.windows(

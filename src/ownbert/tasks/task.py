@@ -61,6 +61,8 @@ class Task:
     averages: ClassVar[bool] = True
     # Whether rows of a batch are learnt from each other, so that it must not be cut.
     whole_batches: ClassVar[bool] = False
+    # Rows that a batch must have.
+    smallest_batch = 1
 
     def __init__(
         self,
@@ -154,6 +156,10 @@ class Task:
     def warnings(self) -> list[str]:
         """What to tell of rows that were odd but could be used."""
         return []
+
+    def limit(self, max_length: int) -> str:
+        """What is cut off rows that are longer, for people."""
+        return f"the model's {max_length} tokens"
 
     def kept_together(self, row: Row) -> Sequence[Any]:
         """What of a row must not stand in two folds, or answers could be remembered."""

@@ -159,7 +159,7 @@ def _draw_steps(axis: Any, rows: Sequence[Row]) -> None:
     axis.set_title("learning rate and gradient")
     axis.grid(alpha=0.25)
     steps, norms = _points(rows, "grad_norm", held_out=False)
-    if steps:
+    if steps and min(norms) > 0:
         other = axis.twinx()
         other.plot(steps, norms, color="C3", linewidth=0.8, alpha=0.7)
         other.set_ylabel("gradient norm", color="C3")

@@ -248,9 +248,10 @@ class _Loop:
 def _not_a_number(job: Job) -> str:
     path = newest(job.folder)
     kept = f"the state of step {step_of(path):,} is kept" if path else "no state was saved before"
+    way = "Go on with --resume" if path else "Start again with --overwrite"
     return (
         f"the loss or its gradient is no longer a number at step {job.state.step + 1:,}; {kept}. "
-        f"Go on with --resume and a lower --learning-rate (now {job.optim.learning_rate:g}), or "
+        f"{way} and a lower --learning-rate (now {job.optim.learning_rate:g}), or "
         "with --precision float32"
     )
 

@@ -75,6 +75,9 @@ class Meter:
         norm, _, steps = sums.pop(_NORM)
         measures = measures_of(sums)
         weights = {o.name: o.weight for o in state.learner.objectives}
+        for objective in state.learner.objectives:
+            if not getattr(objective, "right", True):
+                del measures[f"{objective.name}_accuracy"]
         row = {
             "step": state.step,
             **job.numbered,
