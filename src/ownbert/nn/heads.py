@@ -113,7 +113,7 @@ class ClassificationHead(nn.Module):
             pooled = ACTIVATION[self.act](self.hidden(pooled))
         rows = self.dropout(pooled)
         kind = hidden.device.type
-        if not torch.is_autocast_enabled(kind):
+        if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
             return self.dense(rows)  # (B, C)
         # In bfloat16 a number in the thousands has three digits, and these few scores cost nothing.
         with torch.autocast(kind, enabled=False):
