@@ -49,6 +49,7 @@ def test_the_commands_run(slice_of_sample: Path):
     assert len((slice_of_sample / "runs/predictions.jsonl").read_text().splitlines()) == 149
 
 
+@pytest.mark.slow
 def test_the_python_runs(slice_of_sample: Path):
     first, *others = blocks("README.md", "python")
     assert len(others) == 2

@@ -80,6 +80,7 @@ def test_nothing_of_the_texts_remains(adapted: Path, topics: Path):
             assert not any(text in data for text in texts), path
 
 
+@pytest.mark.slow
 def test_all_weights_are_taken_over(pretrained: Path, topics: Path, tmp_path: Path):
     """One step of a tiny rate changes nothing: the encoder is that of the folder, positions and
     all."""

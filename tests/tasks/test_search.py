@@ -107,6 +107,7 @@ def test_the_flag_tries_shares_of_the_usual_rate(topics: Path, pretrained: Path)
     assert {t["learning_rate"] for t in tried(learning_rate=4e-4)} == {2e-4, 4e-4, 8e-4}
 
 
+@pytest.mark.slow
 def test_less_is_better_of_a_loss(topics: Path, pretrained: Path, tmp_path: Path, capfd):
     overrides = ("search.epochs=[1, 3]", "run.measure=loss")
     tune(topics, pretrained, tmp_path / "it", overrides=overrides, quiet=False)

@@ -84,6 +84,7 @@ def test_the_answer_to_windows_is_the_mean_of_transformers_answers(pretrained, t
     assert np.abs(Predictor(tmp_path / "out")([Row(1, (text,))])[0] - mean).max() < 1e-5
 
 
+@pytest.mark.slow
 def test_a_document_of_ten_thousand_tokens_is_learnt_from(pretrained: Path, tmp_path: Path):
     train = documents(tmp_path / "train.csv", rows=6, words=10_000)
     most = "task.max_windows=300"

@@ -47,6 +47,7 @@ def killed_equals_whole(topics: Path, tmp_path: Path, kills: int, seed: int, *op
     assert not [name for name in left if name.startswith(".")]
 
 
+@pytest.mark.slow
 def test_a_run_killed_a_few_times_equals_one_that_was_not(topics: Path, tmp_path: Path):
     killed_equals_whole(topics, tmp_path, 2, 0, *OPTIONS)
 
