@@ -21,10 +21,11 @@ from typer.testing import CliRunner
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.cli import app
 from ownbert.data.batch import Example, pack
-from ownbert.tasks.multilabel import KEY, ManyLabels, MultiLabel, best_threshold, score_many
+from ownbert.tasks.multilabel import ManyLabels, MultiLabel, best_threshold, score_many
 from ownbert.tasks.predict import Predictor
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.rows import Row
+from ownbert.tasks.task import KEY
 
 COLOURS = ("red", "green", "blue")
 LABELS = ("a", "b", "c")

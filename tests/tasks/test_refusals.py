@@ -7,6 +7,11 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError, evaluate, finetune, predict
+from ownbert.tasks.classify import Classify
+from ownbert.tasks.multilabel import MultiLabel
+from ownbert.tasks.regress import Regress
+from ownbert.tasks.sentence import SentenceTask
+from ownbert.tasks.task import KEY
 
 
 def test_a_file_is_not_written_over_by_what_is_read_from_it(
@@ -52,6 +57,14 @@ def test_single_texts_and_pairs_are_not_mixed_up(classifier: Path, pretrained, t
     with pytest.raises(InputError, match="two texts a row are needed"):
         finetune("classify", model=pretrained, train=pairs, dev=single, output=tmp_path / "no")
     assert predict(output, pairs, tmp_path / "p.jsonl") == 20
+
+
+@pytest.mark.parametrize("kind", [Classify, MultiLabel, Regress])
+def test_every_folder_knows_how_many_texts_it_learnt_from(kind: type[SentenceTask]):
+    task, other = kind(labels=("a", "b")), kind(labels=("a", "b"))
+    task.pair, task.max_length = True, 32
+    other.restore(task.values()[KEY])
+    assert (other.pair, other.max_length) == (True, 32)
 
 
 def test_a_training_that_has_not_ended_says_so(tmp_path: Path, topics: Path):

@@ -29,7 +29,7 @@ from ownbert.tasks.answering import (
 from ownbert.tasks.frame import Encoded, Frame, join
 from ownbert.tasks.measures import Scores
 from ownbert.tasks.rows import Row
-from ownbert.tasks.task import KEY, Task
+from ownbert.tasks.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ class Answer(Task):
     """
 
     name = "answer"
+    keeps = (*Task.keeps, "threshold")
     head = "span"
     measures = ("f1", "exact_match")
     uses = frozenset({"stride", "max_windows", "answer_length", "threshold", "rdrop"})
@@ -192,14 +193,6 @@ class Answer(Task):
         return score_answers([_texts(row) for row in rows], [answer.text for answer in decided])
 
     # On disk.
-
-    def values(self) -> dict[str, Any]:
-        values = super().values()
-        values[KEY]["threshold"] = self.threshold
-        return values
-
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        self.threshold = kept.get("threshold", self.threshold)
 
     def warnings(self) -> list[str]:
         if not self.left_out:

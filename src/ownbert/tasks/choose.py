@@ -2,7 +2,7 @@
 N choices of the row that has most."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ownbert.tasks.frame import Encoded, Frame, join
 from ownbert.tasks.measures import Scores
 from ownbert.tasks.objectives import RowObjective, divergence
 from ownbert.tasks.rows import Columns, Row, at_least_one
-from ownbert.tasks.task import KEY, Task
+from ownbert.tasks.task import Task
 
 # Usual names of columns in small letters, in the order of preference.
 _PROMPTS = (
@@ -56,6 +56,7 @@ class Choose(Task):
     """
 
     name = "choose"
+    keeps = (*Task.keeps, "first_label")
     head = "choice"
     measures = ("accuracy",)
     uses = frozenset({"pooling", "rdrop"})
@@ -130,14 +131,6 @@ class Choose(Task):
     def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
         right = [int(p.argmax()) == row.target for p, row in zip(decided, rows, strict=True)]
         return Scores({"accuracy": float(np.mean(right))})
-
-    def values(self) -> dict[str, Any]:
-        values = super().values()
-        return {**values, KEY: {**values[KEY], "first_label": self.first_label}}
-
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        super().restore(kept)
-        self.first_label = int(kept.get("first_label", 0))
 
     def kept_together(self, row: Row) -> Sequence[Any]:
         """The prompt; choices may be the same of many."""

@@ -21,6 +21,7 @@ class Classify(SentenceTask):
     """Softmax over the labels."""
 
     name = "classify"
+    problem_type = "single_label_classification"
     measures = ("macro_f1", "accuracy", "mcc")
     uses = COMMON | {"class_weights", "label_smoothing"}
 
@@ -77,9 +78,6 @@ class Classify(SentenceTask):
     def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
         truth = [self.numbers[row.target] for row in rows]
         return score(truth, [int(p.argmax()) for p in decided], self.labels)
-
-    def values(self) -> dict[str, Any]:
-        return {**super().values(), "problem_type": "single_label_classification"}
 
     def shares(self, rows: Sequence[Row]) -> str:
         total = len(rows)

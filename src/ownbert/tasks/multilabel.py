@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,7 @@ from ownbert.tasks.measures import Scores, label_scores
 from ownbert.tasks.objectives import RowObjective
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.rows import Columns, Row, read_labelled, shown_labels
-from ownbert.tasks.sentence import COMMON, SentenceTask, mean_of_groups
-from ownbert.tasks.task import KEY
+from ownbert.tasks.sentence import COMMON, SentenceTask, mean_of_groups, of_sequences
 
 # What may stand between labels, the one that is least likely inside of one first.
 SEPARATORS = ("|", ";", ",")
@@ -41,10 +40,7 @@ class ManyLabels(RowObjective):
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         assert batch.labels is not None
         logits, labels = logits.float(), batch.labels.float()  # (B, C), (R, C)
-        targets, weights = labels, None
-        if batch.groups is not None and len(logits) > len(batch.groups):
-            counts = torch.tensor(batch.groups, device=labels.device)
-            targets = labels.repeat_interleave(counts, 0)
+        targets, weights = of_sequences(labels, logits, batch), None
         if self.label_weights is not None:
             weights = torch.tensor(self.label_weights, device=logits.device)
         losses = F.binary_cross_entropy_with_logits(
@@ -65,6 +61,8 @@ class MultiLabel(SentenceTask):
     """A sigmoid a label; those hold whose probability reaches the threshold."""
 
     name = "multilabel"
+    problem_type = "multi_label_classification"
+    keeps = (*SentenceTask.keeps, "threshold")
     measures = ("micro_f1", "macro_f1", "average_precision", "subset_accuracy")
     uses = COMMON | {"class_weights", "separator", "threshold"}
 
@@ -166,14 +164,6 @@ class MultiLabel(SentenceTask):
     def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
         truth = np.stack([self.target(row) for row in rows])
         return score_many(truth, np.stack(decided), self.threshold, self.labels)
-
-    def values(self) -> dict[str, Any]:
-        values = super().values()
-        values[KEY]["threshold"] = self.threshold
-        return {**values, "problem_type": "multi_label_classification"}
-
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        self.threshold = kept.get("threshold", self.threshold)
 
     def preview(self, row: Row) -> str:
         return ", ".join(row.target) or "no label"

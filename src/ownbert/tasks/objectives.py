@@ -10,7 +10,7 @@ from torch import Tensor
 from ownbert.data.batch import Batch
 from ownbert.data.layout import make_layout
 from ownbert.objectives import Loss
-from ownbert.tasks.sentence import mean_of_groups
+from ownbert.tasks.sentence import mean_of_groups, of_sequences
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +49,7 @@ class OneLabel(RowObjective):
         weights = None
         if self.label_weights is not None:
             weights = torch.tensor(self.label_weights, device=logits.device)
-        grouped = batch.groups is not None and len(logits) > len(batch.groups)
-        targets = labels
-        if grouped:
-            counts = torch.tensor(batch.groups, device=labels.device)
-            targets = labels.repeat_interleave(counts)
+        targets = of_sequences(labels, logits, batch)
         losses = F.cross_entropy(
             logits, targets, weight=weights, label_smoothing=self.smoothing, reduction="none"
         )

@@ -61,6 +61,7 @@ class Regress(SentenceTask):
     """
 
     name = "regress"
+    problem_type = "regression"
     label_unit = "numbers"
     measures = ("spearman", "pearson", "mae", "r2")
     uses = COMMON | {"loss"}
@@ -153,9 +154,6 @@ class Regress(SentenceTask):
     def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
         truth = np.asarray([row.target for row in rows])
         return score_numbers(truth, np.stack(decided), self.labels)
-
-    def values(self) -> dict[str, Any]:
-        return {**super().values(), "problem_type": "regression"}
 
     def preview(self, row: Row) -> str:
         pairs = zip(self.labels, row.target, strict=True)

@@ -3,7 +3,7 @@
 B sequences of a batch, R rows of it, C outputs.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.tasks.frame import Encoded, Frame
 from ownbert.tasks.rows import Row, stream_texts
-from ownbert.tasks.task import KEY, Task
+from ownbert.tasks.task import Task
 
 # Settings of every task of this kind.
 COMMON = frozenset({"pooling", "long", "stride", "max_windows", "rdrop"})
@@ -28,19 +28,12 @@ class SentenceTask(Task):
     """Has the classification head, on a pooling of the text, and on segments of long ones."""
 
     head = "classification"
+    keeps = (*Task.keeps, "pair")
     # Whether a row is two texts; not known before the first file.
     pair: bool | None = None
 
     def stream(self, path: str | Path) -> Iterator[Row]:
         return stream_texts(path, self.columns, pair=self.pair)
-
-    def values(self) -> dict[str, Any]:
-        values = super().values()
-        return {**values, KEY: {**values[KEY], "pair": self.pair}}
-
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        super().restore(kept)
-        self.pair = kept.get("pair")
 
     def spec(self, said: Description) -> HeadSpec:
         spec, settings = super().spec(said), self.settings
@@ -95,6 +88,13 @@ class SentenceTask(Task):
     def raw(self, logits: Tensor, batch: Batch, model: Any) -> list[np.ndarray]:
         found = mean_of_groups(self.probabilities(logits.float()), batch)
         return list(found.cpu().numpy())
+
+
+def of_sequences(labels: Tensor, scores: Tensor, batch: Batch) -> Tensor:
+    """Labels (R, ...) for scores of the B sequences of a batch, or of its R rows, as they are."""
+    if batch.groups is None or len(scores) == len(batch.groups):
+        return labels
+    return labels.repeat_interleave(torch.tensor(batch.groups, device=labels.device), 0)
 
 
 def mean_of_groups(values: Tensor, batch: Batch) -> Tensor:

@@ -57,6 +57,9 @@ class Task:
     uses: ClassVar[frozenset[str]] = frozenset()
     unit: ClassVar[str] = "documents"
     label_unit: ClassVar[str] = "labels"
+    # What a folder says of the task besides, by the names of attributes; and in Transformers' word.
+    keeps: ClassVar[tuple[str, ...]] = ("max_length",)
+    problem_type: ClassVar[str | None] = None
     # Whether scores of several models can be averaged.
     averages: ClassVar[bool] = True
     # Whether rows of a batch are learnt from each other, so that it must not be cut.
@@ -148,10 +151,14 @@ class Task:
         """Keys of config.json besides those of the model."""
         given = {name: value for name, value in vars(self.columns).items() if value is not None}
         said = {"name": self.name, "settings": self.settings.changed(), "columns": given}
-        return {KEY: {**said, "max_length": self.max_length}}
+        found = {KEY: said | {name: getattr(self, name) for name in self.keeps}}
+        return found if self.problem_type is None else found | {"problem_type": self.problem_type}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
         """Take what ``values`` wrote under ``KEY`` beyond settings and columns."""
+        for name in self.keeps:
+            if name in kept:
+                setattr(self, name, kept[name])
 
     def warnings(self) -> list[str]:
         """What to tell of rows that were odd but could be used."""
@@ -196,7 +203,6 @@ def task_of(said: Description, folder: str | Path, columns: Columns | None = Non
     task = task_class(name)(
         settings, Columns(**{**(kept.get("columns") or {}), **given}), said.labels
     )
-    task.max_length = kept.get("max_length")
     task.restore(kept)
     return task
 
