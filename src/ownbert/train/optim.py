@@ -44,7 +44,9 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
     kind = _kind_of(optim.name)
     if optim.name == "muon":
         if len(groups) > 2:
-            raise InputError("optim.layer_decay is not possible with optim.name muon, nor is a CRF; take adamw")
+            raise InputError(
+                "optim.layer_decay is not possible with optim.name muon, nor is a CRF; take adamw"
+            )
         return make_muon(model, groups, _settings(torch.optim.AdamW, optim), optim.momentum)
     if kind is Lamb:
         for group in groups[1::2]:
