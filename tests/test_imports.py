@@ -15,7 +15,8 @@ EVERYONE = {"errors", "files"}
 ALLOWED = {
     "errors": set(),
     "files": set(),
-    "config": set(),
+    "structure": set(),
+    "config": {"structure"},
     "text": set(),
     "data": {"text"},
     "nn": {"config", "data"},

@@ -4,6 +4,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ownbert.errors import InputError
+from ownbert.structure import (
+    ACTIVATIONS,
+    HEADS,
+    POSITIONS,
+    HeadSpec,
+    Image,
+    Mobile,
+    number,
+    require_counts,
+    require_known,
+)
+
+__all__ = [
+    "ACTIVATIONS",
+    "HEADS",
+    "POSITIONS",
+    "SIZES",
+    "EncoderConfig",
+    "HeadSpec",
+    "Image",
+    "Mobile",
+]
 
 # layers, hidden size, heads: the sizes that google-research/bert published (README, March 2020).
 SIZES = {
@@ -15,97 +37,40 @@ SIZES = {
     "large": (24, 1024, 16),
 }
 
-# "gelu" is the exact one, by erf, as in Transformers; Google's first code meant "gelu_new" by it.
-ACTIVATIONS = (
-    "gelu",
-    "gelu_new",
-    "gelu_fast",
-    "gelu_python",
-    "gelu_pytorch_tanh",
-    "quick_gelu",
-    "relu",
-    "relu6",
-    "leaky_relu",
-    "silu",
-    "swish",
-    "mish",
-    "tanh",
-    "sigmoid",
-    "linear",
+_FROM_ONE = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "embedding_size",
+    "num_hidden_groups",
+    "inner_group_num",
 )
-
-# absolute: a learnt table; sinusoidal: Vaswani et al. 2017, section 3.5; relative_key: Shaw et al.
-# 2018; relative_key_query: Huang et al. 2020, method 4; rotary: Su et al. 2021; alibi: Press et al.
-# 2022, symmetric where attention goes both ways.
-POSITIONS = (
-    "absolute",
-    "sinusoidal",
-    "relative_key",
-    "relative_key_query",
-    "rotary",
-    "alibi",
+_FROM_ZERO = (
+    "type_vocab_size",
+    "position_offset",
+    "task_type_vocab_size",
+    "chunk_size_feed_forward",
 )
-
-HEADS = (
-    *("mlm", "nsp", "sop", "classification", "choice", "tokens", "span", "discriminator"),
-    "embedding",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class HeadSpec:
-    """A head, and what families do differently in it.
-
-    kind: one of ``HEADS``. pooling: what a sentence head stands on, ``pooler`` or one of
-    ``nn.pooling.POOLINGS``. segments: how the vectors of a document's segments become one, one of
-    the latter; without it each sequence has its own answer. crf: whether the tags of a sequence
-    are chosen together. dense: activation of a
-    dense layer (D x D) before the last one; dropout_first: whether dropout comes before that too.
-    activation: that of the mlm and discriminator heads, by default the encoder's. dropout: rate
-    in the head, by default ``hidden_dropout_prob``. output: width, where it is not the number of
-    labels.
-    """
-
-    kind: str
-    pooling: str = "pooler"
-    dense: str | None = None
-    dropout_first: bool = True
-    activation: str | None = None
-    dropout: float | None = None
-    output: int | None = None
-    segments: str | None = None
-    crf: bool = False
-
-    @property
-    def needs_pooler(self) -> bool:
-        return self.kind in ("nsp", "sop", "classification", "choice") and self.pooling == "pooler"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mobile:
-    """What MobileBERT (Sun et al. 2020) adds to BERT, in the words of its ``config.json``."""
-
-    intra_bottleneck_size: int = 128
-    use_bottleneck: bool = True
-    use_bottleneck_attention: bool = False
-    key_query_shared_bottleneck: bool = True
-    num_feedforward_networks: int = 4
-    normalization_type: str = "no_norm"
-    trigram_input: bool = True
-    classifier_activation: bool = True
-
-    def __post_init__(self) -> None:
-        _require_counts(self, ("intra_bottleneck_size", "num_feedforward_networks"), least=1)
-        if self.normalization_type not in ("no_norm", "layer_norm"):
-            raise InputError(
-                f"normalization_type {self.normalization_type!r} is not known; "
-                "one of no_norm, layer_norm"
-            )
+_MAY_BE_NONE = ("embedding_size", "num_hidden_groups")
+_RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "activation_dropout")
+# What only words have, and its value where pictures are read instead.
+_OF_WORDS = {
+    "vocab_size": 0,
+    "pad_token_id": 0,
+    "type_vocab_size": 0,
+    "task_type_vocab_size": 0,
+    "embedding_size": None,
+    "mobile": None,
+    "position_embedding_type": "absolute",
+    "position_offset": 0,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderConfig:
-    """Structure of an encoder, in the words of BERT's ``config.json``.
+    """Structure of an encoder or decoder, in the words of BERT's ``config.json``.
 
     embedding_size: width of the word table where it is not that of the encoder (ALBERT, ELECTRA).
     position_offset: row of the position table at which a text begins (RoBERTa). Layers share
@@ -113,6 +78,13 @@ class EncoderConfig:
     groups each layer has its own. pruned_heads: numbers of the heads that a block has lost.
     drop_attention_output, drop_feed_forward_output: whether a sublayer's output has dropout.
     scale_relative_positions: whether relative scores are divided by sqrt(K) as the others are.
+
+    norm_first: each sublayer normalises its input (pre-norm, Xiong et al. 2020) in place of its
+    output (post-norm). final_norm: one more LayerNorm after the last block. norm_embeddings:
+    whether there is one before the first. scale_embeddings: word vectors times sqrt(D) (Vaswani et
+    al. 2017, section 3.4). qkv_bias: whether queries, keys and values have biases; qk_scale: what
+    scores are multiplied by, if not 1 / sqrt(K). activation_dropout: inside of the feed-forward
+    network. image: read pictures in place of words (ViT).
 
     Raises ``InputError`` for sizes that cannot go together, naming both.
     """
@@ -144,10 +116,26 @@ class EncoderConfig:
     drop_feed_forward_output: bool = True
     scale_relative_positions: bool = True
     mobile: Mobile | None = None
+    norm_first: bool = False
+    final_norm: bool = False
+    norm_embeddings: bool = True
+    scale_embeddings: bool = False
+    qkv_bias: bool = True
+    qk_scale: float | None = None
+    activation_dropout: float = 0.0
+    image: Image | None = None
 
     def __post_init__(self) -> None:
-        _require_counts(self, _FROM_ONE, least=1)
-        _require_counts(self, _FROM_ZERO, least=0)
+        if self.image is None:
+            require_counts(self, ("vocab_size",), least=1)
+            if self.pad_token_id not in range(self.vocab_size):
+                raise InputError(
+                    f"pad_token_id {self.pad_token_id} is outside vocab_size {self.vocab_size}"
+                )
+        else:
+            self._check_image(self.image)
+        require_counts(self, _FROM_ONE, least=1, may_be_none=_MAY_BE_NONE)
+        require_counts(self, _FROM_ZERO, least=0)
         if self.attention_size % self.num_attention_heads:
             name = (
                 "hidden_size"
@@ -158,28 +146,28 @@ class EncoderConfig:
                 f"{name} {self.attention_size} cannot be shared by num_attention_heads "
                 f"{self.num_attention_heads}: it must be a multiple"
             )
-        _require_known("hidden_act", self.hidden_act, ACTIVATIONS)
-        _require_known("position_embedding_type", self.position_embedding_type, POSITIONS)
+        require_known("hidden_act", self.hidden_act, ACTIVATIONS)
+        require_known("position_embedding_type", self.position_embedding_type, POSITIONS)
         if self.position_embedding_type == "rotary" and self.head_size % 2:
             raise InputError(
                 "position_embedding_type 'rotary' needs an even head size; hidden_size "
                 f"{self.hidden_size} / num_attention_heads {self.num_attention_heads} is odd"
             )
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0 <= _number(self, name) < 1:
+        for name in _RATES:
+            if not 0 <= number(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be in [0, 1)")
         for name in ("initializer_range", "layer_norm_eps"):
-            if not _number(self, name) > 0:
+            if not number(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be more than 0")
-        if self.pad_token_id not in range(self.vocab_size):
-            raise InputError(
-                f"pad_token_id {self.pad_token_id} is outside vocab_size {self.vocab_size}"
-            )
         if self.position_offset >= self.max_position_embeddings:
             raise InputError(
                 f"position_offset {self.position_offset} leaves no positions of "
                 f"max_position_embeddings {self.max_position_embeddings}"
             )
+        if self.qk_scale is not None and not number(self, "qk_scale") > 0:
+            raise InputError(f"qk_scale is {self.qk_scale}; it must be more than 0")
+        if self.mobile is not None and (self.norm_first or self.activation_dropout):
+            raise InputError("mobile goes with neither norm_first nor activation_dropout")
         if self.add_cross_attention and not self.is_decoder:
             raise InputError("add_cross_attention needs is_decoder true")
         if self.num_hidden_groups and self.num_hidden_groups > self.num_hidden_layers:
@@ -188,6 +176,16 @@ class EncoderConfig:
                 f"{self.num_hidden_layers}"
             )
         object.__setattr__(self, "pruned_heads", self._checked_heads())
+
+    def _check_image(self, image: Image) -> None:
+        for name, value in _OF_WORDS.items():
+            if getattr(self, name) != value:
+                raise InputError(f"image and {name} {getattr(self, name)}: pictures have no words")
+        if self.max_position_embeddings != image.patches + 1:
+            raise InputError(
+                f"max_position_embeddings is {self.max_position_embeddings}; an image of "
+                f"{image.patches} patches and the class token need {image.patches + 1}"
+            )
 
     def _checked_heads(self) -> dict[int, tuple[int, ...]]:
         """``pruned_heads`` with whole numbers, sorted (JSON makes its keys strings)."""
@@ -198,20 +196,20 @@ class EncoderConfig:
             raise InputError(
                 f"pruned_heads is {self.pruned_heads!r}; it must give numbers of heads by layer"
             ) from None
-        for number, heads in given.items():
-            if number not in range(self.num_blocks):
+        for block, heads in given.items():
+            if block not in range(self.num_blocks):
                 raise InputError(
-                    f"pruned_heads names layer {number}; the layers are 0..{self.num_blocks - 1}"
+                    f"pruned_heads names layer {block}; the layers are 0..{self.num_blocks - 1}"
                 )
             gone = tuple(sorted(set(heads)))
             unknown = [head for head in gone if head not in range(self.num_attention_heads)]
             if unknown:
                 last = self.num_attention_heads - 1
-                raise InputError(f"layer {number} has no head {unknown[0]}; they are 0..{last}")
+                raise InputError(f"layer {block} has no head {unknown[0]}; they are 0..{last}")
             if len(gone) == self.num_attention_heads:
-                raise InputError(f"layer {number} would lose all of its heads; leave it one")
+                raise InputError(f"layer {block} would lose all of its heads; leave it one")
             if gone:
-                checked[number] = gone
+                checked[block] = gone
         return dict(sorted(checked.items()))
 
     @property
@@ -269,44 +267,3 @@ class EncoderConfig:
             intermediate_size=4 * hidden,
         )
         return replace(config, **changes)
-
-
-_FROM_ONE = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "embedding_size",
-    "num_hidden_groups",
-    "inner_group_num",
-)
-_FROM_ZERO = (
-    "type_vocab_size",
-    "position_offset",
-    "task_type_vocab_size",
-    "chunk_size_feed_forward",
-)
-_MAY_BE_NONE = ("embedding_size", "num_hidden_groups")
-
-
-def _require_counts(config: object, names: tuple[str, ...], *, least: int) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if value is None and name in _MAY_BE_NONE:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InputError(f"{name} is {value!r}; it must be a whole number from {least} on")
-
-
-def _number(config: object, name: str) -> float:
-    value = getattr(config, name)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise InputError(f"{name} is {value!r}; it must be a number")
-    return value
-
-
-def _require_known(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{name} {value!r} is not known; one of {', '.join(known)}")

@@ -22,7 +22,8 @@ class Example:
 
     parts: the lengths of several sequences that lie in it end to end and have one answer (choices,
     segments of a document, texts to compare); they do not see each other. label: a class, or
-    numbers. tags: a class a token, or -1 where there is none.
+    numbers. tags: a class a token, or -1 where there is none. patches (L - 1, values): a picture,
+    whose token_ids say nothing. source: what this sequence is written from (a translation's).
     """
 
     token_ids: np.ndarray
@@ -33,6 +34,8 @@ class Example:
     label: int | np.ndarray | None = None
     tags: np.ndarray | None = None
     parts: tuple[int, ...] | None = None
+    patches: np.ndarray | None = None
+    source: "Example | None" = None
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,10 @@ class Batch:
     masked_ids (M) what stood there; next_sentence (B). groups: of how many sequences in a row each
     of the R answers is, where it is not one; labels (R) or (R, C); tags (T). task_ids (T) for
     models that have them; embeds (T, E) stands for the word embeddings of token_ids; replaced (T)
-    tells which tokens a generator put there. A spare batch counts nothing: it is for a process that
-    a step has no sequence for, as all must take part in it. goes_on: the next batch is of the same
-    step, cut off this one for the sake of memory.
+    tells which tokens a generator put there. patches (T - B, values): of pictures, each after its
+    class token. source: the sequences that a decoder attends to, one for each of these. A spare
+    batch counts nothing: it is for a process that a step has no sequence for, as all must take part
+    in it. goes_on: the next batch is of the same step, cut off this one for the sake of memory.
     """
 
     token_ids: Tensor
@@ -61,6 +65,8 @@ class Batch:
     task_ids: Tensor | None = None
     embeds: Tensor | None = None
     replaced: Tensor | None = None
+    patches: Tensor | None = None
+    source: "Batch | None" = None
     spare: bool = False
     goes_on: bool = False
 
@@ -91,7 +97,8 @@ class Batch:
             for f in fields(self)
             if isinstance(value := getattr(self, f.name), Tensor)
         }
-        return replace(self, layout=self.layout.to(device), **moved)
+        source = None if self.source is None else self.source.to(device)
+        return replace(self, layout=self.layout.to(device), source=source, **moved)
 
 
 def pack(examples: Sequence[Example]) -> Batch:
@@ -122,7 +129,14 @@ def pack(examples: Sequence[Example]) -> Batch:
         labels=_column([e.label for e in examples]),
         tags=None if head.tags is None else _join([e.tags for e in examples]),
         groups=None if head.parts is None else tuple(map(len, parts)),
+        patches=_patches([e.patches for e in examples]),
+        source=None if head.source is None else pack([e.source for e in examples if e.source]),
     )
+
+
+def _patches(arrays: Sequence[np.ndarray | None]) -> Tensor | None:
+    there = [array for array in arrays if array is not None]
+    return torch.from_numpy(np.concatenate(there)) if there else None
 
 
 def _join(arrays: Sequence) -> Tensor:

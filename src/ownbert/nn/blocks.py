@@ -1,5 +1,7 @@
 """The sublayers of an encoder, and a block of them. T tokens, D hidden, I intermediate."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -19,25 +21,29 @@ class FeedForward(nn.Module):
         self.up = Linear(config.attention_size, config.intermediate_size)
         self.down = Linear(config.intermediate_size, config.attention_size)
         self.act = config.hidden_act
+        self.dropout = Dropout(config.activation_dropout) if config.activation_dropout else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(T, D) -> (T, I) -> (T, D)"""
-        return self.down(ACTIVATION[self.act](self.up(hidden)))
+        inner = ACTIVATION[self.act](self.up(hidden))
+        return self.down(inner if self.dropout is None else self.dropout(inner))
 
     def extra_repr(self) -> str:
         return f"activation={self.act}"
 
 
 class EncoderBlock(nn.Module):
-    """Attention, then feed-forward; each added to its input and normalised after (post-norm).
+    """Attention, then feed-forward; each added to its input. Normalised is the sum (post-norm,
+    Vaswani et al. 2017), or with ``norm_first`` the input of each (pre-norm).
 
-    With ``add_cross_attention`` a third sublayer in between attends to an encoder.
+    With ``add_cross_attention`` a third sublayer in between attends to an encoder: a decoder's
+    block.
     """
 
     def __init__(self, config: EncoderConfig, block: int = 0) -> None:
         super().__init__()
         size, rate = config.hidden_size, config.hidden_dropout_prob
-        self.chunk = config.chunk_size_feed_forward
+        self.chunk, self.norm_first = config.chunk_size_feed_forward, config.norm_first
         self.attention = Attention(config, block)
         self.attention_dropout = Dropout(rate if config.drop_attention_output else 0.0)
         self.attention_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
@@ -51,23 +57,38 @@ class EncoderBlock(nn.Module):
 
     def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
         """(T, D) -> (T, D)"""
-        attended = self.attention_dropout(self.attention(hidden, context, layer))
-        hidden = self.attention_norm(hidden + attended)
+        hidden = self.add(
+            hidden,
+            self.attention_norm,
+            lambda x: self.attention_dropout(self.attention(x, context, layer)),
+        )
         if context.cross is not None:
             if not hasattr(self, "cross_attention"):
                 raise ValueError("this model attends to no encoder: add_cross_attention is false")
-            asked = self.cross_attention_dropout(self.cross_attention(hidden, context, layer))
-            hidden = self.cross_attention_norm(hidden + asked)
+            hidden = self.add(
+                hidden,
+                self.cross_attention_norm,
+                lambda x: self.cross_attention_dropout(self.cross_attention(x, context, layer)),
+            )
         if not self.chunk:
             return self.feed(hidden)
         # A chunk is so many tokens of every sequence, as in Transformers.
         rows = self.chunk * len(context.layout.lengths)
         return torch.cat([self.feed(part) for part in hidden.split(rows)])
 
+    def add(self, hidden: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """norm(x + f(x)), or with ``norm_first`` x + f(norm(x)): (T, D) -> (T, D)."""
+        if self.norm_first:
+            return hidden + sublayer(norm(hidden))
+        return norm(hidden + sublayer(hidden))
+
     def feed(self, hidden: Tensor) -> Tensor:
         """The feed-forward sublayer: (T, D) -> (T, D)."""
-        fed = self.feed_forward_dropout(self.feed_forward(hidden))
-        return self.feed_forward_norm(hidden + fed)
+        return self.add(
+            hidden,
+            self.feed_forward_norm,
+            lambda x: self.feed_forward_dropout(self.feed_forward(x)),
+        )
 
     def prune(self, config: EncoderConfig, block: int) -> None:
         """Lose the heads that ``config`` no longer has."""

@@ -86,7 +86,8 @@ class Context:
     Layers are counted as blocks run, so one of ALBERT's may count several times. head_mask (L, H)
     or (L, B, H): what the output of a head is multiplied by. keep: layers whose
     attention weights are wanted; they go to ``attentions`` and ``cross_attentions``, one (H, Q, S)
-    a sequence. encoder_hidden (T', D) is what ``cross`` attends to.
+    a sequence. differentiable: so kept that a gradient by them can be asked for
+    (``torch.autograd.grad``), which is slower. encoder_hidden (T', D) is what ``cross`` attends to.
     """
 
     layout: Layout
@@ -98,3 +99,4 @@ class Context:
     cache: Cache | None = None
     attentions: dict[int, list[Tensor]] = field(default_factory=dict)
     cross_attentions: dict[int, list[Tensor]] = field(default_factory=dict)
+    differentiable: bool = False

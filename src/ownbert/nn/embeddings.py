@@ -3,6 +3,8 @@
 T tokens, E embedding size, D hidden.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +17,8 @@ from ownbert.nn.positions import sinusoids
 
 
 class Embeddings(nn.Module):
-    """Sum of the tables that the config asks for, then LayerNorm and dropout.
+    """Sum of the tables that the config asks for, then LayerNorm (not in the Transformer of 2017)
+    and dropout.
 
     Where words have a width of their own (E), ``projection`` takes the sum to D (ALBERT, ELECTRA).
     MobileBERT widens the words alone, before the sum, each with its two neighbours.
@@ -27,6 +30,7 @@ class Embeddings(nn.Module):
         width = config.embedding_size or hidden
         self.kind, self.offset = config.position_embedding_type, config.position_offset
         self.longest = config.max_length
+        self.scale = math.sqrt(width) if config.scale_embeddings else 1.0
         self.word = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
         self.trigram = config.mobile is not None and config.mobile.trigram_input
         self.widen_first = config.mobile is not None
@@ -38,7 +42,8 @@ class Embeddings(nn.Module):
         if config.task_type_vocab_size:
             self.task_type = nn.Embedding(config.task_type_vocab_size, size)
         # In Transformers 4.57.6 the LayerNorm of MobileBERT's embeddings has PyTorch's epsilon.
-        self.norm = make_norm(config, size, eps=1e-5 if self.widen_first else None)
+        eps = 1e-5 if self.widen_first else None
+        self.norm = make_norm(config, size, eps=eps) if config.norm_embeddings else None
         self.dropout = Dropout(config.hidden_dropout_prob)
         if config.embedding_size is not None:
             self.projection = Linear(width * (3 if self.trigram else 1), hidden)
@@ -52,6 +57,8 @@ class Embeddings(nn.Module):
                 f"{self.longest} positions of the model; cut it"
             )
         hidden = self.word(batch.token_ids) if batch.embeds is None else batch.embeds  # (T, E)
+        if self.scale != 1.0:
+            hidden = hidden * self.scale
         if self.trigram:
             hidden = _with_neighbours(hidden, batch)  # (T, 3E)
         if self.widen_first and hasattr(self, "projection"):
@@ -65,7 +72,7 @@ class Embeddings(nn.Module):
         if hasattr(self, "task_type"):
             tasks = torch.zeros_like(batch.token_ids) if batch.task_ids is None else batch.task_ids
             hidden = hidden + self.task_type(tasks)
-        hidden = self.dropout(self.norm(hidden))
+        hidden = self.dropout(hidden if self.norm is None else self.norm(hidden))
         if not self.widen_first and hasattr(self, "projection"):
             hidden = self.projection(hidden)
         return hidden

@@ -11,10 +11,13 @@ from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.bottleneck import BottleneckBlock
 from ownbert.nn.context import Context
 from ownbert.nn.embeddings import Embeddings
+from ownbert.nn.patches import PatchEmbeddings
 
 
 class Encoder(nn.Module):
     """BERT without its pooler and heads; with ``is_decoder`` a token sees none after it.
+
+    Of pictures it is ViT, and with ``add_cross_attention`` the decoder of a Transformer.
 
     gradient_checkpointing: forget what is inside of the blocks and compute it again for the
     backward pass (Chen et al. 2016): less memory, a third more time.
@@ -24,14 +27,20 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.gradient_checkpointing = False
-        self.embeddings = Embeddings(config)
+        self.embeddings: Embeddings = (
+            Embeddings(config) if config.image is None else PatchEmbeddings(config)  # pyright: ignore
+        )
         kind = EncoderBlock if config.mobile is None else BottleneckBlock
         self.blocks = nn.ModuleList(kind(config, i) for i in range(config.num_blocks))
+        self.norm = None
+        if config.final_norm:
+            self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(
         self, batch: Batch, context: Context | None = None, *, keep_hidden: bool = False
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Hidden states (T, D), and with ``keep_hidden`` those before and after each layer."""
+        """Hidden states (T, D), and with ``keep_hidden`` those before and after each layer (of the
+        last one before ``final_norm``, as in Transformers' ViT)."""
         context = self.plain_context(batch) if context is None else context
         hidden = self.embeddings(batch)
         kept = [hidden]
@@ -44,6 +53,7 @@ class Encoder(nn.Module):
                 hidden = block(hidden, context, layer)
             if keep_hidden and ends:
                 kept.append(hidden)
+        hidden = hidden if self.norm is None else self.norm(hidden)
         return hidden, tuple(kept) if keep_hidden else ()
 
     def plain_context(self, batch: Batch) -> Context:

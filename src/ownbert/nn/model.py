@@ -83,11 +83,11 @@ class Model(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.encoder.embeddings.word.weight.device
+        return next(self.encoder.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.encoder.embeddings.word.weight.dtype
+        return next(self.encoder.parameters()).dtype
 
     def forward(
         self,
@@ -175,9 +175,10 @@ class Model(nn.Module):
         ]
         if config.pruned_heads:
             lines.append(f"pruned_heads={dict(config.pruned_heads)}")
-        word = self.encoder.embeddings.word.weight
         for name, head in self.heads.items():
-            if isinstance(head, MaskedLMHead) and head.decoder.weight is word:
+            if not isinstance(head, MaskedLMHead):
+                continue
+            if head.decoder.weight is self.encoder.embeddings.word.weight:
                 lines.append(f"tied: heads.{name}.decoder.weight = encoder.embeddings.word.weight")
         return "\n".join(lines)
 

@@ -30,13 +30,15 @@ class Attention(nn.Module):
         super().__init__()
         self.kept, self.head_size = config.kept_heads(block), config.head_size
         self.rotary = config.position_embedding_type == "rotary"
+        # Scores are divided by sqrt(K) later on, whatever the scale.
+        self.scaled = None if config.qk_scale is None else config.qk_scale * self.head_size**0.5
         self.make_projections(config)
         self.output = Linear(self.width, config.attention_size)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
         self.bias = make_bias(config, self.kept)
 
     def make_projections(self, config: EncoderConfig) -> None:
-        self.qkv = Linear(config.hidden_size, 3 * self.width)
+        self.qkv = Linear(config.hidden_size, 3 * self.width, bias=config.qkv_bias)
 
     @property
     def heads(self) -> int:
@@ -68,13 +70,14 @@ class Attention(nn.Module):
         """Attention of all heads, their masks, and the output matrix: (T, D)."""
         layout, collected = self.seen(context)
         out, weights = attend(
-            q,
+            q if self.scaled is None else q * self.scaled,
             k,
             v,
             layout,
             dropout=self.dropout.p if self.training else 0.0,
             bias=self.bias,
             weights=layer in context.keep,
+            backend="reference" if context.differentiable and layer in context.keep else None,
         )
         if context.head_mask is not None:
             # Scaling a head's output is scaling its weights, and needs no weights.
@@ -136,8 +139,8 @@ class CrossAttention(Attention):
         self.bias = None  # Distances between two texts mean nothing.
 
     def make_projections(self, config: EncoderConfig) -> None:
-        self.query = Linear(config.hidden_size, self.width)
-        self.key_value = Linear(config.hidden_size, 2 * self.width)
+        self.query = Linear(config.hidden_size, self.width, bias=config.qkv_bias)
+        self.key_value = Linear(config.hidden_size, 2 * self.width, bias=config.qkv_bias)
 
     def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
         """(T, D) -> (T, D)"""
@@ -168,8 +171,9 @@ class CrossAttention(Attention):
 def _part(linear: Linear, index: Tensor, dim: int) -> Linear:
     """The rows (0) or columns (1) ``index`` of a linear layer."""
     weight = linear.weight.detach().index_select(dim, index)
-    part = Linear(weight.shape[1], weight.shape[0]).to(weight)
-    bias = linear.bias.detach()
+    part = Linear(weight.shape[1], weight.shape[0], bias=linear.bias is not None).to(weight)
     part.weight.data.copy_(weight)
-    part.bias.data.copy_(bias[index] if dim == 0 else bias)
+    if linear.bias is not None:
+        bias = linear.bias.detach()
+        part.bias.data.copy_(bias[index] if dim == 0 else bias)
     return part.requires_grad_(linear.weight.requires_grad)

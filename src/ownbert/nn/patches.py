@@ -1,0 +1,43 @@
+"""Pictures as sequences: patches, the class token, positions (Dosovitskiy et al. 2021, figure 1).
+
+T tokens (patches and class tokens), B pictures, N patches of one, C channels, D hidden.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from ownbert.config import EncoderConfig
+from ownbert.data.batch import Batch
+from ownbert.nn.dropout import Dropout
+from ownbert.nn.linear import Linear
+
+
+class PatchEmbeddings(nn.Module):
+    """Each patch through one matrix, the class token before them, and a learnt position added.
+
+    The matrix is a convolution whose kernel is a patch and whose step is its side.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        image = config.image
+        assert image is not None
+        self.image = image
+        self.projection = Linear(image.patch_values, config.hidden_size)
+        self.class_token = nn.Parameter(torch.zeros(config.hidden_size))
+        self.position = nn.Embedding(image.patches + 1, config.hidden_size)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """(T, D). Raises ``ValueError`` for a batch without patches."""
+        if batch.patches is None:
+            raise ValueError("this model reads pictures: the batch has no patches")
+        rows = self.projection(batch.patches)  # (B N, C P P) -> (B N, D)
+        images = rows.unflatten(0, (batch.sequences, -1))  # (B, N, D)
+        first = self.class_token.to(rows.dtype).expand(len(images), 1, -1)
+        hidden = torch.cat((first, images), 1).flatten(0, 1)  # (T, D)
+        return self.dropout(hidden + self.position(batch.positions))
+
+    def extra_repr(self) -> str:
+        (height, width), (down, across) = self.image.size, self.image.patch
+        return f"{height} x {width} pixels in {self.image.patches} patches of {down} x {across}"
