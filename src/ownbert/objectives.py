@@ -47,8 +47,8 @@ class Objective(Protocol):
     def __call__(self, logits: Tensor, batch: Batch) -> Loss: ...
 
 
-def _cross_entropy(logits: Tensor, targets: Tensor) -> Loss:
-    return Loss(*cross_entropy(logits, targets), targets.numel())
+def _cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Loss:
+    return Loss(*cross_entropy(logits, targets, smoothing=smoothing), targets.numel())
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,26 @@ class CausalLM:
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         assert batch.masked_ids is not None
         return _cross_entropy(logits, batch.masked_ids)  # (T - B, V), (T - B)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Cross entropy of each next token, by a decoder that sees those before it and the source; with
+    label smoothing (Szegedy et al. 2016, section 7) a share of each target is spread evenly over
+    the vocabulary."""
+
+    smoothing: float = 0.1
+    weight: float = 1.0
+    name: str = "translation"
+    head: str = "generator"
+    reading: str = "given"
+
+    def count(self, batch: Batch) -> int:
+        return 0 if batch.tags is None else batch.tokens
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.tags is not None
+        return _cross_entropy(logits, batch.tags, self.smoothing)  # (T, V), (T)
 
 
 @dataclass(frozen=True)
@@ -166,10 +186,7 @@ class Learner(nn.Module):
         needed = set()
         for model in filter(None, (self.model, self.generator)):
             mine = {h for reading, h in heads if model is self.reader(reading)}
-            parts: list[nn.Module] = [model.encoder, *(model.heads[h] for h in mine)]
-            if model.pooler is not None and any(model.specs[h].needs_pooler for h in mine):
-                parts.append(model.pooler)
-            needed |= {p for part in parts for p in part.parameters()}
+            needed |= {p for part in model.parts(mine) for p in part.parameters()}
         return needed
 
     def reader(self, reading: str) -> Model:

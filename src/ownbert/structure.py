@@ -23,12 +23,14 @@ ACTIVATIONS = (
     "linear",
 )
 
-# absolute: a learnt table; sinusoidal: Vaswani et al. 2017, section 3.5; relative_key: Shaw et al.
-# 2018; relative_key_query: Huang et al. 2020, method 4; rotary: Su et al. 2021; alibi: Press et al.
-# 2022, symmetric where attention goes both ways.
+# absolute: a learnt table; sinusoidal: Vaswani et al. 2017, section 3.5, sine and cosine in turn;
+# sinusoidal_halves: all sines before all cosines (Marian), the same but for the order of channels;
+# relative_key: Shaw et al. 2018; relative_key_query: Huang et al. 2020, method 4; rotary: Su et al.
+# 2021; alibi: Press et al. 2022, symmetric where attention goes both ways.
 POSITIONS = (
     "absolute",
     "sinusoidal",
+    "sinusoidal_halves",
     "relative_key",
     "relative_key_query",
     "rotary",
@@ -37,7 +39,7 @@ POSITIONS = (
 
 HEADS = (
     *("mlm", "nsp", "sop", "classification", "choice", "tokens", "span", "discriminator"),
-    "embedding",
+    *("embedding", "generator"),
 )
 
 

@@ -23,14 +23,15 @@ def make(dtype: torch.dtype, scale: float = 3.0) -> tuple[Tensor, Tensor]:
     return logits.requires_grad_(), torch.randint(0, VOCAB, (ROWS,))
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("scale", [3.0, 300.0])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_loss_and_gradient(dtype: torch.dtype, scale: float):
+def test_loss_and_gradient(dtype: torch.dtype, scale: float, smoothing: float):
     logits, targets = make(dtype, scale)
-    total, _ = cross_entropy(logits, targets)
+    total, _ = cross_entropy(logits, targets, smoothing=smoothing)
     (found,) = torch.autograd.grad(total / ROWS, logits)
     wide = logits.detach().double().requires_grad_()
-    truth = F.cross_entropy(wide, targets, reduction="sum")
+    truth = F.cross_entropy(wide, targets, reduction="sum", label_smoothing=smoothing)
     (expected,) = torch.autograd.grad(truth / ROWS, wide)
     assert float(total.detach()) == pytest.approx(float(truth.detach()), rel=1e-6)
     assert found.dtype == dtype

@@ -47,9 +47,10 @@ class Batch:
     of the R answers is, where it is not one; labels (R) or (R, C); tags (T). task_ids (T) for
     models that have them; embeds (T, E) stands for the word embeddings of token_ids; replaced (T)
     tells which tokens a generator put there. patches (T - B, values): of pictures, each after its
-    class token. source: the sequences that a decoder attends to, one for each of these. A spare
-    batch counts nothing: it is for a process that a step has no sequence for, as all must take part
-    in it. goes_on: the next batch is of the same step, cut off this one for the sake of memory.
+    class token. source: the sequences that a decoder attends to, one for each of these; cross: who
+    sees whom then. A spare batch counts nothing: it is for a process that a step has no sequence
+    for, as all must take part in it. goes_on: the next batch is of the same step, cut off this one
+    for the sake of memory.
     """
 
     token_ids: Tensor
@@ -67,6 +68,7 @@ class Batch:
     replaced: Tensor | None = None
     patches: Tensor | None = None
     source: "Batch | None" = None
+    cross: Layout | None = None
     spare: bool = False
     goes_on: bool = False
 
@@ -97,8 +99,8 @@ class Batch:
             for f in fields(self)
             if isinstance(value := getattr(self, f.name), Tensor)
         }
-        source = None if self.source is None else self.source.to(device)
-        return replace(self, layout=self.layout.to(device), source=source, **moved)
+        source, cross = (x and x.to(device) for x in (self.source, self.cross))
+        return replace(self, layout=self.layout.to(device), source=source, cross=cross, **moved)
 
 
 def pack(examples: Sequence[Example]) -> Batch:
@@ -108,6 +110,10 @@ def pack(examples: Sequence[Example]) -> Batch:
     layout = make_layout(lengths)
     starts = np.concatenate([[0], np.cumsum([len(e.token_ids) for e in examples])])
     head = examples[0]
+    source = None
+    if head.source is not None:
+        source = pack([e.source for e in examples if e.source])
+        layout = replace(layout, causal=True)  # what is written sees what was written before
     masked_positions = masked_ids = None
     if head.masked_positions is not None:
         masked_positions = _join(
@@ -130,7 +136,8 @@ def pack(examples: Sequence[Example]) -> Batch:
         tags=None if head.tags is None else _join([e.tags for e in examples]),
         groups=None if head.parts is None else tuple(map(len, parts)),
         patches=_patches([e.patches for e in examples]),
-        source=None if head.source is None else pack([e.source for e in examples if e.source]),
+        source=source,
+        cross=None if source is None else replace(layout, keys=source.layout, causal=False),
     )
 
 

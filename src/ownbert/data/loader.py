@@ -144,7 +144,9 @@ def once(data: Data, *, batch_tokens: int, epoch: int = 0) -> Iterator[Batch]:
 
 def _packed(examples: list[Example]) -> Batch:
     batch = pack(examples)
-    _ = batch.layout.grouping  # made here, in the thread, and kept with the layout
+    # Made here, in the thread, and kept with the layouts.
+    for layout in (batch.layout, batch.cross, batch.source and batch.source.layout):
+        _ = layout and layout.grouping
     return batch
 
 

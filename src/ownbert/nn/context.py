@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ownbert.data.layout import Layout
+from ownbert.data.layout import Layout, make_layout
 
 
 def in_step(rows: Tensor, layout: Layout) -> Tensor:
@@ -22,8 +22,18 @@ def in_step(rows: Tensor, layout: Layout) -> Tensor:
     return rows.unflatten(0, (len(layout.lengths), -1))
 
 
+def rows_of(layout: Layout, order: Tensor) -> tuple[Tensor, Layout]:
+    """The rows of the sequences ``order`` (B') in their new order, and the layout of these."""
+    numbers = order.tolist()
+    chosen = make_layout([layout.lengths[b] for b in numbers], layout.cu_seqlens.device)
+    starts = layout.cu_seqlens[:-1][order] - chosen.cu_seqlens[:-1]
+    rows = torch.arange(sum(chosen.lengths), device=starts.device)
+    return rows + starts[chosen.sequences], chosen
+
+
 class Cache:
-    """Keys and values of earlier tokens, a layer each: (B, S, H, K); a mask hides padding.
+    """Keys and values of earlier tokens, a layer each: (B, S, H, K); a mask hides padding. Those of
+    an encoder's hidden states lie end to end, (T', H, K), as ``told`` says.
 
     ``cache[layer]`` gives (keys, values), or (keys, values, cross keys, cross values) in a decoder
     with cross attention, each (B, H, S, K) as in Transformers.
@@ -32,6 +42,7 @@ class Cache:
     def __init__(self) -> None:
         self.own: dict[int, tuple[Tensor, Tensor]] = {}
         self.cross: dict[int, tuple[Tensor, Tensor]] = {}
+        self.told: Layout | None = None
 
     @property
     def length(self) -> int:
@@ -50,10 +61,22 @@ class Cache:
         return keys.flatten(0, 1), values.flatten(0, 1)
 
     def reorder(self, order: Tensor) -> None:
-        """Take the sequences ``order`` (B'), as a beam search does."""
-        for kept in (self.own, self.cross):
-            for layer, (keys, values) in kept.items():
-                kept[layer] = keys[order], values[order]
+        """Take the sequences ``order`` (B')."""
+        self.reorder_own(order)
+        if self.told is not None:
+            self.reorder_told(order)
+
+    def reorder_own(self, order: Tensor) -> None:
+        """Take the sequences ``order`` (B') of what was written, as a beam search does."""
+        for layer, kept in self.own.items():
+            self.own[layer] = kept[0][order], kept[1][order]
+
+    def reorder_told(self, order: Tensor) -> None:
+        """Take the sequences ``order`` (B') of what an encoder has read."""
+        assert self.told is not None
+        rows, self.told = rows_of(self.told, order)
+        for layer, kept in self.cross.items():
+            self.cross[layer] = kept[0][rows], kept[1][rows]
 
     def get_seq_length(self) -> int:
         return self.length
@@ -64,7 +87,10 @@ class Cache:
     def __getitem__(self, layer: int) -> tuple[Tensor, ...]:
         if layer not in self.own:
             raise IndexError(f"the cache has {len(self)} layers; there is no layer {layer}")
-        kept = (*self.own[layer], *self.cross.get(layer, ()))
+        kept = list(self.own[layer])
+        if layer in self.cross:
+            assert self.told is not None
+            kept += [in_step(x, self.told) for x in self.cross[layer]]
         return tuple(x.transpose(1, 2) for x in kept)
 
     @classmethod
@@ -75,7 +101,9 @@ class Cache:
             parts = [x.transpose(1, 2) for x in kept]
             cache.own[number] = parts[0], parts[1]
             if len(parts) == 4:
-                cache.cross[number] = parts[2], parts[3]
+                count, length = parts[2].shape[:2]
+                cache.told = make_layout([length] * count, parts[2].device)
+                cache.cross[number] = parts[2].flatten(0, 1), parts[3].flatten(0, 1)
         return cache
 
 

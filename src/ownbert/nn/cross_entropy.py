@@ -13,33 +13,41 @@ from torch import Tensor
 _CHUNK = 1 << 18
 
 
-def cross_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def cross_entropy(
+    logits: Tensor, targets: Tensor, *, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Summed cross entropy (float32, with gradient) of logits (M, V) and targets (M), and how
-    often the target has the highest logit (without)."""
+    often the target has the highest logit (without). smoothing: the share of a target that is
+    spread over all of the vocabulary."""
     if logits.device.type != "cpu" or logits.numel() < _CHUNK or not logits.requires_grad:
         logits = logits.float()
         # Comparing with the maximum takes a tenth of the time of argmax on a CPU.
         scores = logits.detach()
         right = scores.gather(1, targets[:, None])[:, 0] >= scores.amax(-1)
-        return F.cross_entropy(logits, targets, reduction="sum"), right.sum()
-    return _CrossEntropy.apply(logits, targets)  # pyright: ignore[reportReturnType]
+        loss = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+        return loss, right.sum()
+    return _CrossEntropy.apply(logits, targets, smoothing)  # pyright: ignore[reportReturnType]
 
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, logits, targets):
+    def forward(ctx, logits, targets, smoothing):
         rows = max(1, _CHUNK // logits.shape[1])
         gradient, losses, right = torch.empty_like(logits), [], []
         parts = (x.split(rows) for x in (logits, targets[:, None], gradient))
         for own, target, out in zip(*parts, strict=True):
             wide = own if own.dtype == torch.float64 else own.float()
             hit, highest = wide.gather(1, target), wide.amax(-1, keepdim=True)
+            right.append(hit >= highest)
+            if smoothing:  # what the target is expected to score
+                hit = (1 - smoothing) * hit + smoothing * wide.mean(-1, keepdim=True)
             likely = torch.softmax(wide, -1, out=out if wide is own else wide)
             # The largest probability is 1 / sum(exp(logits - highest)).
             losses.append(highest - likely.amax(-1, keepdim=True).log_() - hit)
-            right.append(hit >= highest)
-            # The gradient of a row: its probabilities, less 1 at the target.
-            likely.scatter_add_(1, target, hit.new_full((), -1.0).expand_as(hit))
+            # The gradient of a row: its probabilities, less 1 at the target (or its shares).
+            likely.scatter_add_(1, target, hit.new_full((), smoothing - 1.0).expand_as(hit))
+            if smoothing:
+                likely -= smoothing / likely.shape[1]
             if wide is not own:
                 out.copy_(likely)
         ctx.save_for_backward(gradient)
@@ -51,4 +59,4 @@ class _CrossEntropy(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad, _):  # pyright: ignore[reportIncompatibleMethodOverride]
         (gradient,) = ctx.saved_tensors
-        return gradient * grad.to(gradient.dtype), None
+        return gradient * grad.to(gradient.dtype), None, None

@@ -65,8 +65,10 @@ class Embeddings(nn.Module):
             hidden = self.projection(hidden)  # (T, D)
         if self.kind == "absolute":
             hidden = hidden + self.position(batch.positions + self.offset)
-        elif self.kind == "sinusoidal":
-            hidden = hidden + sinusoids(batch.positions, hidden.shape[1]).to(hidden.dtype)
+        elif self.kind in ("sinusoidal", "sinusoidal_halves"):
+            halves = self.kind == "sinusoidal_halves"
+            known = sinusoids(batch.positions, hidden.shape[1], halves=halves)
+            hidden = hidden + known.to(hidden.dtype)
         if hasattr(self, "token_type"):
             hidden = hidden + self.token_type(batch.type_ids)
         if hasattr(self, "task_type"):

@@ -171,6 +171,25 @@ class DiscriminatorHead(nn.Module):
         return f"activation={self.act}"
 
 
+class Generator(nn.Module):
+    """Scores of each next token: (T, D) -> (T, V) (Vaswani et al. 2017, section 3.4).
+
+    Their softmax is the objective's, which needs no more of it than the gradient. With shared
+    embeddings the matrix is the word table: ``Model`` ties them.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.projection = Linear(config.hidden_size, config.vocab_size)
+
+    def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
+        return self.projection(hidden)
+
+    def log_probs(self, hidden: Tensor) -> Tensor:
+        """(..., D) -> (..., V): the log-softmax of the scores."""
+        return self.projection(hidden).float().log_softmax(-1)
+
+
 def _crf(tags: int) -> nn.Module:
     try:
         from torchcrf import CRF
@@ -197,6 +216,8 @@ def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> n
     if spec.kind in ("tokens", "span"):
         outputs = 2 if spec.kind == "span" else len(labels)
         return TokenHead(config, spec, spec.output or outputs)
+    if spec.kind == "generator":
+        return Generator(config)
     if spec.kind == "embedding":
         return EmbeddingHead(config, spec)
     if spec.kind == "discriminator":

@@ -1,6 +1,9 @@
-"""Model = encoder + named heads. T tokens, B sequences, D hidden, L layers, H heads."""
+"""Model = encoder (+ decoder) + named heads.
 
-from collections.abc import Sequence
+T tokens, B sequences, D hidden, L layers, H heads.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,7 +14,7 @@ from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.heads import MaskedLMHead, Pooler, make_head
+from ownbert.nn.heads import Generator, MaskedLMHead, Pooler, make_head
 
 
 @dataclass
@@ -34,7 +37,10 @@ class Outputs:
 class Model(nn.Module):
     """An encoder, its pooler if it has one, and heads by the name of their kind.
 
-    heads: kinds ("mlm", "nsp", "classification", ...) as BERT has them, or specs of others.
+    decoder: that of an encoder-decoder Transformer, which the heads then stand on: it writes the
+    sequences of a batch, and attends to the encoder's of ``batch.source``. share_embeddings: both
+    have one word table, which is the matrix of the generator too (Vaswani et al. 2017, section
+    3.4). heads: kinds ("mlm", "nsp", "classification", ...) as BERT has them, or specs of others.
     ``labels`` are those of the classification or of the tokens. model_type: Hugging Face's name
     of the family, in whose format the model is saved.
     """
@@ -47,6 +53,8 @@ class Model(nn.Module):
         pooler: bool | None = None,
         labels: Sequence[str] = (),
         model_type: str = "bert",
+        decoder: EncoderConfig | None = None,
+        share_embeddings: bool = False,
     ) -> None:
         super().__init__()
         self.config = config
@@ -56,7 +64,10 @@ class Model(nn.Module):
         labelled = self.specs.keys() & {"classification", "tokens"}
         self.labels = tuple(labels) if labelled else ()
         self.encoder = Encoder(config)
-        self.heads = nn.ModuleDict({s.kind: make_head(s, config, self.labels) for s in specs})
+        self.decoder = None if decoder is None else Encoder(decoder)
+        self.share_embeddings = share_embeddings
+        under = decoder or config
+        self.heads = nn.ModuleDict({s.kind: make_head(s, under, self.labels) for s in specs})
         needed = any(spec.needs_pooler for spec in specs)
         if needed and pooler is False:
             kinds = ", ".join(self.specs)
@@ -67,10 +78,14 @@ class Model(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Make the MLM decoder's matrix the table of word embeddings."""
+        """Make the MLM decoder's matrix the table of word embeddings, and what else shares it."""
         for head in self.heads.values():
             if isinstance(head, MaskedLMHead):
                 head.decoder.weight = self.encoder.embeddings.word.weight
+            if isinstance(head, Generator) and self.share_embeddings:
+                head.projection.weight = self.encoder.embeddings.word.weight
+        if self.decoder is not None and self.share_embeddings:
+            self.decoder.embeddings.word.weight = self.encoder.embeddings.word.weight
 
     def initialize(self) -> None:
         """Weights from a normal distribution cut off at two deviations, biases zero (as BERT)."""
@@ -102,8 +117,13 @@ class Model(nn.Module):
         ``context`` carries masks of heads, an encoder to attend to, a cache, and which layers'
         attention weights to keep.
         """
-        context = self.encoder.plain_context(batch) if context is None else context
-        hidden, states = self.encoder(batch, context, keep_hidden=keep_hidden)
+        if self.decoder is None:
+            stack = self.encoder
+            context = stack.plain_context(batch) if context is None else context
+        else:
+            stack = self.decoder
+            context = self.attending(batch) if context is None else context
+        hidden, states = stack(batch, context, keep_hidden=keep_hidden)
         pooled = None if self.pooler is None else self.pooler(hidden, batch)
         names = self.heads.keys() if heads is None else heads
         logits = {name: self.heads[name](hidden, pooled, batch) for name in names}
@@ -116,6 +136,27 @@ class Model(nn.Module):
             context.cross_attentions,
             context.cache,
         )
+
+    def attending(self, batch: Batch) -> Context:
+        """What a decoder goes by: the source, read by the encoder; each token of the batch sees
+        those before it, and all of its source."""
+        source = batch.source
+        if source is None:
+            raise ValueError("an encoder-decoder model needs batch.source, what is to be read")
+        told, _ = self.encoder(source)
+        assert self.decoder is not None
+        context = self.decoder.plain_context(batch)
+        context.encoder_hidden, context.cross = told, batch.cross
+        return context
+
+    def parts(self, heads: Iterable[str]) -> list[nn.Module]:
+        """What has a share in the answers of these heads."""
+        found: list[nn.Module] = [self.encoder, *(self.heads[name] for name in heads)]
+        if self.decoder is not None:
+            found.append(self.decoder)
+        if self.pooler is not None and any(self.specs[name].needs_pooler for name in heads):
+            found.append(self.pooler)
+        return found
 
     def prune_heads(self, heads: dict[int, Sequence[int]]) -> None:
         """Take heads away for good, by layer; those that are gone already stay gone.
@@ -133,6 +174,7 @@ class Model(nn.Module):
 
     def set_words(self, words: nn.Embedding) -> None:
         """Put another table (V, E) in the place of the word embeddings; a tied output follows."""
+        self._refuse_decoder()
         old, size = self.encoder.embeddings.word, words.num_embeddings
         if words.embedding_dim != old.embedding_dim:
             raise InputError(
@@ -146,6 +188,7 @@ class Model(nn.Module):
     @torch.no_grad()
     def resize(self, vocab_size: int) -> None:
         """Give the vocabulary another size; new tokens start as the mean of the old ones."""
+        self._refuse_decoder()
         config = replace(self.config, vocab_size=vocab_size)
         embeddings = self.encoder.embeddings
         old = embeddings.word
@@ -166,6 +209,10 @@ class Model(nn.Module):
                     head.decoder_rest.weight = nn.Parameter(rest)
         self.config = self.encoder.config = config
         self.tie()
+
+    def _refuse_decoder(self) -> None:
+        if self.decoder is not None:
+            raise InputError("a model with a decoder keeps its vocabularies")
 
     def extra_repr(self) -> str:
         config, count = self.config, sum(p.numel() for p in self.parameters())

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ownbert.config import EncoderConfig
 from ownbert.data.layout import Layout
 from ownbert.nn.attention import attend
-from ownbert.nn.context import Context, in_step
+from ownbert.nn.context import Context
 from ownbert.nn.dropout import Dropout
 from ownbert.nn.linear import Linear
 from ownbert.nn.positions import Alibi, make_bias, rotate
@@ -156,15 +156,14 @@ class CrossAttention(Attention):
         """(T', H, K) each: made once a text, then taken from the cache."""
         cache = context.cache
         if cache is not None and layer in cache.cross:
-            k, v = cache.cross[layer]
-            return k.flatten(0, 1), v.flatten(0, 1)
+            return cache.cross[layer]
         assert context.encoder_hidden is not None
         assert context.cross is not None
         both = self.key_value(context.encoder_hidden).view(-1, 2, self.heads, self.head_size)
         k, v = both.unbind(1)
         if cache is not None:
-            told = context.cross.keys or context.cross
-            cache.cross[layer] = in_step(k, told), in_step(v, told)
+            cache.told = context.cross.keys or context.cross
+            cache.cross[layer] = k, v
         return k, v
 
 

@@ -12,11 +12,14 @@ from torch import Tensor, nn
 from ownbert.config import EncoderConfig
 
 
-def sinusoids(positions: Tensor, size: int) -> Tensor:
-    """(T) -> (T, D): sine and cosine side by side (Vaswani et al. 2017, section 3.5)."""
+def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:
+    """(T) -> (T, D): sine and cosine side by side (Vaswani et al. 2017, section 3.5), or with
+    ``halves`` first all sines, then all cosines."""
     pairs = (size + 1) // 2
     steps = torch.arange(pairs, dtype=torch.float32, device=positions.device)
     angles = positions[:, None] * torch.exp(steps * (-2 * math.log(10_000) / size))  # (T, pairs)
+    if halves:
+        return torch.cat((angles.sin(), angles.cos()), 1)[:, :size]
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, :size]
 
 

@@ -1,0 +1,184 @@
+"""The Transformer of 2017 (Vaswani et al., "Attention Is All You Need"), from the parts of BERT.
+
+    from ownbert.transformer import log_probs, make_model
+
+    model = make_model(src_vocab=11, tgt_vocab=11, N=2)
+    log_probs(model, source, target)  # (B, S), (B, T) -> (B, T, V)
+
+Encoder and decoder are stacks of the same block; the decoder's have a third sublayer, which attends
+to the encoder. B sequences, S and T tokens of the longest source and target, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ownbert.config import EncoderConfig
+from ownbert.data.batch import Batch, from_padded, to_padded
+from ownbert.errors import InputError
+from ownbert.nn.heads import Generator
+from ownbert.nn.linear import Linear
+from ownbert.nn.model import Model
+
+# Of queries, keys and values: a fused matrix is several of the paper's.
+_FUSED = {"qkv": 3, "key_value": 2}
+
+
+def make_model(
+    src_vocab: int,
+    tgt_vocab: int,
+    N: int = 6,
+    d_model: int = 512,
+    d_ff: int = 2048,
+    h: int = 8,
+    dropout: float = 0.1,
+    *,
+    share_embeddings: bool = False,
+    **changes: Any,
+) -> Model:
+    """The paper's model with new weights: N layers of d_model, h heads, d_ff inside.
+
+    share_embeddings: source, target and generator have one matrix (section 3.4); the vocabularies
+    must be one then. ``norm_first=True`` makes it pre-norm, with a last LayerNorm on both stacks.
+    ``changes`` may be any other field of ``EncoderConfig``; ``encoder`` and ``decoder`` are mappings
+    of fields for one of the two. Raises ``InputError`` for sizes that cannot go together.
+    """
+    if share_embeddings and src_vocab != tgt_vocab:
+        raise InputError(
+            f"share_embeddings needs one vocabulary, not src_vocab {src_vocab} and tgt_vocab "
+            f"{tgt_vocab}"
+        )
+    encoder, decoder = (dict[str, Any](changes.pop(name, {})) for name in ("encoder", "decoder"))
+    source = transformer_config(src_vocab, N, d_model, d_ff, h, dropout, **(changes | encoder))
+    target = transformer_config(tgt_vocab, N, d_model, d_ff, h, dropout, **(changes | decoder))
+    return from_configs(source, target, share_embeddings=share_embeddings)
+
+
+def transformer_config(
+    vocab_size: int, N: int, d_model: int, d_ff: int, h: int, dropout: float, **changes: Any
+) -> EncoderConfig:
+    """One of the two stacks of the paper (section 3 and table 3), as the encoder has it."""
+    usual: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "num_hidden_layers": N,
+        "hidden_size": d_model,
+        "intermediate_size": d_ff,
+        "num_attention_heads": h,
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": 0.0,
+        "hidden_act": "relu",
+        "type_vocab_size": 0,
+        "position_embedding_type": "sinusoidal",
+        "norm_embeddings": False,
+        "scale_embeddings": True,
+        "layer_norm_eps": 1e-5,
+        "final_norm": changes.get("norm_first", False),
+    }
+    return EncoderConfig(**(usual | changes))
+
+
+def from_configs(
+    source: EncoderConfig, target: EncoderConfig, *, share_embeddings: bool = False
+) -> Model:
+    """An encoder, a decoder that attends to it, and a generator, with Xavier's weights."""
+    target = replace(target, is_decoder=True, add_cross_attention=True)
+    model = Model(
+        source,
+        ["generator"],
+        decoder=target,
+        share_embeddings=share_embeddings,
+        model_type="marian",
+    )
+    initialize(model)
+    return model
+
+
+def initialize(model: nn.Module) -> None:
+    """Matrices evenly distributed by their fan-in and fan-out (Glorot and Bengio 2010), each of
+    queries, keys and values by itself; biases zero."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            for part in module.weight.data.chunk(_FUSED.get(name.rsplit(".", 1)[-1], 1)):
+                nn.init.xavier_uniform_(part)
+        if isinstance(module, Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def to_batch(
+    source: Tensor,
+    target: Tensor,
+    source_mask: Tensor | None = None,
+    target_mask: Tensor | None = None,
+) -> tuple[Batch, Tensor]:
+    """A packed batch of padded ids (B, S) and (B, T), and the index that ``to_padded`` takes.
+
+    Masks are 1 at tokens and 0 at padding, which nothing depends on; without them all are tokens.
+    """
+    told = from_padded(source, source_mask)[0]
+    batch, index = from_padded(target, target_mask)
+    cross = replace(batch.layout, keys=told.layout)
+    layout = replace(batch.layout, causal=True)
+    return replace(batch, layout=layout, source=told, cross=cross), index
+
+
+def log_probs(
+    model: Model,
+    source: Tensor,
+    target: Tensor,
+    source_mask: Tensor | None = None,
+    target_mask: Tensor | None = None,
+) -> Tensor:
+    """Log-probabilities of each next token, (B, S) and (B, T) -> (B, T, V); zeros at padding."""
+    batch, index = to_batch(source, target, source_mask, target_mask)
+    generator = model.heads["generator"]
+    assert isinstance(generator, Generator)
+    found = generator.log_probs(model(batch, []).hidden)
+    return to_padded(found, index, (target.shape[0], target.shape[1]))
+
+
+def from_torch(theirs: Mapping[str, Tensor], *, layers: tuple[int, int]) -> dict[str, Tensor]:
+    """The tensors of a ``torch.nn.Transformer`` of so many layers (encoder, decoder) by our names.
+
+    Its final LayerNorms are ``final_norm`` here; embeddings and generator it does not have.
+    """
+    ours = {}
+    for stack, count in zip(("encoder", "decoder"), layers, strict=True):
+        for i in range(count):
+            for old, new in _torch_names(stack == "decoder").items():
+                for leaf in ("weight", "bias"):
+                    mark = "_" if old.endswith("in_proj") else "."
+                    tensor = theirs[f"{stack}.layers.{i}.{old}{mark}{leaf}"]
+                    ours |= _parts_of(f"{stack}.blocks.{i}.{new}", leaf, tensor)
+        for leaf in ("weight", "bias"):
+            if f"{stack}.norm.{leaf}" in theirs:
+                ours[f"{stack}.norm.{leaf}"] = theirs[f"{stack}.norm.{leaf}"]
+    return ours
+
+
+def _torch_names(decoder: bool) -> dict[str, str]:
+    names = {
+        "self_attn.in_proj": "attention.qkv",
+        "self_attn.out_proj": "attention.output",
+        "linear1": "feed_forward.up",
+        "linear2": "feed_forward.down",
+        "norm1": "attention_norm",
+        "norm3" if decoder else "norm2": "feed_forward_norm",
+    }
+    if decoder:
+        names |= {
+            "multihead_attn.in_proj": "cross_attention",
+            "multihead_attn.out_proj": "cross_attention.output",
+            "norm2": "cross_attention_norm",
+        }
+    return names
+
+
+def _parts_of(name: str, leaf: str, tensor: Tensor) -> dict[str, Tensor]:
+    """A tensor by our name; of cross attention the queries are apart from keys and values."""
+    if not name.endswith("cross_attention"):
+        return {f"{name}.{leaf}": tensor}
+    query, key, value = tensor.chunk(3)
+    return {f"{name}.query.{leaf}": query, f"{name}.key_value.{leaf}": torch.cat((key, value))}
