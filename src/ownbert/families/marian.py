@@ -1,0 +1,227 @@
+"""Marian: the encoder-decoder Transformer of 2017 as Transformers keeps it (MarianMTModel).
+
+Post-norm, sines before cosines, word vectors times sqrt(D). What it cannot say of ours (norms
+first, the paper's order of sines and cosines) stands under keys of our own, and the folder then has
+a ``model_type`` that Transformers refuses.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from ownbert.config import ACTIVATIONS, EncoderConfig
+from ownbert.errors import InputError
+from ownbert.families.family import OWN, POSITIONS, Family
+from ownbert.families.rules import Drop, Fuse, Rename, Rule, Tensors, Tie
+
+MODEL_TYPE = "marian"
+ARCHITECTURE = "MarianMTModel"
+NORM_FIRST = "ownbert_norm_first"
+
+# Scores of the vocabulary have a bias of their own there: (1, V) for our (V).
+_BIAS, _OUR_BIAS = "final_logits_bias", "heads.generator.projection.bias"
+
+# What changes the result, and the values that we can do.
+_REQUIRED: dict[str, tuple[Any, ...]] = {
+    "normalize_before": (False, None),
+    "normalize_embedding": (False, None),
+    "add_final_layer_norm": (False, None),
+    "add_bias_logits": (False, None),
+    "static_position_embeddings": (True, None),
+    "encoder_layerdrop": (0, 0.0, None),
+    "decoder_layerdrop": (0, 0.0, None),
+}
+# Keys of config.json by our names; {} is encoder or decoder.
+_NAMES = {
+    "num_hidden_layers": "{}_layers",
+    "num_attention_heads": "{}_attention_heads",
+    "intermediate_size": "{}_ffn_dim",
+    "hidden_size": "d_model",
+    "hidden_act": "activation_function",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "activation_dropout": "activation_dropout",
+    "max_position_embeddings": "max_position_embeddings",
+    "initializer_range": "init_std",
+    "pad_token_id": "pad_token_id",
+    "scale_embeddings": "scale_embedding",
+}
+# MarianConfig of Transformers 4.57.6 where a key is not there.
+_DEFAULTS: dict[str, Any] = {
+    "encoder_layers": 12,
+    "decoder_layers": 12,
+    "encoder_attention_heads": 16,
+    "decoder_attention_heads": 16,
+    "encoder_ffn_dim": 4096,
+    "decoder_ffn_dim": 4096,
+    "d_model": 1024,
+    "activation_function": "gelu",
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "max_position_embeddings": 1024,
+    "init_std": 0.02,
+    "pad_token_id": 58100,
+    "scale_embedding": False,
+}
+
+
+def _stack(name: str) -> tuple[Rule, ...]:
+    ours, theirs = f"{name}.blocks.{{i}}.", f"model.{name}.layers.{{i}}."
+    rules: list[Rule] = [
+        Fuse(ours + "attention.qkv", tuple(f"{theirs}self_attn.{x}_proj" for x in "qkv")),
+        Rename(ours + "attention.output", theirs + "self_attn.out_proj"),
+        Rename(ours + "attention_norm", theirs + "self_attn_layer_norm"),
+        Rename(ours + "feed_forward.up", theirs + "fc1"),
+        Rename(ours + "feed_forward.down", theirs + "fc2"),
+        Rename(ours + "feed_forward_norm", theirs + "final_layer_norm"),
+        Rename(f"{name}.norm", f"model.{name}.layer_norm"),
+        Drop(f"model.{name}.embed_positions.weight", "sines and cosines are computed"),
+    ]
+    if name == "decoder":
+        rules += [
+            Rename(ours + "cross_attention.query", theirs + "encoder_attn.q_proj"),
+            Fuse(
+                ours + "cross_attention.key_value",
+                tuple(f"{theirs}encoder_attn.{x}_proj" for x in "kv"),
+            ),
+            Rename(ours + "cross_attention.output", theirs + "encoder_attn.out_proj"),
+            Rename(ours + "cross_attention_norm", theirs + "encoder_attn_layer_norm"),
+        ]
+    return tuple(rules)
+
+
+_SHARED = (
+    Rename("encoder.embeddings.word.weight", "model.shared.weight"),
+    Tie("model.encoder.embed_tokens.weight", "model.shared.weight"),
+    Tie("model.decoder.embed_tokens.weight", "model.shared.weight"),
+    Tie("lm_head.weight", "model.shared.weight"),
+)
+_APART = (
+    Rename("encoder.embeddings.word.weight", "model.encoder.embed_tokens.weight"),
+    Rename("decoder.embeddings.word.weight", "model.decoder.embed_tokens.weight"),
+    Rename("heads.generator.projection.weight", "lm_head.weight"),
+)
+
+
+def _family(rules: tuple[Rule, ...]) -> Family:
+    return Family(MODEL_TYPE, "", rules, {}, {})
+
+
+_ENCODER, _DECODER = _family(_stack("encoder")), _family(_stack("decoder"))
+_WORDS = {True: _family(_SHARED), False: _family(_APART)}
+
+
+def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig, bool]:
+    """Encoder, decoder, and whether they share their words, out of a ``config.json``.
+
+    ``InputError`` for a value that we cannot do.
+    """
+    for key, allowed in _REQUIRED.items():
+        if values.get(key) not in allowed:
+            raise InputError(f"{key} is {values[key]!r}; supported is {allowed[0]!r}")
+    if "vocab_size" not in values:
+        raise InputError("vocab_size is missing")
+    act = values.get("activation_function", "gelu")
+    if act not in ACTIVATIONS:
+        raise InputError(
+            f"activation_function {act!r} is not known; one of {', '.join(ACTIVATIONS)}"
+        )
+    shared = bool(values.get("share_encoder_decoder_embeddings", True))
+    if not shared and values.get("tie_word_embeddings", True):
+        raise InputError(
+            "tie_word_embeddings is true without share_encoder_decoder_embeddings; supported is "
+            "both or neither"
+        )
+    first = bool(values.get(NORM_FIRST, False))
+    usual: dict[str, Any] = {
+        "type_vocab_size": 0,
+        "position_embedding_type": values.get(POSITIONS) or "sinusoidal_halves",
+        "norm_embeddings": False,
+        "layer_norm_eps": 1e-5,
+        "norm_first": first,
+        "final_norm": first,
+    }
+    encoder, decoder = (
+        EncoderConfig(
+            vocab_size=values["vocab_size"],
+            **{
+                ours: values.get(key.format(name), _DEFAULTS[key.format(name)])
+                for ours, key in _NAMES.items()
+            },
+            **usual,
+        )
+        for name in ("encoder", "decoder")
+    )
+    words = values.get("decoder_vocab_size") or values["vocab_size"]
+    decoder = replace(decoder, vocab_size=words, is_decoder=True, add_cross_attention=True)
+    return encoder, decoder, shared
+
+
+def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> dict[str, Any]:
+    """The ``config.json`` that says what the two say; ``InputError`` where there are no words for
+    it."""
+    theirs: dict[str, Any] = {
+        "model_type": MODEL_TYPE,
+        "vocab_size": encoder.vocab_size,
+        "decoder_vocab_size": decoder.vocab_size,
+        "share_encoder_decoder_embeddings": shared,
+        "tie_word_embeddings": shared,
+        "static_position_embeddings": True,
+    }
+    for name, config in (("encoder", encoder), ("decoder", decoder)):
+        theirs |= {key.format(name): getattr(config, ours) for ours, key in _NAMES.items()}
+    own = {}
+    if encoder.position_embedding_type != "sinusoidal_halves":
+        own[POSITIONS] = encoder.position_embedding_type
+    if encoder.norm_first:
+        own[NORM_FIRST] = True
+    if own:
+        theirs |= {**own, "model_type": OWN + MODEL_TYPE}
+    again = read_config(theirs)
+    for old, new in zip((encoder, decoder), again, strict=False):
+        for name in EncoderConfig.__dataclass_fields__:
+            if getattr(old, name) != getattr(new, name):
+                raise InputError(f"{MODEL_TYPE} has no way to say {name} {getattr(old, name)}")
+    return theirs
+
+
+def to_ours(
+    theirs: Mapping[str, Tensor], encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
+) -> tuple[Tensors, list[str]]:
+    """Our tensors out of a checkpoint's, and what is wrong with it, a line each."""
+    left = dict(theirs)
+    ours: Tensors = {}
+    problems: list[str] = []
+    if _BIAS in left:
+        ours[_OUR_BIAS] = left.pop(_BIAS).reshape(-1)
+    for family, config, mark in (
+        (_ENCODER, encoder, "model.encoder.l"),
+        (_DECODER, decoder, "model.decoder.l"),
+        (_WORDS[shared], encoder, ""),
+    ):
+        mine = {n: left.pop(n) for n in list(left) if n.startswith(mark) or _positions(n, mark)}
+        found, wrong = family.to_ours(mine, config, ["generator"])
+        ours |= found
+        problems += wrong
+    return ours, problems
+
+
+def _positions(name: str, mark: str) -> bool:
+    return bool(mark) and name == mark[:-1] + "embed_positions.weight"
+
+
+def to_theirs(
+    ours: Mapping[str, Tensor], encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
+) -> Tensors:
+    """A checkpoint's tensors out of ours."""
+    left = dict(ours)
+    theirs: Tensors = {_BIAS: left.pop(_OUR_BIAS).reshape(1, -1)}
+    words = [n for n in left if n.endswith("word.weight") or n.startswith("heads.")]
+    theirs |= _WORDS[shared].to_theirs({n: left.pop(n) for n in words}, encoder, bare=False)
+    for family, config, name in ((_ENCODER, encoder, "encoder"), (_DECODER, decoder, "decoder")):
+        mine = {n: left.pop(n) for n in list(left) if n.startswith(name)}
+        theirs |= family.to_theirs(mine, config, bare=False)
+    return theirs
