@@ -26,6 +26,10 @@ ALLOWED = {
     "hf": {"config", "data", "families", "nn", "text", "checkpoint"},
     "train": {"config", "text", "data", "nn", "objectives", "checkpoint"},
     "tasks": {"config", "text", "data", "nn", "objectives", "checkpoint", "train"},
+    "vit": {"config", "data", "families", "nn"},
+    "transformer": {"config", "data", "nn"},
+    "translate": {"config", "text", "data", "nn", "objectives", "checkpoint", "train"}
+    | {"transformer"},
 }
 # A vocabulary is learnt from a corpus, whose readers are in data and know no tokenizer.
 EXCEPTIONS = {"text/learn.py": {"data"}}

@@ -20,8 +20,9 @@ from ownbert.text.report import (
     most_frequent,
     propose_sentence_ends,
 )
+from ownbert.text.styles import NEEDED_NAMES, ROBERTA
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.text.trainer import choose_alphabet, train_wordpiece
+from ownbert.text.trainer import choose_alphabet, train_bpe, train_wordpiece
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,6 +42,8 @@ SMALL_SIZE = 2_000
 # Single characters may take this share of the entries; the rest is for longer pieces.
 ALPHABET_SHARE = 0.6
 PROGRESS_EVERY = 200
+# Values of a byte, each of which has a token of its own in byte-level BPE.
+BYTES = 256
 ENCODE_DOCUMENTS = 256
 
 
@@ -85,6 +88,41 @@ def learn_vocabulary(
     tokenizer.save(output)
     write_json(Path(output, REPORT), report.to_dict())
     return report
+
+
+def learn_tokenizer(
+    texts: Callable[[], Iterator[str]],
+    *,
+    kind: str,
+    vocab_size: int,
+    min_count: int | None = None,
+    lowercase: bool = False,
+) -> Tokenizer:
+    """A tokenizer learnt from ``texts``, which may be asked for several times: ``blank`` or
+    ``wordpiece`` as above, or ``bpe`` (byte-level; pieces seen ``min_count`` (2) times or more, at
+    most ``vocab_size`` with the special tokens and the 256 bytes)."""
+
+    def documents() -> Iterator[Document]:
+        return (Document([text], presplit=True) for text in texts())
+
+    if kind == "blank":
+        return _learn_blank(documents(), vocab_size=vocab_size, min_count=min_count or 1)[0]
+    if kind == "wordpiece":
+        return _learn_wordpiece(
+            documents, vocab_size=vocab_size, min_count=min_count, lowercase=lowercase
+        )[0]
+    special = list(dict.fromkeys(ROBERTA.special[name] for name in NEEDED_NAMES))
+    least = len(special) + BYTES
+    if vocab_size < least:
+        raise InputError(f"vocab_size {vocab_size}: byte-level BPE needs {least} or more")
+    backend = train_bpe(
+        texts(),
+        special=special,
+        size=vocab_size,
+        min_count=WORDPIECE_MIN_COUNT if min_count is None else min_count,
+        lowercase=lowercase,
+    )
+    return Tokenizer.byte_level(backend)
 
 
 def _refuse_settings(

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from ownbert.errors import InputError
 from ownbert.text.bert import keep_whole, wordpiece_backend
 from ownbert.text.blank import blank_backend
+from ownbert.text.build import register, special_tokens, surround
 from ownbert.text.files import guess_style, kind_of, never_split_of, read_folder, vocabulary_of
-from ownbert.text.styles import NEEDED_NAMES
+from ownbert.text.styles import NEEDED_NAMES, ROBERTA
 from ownbert.text.writing import write_folder
 
 if TYPE_CHECKING:
@@ -82,6 +83,14 @@ class Tokenizer:
             tokenize_chinese_chars=tokenize_chinese_chars,
         )
         return cls(backend, max_length=max_length)
+
+    @classmethod
+    def byte_level(cls, backend: "tokenizers.Tokenizer") -> "Tokenizer":
+        """Of a byte-level BPE ``backend`` with RoBERTa's special tokens in its vocabulary."""
+        register(backend, special_tokens(ROBERTA, ROBERTA.special, built=True))
+        cls_token, sep_token = ROBERTA.special["cls_token"], ROBERTA.special["sep_token"]
+        surround(backend, ROBERTA, cls_token, sep_token, add_prefix_space=True)
+        return cls(backend, special=ROBERTA.special, config={"add_prefix_space": True})
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Tokenizer":

@@ -1,7 +1,9 @@
-"""WordPiece learnt from text with the ``tokenizers`` trainer, the same on every run."""
+"""WordPiece and byte-level BPE learnt from text with the ``tokenizers`` trainers, the same on every
+run."""
 
+import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ownbert.text.bert import CONTINUATION, SPECIAL_TOKENS
@@ -63,3 +65,32 @@ def train_wordpiece(
     backend.train_from_iterator(texts, trainer)
     ids = backend.get_vocab(with_added_tokens=True)
     return sorted(ids, key=ids.__getitem__)
+
+
+def train_bpe(
+    texts: Iterator[str], *, special: Sequence[str], size: int, min_count: int, lowercase: bool
+) -> "tokenizers.Tokenizer":
+    """Byte-level BPE (Sennrich et al. 2016, over bytes as in GPT-2): ``special`` have the first
+    ids, the 256 bytes follow, then what merges of them give, at most ``size`` in all."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+    from ownbert.text.subword import bpe_backend
+
+    learner = Tokenizer(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    learner.normalizer = normalizers.Lowercase() if lowercase else normalizers.Sequence([])
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=min_count,
+        special_tokens=list(special),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    learner.train_from_iterator(texts, trainer)
+    learnt = json.loads(learner.to_str())["model"]
+    pairs = (m.split(" ") if isinstance(m, str) else m for m in learnt["merges"])
+    merges = [(first, second) for first, second in pairs]
+    backend = bpe_backend(learnt["vocab"], merges, add_prefix_space=True)
+    if lowercase:
+        backend.normalizer = normalizers.Lowercase()
+    return backend

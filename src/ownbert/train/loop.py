@@ -161,7 +161,7 @@ class _Loop:
             micro,
             {name: int(count) for name, count in zip(names, counts, strict=True)},
             optim=job.optim,
-            rate=(job.optim.learning_rate or 0.0) * factor(job.optim, job.midway),
+            rate=(job.optim.learning_rate or 0.0) * factor(job.optim, job.midway, state.step + 1),
             precision=job.run.precision,
             world=world,
         )

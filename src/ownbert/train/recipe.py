@@ -10,7 +10,7 @@ from ownbert.errors import InputError
 
 T = TypeVar("T")
 
-SCHEDULES = ("linear", "cosine", "constant", "wsd", "inverse_sqrt")
+SCHEDULES = ("linear", "cosine", "constant", "wsd", "inverse_sqrt", "noam")
 # "adamw", "lamb", and torch's own by their names there in lower case; but for LBFGS, which needs
 # several passes a step, and SparseAdam, which needs sparse gradients.
 OPTIMIZERS = (
@@ -65,7 +65,8 @@ def positive(name: str, value: float | None) -> None:
 class Optim:
     """learning_rate: by the size of the model if not set. name: one of OPTIMIZERS. betas, eps,
     momentum, weight_decay: each is used by the optimisers that know it. schedule, warmup, decay:
-    see ``ownbert.train.schedule``; the last two are shares of the run.
+    see ``ownbert.train.schedule``; the last two are shares of the run. warmup_steps: of "noam"
+    alone.
 
     layer_decay: each layer learns at this share of the rate of the one above it (1: the same). ema:
     evaluate and keep a running mean of the weights, of which so much stays at each step (0: none).
@@ -82,6 +83,7 @@ class Optim:
     schedule: str = "wsd"
     warmup: float = 0.05
     decay: float = 0.2
+    warmup_steps: int | None = None
     layer_decay: float = 1.0
     ema: float = 0.0
     adversarial: float = 0.0
@@ -92,6 +94,7 @@ class Optim:
         positive("optim.learning_rate", self.learning_rate)
         positive("optim.clip", self.clip)
         positive("optim.eps", self.eps)
+        positive("optim.warmup_steps", self.warmup_steps)
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             found = ", ".join(f"{beta:g}" for beta in self.betas)
             raise InputError(f"optim.betas is [{found}]; it must be two numbers in [0, 1)")

@@ -1,0 +1,1 @@
+"""Sequences into sequences: the encoder-decoder Transformer, trained and used."""

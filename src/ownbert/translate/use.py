@@ -1,0 +1,121 @@
+"""Translate with a trained folder: texts in, texts out, streamed."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ownbert.checkpoint.translation import load_translation
+from ownbert.data.batch import Example, pack
+from ownbert.errors import InputError
+from ownbert.nn.generate import Written, beam_search, greedy
+from ownbert.nn.prepack import prepack
+from ownbert.train.machine import autocast, pick_device, pick_precision
+from ownbert.translate.pairs import sources_of
+from ownbert.translate.vocabulary import load_vocabularies
+
+Progress = Callable[[int], None]
+
+# Texts that are sorted by length together, so that those of a batch are alike.
+_AT_ONCE = 512
+
+
+class Translator:
+    """A trained folder, ready to translate.
+
+    beams: 1 is greedy. length_penalty: see ``ownbert.nn.generate.beam_search``. max_length: of a
+    translation in tokens; by default twice that of the source and 20 more. batch_tokens: how many
+    tokens of sources, times beams, are translated together. cached: keep keys and values of what is
+    written (the result is the same without).
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        beams: int = 4,
+        length_penalty: float = 0.6,
+        max_length: int | None = None,
+        batch_tokens: int = 8192,
+        device: str = "auto",
+        precision: str = "float32",
+        cached: bool = True,
+    ) -> None:
+        for name, value in (("beams", beams), ("batch_tokens", batch_tokens)):
+            if value < 1:
+                raise InputError(f"{name} is {value}; it must be 1 or more")
+        if max_length is not None and max_length < 1:
+            raise InputError(f"max_length is {max_length}; it must be 1 or more")
+        self.beams, self.penalty, self.max_length = beams, length_penalty, max_length
+        self.batch_tokens, self.cached = batch_tokens, cached
+        self.device = pick_device(device)
+        self.precision = pick_precision(precision, self.device)
+        model, values = load_translation(folder)
+        self.source, self.target = load_vocabularies(Path(folder))
+        words = max(self.source.vocab_size, self.target.vocab_size)
+        if words > model.config.vocab_size:
+            raise InputError(
+                f"{folder}: the vocabulary has {words} tokens, the model only "
+                f"{model.config.vocab_size}; they are not of one model"
+            )
+        self.start = values.get("decoder_start_token_id", self.target.cls_id)
+        self.end = values.get("eos_token_id", self.target.sep_id)
+        self.model = prepack(model.to(self.device)) if self.precision == "float32" else model
+
+    def __call__(self, texts: Iterable[str]) -> Iterator[str]:
+        """The translations in the order of the texts; that of a blank text is empty."""
+        rest = iter(texts)
+        while chunk := list(islice(rest, _AT_ONCE)):
+            for written in self.written(chunk):
+                yield "" if written is None else self.text(written)
+
+    def text(self, written: Written) -> str:
+        return self.target.decode(written.ids, skip_special_tokens=True).strip()
+
+    def written(self, texts: Sequence[str]) -> list[Written | None]:
+        """Ids and scores; None for a blank text."""
+        rows = sources_of(texts, self.source)
+        found: list[Written | None] = [None] * len(texts)
+        order = [
+            i for i in np.argsort([len(row) for row in rows], kind="stable") if len(rows[i]) > 2
+        ]
+        for numbers in self._batches(order, rows):
+            for i, written in zip(numbers, self._search([rows[i] for i in numbers]), strict=True):
+                found[i] = written
+        return found
+
+    def _batches(self, order: Sequence[int], rows: Sequence[np.ndarray]) -> Iterator[list[int]]:
+        batch: list[int] = []
+        for i in order:
+            if batch and (len(batch) + 1) * len(rows[i]) * self.beams > self.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(i)
+        if batch:
+            yield batch
+
+    def _search(self, rows: Sequence[np.ndarray]) -> list[Written]:
+        batch = pack([Example(row, np.zeros_like(row)) for row in rows]).to(self.device)
+        longest = [self.max_length or 2 * len(row) + 20 for row in rows]
+        with autocast(self.device, self.precision), torch.inference_mode():
+            if self.beams == 1:
+                return greedy(
+                    self.model,
+                    batch,
+                    start=self.start,
+                    end=self.end,
+                    longest=longest,
+                    cached=self.cached,
+                )
+            return beam_search(
+                self.model,
+                batch,
+                start=self.start,
+                end=self.end,
+                longest=longest,
+                beams=self.beams,
+                length_penalty=self.penalty,
+                cached=self.cached,
+            )

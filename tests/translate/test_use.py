@@ -1,0 +1,109 @@
+"""A trained folder at work: whatever the company, in order, by the command."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sequences import SETTINGS, files, rows
+
+from ownbert.errors import InputError
+from ownbert.translate.train import train_translation
+from ownbert.translate.use import Translator
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Half-learnt copying: its answers are neither all right nor all alike."""
+    place = tmp_path_factory.mktemp("translate")
+    pairs = files(place, rows(1000, seed=0), list, "train")
+    train_translation(place / "run", **SETTINGS, **pairs, epochs=4)
+    return place / "run"
+
+
+def texts() -> list[str]:
+    return [" ".join(row) for row in rows(40, seed=5)]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_company_and_cache_change_nothing(folder: Path, beams: int):
+    together = list(Translator(folder, beams=beams)(texts()))
+    assert len(set(together)) > 20
+    one = Translator(folder, beams=beams, batch_tokens=1)
+    assert list(one(texts())) == together
+    assert list(Translator(folder, beams=beams, cached=False)(texts())) == together
+
+
+def test_order_is_kept_and_blank_texts_stay_blank(folder: Path):
+    given = texts()
+    whole = list(Translator(folder)(given))
+    mixed = list(Translator(folder)(["", *given[::-1], "  "]))
+    assert mixed == ["", *whole[::-1], ""]
+
+
+def test_max_length(folder: Path):
+    written = Translator(folder, max_length=2)(texts())
+    assert max(len(text.split()) for text in written) <= 2
+    with pytest.raises(InputError, match="max_length is 0"):
+        Translator(folder, max_length=0)
+    with pytest.raises(InputError, match="beams is 0"):
+        Translator(folder, beams=0)
+
+
+def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ownbert", "translate", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, input=given, check=False)
+
+
+def test_the_command(folder: Path, tmp_path: Path):
+    given = texts()
+    expected = list(Translator(folder)(given))
+    source, output = tmp_path / "in.txt", tmp_path / "new" / "out.txt"
+    source.write_text("".join(f"{text}\n" for text in given))
+    done = run(str(folder), "--input", str(source), "-o", str(output))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert output.read_text().splitlines() == expected
+    done = run(str(folder), "--input", "-", given="\n".join(given[:3]))
+    assert done.stdout.splitlines() == expected[:3]
+
+
+def test_the_scores(folder: Path, tmp_path: Path):
+    pytest.importorskip("sacrebleu")
+    pairs = files(tmp_path, rows(30, seed=6), list, "test")
+    done = run("score", str(folder), "--source", pairs["source"], "--target", pairs["target"])
+    lines = done.stdout.splitlines()
+    assert lines[0] == "30 pairs"
+    assert lines[1].startswith("BLEU ")
+    assert "case:mixed" in lines[1]
+    assert "tok:13a" in lines[1]
+    assert "case:lc" in lines[2]
+    from ownbert.translate.score import bleu
+
+    truth = Path(pairs["target"]).read_text().splitlines()
+    assert bleu(truth, truth).score == pytest.approx(100)
+    assert "tok:zh" in bleu(["一个人"], ["一个人"]).signature
+
+
+def test_mistakes(folder: Path, tmp_path: Path):
+    source = tmp_path / "in.txt"
+    source.write_text("10 11\n")
+    for arguments, said in (
+        ([str(tmp_path / "none"), "10"], "no such file"),
+        ([str(folder), "10", "--input", str(source)], "both given"),
+        ([str(folder), "--input", str(source), "-o", str(source)], "is the input"),
+        ([str(folder), "--input", str(source), "-o", str(tmp_path)], "it is a folder"),
+        (["score", str(folder)], "--source and --target are needed"),
+    ):
+        done = run(*arguments)
+        assert done.returncode == 2
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+    assert source.read_text() == "10 11\n"
+
+
+def test_a_folder_of_another_kind(tmp_path: Path):
+    from tiny import made
+
+    made(tmp_path / "bert", "mlm")
+    with pytest.raises(InputError, match="holds a bert model; an encoder-decoder"):
+        Translator(tmp_path / "bert")
