@@ -93,3 +93,6 @@ class EncoderBlock(nn.Module):
     def prune(self, config: EncoderConfig, block: int) -> None:
         """Lose the heads that ``config`` no longer has."""
         self.attention.prune(config, block)
+
+    def extra_repr(self) -> str:
+        return "norm_first" if self.norm_first else ""
