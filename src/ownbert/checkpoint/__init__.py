@@ -20,7 +20,7 @@ from ownbert.checkpoint.filling import first_of, hint
 from ownbert.checkpoint.weights import WEIGHTS, read_json, read_weights
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
-from ownbert.families import FAMILIES
+from ownbert.families import family_of
 from ownbert.families.family import Family
 from ownbert.files import atomic_path, make_folder
 from ownbert.nn.model import Model
@@ -47,7 +47,7 @@ def save(
     config.json, ``more`` further tensors by their names. Heads that Transformers does not know are
     kept under names of our own, beside an encoder that it can read.
     """
-    family = FAMILIES[model.model_type]
+    family = family_of(model.model_type, "the model")
     name = architecture or architecture_of(model)
     config = describing(model, name, values or {})
     if tokenizer is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from ownbert.checkpoint.weights import read_json
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
-from ownbert.families import FAMILIES, family_of
+from ownbert.families import family_of
 from ownbert.families.family import Family, Head
 from ownbert.nn.model import Model
 
@@ -46,7 +46,13 @@ def describe(folder: str | Path, *, any_architecture: bool = False) -> Descripti
     So it is with ``any_architecture`` for one that is not known: a model of somebody's own.
     """
     path = Path(folder) / CONFIG
-    values = read_json(path)
+    return described(read_json(path), path, any_architecture=any_architecture)
+
+
+def described(
+    values: Mapping[str, Any], path: str | Path, *, any_architecture: bool = False
+) -> Description:
+    """What the values of a config.json say; ``path`` is where they stand, for messages."""
     family = family_of(values.get("model_type", ""), str(path))
     architecture = (values.get("architectures") or [next(iter(family.architectures))])[0]
     if architecture not in family.architectures and any_architecture:
@@ -68,7 +74,7 @@ def describe(folder: str | Path, *, any_architecture: bool = False) -> Descripti
     return Description(config, family, architecture, specs, pooler, labels, values)
 
 
-def _labels(values: Mapping[str, Any], path: Path) -> tuple[str, ...]:
+def _labels(values: Mapping[str, Any], path: str | Path) -> tuple[str, ...]:
     """The labels in the order of their numbers; Transformers' names where there are none."""
     if not values.get("id2label"):
         return tuple(f"LABEL_{i}" for i in range(values.get("num_labels") or 2))
@@ -81,7 +87,7 @@ def _labels(values: Mapping[str, Any], path: Path) -> tuple[str, ...]:
 
 def describing(model: Model, architecture: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The config.json of a model; ``values`` are further keys, which the model's own go before."""
-    family = FAMILIES[model.model_type]
+    family = family_of(model.model_type, "the model")
     theirs = {**_labels_json(model), **values, **_heads_json(model, family)}
     theirs |= {**family.write_config(model.config), "architectures": [architecture]}
     found = {spec.kind: spec for spec in family.specs(architecture, theirs)}
@@ -99,7 +105,7 @@ def architecture_of(model: Model) -> str:
 
     Of those that are alike, the one for generating text only where the model is a decoder.
     """
-    family, fitting = FAMILIES[model.model_type], []
+    family, fitting = family_of(model.model_type, "the model"), []
     for place, (name, head) in enumerate(family.architectures.items()):
         shared = kinds_of(model, name)
         if head.decoder <= model.config.is_decoder and len(shared) == len(head.heads):
@@ -109,7 +115,7 @@ def architecture_of(model: Model) -> str:
 
 def kinds_of(model: Model, architecture: str) -> list[str]:
     """The heads that an architecture has just as the model has them."""
-    family = FAMILIES[model.model_type]
+    family = family_of(model.model_type, "the model")
     values = _heads_json(model, family)
     theirs = {spec.kind: spec for spec in family.specs(architecture, values)}
     ours = _said(model.specs, model.config)

@@ -39,7 +39,8 @@ def fill(model: Model, theirs: Mapping[str, Tensor], said: Description, *, lenie
                 problems.append(UNEXPECTED + family.their_name(name, config))
         elif targets[name].shape != tensor.shape:
             their = family.their_name(name, config)
-            problems.append(_misshapen(their, tensor, targets[name]))
+            wanted = family.their_shape(name, targets[name], config)
+            problems.append(_misshapen(their, tuple(tensor.shape), wanted))
         elif not tensor.is_floating_point():
             their = family.their_name(name, config)
             problems.append(f"tensor {their} holds {tensor.dtype}, not floating point numbers")
@@ -54,10 +55,10 @@ def fill(model: Model, theirs: Mapping[str, Tensor], said: Description, *, lenie
     return Filled(sorted(problems), sorted(new), sorted(unused))
 
 
-def _misshapen(their: str, tensor: Tensor, target: Tensor) -> str:
+def _misshapen(their: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     """What is wrong with a tensor, or with several that were joined along the first dimension."""
     parts = their.count(", ") + 1
-    got, want = ((len(t) // parts, *t.shape[1:]) if t.ndim else () for t in (tensor, target))
+    got, want = ((s[0] // parts, *s[1:]) if s else () for s in (shape, wanted))
     has = "tensor {} has shape {}" if parts == 1 else "tensors {} have shape {} each"
     return f"{has.format(their, got)}, expected {want}"
 

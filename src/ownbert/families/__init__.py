@@ -9,6 +9,7 @@ from ownbert.families.ernie import ERNIE
 from ownbert.families.family import OWN, Family
 from ownbert.families.mobilebert import MOBILEBERT
 from ownbert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from ownbert.families.vit import VIT
 
 FAMILIES = {
     family.model_type: family
@@ -25,11 +26,15 @@ FAMILIES = {
     )
 }
 
+# Those that read pictures: the face of Transformers (ownbert.hf) is made of the others alone.
+IMAGE_FAMILIES = {VIT.model_type: VIT}
+
 
 def family_of(model_type: str, where: str) -> Family:
     """The family of a ``config.json``. Raises ``InputError`` for one that is not known."""
     name = str(model_type).removeprefix(OWN)
-    if name not in FAMILIES:
+    families = {**FAMILIES, **IMAGE_FAMILIES}
+    if name not in families:
         wrong = f"{model_type!r} is not known" if model_type else "is missing"
-        raise InputError(f"{where}: model_type {wrong}; one of {', '.join(FAMILIES)}")
-    return FAMILIES[name]
+        raise InputError(f"{where}: model_type {wrong}; one of {', '.join(families)}")
+    return families[name]

@@ -15,6 +15,7 @@ from ownbert.families.rules import (
     Fuse,
     Make,
     Rename,
+    Reshape,
     Rule,
     Tensors,
     Tie,
@@ -73,7 +74,7 @@ class Family:
 
     def read_config(self, theirs: Mapping[str, Any]) -> EncoderConfig:
         """Structure out of a ``config.json``. ``InputError`` for a value that we cannot do."""
-        if "vocab_size" not in theirs:
+        if "vocab_size" in self.defaults and "vocab_size" not in theirs:
             raise InputError("vocab_size is missing")
         values = {**self.defaults, **theirs}
         for key, allowed in self.required.items():
@@ -173,6 +174,8 @@ class Family:
         for rule in sorted(wanted, key=lambda rule: order.get(head_of(rule) or "", 0)):
             if isinstance(rule, Rename) and rule.theirs in left and rule.ours not in ours:
                 ours[rule.ours] = left.pop(rule.theirs)
+            elif isinstance(rule, Reshape) and rule.theirs in left:
+                ours[rule.ours] = rule.to_ours(left.pop(rule.theirs), config)
             elif isinstance(rule, Fuse):
                 problems += _fuse(rule, left, ours)
             elif isinstance(rule, Drop) or (isinstance(rule, Make) and rule.when(config)):
@@ -211,6 +214,8 @@ class Family:
                 continue
             if isinstance(rule, Rename) and rule.ours in left:
                 theirs[rule.theirs] = left.pop(rule.ours)
+            elif isinstance(rule, Reshape) and rule.ours in left:
+                theirs[rule.theirs] = left.pop(rule.ours).reshape(rule.their_shape(config))
             elif isinstance(rule, Fuse) and rule.ours in left:
                 parts = left.pop(rule.ours).chunk(len(rule.theirs))
                 theirs.update(zip(rule.theirs, parts, strict=True))
@@ -224,9 +229,16 @@ class Family:
     def their_name(self, ours: str, config: EncoderConfig) -> str:
         """Their name of a tensor of ours, for messages."""
         for rule in written_out(self.rules, config):
-            if isinstance(rule, Rename | Fuse) and rule.ours == ours:
+            if isinstance(rule, Rename | Fuse | Reshape) and rule.ours == ours:
                 return ", ".join(their_names(rule))
         return ours
+
+    def their_shape(self, ours: str, tensor: Tensor, config: EncoderConfig) -> tuple[int, ...]:
+        """The shape that a tensor of ours has in their checkpoint, for messages."""
+        for rule in self.rules:
+            if isinstance(rule, Reshape) and rule.ours == ours:
+                return rule.their_shape(config)
+        return tuple(tensor.shape)
 
     def tensor_names(self, config: EncoderConfig, part: str | None = None) -> set[str]:
         """Their names of all tensors, or of those of a head or of the pooler."""

@@ -34,6 +34,24 @@ class Fuse:
 
 
 @dataclass(frozen=True)
+class Reshape:
+    """One tensor, another name and another shape; its numbers stay in their order.
+
+    shape and their_shape give the two for a config. Names are written with their leaves.
+    """
+
+    ours: str
+    theirs: str
+    shape: Callable[[EncoderConfig], tuple[int, ...]]
+    their_shape: Callable[[EncoderConfig], tuple[int, ...]]
+
+    def to_ours(self, tensor: Tensor, config: EncoderConfig) -> Tensor:
+        """A tensor of any other shape stays as it is, for whoever copies it to refuse."""
+        fits = tuple(tensor.shape) == self.their_shape(config)
+        return tensor.reshape(self.shape(config)) if fits else tensor
+
+
+@dataclass(frozen=True)
 class Tie:
     """Theirs is a second name of the tensor ``to`` (also theirs).
 
@@ -66,7 +84,7 @@ class Make:
     head: str | None = None
 
 
-Rule = Rename | Fuse | Tie | Drop | Make
+Rule = Rename | Fuse | Reshape | Tie | Drop | Make
 
 _LEAVES = ("weight", "bias", "position_ids", "token_type_ids")
 
@@ -101,7 +119,8 @@ def written_out(rules: tuple[Rule, ...], config: EncoderConfig) -> Iterator[Rule
             places if any(sign in name for name in names for sign in signs) else (0,)
             for signs, places in ((("{i}", "{g}", "{j}"), blocks), (("{f}",), range(last)))
         ]
-        whole = all(name.rsplit(".", 1)[-1] in _LEAVES for name in names)
+        whole = isinstance(rule, Reshape)
+        whole = whole or all(name.rsplit(".", 1)[-1] in _LEAVES for name in names)
         for block, network in product(*numbers):
             group, place = divmod(block, config.inner_group_num)
             numbered = {"i": block, "g": group, "j": place, "f": network, "last": last}
@@ -119,6 +138,8 @@ def _with_numbers(rule: Rule, numbers: dict[str, int], leaf: str) -> Rule:
         return Rename(name(rule.ours), name(rule.theirs))
     if isinstance(rule, Fuse):
         return Fuse(name(rule.ours), tuple(name(n) for n in rule.theirs))
+    if isinstance(rule, Reshape):
+        return Reshape(name(rule.ours), name(rule.theirs), rule.shape, rule.their_shape)
     if isinstance(rule, Tie):
         return Tie(name(rule.theirs), name(rule.to))
     if isinstance(rule, Make):

@@ -27,10 +27,12 @@ def load(
     ``model`` is the packed model inside. With ``heads`` or ``pooler`` the encoder gets these
     instead of those of the folder: those that it lacks start anew. ``InputError`` for a missing
     file, any tensor that is missing, unexpected or of the wrong shape, and a config that asks for
-    what we cannot do.
+    what we cannot do. A model of pictures comes as the packed ``Model`` itself (``ownbert.vit``).
     """
     said = checkpoint.describe(folder)
     model = checkpoint.load(folder, heads=heads, pooler=pooler, labels=labels, dropout=dropout)
+    if said.config.image is not None:
+        return model
     architecture = said.architecture if heads is None else checkpoint.architecture_of(model)
     values = {key: value for key, value in said.values.items() if key != "model_type"}
     values |= said.family.write_config(model.config)

@@ -191,6 +191,8 @@ def _shared(model: Model) -> tuple[str, ...]:
 def _walk(
     model: Model, text: str | None, tokens: int | None, tokenizer: Tokenizer | None
 ) -> Walk | None:
+    if model.config.image is not None and (tokens is not None or text is not None):
+        raise InputError("the model reads pictures: there are no words to follow through it")
     if tokens is not None:
         return walk(model, [0] * max(0, tokens))
     if text is None:

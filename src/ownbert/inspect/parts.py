@@ -89,7 +89,8 @@ class HeadColumns:
 def groups_of(model: Model) -> tuple[Group, ...]:
     """All parameters of a model, in the order in which data meets them."""
     seen: set[int] = set()
-    word = model.encoder.embeddings.word.weight
+    table = getattr(model.encoder.embeddings, "word", None)  # pictures have none
+    word = None if table is None else table.weight
 
     def parts(module: nn.Module, path: str) -> tuple[Part, ...]:
         found = []
@@ -100,13 +101,16 @@ def groups_of(model: Model) -> tuple[Group, ...]:
             if new:
                 shape = _shape(sub, own["weight"].shape) if "weight" in own else ()
                 count = sum(p.numel() for p in new.values())
-                tied = own.get("weight") is word and "weight" not in new
-                found.append(Part(_label(name), f"{path}.{name}".rstrip("."), shape, count, tied))
+                tied = word is not None and own.get("weight") is word and "weight" not in new
+                label = _label(name) or ", ".join(new).replace("_", " ")
+                found.append(Part(label, f"{path}.{name}".rstrip("."), shape, count, tied))
         return tuple(found)
 
     groups = [Group("embeddings", 1, parts(model.encoder.embeddings, "encoder.embeddings"))]
     blocks = [parts(b, f"encoder.blocks.{i}") for i, b in enumerate(model.encoder.blocks)]
     groups += _folded(blocks)
+    if model.encoder.norm is not None:
+        groups.append(Group("last LayerNorm", 1, parts(model.encoder.norm, "encoder.norm")))
     if model.pooler is not None and (found := parts(model.pooler, "pooler")):
         groups.append(Group("pooler", 1, found))
     for name, head in model.heads.items():

@@ -12,7 +12,6 @@ from ownbert.nn.context import Context
 from ownbert.nn.dropout import Dropout
 from ownbert.nn.linear import Linear
 from ownbert.nn.multihead import Attention
-from ownbert.nn.positions import rotate
 
 
 class NoNorm(nn.Module):
@@ -67,8 +66,6 @@ class NarrowAttention(Attention):
     ) -> Tensor:
         q, k = self.query_key(asking).view(-1, 2, self.heads, self.head_size).unbind(1)
         v = self.value(told).view(-1, self.heads, self.head_size)
-        if self.rotary:
-            q, k = rotate(q, context.positions), rotate(k, context.positions)
         return self.mix(q, k, v, context, layer)
 
 

@@ -15,7 +15,9 @@ from ownbert.nn.linear import Linear
 class PatchEmbeddings(nn.Module):
     """Each patch through one matrix, the class token before them, and a learnt position added.
 
-    The matrix is a convolution whose kernel is a patch and whose step is its side.
+    The matrix is a convolution whose kernel is a patch and whose step is its side. The numbers of
+    a patch go by channel, then by row, then by column, so it is the weight (D, C, h, w) of a
+    Conv2d, flattened to (D, C h w). Patches go row by row.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -32,7 +34,8 @@ class PatchEmbeddings(nn.Module):
         """(T, D). Raises ``ValueError`` for a batch without patches."""
         if batch.patches is None:
             raise ValueError("this model reads pictures: the batch has no patches")
-        rows = self.projection(batch.patches)  # (B N, C P P) -> (B N, D)
+        patches = batch.patches.to(self.class_token.dtype)
+        rows = self.projection(patches)  # (B N, C h w) -> (B N, D)
         images = rows.unflatten(0, (batch.sequences, -1))  # (B, N, D)
         first = self.class_token.to(rows.dtype).expand(len(images), 1, -1)
         hidden = torch.cat((first, images), 1).flatten(0, 1)  # (T, D)

@@ -1,0 +1,77 @@
+"""Files of IDX, the format of MNIST: a header and numbers, plain or gzip.
+
+Two bytes 0, the kind of number, how many dimensions; then each dimension, in four bytes with the
+highest first; then the numbers (yann.lecun.com/exdb/mnist, "The IDX file format").
+"""
+
+import gzip
+import re
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from ownbert.errors import InputError
+from ownbert.files import GZIP_MAGIC, refuse_unreadable
+
+_UBYTE = 0x08
+# As in train-images-idx3-ubyte.gz; some copies have a dot before idx.
+_NAME = re.compile(r"[-.]idx(\d)(-ubyte)?(\.gz)?$")
+
+
+def is_idx(path: Path) -> bool:
+    """Whether a name is one of an IDX file."""
+    return _NAME.search(path.name) is not None
+
+
+def is_idx_of_pictures(path: Path) -> bool:
+    """Whether a name is one of an IDX file with three dimensions or more."""
+    found = _NAME.search(path.name)
+    return found is not None and int(found[1]) >= 3
+
+
+def read_idx(path: Path) -> np.ndarray:
+    """The numbers of a file, uint8 in its dimensions.
+
+    Raises ``InputError`` for a file that does not begin as IDX does, is cut off or too long, and
+    for numbers of another kind.
+    """
+    refuse_unreadable(path)
+    data = path.read_bytes()
+    if data[:2] == GZIP_MAGIC:
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            raise InputError(f"{path}: the gzip data is damaged or cut short") from None
+    if len(data) < 4 or data[:2] != b"\0\0" or not data[3]:
+        raise InputError(
+            f"{path} is no IDX file: it begins with {data[:4].hex(' ') or 'nothing'} and must "
+            "begin with 00 00"
+        )
+    if data[2] != _UBYTE:
+        raise InputError(f"{path} holds numbers of kind 0x{data[2]:02x}; supported is 0x08, bytes")
+    start = 4 + 4 * data[3]
+    if len(data) < start:
+        raise InputError(f"{path} is cut off in its header")
+    shape = tuple(np.frombuffer(data, ">u4", count=data[3], offset=4).tolist())
+    expected, there = int(np.prod(shape, dtype=object)), len(data) - start
+    if there != expected:
+        wrong = "cut off" if there < expected else "too long"
+        raise InputError(
+            f"{path} is {wrong}: its header says {' x '.join(map(str, shape))}, which is "
+            f"{expected:,} bytes, and {there:,} follow"
+        )
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def labels_beside(path: Path) -> Path:
+    """The file of labels that belongs to one of pictures, by its name: train-images-idx3-ubyte.gz
+    has train-labels-idx1-ubyte.gz, plain or gzip. ``InputError`` where there is none."""
+    name = _NAME.sub(lambda m: m[0].replace(f"idx{m[1]}", "idx1"), path.name)
+    name = name.replace("images", "labels")
+    found = path.with_name(name)
+    plain = found.with_name(name.removesuffix(".gz"))
+    there = [p for p in (found, plain, plain.with_name(f"{plain.name}.gz")) if p.exists()]
+    if not there or there[0] == path:
+        raise InputError(f"{path} has no labels: {found} is not there")
+    return there[0]

@@ -1,0 +1,152 @@
+"""ViT (Dosovitskiy et al. 2021): an encoder that normalises first and reads patches of pictures."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ownbert.config import EncoderConfig, HeadSpec, Image
+from ownbert.errors import InputError
+from ownbert.families.family import OWN, Family, Head
+from ownbert.families.rules import Fuse, Rename, Reshape, Rule
+
+CLASSIFICATION = HeadSpec("classification", pooling="first", dropout=0.0)
+# Structure of ours that every ViT has.
+STRUCTURE: dict[str, Any] = {
+    "vocab_size": 0,
+    "type_vocab_size": 0,
+    "norm_first": True,
+    "final_norm": True,
+    "norm_embeddings": False,
+}
+# What ViTConfig has no word for, and its value where nothing is said. All but the scale are of
+# training alone, and Transformers may read a folder that has them.
+_OWN_KEYS = {
+    "qk_scale": None,
+    "activation_dropout": 0.0,
+    "drop_attention_output": True,
+    "drop_feed_forward_output": True,
+}
+_BLOCK, _LAYER = "encoder.blocks.{i}.", "vit.encoder.layer.{i}."
+
+
+def image_of(config: EncoderConfig) -> Image:
+    assert config.image is not None
+    return config.image
+
+
+def picture_rules(projection: str, class_token: str, positions: str) -> tuple[Rule, ...]:
+    """Patches as a convolution, and the class token and positions with a dimension for pictures."""
+    ours = "encoder.embeddings."
+    return (
+        Reshape(
+            ours + "projection.weight",
+            projection + ".weight",
+            lambda c: (c.hidden_size, image_of(c).patch_values),
+            lambda c: (c.hidden_size, image_of(c).channels, *image_of(c).patch),
+        ),
+        Rename(ours + "projection.bias", projection + ".bias"),
+        Reshape(
+            ours + "class_token",
+            class_token,
+            lambda c: (c.hidden_size,),
+            lambda c: (1, 1, c.hidden_size),
+        ),
+        Reshape(
+            ours + "position.weight",
+            positions,
+            lambda c: (c.max_position_embeddings, c.hidden_size),
+            lambda c: (1, c.max_position_embeddings, c.hidden_size),
+        ),
+    )
+
+
+def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes are one number for squares, or height and width."""
+    pooled = values["pooler_output_size"]
+    if pooled not in (None, values["hidden_size"]):
+        raise InputError(
+            f"pooler_output_size is {pooled}; supported is hidden_size, {values['hidden_size']}"
+        )
+    image = Image(
+        size=_pair("image_size", values["image_size"]),
+        patch=_pair("patch_size", values["patch_size"]),
+        channels=values["num_channels"],
+    )
+    own = {name: values.get(f"ownbert_{name}", usual) for name, usual in _OWN_KEYS.items()}
+    return {"image": image, "max_position_embeddings": image.patches + 1, **own}
+
+
+def _pair(key: str, value: Any) -> tuple[int, int]:
+    pair = (value, value) if isinstance(value, int) else value
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        raise InputError(f"{key} is {value!r}; it must be a number, or height and width")
+    return pair[0], pair[1]
+
+
+def _writes(config: EncoderConfig) -> dict[str, Any]:
+    if config.image is None:
+        raise InputError("vit needs a config with image=")
+    image = config.image
+    sizes = {"image_size": image.size, "patch_size": image.patch}
+    said: dict[str, Any] = {
+        **{key: pair[0] if pair[0] == pair[1] else list(pair) for key, pair in sizes.items()},
+        "num_channels": image.channels,
+        "pooler_output_size": config.hidden_size,
+        "pooler_act": "tanh",
+    }
+    for name, usual in _OWN_KEYS.items():
+        if getattr(config, name) != usual:
+            said[f"ownbert_{name}"] = getattr(config, name)
+    if config.qk_scale is not None:
+        said["model_type"] = OWN + "vit"
+    return said
+
+
+VIT = Family(
+    model_type="vit",
+    prefix="vit.",
+    rules=(
+        *picture_rules(
+            "vit.embeddings.patch_embeddings.projection",
+            "vit.embeddings.cls_token",
+            "vit.embeddings.position_embeddings",
+        ),
+        Fuse(
+            _BLOCK + "attention.qkv",
+            tuple(_LAYER + f"attention.attention.{name}" for name in ("query", "key", "value")),
+        ),
+        Rename(_BLOCK + "attention.output", _LAYER + "attention.output.dense"),
+        Rename(_BLOCK + "attention_norm", _LAYER + "layernorm_before"),
+        Rename(_BLOCK + "feed_forward.up", _LAYER + "intermediate.dense"),
+        Rename(_BLOCK + "feed_forward.down", _LAYER + "output.dense"),
+        Rename(_BLOCK + "feed_forward_norm", _LAYER + "layernorm_after"),
+        Rename("encoder.norm", "vit.layernorm"),
+        Rename("pooler.dense", "vit.pooler.dense"),
+        Rename("heads.classification.dense", "classifier"),
+    ),
+    architectures={
+        "ViTModel": Head(),
+        "ViTForImageClassification": Head((CLASSIFICATION,), pooler=False),
+    },
+    defaults={
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "initializer_range": 0.02,
+        "layer_norm_eps": 1e-12,
+        "image_size": 224,
+        "patch_size": 16,
+        "num_channels": 3,
+        "qkv_bias": True,
+        "pooler_output_size": None,
+        "pooler_act": "tanh",
+        "pruned_heads": {},
+    },
+    fixed=STRUCTURE,
+    reads=_reads,
+    writes=_writes,
+    required={"pooler_act": ("tanh",), "quantization_config": (None,)},
+)

@@ -1,0 +1,168 @@
+"""ViT (Dosovitskiy et al. 2021): models of pictures, their batches, and weights of timm.
+
+    from ownbert import vit
+
+    model = vit.make_model(image_size=28, patch_size=7, channels=1, labels=["cat", "dog"], ...)
+    batch = vit.to_batch(pixel_values, model.config)
+    scores = model(batch).logits["classification"]
+
+B pictures, C channels, H and W height and width in pixels, N patches of one, D hidden.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ownbert.checkpoint import fill, first_of, theirs_of
+from ownbert.checkpoint.description import Description
+from ownbert.config import EncoderConfig, Image
+from ownbert.data.batch import Batch
+from ownbert.data.layout import make_layout
+from ownbert.data.pixels import Processor as Processor
+from ownbert.errors import InputError
+from ownbert.families.family import Family
+from ownbert.families.rules import Rename
+from ownbert.families.vit import CLASSIFICATION, STRUCTURE, picture_rules
+from ownbert.nn.model import Model
+
+_BLOCK, _TIMM = "encoder.blocks.{i}.", "blocks.{i}."
+
+# The names of timm's VisionTransformer; its ``qkv`` is one matrix as ours, in the same order.
+TIMM = Family(
+    model_type="timm",
+    prefix="",
+    rules=(
+        *picture_rules("patch_embed.proj", "cls_token", "pos_embed"),
+        Rename(_BLOCK + "attention.qkv", _TIMM + "attn.qkv"),
+        Rename(_BLOCK + "attention.output", _TIMM + "attn.proj"),
+        Rename(_BLOCK + "attention_norm", _TIMM + "norm1"),
+        Rename(_BLOCK + "feed_forward.up", _TIMM + "mlp.fc1"),
+        Rename(_BLOCK + "feed_forward.down", _TIMM + "mlp.fc2"),
+        Rename(_BLOCK + "feed_forward_norm", _TIMM + "norm2"),
+        Rename("encoder.norm", "norm"),
+        Rename("heads.classification.dense", "head"),
+    ),
+    architectures={},
+    defaults={},
+)
+
+
+def make_model(
+    *,
+    image_size: int | tuple[int, int] = 224,
+    patch_size: int | tuple[int, int] = 16,
+    channels: int = 3,
+    num_classes: int = 1000,
+    hidden_size: int = 768,
+    layers: int = 12,
+    heads: int = 12,
+    mlp_ratio: float = 4.0,
+    qkv_bias: bool = True,
+    qk_scale: float | None = None,
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    labels: Sequence[str] | None = None,
+) -> Model:
+    """A ViT with random weights, by default ViT-Base; LayerNorm has Google's epsilon, 1e-6.
+
+    Sizes are one number for squares, or (height, width). qk_scale: what scores are multiplied by,
+    by default 1 / sqrt(K). dropout: after the positions, after the projection of attention, and
+    in the MLP after the activation and after the second matrix (the paper's appendix B.1);
+    attention_dropout: of the attention weights. labels: names of the classes, in place of
+    num_classes; with 0 classes there is no head.
+    """
+    image = Image(size=_pair(image_size), patch=_pair(patch_size), channels=channels)
+    config = EncoderConfig(
+        **STRUCTURE,
+        hidden_size=hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=int(hidden_size * mlp_ratio),
+        hidden_dropout_prob=dropout,
+        activation_dropout=dropout,
+        attention_probs_dropout_prob=attention_dropout,
+        max_position_embeddings=image.patches + 1,
+        layer_norm_eps=1e-6,
+        qkv_bias=qkv_bias,
+        qk_scale=qk_scale,
+        image=image,
+    )
+    names = [f"LABEL_{i}" for i in range(num_classes)] if labels is None else list(labels)
+    specs = [CLASSIFICATION] if names else []
+    return Model(config, specs, pooler=False, labels=names, model_type="vit")
+
+
+def to_batch(pixel_values: Tensor, config: EncoderConfig) -> Batch:
+    """Pictures (B, C, H, W) as a packed batch on their device; gradients reach the pixels.
+
+    ``ValueError`` for pictures of another shape than the model reads.
+    """
+    image = config.image
+    if image is None:
+        raise InputError("this model reads words: it has no image in its config")
+    if pixel_values.ndim != 4 or pixel_values.shape[1:] != (image.channels, *image.size):
+        wanted = ", ".join(map(str, (image.channels, *image.size)))
+        raise InputError(f"pixel_values have shape {tuple(pixel_values.shape)}, not (B, {wanted})")
+    count, device = len(pixel_values), pixel_values.device
+    (down, across), (height, width) = image.grid, image.patch
+    cut = pixel_values.unflatten(3, (across, width)).unflatten(2, (down, height))
+    patches = cut.permute(0, 2, 4, 1, 3, 5).reshape(count * image.patches, image.patch_values)
+    layout = make_layout((image.patches + 1,) * count, device)
+    nothing = torch.zeros(count * (image.patches + 1), dtype=torch.long, device=device)
+    positions = torch.arange(image.patches + 1, device=device).repeat(count)
+    return Batch(nothing, nothing, positions, layout, patches=patches)
+
+
+def from_timm(
+    state_dict: Mapping[str, Tensor],
+    *,
+    heads: int,
+    image_size: int | tuple[int, int] | None = None,
+    labels: Sequence[str] | None = None,
+) -> Model:
+    """The model of a VisionTransformer of timm, in evaluation mode.
+
+    heads: the one size that tensors do not tell. image_size: needed where pictures are not
+    square. ``InputError`` for tensors of what ViT does not have (layer scale, registers, a second
+    token).
+    """
+    try:
+        hidden, channels, *patch = state_dict["patch_embed.proj.weight"].shape
+        patches = state_dict["pos_embed"].shape[1] - 1
+        inner = state_dict["blocks.0.mlp.fc1.weight"].shape[0]
+    except KeyError as error:
+        raise InputError(f"no tensor {error.args[0]}: not a VisionTransformer of timm") from None
+    side = round(patches**0.5)
+    model = make_model(
+        image_size=image_size or (side * patch[0], side * patch[1]),
+        patch_size=(patch[0], patch[1]),
+        channels=channels,
+        num_classes=len(state_dict.get("head.weight", ())),
+        hidden_size=hidden,
+        layers=1 + max(int(n.split(".")[1]) for n in state_dict if n.startswith("blocks.")),
+        heads=heads,
+        mlp_ratio=(inner + 0.5) / hidden,  # it is cut off to a whole number of channels
+        qkv_bias="blocks.0.attn.qkv.bias" in state_dict,
+        labels=labels,
+    )
+    load_timm(model, state_dict)
+    return model.eval()
+
+
+def load_timm(model: Model, state_dict: Mapping[str, Tensor]) -> None:
+    """Copy timm's tensors into a model; ``InputError`` if one is missing, too many or misshapen."""
+    specs = tuple(model.specs.values())
+    said = Description(model.config, TIMM, "", specs, False, model.labels, {})
+    problems = fill(model, state_dict, said, lenient=False).problems
+    if problems:
+        raise InputError("the tensors do not fit the model: " + "; ".join(first_of(problems)))
+
+
+def to_timm(model: Model) -> dict[str, Tensor]:
+    """The tensors of a model in timm's names, for ``VisionTransformer.load_state_dict``."""
+    return theirs_of(model, TIMM, bare=False)
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
