@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from ownbert.cli import options as o
+from ownbert.cli import picture_options as pictures
 from ownbert.cli import task_options as own
 from ownbert.cli.learn import given_output
 
@@ -156,6 +157,7 @@ _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         Example: ownbert finetune tag --model runs/bert --train train.conll --dev dev.conll --crf
         -o runs/names""",
     ),
+    "image": (pictures.OPTIONS, pictures.HELP),
 }
 
 
@@ -170,7 +172,8 @@ def _command(task: str, further: Mapping[str, Any], text: str) -> Callable[..., 
     def run(**given: Any) -> None:
         _run(task, given)
 
-    every = {**_FIRST, **own.COLUMNS[task], **further, **_LAST}
+    # What is further may also take the place of what all tasks have.
+    every = {**_FIRST, **own.COLUMNS.get(task, {}), **further, **_LAST, **further}
     options = {name: option for name, option in every.items() if option is not None}
     run.__name__, run.__doc__ = task, inspect.cleandoc(text)
     run.__annotations__ = dict(options)

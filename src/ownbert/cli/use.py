@@ -44,8 +44,8 @@ def evaluate(
     data: Annotated[
         Path,
         typer.Option(
-            help="Rows with their answers: csv, tsv, jsonl or parquet; CoNLL columns (tag) or "
-            "SQuAD's JSON (answer); .gz too."
+            help="Rows with their answers: csv, tsv, jsonl or parquet; CoNLL columns (tag), "
+            "SQuAD's JSON (answer), or a folder of class folders, IDX or .npz (image); .gz too."
         ),
     ],
     output: Annotated[
@@ -65,7 +65,7 @@ def evaluate(
 ) -> None:
     """Measure a fine-tuned model of any task on rows whose answers are known.
 
-    Labels and tags: accuracy or F1, and each label by itself. Numbers and similarities:
+    Labels, tags and pictures: accuracy or F1, and each label by itself. Numbers and similarities:
     correlations. Answers in texts: exact match and F1. Choices: accuracy. Texts that belong
     together: how near the top the right one is.
 
@@ -134,8 +134,9 @@ def predict(
     input: Annotated[
         Path,
         typer.Option(
-            help="Rows to answer: csv, tsv, jsonl or parquet; a text a line; CoNLL columns (tag) "
-            "or SQuAD's JSON (answer); .gz too."
+            help="Rows to answer: csv, tsv, jsonl or parquet; a text a line; CoNLL columns (tag), "
+            "SQuAD's JSON (answer), or a folder of pictures, one picture, IDX or .npz (image); "
+            ".gz too."
         ),
     ],
     output: Annotated[

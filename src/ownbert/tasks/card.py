@@ -7,7 +7,7 @@ import hashlib
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -40,6 +40,7 @@ _ABOUT = {
         "sentence-similarity",
         "turns texts into vectors that are near where texts are alike",
     ),
+    "image": ("image-classification", "gives each picture one of its labels"),
 }
 _ROWS = 100  # of a table of labels
 # Settings that say where and when, not what was learnt.
@@ -111,7 +112,7 @@ def _front(recipe: FinetuneRecipe) -> str:
         "pipeline_tag": _ABOUT[recipe.task.name][0],
         "tags": ["ownbert"],
     }
-    if not recipe.model.from_scratch:
+    if not recipe.model.new:
         values["base_model"] = base_name(recipe.model.folder)
     return f"---\n{yaml.safe_dump(values, sort_keys=False, allow_unicode=True)}---"
 
@@ -125,7 +126,9 @@ def base_name(folder: str) -> str:
 def _about(recipe: FinetuneRecipe, said: Description) -> Iterator[str]:
     base = base_name(recipe.model.folder)
     start = f"starts from {base}"
-    if recipe.model.from_scratch:
+    if not recipe.model.folder:
+        start = "starts from new weights"
+    elif recipe.model.from_scratch:
         start = f"starts from new weights, in the size and with the vocabulary of {base}"
     config = said.config
     yield (
@@ -133,14 +136,19 @@ def _about(recipe: FinetuneRecipe, said: Description) -> Iterator[str]:
         f"hidden size {config.hidden_size}) that {_ABOUT[recipe.task.name][1]} "
         f"(`ownbert finetune {recipe.task.name}`). It {start}."
     )
-    if recipe.task.name in ("classify", "multilabel", "tag", "regress") and said.labels:
+    if (image := config.image) is not None:
+        pixels, patch = (f"{down} x {across}" for down, across in (image.size, image.patch))
+        colours = "grey" if image.channels == 1 else "colour"
+        yield f"It reads {pixels} pixels in {colours}, in patches of {patch}."
+    labelled = ("classify", "multilabel", "tag", "regress", "image")
+    if recipe.task.name in labelled and said.labels:
         more = ", ..." if len(said.labels) > _ROWS else ""
         what = "Numbers" if recipe.task.name == "regress" else f"{len(said.labels)} labels"
         yield f"{what}: {', '.join(map(_cell, said.labels[:_ROWS]))}{more}."
 
 
 def _data(parts: Sequence[Part], labels: Sequence[str]) -> Iterator[str]:
-    sums = {part.source: _sha256(part.source) for part in parts}
+    sums = {part.source: _sha256(part) for part in parts}
     rows = []
     for part in parts:
         known = sums[part.source]
@@ -163,7 +171,8 @@ def _settings(recipe: FinetuneRecipe) -> Iterator[tuple[str, str]]:
     if recipe.run.max_steps is not None:
         yield "steps", f"{recipe.run.max_steps:,} at most"
     yield "batch size", str(recipe.data.batch_size)
-    yield "longest input", f"{recipe.data.max_length} tokens"
+    if recipe.data.max_length is not None:
+        yield "longest input", f"{recipe.data.max_length} tokens"
     yield "seed", str(recipe.seed)
     yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"
     usual = FinetuneRecipe()
@@ -172,9 +181,13 @@ def _settings(recipe: FinetuneRecipe) -> Iterator[tuple[str, str]]:
     for section in ("task", "model", "optim", "run"):
         ours, theirs = getattr(recipe, section), getattr(usual, section)
         for field in fields(ours):
-            value = getattr(ours, field.name)
-            if field.name not in _ASIDE and value != getattr(theirs, field.name):
-                yield f"{section}.{field.name}", str(value)
+            value, name = getattr(ours, field.name), f"{section}.{field.name}"
+            if field.name in _ASIDE or value == getattr(theirs, field.name):
+                continue
+            inner = vars(value) if is_dataclass(value) else {}
+            yield from ((f"{name}.{key}", str(each)) for key, each in inner.items())
+            if not inner:
+                yield name, str(value)
 
 
 def _measures(
@@ -214,13 +227,11 @@ def _use(task: str, name: str) -> Iterator[str]:
             f"import ownbert\n\nvectors = ownbert.Embedder({quoted}).encode(['a text', 'another'])",
         )
         return
+    new, test = ("pictures", "test-pictures") if task == "image" else ("new.csv", "test.csv")
+    predicted = f"ownbert predict {name} --input {new} -o predictions.jsonl"
+    yield _code("bash", f"{predicted}\nownbert evaluate {name} --data {test}")
     yield _code(
-        "bash",
-        f"ownbert predict {name} --input new.csv -o predictions.jsonl\n"
-        f"ownbert evaluate {name} --data test.csv",
-    )
-    yield _code(
-        "python", f'import ownbert\n\nownbert.predict({quoted}, "new.csv", "predictions.jsonl")'
+        "python", f'import ownbert\n\nownbert.predict({quoted}, "{new}", "predictions.jsonl")'
     )
 
 
@@ -236,11 +247,14 @@ def _transformers(recipe: FinetuneRecipe, said: Description, name: str) -> Itera
     ours = "ownbert_heads" in said.values
     found = re.search(r"For(?!Pre)\w+$", said.architecture)
     kind = "AutoModel" + (found.group() if found and not ours else "")
+    reader = ("processor", "AutoImageProcessor")
+    if said.config.image is None:
+        reader = ("tokenizer", "AutoTokenizer")
     yield "In Transformers:"
     yield _code(
         "python",
-        f"from transformers import AutoTokenizer, {kind}\n\n"
-        f'tokenizer = AutoTokenizer.from_pretrained("{name}")\n'
+        f"from transformers import {reader[1]}, {kind}\n\n"
+        f'{reader[0]} = {reader[1]}.from_pretrained("{name}")\n'
         f'model = {kind}.from_pretrained("{name}")',
     )
     if ours:
@@ -255,11 +269,14 @@ def _transformers(recipe: FinetuneRecipe, said: Description, name: str) -> Itera
         )
 
 
-def _sha256(source: str | Path) -> str:
-    """That of a file; "" for what is none."""
+def _sha256(part: Part) -> str:
+    """That of a file, or of the digests of the pictures in a folder; "" for rows of neither."""
+    source, digest = part.source, hashlib.sha256()
+    if source and Path(source).is_dir():
+        digest.update("\n".join(text for row in part.rows for text in row.texts).encode())
+        return digest.hexdigest()
     if not source or not Path(source).is_file():
         return ""
-    digest = hashlib.sha256()
     with Path(source).open("rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ownbert.data.tables import place
 from ownbert.tasks.rows import Row
 
 _PLACES = 3
@@ -28,7 +27,8 @@ class Part:
 
     def where(self, row: Row) -> str:
         """The place of a row, for messages."""
-        return place(self.source, row.line) if self.source else f"{self.name} row {row.line}"
+        said = row.place(self.source)
+        return said if self.source else f"{self.name} {said}"
 
     def answer(self, row: Row) -> str:
         """The same for answers that are the same."""

@@ -37,7 +37,8 @@ class Classify(SentenceTask):
         names = {row.target for row in rows}
         if len(names) < 2:
             raise InputError(
-                f"{source}: all rows have the label {names.pop()!r}; at least two needed"
+                f"{source or 'training rows'}: all rows have the label {names.pop()!r}; at least "
+                "two needed"
             )
         self.labels = in_order(names)
         counts = np.asarray([sum(row.target == label for row in rows) for label in self.labels])
@@ -47,7 +48,7 @@ class Classify(SentenceTask):
         for row in rows:
             if row.target not in self.numbers:
                 raise InputError(
-                    f"{place(source, row.line)}: label {row.target!r} is not in {known}, "
+                    f"{row.place(source)}: label {row.target!r} is not in {known}, "
                     f"which has {shown_labels(self.labels)}"
                 )
 

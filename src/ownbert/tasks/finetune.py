@@ -9,6 +9,7 @@ from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.tasks.begun import claim, finished, resolve_begun
 from ownbert.tasks.finetuning import Finetuning
+from ownbert.tasks.lesson import Rows, drawn
 from ownbert.tasks.task import task_class, task_of
 from ownbert.train.display import Display
 from ownbert.train.distributed import asked
@@ -32,14 +33,14 @@ def finetune(
     ``folds`` or ``seeds`` several models, of which an ``Ensemble`` is returned.
 
     task: one of ``ownbert.tasks.task.TASKS`` ("classify" by default). options: settings of
-    ``FinetuneRecipe`` by name: ``model`` (the folder), ``train``, ``dev``, ``epochs``, ... Raises
-    ``InputError`` for files, labels and settings that cannot be used; ``output`` is not touched
-    then.
+    ``FinetuneRecipe`` by name: ``model`` (the folder), ``train``, ``dev``, ``epochs``, ... For
+    "image" ``train`` and ``dev`` may be arrays, (images, labels). Raises ``InputError`` for files,
+    labels and settings that cannot be used; ``output`` is not touched then.
     """
     if asked():
         raise InputError("fine-tuning runs in one process; start it without torchrun")
     output = Path(output)
-    asked_for = given(task, options)
+    rows, asked_for = in_memory(task, given(task, options))
     recipe = resolve_begun(
         output, config=config, overrides=overrides, resume=resume, options=asked_for
     )
@@ -48,7 +49,9 @@ def finetune(
             f"{output} is finished: nothing is left to do; start anew with --overwrite"
         )
         return task_of(describe(output), output).load(output)
-    run, how = Finetuning(recipe), {"resume": resume, "quiet": quiet}
+    if rows is not None:
+        rows = (drawn(rows[0], recipe), rows[1])
+    run, how = Finetuning(recipe, rows), {"resume": resume, "quiet": quiet}
     if recipe.search.asked:
         from ownbert.tasks.search import search
 
@@ -71,3 +74,18 @@ def given(task: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     if task is not None:
         named["task.name"] = task_class(task).name
     return {k: str(v) if isinstance(v, Path) else v for k, v in named.items()}
+
+
+def in_memory(task: str | None, options: Mapping[str, Any]) -> tuple[Rows | None, dict[str, Any]]:
+    """The rows of a task that takes arrays in the place of files, and the other options."""
+    options = dict(options)
+    if task is None or not task_class(task).in_memory:
+        return None, options
+    sources = {name: options.get(name) for name in ("train", "dev")}
+    if all(source is None or isinstance(source, str) for source in sources.values()):
+        return None, options
+    reader = task_class(task)()
+    train, dev = (None if s is None else reader.read(s) for s in sources.values())
+    if train is None:
+        raise InputError("train is needed: labelled rows to learn")
+    return (train, dev), {k: v for k, v in options.items() if k not in sources}

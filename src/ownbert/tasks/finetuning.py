@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ownbert.checkpoint import describe, load_tokenizer, save
+from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig
 from ownbert.data.loader import Loader
 from ownbert.errors import InputError
@@ -15,7 +15,6 @@ from ownbert.nn.model import Model
 from ownbert.objectives import Learner
 from ownbert.tasks.card import write_card
 from ownbert.tasks.checks import check_rows
-from ownbert.tasks.frame import Frame
 from ownbert.tasks.lesson import Lesson, Rows
 from ownbert.tasks.measures import Scores
 from ownbert.tasks.objectives import Twice
@@ -66,20 +65,20 @@ class Finetuning:
         labels: Sequence[str] = (),
         like: "Finetuning | None" = None,
     ) -> None:
-        if not recipe.model.folder:
-            raise InputError("--model is needed: the folder to start from")
         if recipe.run.tensorboard:
             need_tensorboard()
         self.device = pick_device(recipe.run.device)
-        self.said = describe(recipe.model.folder)
+        self.task = _task(recipe, labels) if like is None else copy.copy(like.task)
+        self.task.seed = recipe.seed
+        said = self.task.origin(recipe.model) if like is None else like.said
+        self.lesson = Lesson(self.task, recipe, rows, learnt=like is not None)
+        self.said = said or self.task.designed(recipe, self.lesson.train_rows)
         self.config = self.said.config
         _refuse_freezing(recipe.model.freeze, self.config)
-        self.tokenizer = load_tokenizer(recipe.model.folder, config=self.config)
-        self.max_length = _max_length(recipe.data.max_length, self.config)
-        self.task = _task(recipe, labels) if like is None else copy.copy(like.task)
-        self.task.max_length = self.max_length
-        frame = Frame(self.tokenizer, self.config, self.max_length)
-        self.lesson = Lesson(self.task, recipe, frame, rows, learnt=like is not None)
+        length = _max_length(recipe.data.max_length, self.config)
+        self.frame = self.task.frame(recipe.model.folder, self.config, length)
+        self.task.max_length = self.max_length = self.frame.max_length
+        self.lesson.encode(self.frame)
         self.watch = self._watch(recipe)
         self.asked, self.recipe = recipe, self._completed(recipe)
         self.adapted: Path | None = None if like is None else like.adapted
@@ -95,6 +94,7 @@ class Finetuning:
 
     def _completed(self, recipe: FinetuneRecipe) -> FinetuneRecipe:
         """The recipe with everything that depends on the machine, the size and the data."""
+        recipe = self.task.completed(recipe, self.frame)
         few = len(self.lesson.train_data) < _FEW
         batch_size = recipe.data.batch_size or (16 if few else 32)
         if batch_size < self.task.smallest_batch:
@@ -116,7 +116,7 @@ class Finetuning:
         rate = recipe.optim.learning_rate or self.usual_rate
         return replace(
             recipe,
-            data=replace(recipe.data, batch_size=batch_size, max_length=self.max_length),
+            data=replace(recipe.data, batch_size=batch_size),
             optim=replace(recipe.optim, learning_rate=rate),
             run=run,
         )
@@ -154,7 +154,8 @@ class Finetuning:
         recipe = self.recipe
         model = make_model(self.said, self.task, recipe, adapted=self.adapted).to(self.device)
         model.encoder.gradient_checkpointing = bool(self.lesson.train_data.sizes.max() > _LONG)
-        words = None if recipe.model.freeze else WordsInUse(model, self.lesson.train_data)
+        trained = self.config.image is None and not recipe.model.freeze
+        words = WordsInUse(model, self.lesson.train_data) if trained else None
         whole = words.all if words else contextlib.nullcontext
         learner = Learner(model, ())
         objective = self.task.objective(model)
@@ -205,7 +206,7 @@ class Finetuning:
         for line in () if scores is None else scores.warnings:
             display.say(f"warning: {line}")
         model = self.task.finish(model)
-        save(model, output, tokenizer=self.tokenizer, values=self.task.values())
+        save(model, output, tokenizer=self.frame.tokenizer, values=self.task.values())
         self.task.write(output, model)
         remove_states(output)
         return model, scores
@@ -235,7 +236,7 @@ class Finetuning:
     def summary(self) -> list[str]:
         """What is about to be learnt from what, for people."""
         recipe, task, lesson = self.recipe, self.task, self.lesson
-        start = "new weights" if recipe.model.from_scratch else recipe.model.folder
+        start = "new weights" if recipe.model.new else recipe.model.folder
         dev = "no" if lesson.dev_rows is None else f"{len(lesson.dev_rows):,}"
         labels = f", {len(task.labels)} {task.label_unit}" if len(task.labels) > 1 else ""
         lines = [

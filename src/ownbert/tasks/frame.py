@@ -1,7 +1,7 @@
 """From ids of texts to sequences of a model. L tokens of a sequence."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -10,11 +10,14 @@ import numpy as np
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Example
+from ownbert.tasks.checks import shortened
 from ownbert.text.files import guess_style
 from ownbert.text.tokenizer import Tokenizer
 
 # The share of unknown tokens from which a vocabulary does not fit.
 _UNKNOWN = 0.05
+_CHARACTERS = 200  # of an example's tokens, for people
+_TEXTS = 5  # of an example, each on a line
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,27 @@ class Frame:
         """Tokens of two texts together that fit."""
         return self.max_length - (4 if self.double_sep else 3)
 
+    def about(self, data: Encoded, unit: str) -> Iterator[str]:
+        """Lengths as they are after cutting, and unknown tokens, for people."""
+        together = max(len(e.parts or (0,)) for e in data.examples)
+        parts = (e.parts or (len(e.token_ids),) for e in data.examples)
+        sizes = np.asarray([size for of_example in parts for size in of_example])
+        half, most, nearly = np.percentile(sizes, (50, 90, 99)).round().astype(int).tolist()
+        several = f" (up to {together} of them together)" if together > 1 else ""
+        cut = f"{data.cut:,} {unit} are" if data.cut else "none is"
+        yield (
+            f"tokens a sequence{several}: median {half:,}, 90% up to {most:,}, 99% up to "
+            f"{nearly:,}, longest {sizes.max():,}; {cut} cut at {self.max_length:,}"
+        )
+        unknown = Unknown(self.tokenizer)
+        unknown.count(data.examples)
+        yield unknown.warning() or f"unknown tokens: {unknown.share:.2%}"
+
+    def shown(self, example: Example) -> list[str]:
+        """An example for people, a line each; of many texts the first."""
+        texts = readable(example, self.tokenizer)
+        return texts if len(texts) <= _TEXTS else [*texts[:_TEXTS], "..."]
+
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens."""
         return self.tokenizer.encode_batch(texts)
@@ -118,20 +142,21 @@ def cut_warning(cut: int, total: int, limit: str, what: str) -> str:
 
 
 class Unknown:
-    """How many tokens of texts are [UNK], or what takes its place."""
+    """How many tokens of texts are [UNK], or what takes its place; none where there is no
+    tokenizer."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
         self.tokenizer = tokenizer
-        self.around = np.asarray([tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id])
         self.unknown = self.total = 0
 
     def count(self, examples: Sequence[Example]) -> None:
         """Take in the tokens of these."""
+        if (tokenizer := self.tokenizer) is None:
+            return
+        around = np.asarray([tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id])
         for example in examples:
-            self.total += len(example.token_ids) - int(
-                np.isin(example.token_ids, self.around).sum()
-            )
-            self.unknown += int((example.token_ids == self.tokenizer.unk_id).sum())
+            self.total += len(example.token_ids) - int(np.isin(example.token_ids, around).sum())
+            self.unknown += int((example.token_ids == tokenizer.unk_id).sum())
 
     @property
     def share(self) -> float:
@@ -139,12 +164,29 @@ class Unknown:
 
     def warning(self) -> str | None:
         """What to tell where they are many."""
-        if self.share <= _UNKNOWN:
+        if self.tokenizer is None or self.share <= _UNKNOWN:
             return None
         return (
             f"warning: {self.share:.1%} of the tokens are {self.tokenizer.special['unk_token']}: "
             "the vocabulary of the model is not one for these texts"
         )
+
+
+def readable(example: Example, tokenizer: Tokenizer) -> list[str]:
+    """The tokens of an example, with the middle of long texts left out: the two texts of a
+    sequence by themselves, or, of several sequences, each of these."""
+    if not example.parts:
+        return _texts(example.token_ids, tokenizer)
+    begins = np.cumsum(example.parts)[:-1]
+    return [" ".join(_texts(ids, tokenizer)) for ids in np.split(example.token_ids, begins)]
+
+
+def _texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
+    """Each up to its separator; RoBERTa's second one is the first token of the second text."""
+    ends = (np.flatnonzero(ids[:-1] == tokenizer.sep_id) + 1).tolist()
+    pieces = np.split(ids, [end for end in ends if end - 1 not in ends])
+    most = _CHARACTERS // len(pieces)
+    return [shortened(" ".join(tokenizer.tokens(piece.tolist())), most) for piece in pieces]
 
 
 def join(examples: Sequence[Example], **targets: Any) -> Example:

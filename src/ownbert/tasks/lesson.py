@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ownbert.data.sampling import labels_per_class
 from ownbert.errors import InputError
@@ -9,7 +10,7 @@ from ownbert.nn.model import Model
 from ownbert.objectives import Objective
 from ownbert.tasks.checks import Part
 from ownbert.tasks.forward import answers
-from ownbert.tasks.frame import Frame, Unknown, cut_warning
+from ownbert.tasks.frame import Encoded, Unknown, cut_warning
 from ownbert.tasks.measures import Scores
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
@@ -18,46 +19,58 @@ from ownbert.tasks.task import Task
 Rows = tuple[Sequence[Row], Sequence[Row] | None]
 
 
+def drawn(rows: Sequence[Row], recipe: FinetuneRecipe) -> Sequence[Row]:
+    """The training rows that are learnt from: all, or so many of each label."""
+    count = recipe.data.labels_per_class
+    if count is None:
+        return rows
+    if not all(isinstance(row.target, str) for row in rows):
+        raise InputError(f"data.labels_per_class is of no use to {recipe.task.name}")
+    chosen = labels_per_class([row.target for row in rows], count, recipe.seed)
+    return [rows[i] for i in chosen]
+
+
 class Lesson:
     """Training rows, and dev rows or none, of the files of a recipe or given as ``rows``.
 
     The task learns from the training rows what it must know (labels, scales), unless it has
-    ``learnt`` that before.
+    ``learnt`` that before. ``encode`` comes next.
     """
+
+    frame: Any
+    train_data: Encoded
+    dev_data: Encoded | None = None
 
     def __init__(
         self,
         task: Task,
         recipe: FinetuneRecipe,
-        frame: Frame,
         rows: Rows | None = None,
         *,
         learnt: bool = False,
     ) -> None:
-        self.task, self.recipe, self.frame = task, recipe, frame
+        self.task, self.recipe = task, recipe
         self.train_rows, self.dev_rows = rows or self._read()
         source = recipe.data.train
         known = f"the training data {source}"
         if not learnt:
             task.learn(self.train_rows, source)
         task.check(self.train_rows, source, known)
-        self.train_data = task.encode(self.train_rows, frame, training=True)
-        self.dev_data = None
         if self.dev_rows is not None:
             task.check(self.dev_rows, recipe.data.dev or "", known)
-            self.dev_data = task.encode(self.dev_rows, frame, training=False)
+
+    def encode(self, frame: Any) -> None:
+        """Make of the rows what a model reads; frame: what ``Task.frame`` gives."""
+        self.frame = frame
+        self.train_data = self.task.encode(self.train_rows, frame, training=True)
+        if self.dev_rows is not None:
+            self.dev_data = self.task.encode(self.dev_rows, frame, training=False)
 
     def _read(self) -> Rows:
         data = self.recipe.data
         if not data.train:
             raise InputError("--train is needed: labelled rows to learn")
-        rows = self.task.read(data.train)
-        if data.labels_per_class is not None:
-            if not all(isinstance(row.target, str) for row in rows):
-                raise InputError(f"data.labels_per_class is of no use to {self.task.name}")
-            labels = [row.target for row in rows]
-            chosen = labels_per_class(labels, data.labels_per_class, self.recipe.seed)
-            rows = [rows[i] for i in chosen]
+        rows = drawn(self.task.read(data.train), self.recipe)
         return rows, self.task.read(data.dev) if data.dev else None
 
     @property

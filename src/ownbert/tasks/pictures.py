@@ -59,7 +59,7 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = _FONTS)
     except ImportError:
         return "no picture of the confusion matrix; it needs: pip install 'ownbert[plot]'"
     labels, told = [score.label for score in scores.labels], None
-    family = _family(labels, fonts)
+    family = fitting_fonts(labels, fonts)
     if family is None:
         family, labels = [_PLAIN], [str(i) for i in range(len(labels))]
         told = (
@@ -160,7 +160,7 @@ def _bar(figure: Any, image: Any, axis: Any) -> None:
     bar.outline.set_visible(False)
 
 
-def _family(labels: Sequence[str], fonts: Sequence[str]) -> list[str] | None:
+def fitting_fonts(labels: Sequence[str], fonts: Sequence[str] = _FONTS) -> list[str] | None:
     """Fonts that have all characters of the labels together; None where there are none."""
     from matplotlib import font_manager
 

@@ -1,5 +1,7 @@
 """Predict and evaluate with a fine-tuned folder, or with several that are averaged."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -7,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.checkpoint import CONFIG, describe, load_tokenizer
+from ownbert.checkpoint import CONFIG, describe
 from ownbert.checkpoint.weights import read_json
 from ownbert.errors import InputError
 from ownbert.files import refuse_unreadable, write_json
 from ownbert.nn.prepack import prepack
 from ownbert.tasks.begun import ENSEMBLE
 from ownbert.tasks.forward import answers, blocks
-from ownbert.tasks.frame import Frame, Unknown, cut_warning
+from ownbert.tasks.frame import Unknown, cut_warning
 from ownbert.tasks.measures import Scores
 from ownbert.tasks.output import AnswerFile
 from ownbert.tasks.rows import Columns, Row
@@ -49,10 +51,8 @@ class Predictor:
         folders = members_of(self.folder)
         self.task = one_task([task_of(describe(f), f, columns) for f in folders])
         models = [self.task.load(f).to(place) for f in folders]
-        config = models[0].config
-        self.tokenizer = load_tokenizer(folders[0], config=config)
-        self.max_length = self.task.max_length or config.longest
-        self.frame = Frame(self.tokenizer, config, self.max_length)
+        self.frame = self.task.frame(folders[0], models[0].config, self.task.max_length)
+        self.tokenizer, self.max_length = self.frame.tokenizer, self.frame.max_length
         self.models = [prepack(m) if self.precision == "float32" else m for m in models]
         self.seen = self.cut = 0
         self.unknown = Unknown(self.tokenizer)
@@ -138,7 +138,7 @@ def predict(
     read, and if then the model, the input, the columns or the precision are others.
     """
     columns = Columns(text=text_column, second=second_column)
-    refuse_unreadable(Path(input))
+    _refuse_missing(Path(input))
     _refuse_same(input, output)
     predictor = Predictor(folder, columns=columns, device=device, precision=precision)
     made_for = _made_for(predictor, Path(input), columns)
@@ -168,6 +168,11 @@ def predict(
     return seen
 
 
+def _refuse_missing(path: Path) -> None:
+    if not path.is_dir():  # which some tasks can read
+        refuse_unreadable(path)
+
+
 def _refuse_same(input: str | Path, output: str | Path | None) -> None:
     if output is not None and Path(output).exists() and Path(output).samefile(input):
         raise InputError(f"{output} is the file that is read; write to another one")
@@ -185,14 +190,23 @@ def _made_for(predictor: Predictor, input: Path, columns: Columns) -> dict[str, 
         for path in sorted(folder.iterdir())
         if path.suffix in (".safetensors", ".bin", ".json", ".txt", ".model")
     ]
-    status = input.stat()
     return {
         "format": 1,
         "model": weights,
-        "input": [str(input.resolve()), status.st_size, status.st_mtime_ns],
+        "input": [str(input.resolve()), *_state(input)],
         "columns": asdict(columns),
         "precision": predictor.precision,
     }
+
+
+def _state(path: Path) -> list[Any]:
+    """What changes when a file, or one in a folder, does."""
+    if not path.is_dir():
+        status = path.stat()
+        return [status.st_size, status.st_mtime_ns]
+    below = sorted(p for p in path.rglob("*") if p.is_file())
+    states = [(str(p.relative_to(path)), *_state(p)) for p in below]
+    return [hashlib.sha256(json.dumps(states).encode()).hexdigest()]
 
 
 def decide_all(
@@ -214,7 +228,7 @@ def characters(row: Row) -> int:
 
 def evaluate(
     folder: str | Path,
-    data: str | Path,
+    data: Any,
     *,
     output: str | Path | None = None,
     text_column: str | None = None,
@@ -227,15 +241,19 @@ def evaluate(
 ) -> Scores:
     """Measures of a fine-tuned folder on labelled rows; as JSON in ``output`` if given.
 
+    data: a file, or what else the task reads: for "image" a folder, or arrays (images, labels).
     Raises ``InputError`` with the line for an answer that the model cannot give.
     """
     columns = Columns(text_column, second_column, label_column)
-    refuse_unreadable(Path(data))
-    _refuse_same(data, output)
+    if named := isinstance(data, str | Path):
+        _refuse_missing(Path(data))
+        _refuse_same(data, output)
     predictor = Predictor(folder, columns=columns, device=device, precision=precision)
     task = predictor.task
+    if not (named or task.in_memory):
+        raise InputError(f"{task.name} is measured on a file, not on {type(data).__name__}")
     rows = task.read(data)
-    task.check(rows, data, f"the model {folder}")
+    task.check(rows, data if named else "", f"the model {folder}")
     decided = decide_all(predictor, rows, progress)
     scores = task.score(rows, decided)
     if say is not None:

@@ -38,6 +38,8 @@ class TaskSettings:
     first alone. answer_length: the longest answer, in tokens. temperature: of the contrastive loss.
 
     rdrop: weight of the difference between two passes with other dropouts (Liang et al. 2021).
+    flip, shift, crop: how training pictures are changed each time they are seen
+    (``ownbert.data.augment``).
     """
 
     name: str = "classify"
@@ -55,6 +57,9 @@ class TaskSettings:
     answer_length: int = 30
     temperature: float = 0.05
     rdrop: float = 0.0
+    flip: bool = False
+    shift: float = 0.1
+    crop: float = 1.0
 
     def __post_init__(self) -> None:
         if self.pooling is not None:
@@ -65,7 +70,10 @@ class TaskSettings:
             positive(f"task.{name}", getattr(self, name))
         for name in ("stride", "rdrop"):
             _not_negative(f"task.{name}", getattr(self, name))
-        _share("task.label_smoothing", self.label_smoothing)
+        for name in ("label_smoothing", "shift"):
+            _share(f"task.{name}", getattr(self, name))
+        if not 0 < self.crop <= 1:
+            raise InputError(f"task.crop is {self.crop}; it must be in (0, 1]")
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, Any]) -> "TaskSettings":
@@ -106,19 +114,48 @@ class FinetuneData:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Vit:
+    """Sizes of a new ViT. image_size, patch: height and width in pixels, or one number for both; by
+    default by the size of the training pictures."""
+
+    image_size: tuple[int, ...] | None = None
+    patch: tuple[int, ...] | None = None
+    hidden_size: int = 128
+    layers: int = 6
+    heads: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("hidden_size", "layers", "heads"):
+            positive(f"model.vit.{name}", getattr(self, name))
+        for name in ("image_size", "patch"):
+            given = getattr(self, name)
+            if given is None:
+                continue
+            if len(given) not in (1, 2) or min(given) < 1:
+                shown = ", ".join(map(str, given))
+                raise InputError(
+                    f"model.vit.{name} is {shown}; it must be one whole number from 1 on, or two: "
+                    "height,width"
+                )
+            object.__setattr__(self, name, (given[0], given[-1]))
+
+
+@dataclass(frozen=True, kw_only=True)
 class FinetuneModel:
     """folder: what to start from. from_scratch: take its size and vocabulary, not its weights.
-    freeze: so many of the lower layers, and the embeddings, stay as they are. pretrain_steps:
-    learn masked words from the texts of the task before the task itself."""
+    dropout: 0.1 for texts and 0 for pictures if not set. freeze: so many of the lower layers, and
+    the embeddings, stay as they are. pretrain_steps: learn masked words from the texts of the task
+    before the task itself. vit: for pictures, what to make where there is no folder."""
 
     folder: str = ""
     from_scratch: bool = False
-    dropout: float = 0.1
+    dropout: float | None = None
     freeze: int = 0
     pretrain_steps: int | None = None
+    vit: Vit = field(default_factory=Vit)
 
     def __post_init__(self) -> None:
-        _share("model.dropout", self.dropout)
+        _share("model.dropout", self.dropout or 0.0)
         _not_negative("model.freeze", self.freeze)
         _not_negative("model.pretrain_steps", self.pretrain_steps or 0)
         if self.from_scratch and self.pretrain_steps:
@@ -126,6 +163,11 @@ class FinetuneModel:
                 "model.from_scratch and model.pretrain_steps are both set; the one drops the "
                 "weights that the other goes on with"
             )
+
+    @property
+    def new(self) -> bool:
+        """Whether all weights are new."""
+        return self.from_scratch or not self.folder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,10 @@ class Row:
     texts: tuple[str, ...]
     target: Any = None
 
+    def place(self, source: str | Path) -> str:
+        """The place of the row in a file, for messages."""
+        return place(source, self.line) if source else f"row {self.line}"
+
 
 @dataclass(frozen=True)
 class Columns:

@@ -16,7 +16,7 @@ from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
 from ownbert.data.batch import Batch
 from ownbert.errors import InputError
-from ownbert.tasks.frame import Encoded, Frame
+from ownbert.tasks.frame import Encoded
 from ownbert.tasks.rows import Row, stream_texts
 from ownbert.tasks.task import Task
 
@@ -52,7 +52,7 @@ class SentenceTask(Task):
         """What the objective takes as the label of a row."""
         raise NotImplementedError
 
-    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> Encoded:
+    def encode(self, rows: Sequence[Row], frame: Any, *, training: bool) -> Encoded:
         if self.pair is None and rows:
             self.pair = len(rows[0].texts) == 2
         ids = frame.ids([text for row in rows for text in row.texts])

@@ -4,6 +4,7 @@ B sequences of a batch, R answers of it (a row each), C labels.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,15 +12,15 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from ownbert.checkpoint import Description, load
-from ownbert.config import HeadSpec
+from ownbert.checkpoint import Description, describe, load, load_tokenizer
+from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective
 from ownbert.tasks.frame import Encoded, Frame
 from ownbert.tasks.measures import Scores
-from ownbert.tasks.recipe import TaskSettings
+from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
 from ownbert.tasks.rows import Columns, Row
 
 # The key of config.json that says what a folder was fine-tuned for.
@@ -32,22 +33,26 @@ TASKS: Mapping[str, tuple[str, str]] = {
     "answer": ("answer", "Answer"),
     "choose": ("choose", "Choose"),
     "embed": ("rank", "Rank"),
+    "image": ("image", "PictureTask"),
 }
 # Another name of the same.
 ALIASES = {"rank": "embed"}
+_DROPOUT = 0.1
 
 
 class Task:
     """Reader of files, head, objective, predictions and measures of one kind of question.
 
-    Training: ``read``, ``learn`` (what the rows say: labels, scale), ``encode``, ``objective``,
-    ``finish``, ``write``. Use: ``load``, ``stream``, ``encode``, ``raw`` (scores of a row that
+    Training: ``origin`` (what the model is made from), ``read``, ``learn`` (what the rows say:
+    labels, scale), ``frame`` (what makes sequences of rows), ``encode``, ``objective``, ``finish``,
+    ``write``. Use: ``load``, ``frame``, ``stream``, ``encode``, ``raw`` (scores of a row that
     several models' can be averaged with), ``decide``, ``shown``. Measures: ``tune`` (thresholds, on
     dev rows), ``score``.
 
-    max_length: of a sequence, in tokens, as in training. name: on the command line. head: kind of
-    the head that answers. measures: names of what ``score`` gives; the first is watched on dev
-    rows. uses: the settings of ``TaskSettings`` that it knows. unit: what rows are, in messages.
+    max_length: of a sequence, in tokens, as in training. seed: of what training draws for single
+    rows. name: on the command line. head: kind of the head that answers. measures: names of what
+    ``score`` gives; the first is watched on dev rows. uses: the settings of ``TaskSettings`` that
+    it knows. unit: what rows are, in messages.
     """
 
     name: ClassVar[str]
@@ -64,8 +69,11 @@ class Task:
     averages: ClassVar[bool] = True
     # Whether rows of a batch are learnt from each other, so that it must not be cut.
     whole_batches: ClassVar[bool] = False
+    # Whether ``read`` takes arrays in the place of a file.
+    in_memory: ClassVar[bool] = False
     # Rows that a batch must have.
     smallest_batch = 1
+    seed = 0
 
     def __init__(
         self,
@@ -78,6 +86,46 @@ class Task:
         self.labels = tuple(labels)
         self.max_length: int | None = None
         self.settings.refuse_others(self.name, self.uses)
+
+    # The model and what it reads.
+
+    def origin(self, model: FinetuneModel) -> Description | None:
+        """What the folder says that a training starts from; None where a model is made for the
+        rows (``designed``). ``InputError`` for one that this task cannot start from."""
+        if not model.folder:
+            raise InputError("--model is needed: the folder to start from")
+        if model.vit != Vit():
+            raise InputError(f"model.vit is of no use to {self.name}, whose models read texts")
+        said = describe(model.folder)
+        self.refuse_other_kind(said, model.folder)
+        return said
+
+    def designed(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Description:
+        """The model that is made for training rows where no folder was given."""
+        raise NotImplementedError
+
+    def refuse_other_kind(self, said: Description, folder: str | Path) -> None:
+        """``InputError`` for a model that does not read what the rows hold."""
+        if said.config.image is not None:
+            raise InputError(
+                f"{folder} reads pictures and {self.name} is about texts; for pictures: ownbert "
+                "finetune image"
+            )
+
+    def frame(
+        self, folder: str | Path, config: EncoderConfig, max_length: int | None = None
+    ) -> Any:
+        """What makes rows into what the model of a folder reads: a ``Frame`` or the like."""
+        return Frame(load_tokenizer(folder, config=config), config, max_length or config.longest)
+
+    def completed(self, recipe: FinetuneRecipe, frame: Any) -> FinetuneRecipe:
+        """The recipe with what depends on the kind of model."""
+        dropout = _DROPOUT if recipe.model.dropout is None else recipe.model.dropout
+        return replace(
+            recipe,
+            data=replace(recipe.data, max_length=frame.max_length),
+            model=replace(recipe.model, dropout=dropout),
+        )
 
     # Reading.
 
@@ -106,9 +154,9 @@ class Task:
         """Whether a model that is trained has a pooler; None: if its head needs one."""
         return None
 
-    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> Encoded:
-        """Rows as the model reads them, with what it should answer where the rows have it. For
-        ``training`` a row may become several examples, else it is one."""
+    def encode(self, rows: Sequence[Row], frame: Any, *, training: bool) -> Encoded:
+        """Rows as the model reads them, with what it should answer where the rows have it; frame:
+        what ``frame`` gives. For ``training`` a row may become several examples, else it is one."""
         raise NotImplementedError
 
     def objective(self, model: Model) -> Objective:
@@ -209,6 +257,8 @@ def task_of(said: Description, folder: str | Path, columns: Columns | None = Non
 
 def _by_head(said: Description, folder: str | Path) -> str:
     kinds = {spec.kind for spec in said.specs}
+    if "classification" in kinds and said.config.image is not None:
+        return "image"
     if "classification" in kinds:
         many = {"multi_label_classification": "multilabel", "regression": "regress"}
         one = len(said.labels) == 1 and said.values.get("problem_type") is None
