@@ -26,7 +26,7 @@ ALLOWED = {
     "hf": {"config", "data", "families", "nn", "text", "checkpoint"},
     "train": {"config", "text", "data", "nn", "objectives", "checkpoint"},
     "tasks": {"config", "text", "data", "nn", "objectives", "checkpoint", "train"},
-    "vit": {"config", "data", "families", "nn"},
+    "vit": {"config", "data", "families", "nn", "checkpoint"},
     "transformer": {"config", "data", "nn"},
     "translate": {"config", "text", "data", "nn", "objectives", "checkpoint", "train"}
     | {"transformer"},

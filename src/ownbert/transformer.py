@@ -43,8 +43,8 @@ def make_model(
 
     share_embeddings: source, target and generator have one matrix (section 3.4); the vocabularies
     must be one then. ``norm_first=True`` makes it pre-norm, with a last LayerNorm on both stacks.
-    ``changes`` may be any other field of ``EncoderConfig``; ``encoder`` and ``decoder`` are mappings
-    of fields for one of the two. Raises ``InputError`` for sizes that cannot go together.
+    ``changes`` may be any other field of ``EncoderConfig``; ``encoder`` and ``decoder`` are
+    mappings of fields of one of the two. Raises ``InputError`` for sizes that do not go together.
     """
     if share_embeddings and src_vocab != tgt_vocab:
         raise InputError(

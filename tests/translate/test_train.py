@@ -11,6 +11,7 @@ from sequences import SETTINGS, Row, files, rows
 
 from ownbert.checkpoint.translation import load_translation
 from ownbert.errors import InputError
+from ownbert.translate.preview import preview_translation
 from ownbert.translate.train import train_translation
 from ownbert.translate.use import Translator
 
@@ -97,6 +98,18 @@ def test_plain_text_by_pieces(tmp_path: Path):
     for text in [*texts[:3], "ÄÖÜ  œ 中文 🙂"]:
         ids = tokenizer.encode_batch([text])[0]
         assert tokenizer.decode(ids, skip_special_tokens=True).strip() == text
+
+
+def test_a_preview_writes_nothing(tmp_path: Path):
+    pairs = files(tmp_path, [["10", "11", "12"]] * 60, sorted, "train")
+    before = sorted(tmp_path.iterdir())
+    settings = {name: value for name, value in (SHORT | pairs).items() if name != "quiet"}
+    said = preview_translation(**settings, max_steps=5)
+    assert sorted(tmp_path.iterdir()) == before
+    assert "max_steps: 5" in said
+    assert "59 training and 1 dev pairs, 8 blank tokens for both sides" in said
+    assert "tokens a source: median 5, 90% up to 5, longest 5" in said
+    assert "[CLS] 10 11 12 [SEP]\n    [CLS] 10 11 12 [SEP]" in said
 
 
 def test_mistakes(tmp_path: Path):

@@ -13,7 +13,19 @@ from collections.abc import Callable
 import typer
 
 from ownbert import __version__
-from ownbert.cli import corpus, embed, fill, finetune, inspect, learn, runs, use
+from ownbert.cli import (
+    corpus,
+    embed,
+    fill,
+    finetune,
+    inspect,
+    learn,
+    relevance,
+    runs,
+    trace,
+    translate,
+    use,
+)
 from ownbert.errors import InputError
 
 app = typer.Typer(
@@ -44,6 +56,8 @@ def _stoppable(command: Callable[..., None]) -> Callable[..., None]:
 
 for _name, _command in finetune.commands().items():
     finetune.app.command(_name)(_stoppable(_command))
+for _name, _command in translate.COMMANDS.items():
+    translate.app.command(_name, hidden=_name == "use")(_stoppable(_command))
 app.command("vocab")(_stoppable(corpus.vocab))
 app.command("prepare")(_stoppable(corpus.prepare))
 app.command("pretrain")(_stoppable(learn.pretrain))
@@ -52,8 +66,11 @@ app.command("runs")(_stoppable(runs.runs))
 app.command("evaluate")(_stoppable(use.evaluate))
 app.command("predict")(_stoppable(use.predict))
 app.command("describe")(_stoppable(inspect.describe))
+app.command("trace")(_stoppable(trace.trace))
+app.command("relevance")(_stoppable(relevance.relevance))
 app.command("fill")(_stoppable(fill.fill))
 app.command("embed")(_stoppable(embed.embed))
+app.add_typer(translate.app, name="translate")
 
 
 def _version(value: bool) -> None:

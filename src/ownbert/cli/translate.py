@@ -9,13 +9,13 @@ import typer
 from typer.core import TyperGroup
 
 from ownbert.cli import options as o
+from ownbert.cli import translate_options as t
 from ownbert.errors import InputError
 
 if TYPE_CHECKING:
     from ownbert.translate.use import Translator
 
-_NET, _WORDS = "Network", "Vocabulary"
-_OURS = ("output", "config", "overrides", "resume", "overwrite", "quiet")
+_OURS = ("output", "config", "overrides", "resume", "overwrite", "dry_run", "quiet")
 
 
 class _WithFolder(TyperGroup):
@@ -35,131 +35,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_Source = Annotated[
-    Path | None,
-    typer.Option(help="Texts to translate from, one a line.", rich_help_panel=o.DATA),
-]
-_Target = Annotated[
-    Path | None, typer.Option(help="Their translations, line by line.", rich_help_panel=o.DATA)
-]
-_Pairs = Annotated[
-    Path | None,
-    typer.Option(help="Or both in one table (csv, tsv, jsonl, parquet).", rich_help_panel=o.DATA),
-]
-_DevSource = Annotated[
-    Path | None, typer.Option(help="The same to be examined by.", rich_help_panel=o.DATA)
-]
-_DevTarget = Annotated[Path | None, typer.Option(help="Its translations.", rich_help_panel=o.DATA)]
-_DevPairs = Annotated[Path | None, typer.Option(help="Or one table.", rich_help_panel=o.DATA)]
-_SourceColumn = Annotated[
-    str | None,
-    typer.Option(
-        help="Column of the sources in tables.",
-        show_default="the first of two",
-        rich_help_panel=o.DATA,
-    ),
-]
-_TargetColumn = Annotated[
-    str | None,
-    typer.Option(
-        help="Column of the targets in tables.",
-        show_default="the second of two",
-        rich_help_panel=o.DATA,
-    ),
-]
-_Kind = Annotated[
-    str | None,
-    typer.Option(
-        "--kind",
-        help="bpe, wordpiece, or blank for text that is already tokens.",
-        show_default="bpe",
-        rich_help_panel=_WORDS,
-    ),
-]
-_Size = Annotated[
-    int | None,
-    typer.Option(
-        "--vocab-size",
-        help="Entries of a vocabulary.",
-        show_default="8000",
-        rich_help_panel=_WORDS,
-    ),
-]
-_Shared = Annotated[
-    bool | None,
-    typer.Option(
-        "--shared/--separate",
-        help="One vocabulary and one matrix for both sides, or one each.",
-        show_default="shared",
-        rich_help_panel=_WORDS,
-    ),
-]
-_Lowercase = Annotated[
-    bool | None,
-    typer.Option("--lowercase", help="Forget capitals.", rich_help_panel=_WORDS),
-]
-_Layers = Annotated[
-    int | None,
-    typer.Option(
-        "--layers", help="Of encoder and of decoder.", show_default="3", rich_help_panel=_NET
-    ),
-]
-_Width = Annotated[
-    int | None,
-    typer.Option("--d-model", help="Width of a layer.", show_default="256", rich_help_panel=_NET),
-]
-_Inner = Annotated[
-    int | None,
-    typer.Option(
-        "--d-ff", help="Width of its feed-forward.", show_default="1024", rich_help_panel=_NET
-    ),
-]
-_Heads = Annotated[
-    int | None,
-    typer.Option("--heads", help="Heads of a layer.", show_default="4", rich_help_panel=_NET),
-]
-_NormFirst = Annotated[
-    bool | None,
-    typer.Option(
-        "--norm-first",
-        help="Normalise before each sublayer (pre-norm); Transformers cannot load that.",
-        rich_help_panel=_NET,
-    ),
-]
-_Average = Annotated[
-    int | None,
-    typer.Option(
-        help="Mean of the weights of so many last saved states.",
-        show_default="5",
-        rich_help_panel=o.LEARNING,
-    ),
-]
-_Smoothing = Annotated[
-    float | None,
-    typer.Option(
-        "--label-smoothing",
-        help="Share of a target that is spread over the vocabulary.",
-        show_default="0.1",
-        rich_help_panel=o.LEARNING,
-    ),
-]
-_Dropout = Annotated[
-    float | None,
-    typer.Option(help="Dropout of sublayers.", show_default="0.1", rich_help_panel=_NET),
-]
-_BatchTokens = Annotated[
-    int | None,
-    typer.Option(
-        help="Tokens a batch, of both sides.", show_default="4096", rich_help_panel=o.DATA
-    ),
-]
-_Epochs = Annotated[
-    int | None,
-    typer.Option(help="Times through the pairs.", show_default="20", rich_help_panel=o.RUN),
-]
-_Minutes = Annotated[
-    float | None, typer.Option(help="Stop after so many minutes.", rich_help_panel=o.RUN)
-]
 # Short names on the command line, and those of the recipe.
 _NAMES = {
     "vocab_size": "vocabulary.size",
@@ -172,33 +47,33 @@ def train(
     context: typer.Context,
     output: o.ModelFolder = None,
     overrides: o.Overrides = None,
-    source: _Source = None,
-    target: _Target = None,
-    pairs: _Pairs = None,
-    dev_source: _DevSource = None,
-    dev_target: _DevTarget = None,
-    dev_pairs: _DevPairs = None,
-    source_column: _SourceColumn = None,
-    target_column: _TargetColumn = None,
+    source: t.Source = None,
+    target: t.Target = None,
+    pairs: t.Pairs = None,
+    dev_source: t.DevSource = None,
+    dev_target: t.DevTarget = None,
+    dev_pairs: t.DevPairs = None,
+    source_column: t.SourceColumn = None,
+    target_column: t.TargetColumn = None,
     max_length: o.MaxLength = None,
-    batch_tokens: _BatchTokens = None,
-    kind: _Kind = None,
-    vocab_size: _Size = None,
-    shared: _Shared = None,
-    lowercase: _Lowercase = None,
-    layers: _Layers = None,
-    d_model: _Width = None,
-    d_ff: _Inner = None,
-    heads: _Heads = None,
-    dropout: _Dropout = None,
-    norm_first: _NormFirst = None,
+    batch_tokens: t.BatchTokens = None,
+    kind: t.Kind = None,
+    vocab_size: t.Size = None,
+    shared: t.Shared = None,
+    lowercase: t.Lowercase = None,
+    layers: t.Layers = None,
+    d_model: t.Width = None,
+    d_ff: t.Inner = None,
+    heads: t.Heads = None,
+    dropout: t.Dropout = None,
+    norm_first: t.NormFirst = None,
     learning_rate: o.LearningRate = None,
-    label_smoothing: _Smoothing = None,
-    average: _Average = None,
+    label_smoothing: t.Smoothing = None,
+    average: t.Average = None,
     accumulate: o.Accumulate = None,
-    epochs: _Epochs = None,
+    epochs: t.Epochs = None,
     max_steps: o.MaxSteps = None,
-    max_minutes: _Minutes = None,
+    max_minutes: t.Minutes = None,
     precision: o.Precision = None,
     device: o.Device = None,
     log_every: o.LogEvery = None,
@@ -208,21 +83,26 @@ def train(
     overwrite: o.Overwrite = False,
     seed: o.Seed = None,
     config: o.Config = None,
+    dry_run: o.DryRun = False,
     quiet: o.Quiet = False,
 ) -> None:
     """Learn to turn one text into another: pairs of files in, a model folder out.
 
-    The vocabularies are learnt first. The folder gets the model (an ordinary Hugging Face folder,
-    MarianMTModel), log.jsonl, curves.png, recipe.yaml and saved states to go on from.
+    The vocabularies are learnt first. The folder gets the model (an ordinary Hugging Face
+    folder, MarianMTModel), log.jsonl, curves.png, recipe.yaml and saved states to resume from.
 
     Example: ownbert translate train --source train.de --target train.en -o runs/de-en
     """
     from ownbert.cli.learn import given_output
     from ownbert.train.machine import keep_memory
+    from ownbert.translate.preview import preview_translation
     from ownbert.translate.train import train_translation
 
     keep_memory()
     options = {_NAMES.get(k, k): v for k, v in context.params.items() if k not in _OURS}
+    if dry_run:
+        print(preview_translation(config=config, overrides=overrides or (), **options))
+        return
     train_translation(
         given_output(output),
         config=config,
@@ -234,21 +114,8 @@ def train(
     )
 
 
-_Folder = Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)]
-_Beams = Annotated[int, typer.Option(help="Candidates of the search; 1 is greedy.")]
-_Penalty = Annotated[
-    float, typer.Option(help="How far longer translations are preferred (0: not at all).")
-]
-_MostTokens = Annotated[
-    int | None,
-    typer.Option(help="Tokens of a translation.", show_default="twice the source and 20"),
-]
-_UseDevice = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-_UsePrecision = Annotated[str, typer.Option(help="float32, bfloat16, or auto: what is faster.")]
-
-
 def use(
-    folder: _Folder,
+    folder: t.Folder,
     texts: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TEXT]...", help="Texts; lines of standard input if none."),
@@ -260,11 +127,11 @@ def use(
         Path | None,
         typer.Option("--output", "-o", help="File for the translations, one a line."),
     ] = None,
-    beams: _Beams = 4,
-    length_penalty: _Penalty = 0.6,
-    max_length: _MostTokens = None,
-    device: _UseDevice = "auto",
-    precision: _UsePrecision = "float32",
+    beams: t.Beams = 4,
+    length_penalty: t.Penalty = 0.6,
+    max_length: t.MostTokens = None,
+    device: t.UseDevice = "auto",
+    precision: t.UsePrecision = "float32",
     quiet: o.Quiet = False,
 ) -> None:
     """Translate texts with a trained folder, a line each, in their order.
@@ -331,16 +198,16 @@ def _lines(path: Path | None) -> Iterator[str]:
 
 
 def score(
-    folder: _Folder,
-    source: _Source = None,
-    target: _Target = None,
-    pairs: _Pairs = None,
-    source_column: _SourceColumn = None,
-    target_column: _TargetColumn = None,
-    beams: _Beams = 4,
-    length_penalty: _Penalty = 0.6,
-    device: _UseDevice = "auto",
-    precision: _UsePrecision = "float32",
+    folder: t.Folder,
+    source: t.Source = None,
+    target: t.Target = None,
+    pairs: t.Pairs = None,
+    source_column: t.SourceColumn = None,
+    target_column: t.TargetColumn = None,
+    beams: t.Beams = 4,
+    length_penalty: t.Penalty = 0.6,
+    device: t.UseDevice = "auto",
+    precision: t.UsePrecision = "float32",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Translate and compare: BLEU with its signature, also without regard to capitals.

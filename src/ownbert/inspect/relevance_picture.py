@@ -1,0 +1,192 @@
+"""Relevance maps laid over pictures, as one PNG: a row a picture."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ownbert.checkpoint import describe, load
+from ownbert.data.images import Picture, stream_pictures
+from ownbert.data.pixels import Processor
+from ownbert.errors import InputError
+from ownbert.files import atomic_path
+from ownbert.inspect.relevance import (
+    attention_and_gradient,
+    class_number,
+    first_rows,
+    gradient_relevance,
+    over_patches,
+    rollout,
+)
+from ownbert.nn.model import Model
+from ownbert.tasks.pictures import fitting_fonts
+from ownbert.vit import to_batch
+
+# More rows than this nobody reads, and they would not fit into memory.
+_MOST, _TOGETHER = 64, 8
+_INCHES, _DPI = 2.2, 120
+_LONGEST = 26  # characters of a title
+# From nothing to a full orange red over a grey picture.
+_COLOURS = [(1, 0.75, 0, 0), (1, 0.6, 0, 0.4), (1, 0.3, 0, 0.65), (0.85, 0, 0.1, 0.85)]
+_DARK, _LIGHT = 0.15, 0.95  # the greys below it
+_HEADS = (
+    *("as the model sees it", "attention rollout"),
+    *("relevance: predicted", "relevance: chosen"),
+)
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What a model says of a picture, and on which patches that rests (h down, w across).
+
+    pixels (H, W, C): as the model sees it, from 0 to 1. rollout (h, w): attention alone.
+    predicted: the class with the highest score, and answer its label. probabilities (C). maps: the
+    relevance (h, w) for a class, by its number; the predicted one's first.
+    """
+
+    name: str
+    pixels: np.ndarray
+    rollout: np.ndarray
+    predicted: int
+    answer: str
+    probabilities: np.ndarray
+    maps: list[tuple[int, np.ndarray]]
+
+
+def draw_relevance(
+    folder: str | Path,
+    pictures: Sequence[str | Path],
+    output: str | Path,
+    *,
+    label: str | None = None,
+    layers: Sequence[int] | None = None,
+) -> list[Explained]:
+    """Explain each picture by the model of a folder, and draw them all into a PNG.
+
+    pictures: files, or folders of them, at most 64 altogether. label: a class whose relevance is
+    drawn beside that of the predicted one. layers: those whose attention is used, from 0; by
+    default all. ``InputError`` for a model of words, an unknown class or layer, and a file that is
+    no picture.
+    """
+    figure = _figure_class()
+    if describe(folder).config.image is None:
+        raise InputError(f"{folder} holds a model of words; relevance maps are of pictures")
+    model, processor = load(folder), Processor.load(folder)
+    given = list(islice(chain.from_iterable(map(stream_pictures, pictures)), _MOST + 1))
+    if len(given) > _MOST:
+        raise InputError(f"there are more than {_MOST} pictures; draw fewer at a time")
+    found = list(explain(model, processor, given, label=label, layers=layers))
+    _draw(figure, found, model.labels, Path(output))
+    return found
+
+
+def explain(
+    model: Model,
+    processor: Processor,
+    pictures: Sequence[Picture],
+    *,
+    label: str | None = None,
+    layers: Sequence[int] | None = None,
+) -> Iterator[Explained]:
+    """What ``draw_relevance`` draws, picture by picture."""
+    image = model.config.image
+    if image is None or (processor.size, processor.channels) != (image.size, image.channels):
+        raise InputError("the folder's preprocessor_config.json is not of its model: sizes differ")
+    chosen = None if label is None else class_number(model, label)
+    for start in range(0, len(pictures), _TOGETHER):
+        some = pictures[start : start + _TOGETHER]
+        values = processor([picture.read(processor.channels) for picture in some])
+        batch = to_batch(torch.from_numpy(values).to(model.device), model.config)
+        kept = attention_and_gradient(model, batch, keep_attention=layers)
+        rows = [(kept.targets.tolist(), first_rows(kept))]
+        if chosen is not None:
+            others = gradient_relevance(model, batch, chosen, layers=layers)
+            rows.append(([chosen] * len(some), others))
+        probabilities = kept.logits.float().softmax(-1).cpu().numpy()
+        for b, picture in enumerate(some):
+            flow = rollout([maps[b] for maps in kept.attentions.values()])[0]
+            yield Explained(
+                picture.path.name if picture.path else picture.name,
+                _visible(values[b], processor),
+                over_patches(flow, model).cpu().numpy(),
+                int(kept.targets[b]),
+                model.labels[int(kept.targets[b])],
+                probabilities[b],
+                [(of[b], over_patches(found[b], model).cpu().numpy()) for of, found in rows],
+            )
+
+
+def _visible(values: np.ndarray, processor: Processor) -> np.ndarray:
+    """(C, H, W) as the model takes them -> (H, W, C) from 0 to 1."""
+    mean, std = (np.array(x, np.float32)[:, None, None] for x in (processor.mean, processor.std))
+    return np.moveaxis(values * std + mean, 0, -1).clip(0, 1)
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("relevance maps are drawn by: pip install 'ownbert[plot]'") from None
+    return Figure
+
+
+def _draw(figure_class: Any, found: Sequence[Explained], labels: Sequence[str], path: Path) -> None:
+    family = fitting_fonts(labels)
+    names = [f"class {i}" for i in range(len(labels))] if family is None else labels
+    columns = 2 + len(found[0].maps)
+    high, wide = found[0].pixels.shape[:2]
+    cell = _INCHES * high / wide + 0.3
+    size = (columns * (_INCHES + 0.12) + 0.75, len(found) * cell + 0.75)
+    figure = figure_class(figsize=size, layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0.01, hspace=0.01)
+    axes = figure.subplots(len(found), columns, squeeze=False)
+    shown = None
+    for row, one in zip(axes, found, strict=True):
+        named = [f"{_short(names[c])}  {one.probabilities[c]:.1%}" for c, _ in one.maps]
+        titles = [_short(one.name), "", *named]
+        heats = [None, one.rollout, *(heat for _, heat in one.maps)]
+        for axis, heat, title in zip(row, heats, titles, strict=True):
+            shown = _panel(axis, one.pixels, heat) or shown
+            axis.set_title(title, fontsize=9, family=family, parse_math=False)
+    for axis, head in zip(axes[0], _HEADS, strict=False):
+        axis.annotate(
+            head,
+            (0.5, 1),
+            (0, 22),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            ha="center",
+            weight="bold",
+            fontsize=9,
+        )
+    bar = figure.colorbar(shown, ax=axes, shrink=min(1.0, 1.5 / len(found)), pad=0.01, aspect=16)
+    bar.set_label("share of the map's largest value", fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=_DPI)
+
+
+def _panel(axis: Any, pixels: np.ndarray, heat: np.ndarray | None) -> Any:
+    """A picture, with ``heat`` in grey and that over it, patch by patch."""
+    axis.set_axis_off()
+    size = pixels.shape[:2]
+    extent = (0, size[1], size[0], 0)
+    if heat is None:
+        colours = {"cmap": "gray", "vmin": 0, "vmax": 1} if pixels.shape[2] == 1 else {}
+        axis.imshow(pixels.squeeze(-1) if colours else pixels, extent=extent, **colours)
+        return None
+    from matplotlib.colors import LinearSegmentedColormap
+
+    grey = _DARK + (_LIGHT - _DARK) * pixels.mean(-1)
+    axis.imshow(grey, extent=extent, cmap="gray", vmin=0, vmax=1)
+    share = heat / max(float(heat.max()), np.finfo(np.float32).tiny)
+    colours = LinearSegmentedColormap.from_list("relevance", _COLOURS)
+    return axis.imshow(share, extent=extent, cmap=colours, vmin=0, vmax=1)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
