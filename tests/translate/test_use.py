@@ -101,6 +101,11 @@ def test_mistakes(folder: Path, tmp_path: Path):
     assert source.read_text() == "10 11\n"
 
 
+def test_other_commands_name_this_one(folder: Path):
+    with pytest.raises(InputError, match="marian model has an encoder and a decoder; use it by"):
+        ownbert.load(folder)
+
+
 def test_a_folder_of_another_kind(tmp_path: Path):
     from tiny import made
 

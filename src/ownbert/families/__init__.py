@@ -1,6 +1,7 @@
 """Hugging Face's names and ours, as data: one short module a family."""
 
 from ownbert.errors import InputError
+from ownbert.families import marian
 from ownbert.families.albert import ALBERT
 from ownbert.families.bert import BERT
 from ownbert.families.distilbert import DISTILBERT
@@ -34,6 +35,11 @@ def family_of(model_type: str, where: str) -> Family:
     """The family of a ``config.json``. Raises ``InputError`` for one that is not known."""
     name = str(model_type).removeprefix(OWN)
     families = {**FAMILIES, **IMAGE_FAMILIES}
+    if name == marian.MODEL_TYPE:
+        raise InputError(
+            f"{where}: a {model_type} model has an encoder and a decoder; use it by ownbert "
+            "translate"
+        )
     if name not in families:
         wrong = f"{model_type!r} is not known" if model_type else "is missing"
         raise InputError(f"{where}: model_type {wrong}; one of {', '.join(families)}")
