@@ -1,5 +1,5 @@
-"""The Python of docs/translation.md and docs/vision.md runs, prints what its comments say, and is the
-same in both languages."""
+"""The Python of docs/translation.md and docs/vision.md runs, prints what its comments say, and is
+the same in both languages."""
 
 import re
 from pathlib import Path

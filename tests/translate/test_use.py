@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from sequences import SETTINGS, files, rows
 
+import ownbert
 from ownbert.errors import InputError
 from ownbert.translate.train import train_translation
 from ownbert.translate.use import Translator
