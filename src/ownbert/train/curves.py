@@ -97,8 +97,8 @@ def _panels(rows: Sequence[Row]) -> list[Callable[[Any], None]]:
     if first := tokens or ([] if others else [k for k in keys if k == "loss"]):
         panels.append(lambda axis: _draw(axis, rows, first, "loss"))
     if right:
-        title = "measures" if len(known) > 1 else "accuracy"
-        panels.append(lambda axis: _draw(axis, rows, right, title))
+        name = "measures" if len(known) > 1 else "accuracy"
+        panels.append(lambda axis: _draw(axis, rows, right, name))
     if others:
         title = "loss of the other tasks" if tokens else "loss"
         panels.append(lambda axis: _draw(axis, rows, others, title))
