@@ -110,7 +110,7 @@ def test_kinds_without_scores_of_their_own():
         for kind in POSITIONS
         if make_bias(replace(CONFIG, position_embedding_type=kind), range(4)) is None
     ]
-    assert kinds == ["absolute", "sinusoidal", "rotary"]
+    assert kinds == ["absolute", "sinusoidal", "sinusoidal_halves", "rotary"]
 
 
 @pytest.mark.parametrize("mobile", [None, BOTTLENECK], ids=["bert", "bottleneck"])

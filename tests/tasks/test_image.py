@@ -290,6 +290,7 @@ def test_copies_are_told(folders: Path, digits: tuple[Arrays, Arrays]):
     assert "36 of 36 dev pictures are training pictures too" in text
 
 
+@pytest.mark.slow
 def test_mistakes_are_one_line(folders: Path, model: Path, tmp_path: Path):
     train = ("--train", folders / "train")
     alone = tmp_path / "alone"

@@ -18,6 +18,7 @@ from ownbert.translate.use import Translator
 SHORT = {**SETTINGS, "d_model": 16, "d_ff": 32, "model.h": 2, "batch_tokens": 200}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [list, sorted], ids=["copy", "sort"])
 def test_learns_to_the_last_one(answer: Callable[[Row], Row], tmp_path: Path):
     """Rows that it has never seen, all right, in less than a minute of a core."""

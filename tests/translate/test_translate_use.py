@@ -8,6 +8,7 @@ import pytest
 from sequences import SETTINGS, files, rows
 
 import ownbert
+from ownbert.cli import translate as command
 from ownbert.errors import InputError
 from ownbert.translate.train import train_translation
 from ownbert.translate.use import Translator
@@ -52,8 +53,8 @@ def test_max_length(folder: Path):
 
 
 def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ownbert", "translate", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, input=given, check=False)
+    line = [sys.executable, "-m", "ownbert", "translate", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, input=given, check=False)
 
 
 def test_the_command(folder: Path, tmp_path: Path):
@@ -88,17 +89,17 @@ def test_the_scores(folder: Path, tmp_path: Path):
 def test_mistakes(folder: Path, tmp_path: Path):
     source = tmp_path / "in.txt"
     source.write_text("10 11\n")
-    for arguments, said in (
-        ([str(tmp_path / "none"), "10"], "no such file"),
-        ([str(folder), "10", "--input", str(source)], "both given"),
-        ([str(folder), "--input", str(source), "-o", str(source)], "is the input"),
-        ([str(folder), "--input", str(source), "-o", str(tmp_path)], "it is a folder"),
-        (["score", str(folder)], "--source and --target are needed"),
+    for given, said in (
+        ({"folder": tmp_path / "none", "texts": ["10"]}, "no such file"),
+        ({"texts": ["10"], "input": source}, "both given"),
+        ({"input": source, "output": source}, "is the input"),
+        ({"input": source, "output": tmp_path}, "it is a folder"),
     ):
-        done = run(*arguments)
-        assert done.returncode == 2
-        assert said in done.stderr
-        assert "Traceback" not in done.stderr
+        with pytest.raises(InputError, match=said):
+            command.use(**({"folder": folder} | given))
+    done = run("score", str(folder))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --source and --target are needed")
     assert source.read_text() == "10 11\n"
 
 
