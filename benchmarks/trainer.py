@@ -167,6 +167,9 @@ class Peer:
             "settings": self.recipe.task.changed(),
             "max_length": self.recipe.data.max_length,
         }
+        if self.task.name == "answer":
+            # Without one a folder is of a model that knows no questions without an answer.
+            values["ownbert_task"]["threshold"] = self.task.threshold  # pyright: ignore
         path.write_text(json.dumps(values))
 
 
