@@ -142,6 +142,17 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """The object of a JSON file; ``InputError`` if it is none. A missing file is an ``OSError``."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} must hold a JSON object")
+    return values
+
+
 def open_text(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     """Yield ``(line number from 1, line without its end)`` of a UTF-8 file, plain or gzip.
 

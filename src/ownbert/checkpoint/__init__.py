@@ -1,13 +1,11 @@
 """``load`` and ``save``: a model on disk is an ordinary Hugging Face folder."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ownbert.checkpoint.description import CONFIG as CONFIG
@@ -17,12 +15,11 @@ from ownbert.checkpoint.description import describe as describe
 from ownbert.checkpoint.filling import Filled as Filled
 from ownbert.checkpoint.filling import fill as fill
 from ownbert.checkpoint.filling import first_of, hint
-from ownbert.checkpoint.weights import WEIGHTS, read_json, read_weights
+from ownbert.checkpoint.weights import read_json, read_weights, write_model
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families import family_of
 from ownbert.families.family import Family
-from ownbert.files import atomic_path, make_folder
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
@@ -57,12 +54,7 @@ def save(
     if more:  # Somebody's own class, which the values name.
         config |= {"architectures": (values or config)["architectures"]}
     theirs |= {name: tensor.cpu().contiguous() for name, tensor in (more or {}).items()}
-    folder = make_folder(folder)
-    with atomic_path(folder / CONFIG) as config_path, atomic_path(folder / WEIGHTS) as path:
-        path.write_bytes(to_bytes(theirs, metadata={"format": "pt"}))
-        config_path.write_bytes(json.dumps(config, ensure_ascii=False, indent=2).encode())
-        if tokenizer is not None:
-            tokenizer.save(folder)
+    write_model(Path(folder), config, theirs, tokenizer=tokenizer)
 
 
 def theirs_of(

@@ -5,14 +5,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.weights import read_json
+from ownbert.checkpoint.weights import CONFIG, read_json
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families import family_of
 from ownbert.families.family import Family, Head
 from ownbert.nn.model import Model
-
-CONFIG = "config.json"
 
 # Heads that no architecture of Transformers has, and a pooler where its architecture has none (or
 # none where it has one), stand under keys of our own.

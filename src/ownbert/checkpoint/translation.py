@@ -1,21 +1,15 @@
 """The folder of an encoder-decoder model: Marian's, so that Transformers reads it too."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save as to_bytes
-
 from ownbert.checkpoint.filling import first_of
-from ownbert.checkpoint.weights import WEIGHTS, read_json, read_weights
+from ownbert.checkpoint.weights import CONFIG, read_json, read_weights, write_model
 from ownbert.errors import InputError
 from ownbert.families import marian
 from ownbert.families.family import OWN
-from ownbert.files import atomic_path, make_folder
 from ownbert.nn.model import Model
-
-CONFIG = "config.json"
 
 
 def save_translation(model: Model, folder: str | Path, *, values: Mapping[str, Any] = {}) -> None:
@@ -29,16 +23,7 @@ def save_translation(model: Model, folder: str | Path, *, values: Mapping[str, A
     config["architectures"] = [marian.ARCHITECTURE]
     ours = {name: p.detach().cpu() for name, p in model.named_parameters()}
     theirs = marian.to_theirs(ours, encoder, decoder, shared=shared)
-    folder = make_folder(folder)
-    with atomic_path(folder / CONFIG) as config_path, atomic_path(folder / WEIGHTS) as path:
-        path.write_bytes(to_bytes(theirs, metadata={"format": "pt"}))
-        config_path.write_bytes(json.dumps(config, ensure_ascii=False, indent=2).encode())
-
-
-def is_translation(folder: str | Path) -> bool:
-    """Whether the folder holds an encoder-decoder model."""
-    path = Path(folder) / CONFIG
-    return path.is_file() and _kind(read_json(path)) == marian.MODEL_TYPE
+    write_model(Path(folder), config, theirs)
 
 
 def _kind(values: Mapping[str, Any]) -> str:

@@ -8,10 +8,14 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from ownbert import files
 from ownbert.errors import InputError
+from ownbert.text.tokenizer import Tokenizer
 
+CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 # In the order of preference; an index says which file of several holds a tensor.
@@ -40,17 +44,32 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
     return tensors, path
 
 
+def write_model(
+    folder: Path,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    *,
+    tokenizer: Tokenizer | None = None,
+) -> None:
+    """Write config.json, model.safetensors and the tokenizer's files; all of them are written
+    before the first takes its place."""
+    folder = files.make_folder(folder)
+    with (
+        files.atomic_path(folder / CONFIG) as config_path,
+        files.atomic_path(folder / WEIGHTS) as path,
+    ):
+        path.write_bytes(to_bytes(dict(tensors), metadata={"format": "pt"}))
+        config_path.write_bytes(json.dumps(config, ensure_ascii=False, indent=2).encode())
+        if tokenizer is not None:
+            tokenizer.save(folder)
+
+
 def read_json(path: Path) -> Mapping[str, Any]:
     """The object of a JSON file; ``InputError`` if it is none."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        return files.read_json(path)
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"no such file: {path}; is {path.parent} a model folder?") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path} must hold a JSON object")
-    return values
 
 
 def _index(path: Path) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ownbert.cli.lines import stdin_lines
 from ownbert.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,12 +81,8 @@ def _texts(texts: Sequence[str], input: Path | None, text_column: str | None) ->
 
 def _lines() -> Iterator[str]:
     empty = True
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            text = line.decode("utf-8").strip()
-        except UnicodeDecodeError:
-            raise InputError(f"standard input, line {number}: not UTF-8") from None
-        if text:
+    for line in stdin_lines():
+        if text := line.strip():
             empty = False
             yield text
     if empty:

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from ownbert.cli import options as o
 from ownbert.cli import translate_options as t
+from ownbert.cli.lines import stdin_lines
 from ownbert.errors import InputError
 
 if TYPE_CHECKING:
@@ -190,11 +191,7 @@ def _lines(path: Path | None) -> Iterator[str]:
         return
     if path is None and sys.stdin.isatty():
         raise InputError("no text to translate; give one, or --input FILE")
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        try:
-            yield line.decode("utf-8").rstrip("\r\n")
-        except UnicodeDecodeError:
-            raise InputError(f"standard input, line {number}: not UTF-8") from None
+    yield from stdin_lines()
 
 
 def score(

@@ -3,7 +3,6 @@
 B pictures, C channels, H and W height and width in pixels, N patches of one.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.files import refuse_unreadable, write_json
+from ownbert.files import read_json, refuse_unreadable, write_json
 
 PROCESSOR = "preprocessor_config.json"
 # Pillow's numbers, which Transformers writes.
@@ -128,7 +127,8 @@ class Processor:
     def load(cls, folder: str | Path) -> "Processor":
         """From preprocessor_config.json. ``InputError`` for a step that is not done here."""
         path = Path(folder) / PROCESSOR
-        values = _read_json(path)
+        refuse_unreadable(path)
+        values = read_json(path)
         for step in ("do_center_crop", "do_pad", "do_thumbnail", "do_align_long_axis"):
             if values.get(step):
                 raise InputError(f"{path}: {step} is true; supported is false")
@@ -162,17 +162,6 @@ def patches_of(pixels: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
     cut = pixels.reshape(channels, height // down, down, width // across, across)
     rows = cut.transpose(1, 3, 0, 2, 4).reshape(-1, channels * down * across)
     return np.ascontiguousarray(rows, np.float32)
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    refuse_unreadable(path)
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path} must hold a JSON object")
-    return values
 
 
 def _said(values: Mapping[str, Any]) -> dict[str, Any]:

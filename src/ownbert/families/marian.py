@@ -5,7 +5,7 @@ first, the paper's order of sines and cosines) stands under keys of our own, and
 a ``model_type`` that Transformers refuses.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,14 +14,11 @@ from torch import Tensor
 from ownbert.config import ACTIVATIONS, EncoderConfig
 from ownbert.errors import InputError
 from ownbert.families.family import OWN, POSITIONS, Family
-from ownbert.families.rules import Drop, Fuse, Rename, Rule, Tensors, Tie
+from ownbert.families.rules import Drop, Fuse, Rename, Reshape, Rule, Tensors, Tie
 
 MODEL_TYPE = "marian"
 ARCHITECTURE = "MarianMTModel"
 NORM_FIRST = "ownbert_norm_first"
-
-# Scores of the vocabulary have a bias of their own there: (1, V) for our (V).
-_BIAS, _OUR_BIAS = "final_logits_bias", "heads.generator.projection.bias"
 
 # What changes the result, and the values that we can do.
 _REQUIRED: dict[str, tuple[Any, ...]] = {
@@ -93,13 +90,22 @@ def _stack(name: str) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
+# Scores of the vocabulary have a bias of their own there.
+_BIAS = Reshape(
+    "heads.generator.projection.bias",
+    "final_logits_bias",
+    lambda c: (c.vocab_size,),
+    lambda c: (1, c.vocab_size),
+)
 _SHARED = (
+    _BIAS,
     Rename("encoder.embeddings.word.weight", "model.shared.weight"),
     Tie("model.encoder.embed_tokens.weight", "model.shared.weight"),
     Tie("model.decoder.embed_tokens.weight", "model.shared.weight"),
     Tie("lm_head.weight", "model.shared.weight"),
 )
 _APART = (
+    _BIAS,
     Rename("encoder.embeddings.word.weight", "model.encoder.embed_tokens.weight"),
     Rename("decoder.embeddings.word.weight", "model.decoder.embed_tokens.weight"),
     Rename("heads.generator.projection.weight", "lm_head.weight"),
@@ -110,8 +116,24 @@ def _family(rules: tuple[Rule, ...]) -> Family:
     return Family(MODEL_TYPE, "", rules, {}, {})
 
 
-_ENCODER, _DECODER = _family(_stack("encoder")), _family(_stack("decoder"))
+_STACKS = {name: _family(_stack(name)) for name in ("encoder", "decoder")}
 _WORDS = {True: _family(_SHARED), False: _family(_APART)}
+
+
+def _stack_of(name: str) -> str:
+    """The stack that a tensor of ours or theirs is of; "" for words and what stands on them."""
+    stack, _, rest = name.removeprefix("model.").partition(".")
+    words = rest.startswith(("embed_tokens", "embeddings"))
+    return stack if stack in _STACKS and not words else ""
+
+
+def _families(
+    encoder: EncoderConfig, decoder: EncoderConfig, shared: bool
+) -> Iterator[tuple[str, Family, EncoderConfig]]:
+    """What ``_stack_of`` tells apart, with the rules of each and the config that they go by."""
+    yield "encoder", _STACKS["encoder"], encoder
+    yield "decoder", _STACKS["decoder"], decoder
+    yield "", _WORDS[shared], decoder
 
 
 def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig, bool]:
@@ -192,36 +214,22 @@ def to_ours(
     theirs: Mapping[str, Tensor], encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
 ) -> tuple[Tensors, list[str]]:
     """Our tensors out of a checkpoint's, and what is wrong with it, a line each."""
-    left = dict(theirs)
     ours: Tensors = {}
     problems: list[str] = []
-    if _BIAS in left:
-        ours[_OUR_BIAS] = left.pop(_BIAS).reshape(-1)
-    for family, config, mark in (
-        (_ENCODER, encoder, "model.encoder.l"),
-        (_DECODER, decoder, "model.decoder.l"),
-        (_WORDS[shared], encoder, ""),
-    ):
-        mine = {n: left.pop(n) for n in list(left) if n.startswith(mark) or _positions(n, mark)}
+    for stack, family, config in _families(encoder, decoder, shared):
+        mine = {n: tensor for n, tensor in theirs.items() if _stack_of(n) == stack}
         found, wrong = family.to_ours(mine, config, ["generator"])
         ours |= found
         problems += wrong
     return ours, problems
 
 
-def _positions(name: str, mark: str) -> bool:
-    return bool(mark) and name == mark[:-1] + "embed_positions.weight"
-
-
 def to_theirs(
     ours: Mapping[str, Tensor], encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
 ) -> Tensors:
     """A checkpoint's tensors out of ours."""
-    left = dict(ours)
-    theirs: Tensors = {_BIAS: left.pop(_OUR_BIAS).reshape(1, -1)}
-    words = [n for n in left if n.endswith("word.weight") or n.startswith("heads.")]
-    theirs |= _WORDS[shared].to_theirs({n: left.pop(n) for n in words}, encoder, bare=False)
-    for family, config, name in ((_ENCODER, encoder, "encoder"), (_DECODER, decoder, "decoder")):
-        mine = {n: left.pop(n) for n in list(left) if n.startswith(name)}
+    theirs: Tensors = {}
+    for stack, family, config in _families(encoder, decoder, shared):
+        mine = {n: tensor for n, tensor in ours.items() if _stack_of(n) == stack}
         theirs |= family.to_theirs(mine, config, bare=False)
     return theirs

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ownbert.text.bert import CONTINUATION, SPECIAL_TOKENS
+from ownbert.text.subword import bpe_backend
 
 if TYPE_CHECKING:
     import tokenizers
@@ -73,8 +74,6 @@ def train_bpe(
     """Byte-level BPE (Sennrich et al. 2016, over bytes as in GPT-2): ``special`` have the first
     ids, the 256 bytes follow, then what merges of them give, at most ``size`` in all."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
-
-    from ownbert.text.subword import bpe_backend
 
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)

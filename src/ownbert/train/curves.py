@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,15 +96,15 @@ def _panels(rows: Sequence[Row]) -> list[Callable[[Any], None]]:
     panels: list[Callable[[Any], None]] = []
     # The sum of all tasks is drawn only where it is the one loss there is.
     if first := tokens or ([] if others else [k for k in keys if k == "loss"]):
-        panels.append(lambda axis: _draw(axis, rows, first, "loss"))
+        panels.append(partial(_draw, rows=rows, keys=first, title="loss"))
     if right:
-        name = "measures" if len(known) > 1 else "accuracy"
-        panels.append(lambda axis: _draw(axis, rows, right, name))
+        title = "measures" if len(known) > 1 else "accuracy"
+        panels.append(partial(_draw, rows=rows, keys=right, title=title))
     if others:
         title = "loss of the other tasks" if tokens else "loss"
-        panels.append(lambda axis: _draw(axis, rows, others, title))
+        panels.append(partial(_draw, rows=rows, keys=others, title=title))
     if "learning_rate" in keys:
-        panels.append(lambda axis: _draw_steps(axis, rows))
+        panels.append(partial(_draw_steps, rows=rows))
     return panels
 
 

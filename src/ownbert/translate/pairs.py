@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 
 import numpy as np
 
@@ -165,7 +164,3 @@ def _framed(ids: Sequence[int], tokenizer: Tokenizer) -> np.ndarray:
 def sources_of(texts: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
     """Texts as a model reads them."""
     return [_framed(ids, tokenizer) for ids in _encoded(texts, tokenizer)]
-
-
-def file_name(path: str | None) -> str:
-    return Path(path or "").name

@@ -93,8 +93,11 @@ class Training:
         if dev is None:
             pairs, dev = held_out(pairs, recipe.data.held_out, recipe.seed)
         self.pairs: Pairs = pairs
-        learnt = learn_vocabularies(pairs, recipe.vocabulary) if saved is None else None
-        self.source, self.target = learnt or load_vocabularies(saved or Path())
+        self.source, self.target = (
+            learn_vocabularies(pairs, recipe.vocabulary)
+            if saved is None
+            else load_vocabularies(saved)
+        )
         longest = recipe.data.max_length
         self.data = PairData(pairs, self.source, self.target, max_length=longest)
         self.dev = PairData(dev, self.source, self.target, max_length=longest)
@@ -224,11 +227,16 @@ class Training:
         complete = distributed.put_together(learner.model)
         if not world.first:
             return
-        ids = {"decoder_start_token_id": self.target.cls_id, "eos_token_id": self.target.sep_id}
         # What Transformers generates by if it is asked for nothing else.
-        usual = {"num_beams": 4, "length_penalty": 0.6, "forced_eos_token_id": None}
-        usual |= {"bos_token_id": self.target.cls_id}
-        save_translation(complete, output, values=usual | ids)
+        values = {
+            "num_beams": 4,
+            "length_penalty": 0.6,
+            "forced_eos_token_id": None,
+            "bos_token_id": self.target.cls_id,
+            "decoder_start_token_id": self.target.cls_id,
+            "eos_token_id": self.target.sep_id,
+        }
+        save_translation(complete, output, values=values)
 
     def summary(self, model: Model) -> list[str]:
         """What is about to be learnt from what, for people."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,24 +99,14 @@ class Translator:
 
     def _search(self, rows: Sequence[np.ndarray]) -> list[Written]:
         batch = pack([Example(row, np.zeros_like(row)) for row in rows]).to(self.device)
-        longest = [self.max_length or 2 * len(row) + 20 for row in rows]
+        asked: dict[str, Any] = {
+            "start": self.start,
+            "end": self.end,
+            "longest": [self.max_length or 2 * len(row) + 20 for row in rows],
+            "cached": self.cached,
+        }
         with autocast(self.device, self.precision), torch.inference_mode():
             if self.beams == 1:
-                return greedy(
-                    self.model,
-                    batch,
-                    start=self.start,
-                    end=self.end,
-                    longest=longest,
-                    cached=self.cached,
-                )
-            return beam_search(
-                self.model,
-                batch,
-                start=self.start,
-                end=self.end,
-                longest=longest,
-                beams=self.beams,
-                length_penalty=self.penalty,
-                cached=self.cached,
-            )
+                return greedy(self.model, batch, **asked)
+            many = {"beams": self.beams, "length_penalty": self.penalty}
+            return beam_search(self.model, batch, **asked, **many)
