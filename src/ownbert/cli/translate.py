@@ -1,20 +1,18 @@
 """translate: train an encoder-decoder Transformer on pairs of texts, and use it."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from ownbert.cli import options as o
 from ownbert.cli import translate_options as t
+from ownbert.cli.corpus import counting
 from ownbert.cli.lines import stdin_lines
 from ownbert.errors import InputError
-
-if TYPE_CHECKING:
-    from ownbert.translate.use import Translator
 
 _OURS = ("output", "config", "overrides", "resume", "overwrite", "dry_run", "quiet")
 
@@ -133,18 +131,22 @@ def use(
     max_length: t.MostTokens = None,
     device: t.UseDevice = "auto",
     precision: t.UsePrecision = "float32",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a stopped run of the same ended.")
+    ] = False,
     quiet: o.Quiet = False,
 ) -> None:
     """Translate texts with a trained folder, a line each, in their order.
 
     Example: ownbert translate runs/de-en --input new.de -o new.en
     """
+    from ownbert.translate.file import one_line, translate_file
     from ownbert.translate.use import Translator
 
     if texts and input is not None:
         raise InputError("texts and --input are both given; give one of them")
-    if input is not None and output is not None and input.resolve() == output.resolve():
-        raise InputError(f"--output {output} is the input; choose another file")
+    if resume and output is None:
+        raise InputError("--resume goes on with a file; give it as -o FILE")
     translator = Translator(
         folder,
         beams=beams,
@@ -155,31 +157,11 @@ def use(
     )
     if output is None:
         for written in translator(texts or _lines(input)):
-            print(written, flush=True)
+            print(one_line(written), flush=True)
         return
-    _write(translator, texts or _lines(input), output, quiet=quiet or not sys.stderr.isatty())
-
-
-def _write(translator: "Translator", texts: Iterable[str], output: Path, *, quiet: bool) -> None:
-    """The translations into a file that is there when all are."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    from ownbert.files import atomic_path, make_folder
-
-    if output.is_dir():
-        raise InputError(f"cannot write {output}: it is a folder, a file name is needed")
-    make_folder(output.parent)
-    shown = SpinnerColumn(), TextColumn("{task.completed:,} translated"), TimeElapsedColumn()
-    with (
-        Progress(*shown, console=Console(stderr=True), disable=quiet, transient=True) as progress,
-        atomic_path(output) as path,
-        path.open("w", encoding="utf-8") as file,
-    ):
-        bar = progress.add_task("", total=None)
-        for written in translator(texts):
-            file.write(written + "\n")
-            progress.advance(bar)
+    given = input if input is not None and str(input) != "-" else texts or _lines(input)
+    with counting("lines translated", quiet=quiet) as progress:
+        translate_file(translator, given, output, resume=resume, progress=progress)
 
 
 def _lines(path: Path | None) -> Iterator[str]:

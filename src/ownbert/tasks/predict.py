@@ -1,7 +1,5 @@
 """Predict and evaluate with a fine-tuned folder, or with several that are averaged."""
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +9,7 @@ import numpy as np
 
 from ownbert.checkpoint import CONFIG, describe
 from ownbert.checkpoint.weights import read_json
+from ownbert.data.part import state_of
 from ownbert.errors import InputError
 from ownbert.files import refuse_unreadable, write_json
 from ownbert.nn.prepack import prepack
@@ -23,7 +22,7 @@ from ownbert.tasks.rows import Columns, Row
 from ownbert.tasks.task import Task, task_of
 from ownbert.train.machine import pick_device, pick_precision
 from ownbert.train.output import RECIPE
-from ownbert.train.saved import summed
+from ownbert.train.saved import summed_model
 
 Progress = Callable[[int], None]
 Say = Callable[[str], None]
@@ -156,10 +155,9 @@ def predict(
                 progress(seen)
         file.finish()
     except InputError as error:
-        raise InputError(f"{error}{_kept(file)}") from error
+        raise InputError(f"{error}{file.kept()}") from error
     except KeyboardInterrupt:
-        way = "; the same command with --resume goes on from there" if file.done else ""
-        raise KeyboardInterrupt(f"interrupted{_kept(file)}{way}") from None
+        raise KeyboardInterrupt(f"interrupted{file.kept(how=True)}") from None
     finally:
         file.leave()
     if say is not None:
@@ -178,35 +176,20 @@ def _refuse_same(input: str | Path, output: str | Path | None) -> None:
         raise InputError(f"{output} is the file that is read; write to another one")
 
 
-def _kept(file: AnswerFile) -> str:
-    return f"; {file.done:,} answers are kept in {file.part}" if file.done else ""
-
-
 def _made_for(predictor: Predictor, input: Path, columns: Columns) -> dict[str, Any]:
     """What a file of answers is made of: all that its rows depend on."""
     weights = [
-        [str(path.relative_to(predictor.folder)), summed(path)]
-        for folder in members_of(predictor.folder)
-        for path in sorted(folder.iterdir())
-        if path.suffix in (".safetensors", ".bin", ".json", ".txt", ".model")
+        [f"{member.relative_to(predictor.folder)}/{name}", sums]
+        for member in members_of(predictor.folder)
+        for name, sums in summed_model(member)
     ]
     return {
         "format": 1,
         "model": weights,
-        "input": [str(input.resolve()), *_state(input)],
+        "input": [str(input.resolve()), *state_of(input)],
         "columns": asdict(columns),
         "precision": predictor.precision,
     }
-
-
-def _state(path: Path) -> list[Any]:
-    """What changes when a file, or one in a folder, does."""
-    if not path.is_dir():
-        status = path.stat()
-        return [status.st_size, status.st_mtime_ns]
-    below = sorted(p for p in path.rglob("*") if p.is_file())
-    states = [(str(p.relative_to(path)), *_state(p)) for p in below]
-    return [hashlib.sha256(json.dumps(states).encode()).hexdigest()]
 
 
 def decide_all(

@@ -147,6 +147,12 @@ def summed(path: Path) -> dict[str, int]:
     return {"bytes": size, "crc32": crc}
 
 
+def summed_model(folder: Path) -> list[tuple[str, dict[str, int]]]:
+    """The files of a model folder that its answers depend on, with their sums."""
+    kinds = (".safetensors", ".bin", ".json", ".txt", ".model")
+    return [(path.name, summed(path)) for path in sorted(folder.iterdir()) if path.suffix in kinds]
+
+
 def trying(write: Any, path: Path) -> str | None:
     """What went wrong in writing, in one line."""
     from torch.distributed.checkpoint.api import CheckpointException

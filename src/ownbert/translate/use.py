@@ -1,6 +1,6 @@
 """Translate with a trained folder: texts in, texts out, streamed."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,6 @@ from ownbert.nn.prepack import prepack
 from ownbert.train.machine import autocast, pick_device, pick_precision
 from ownbert.translate.pairs import sources_of
 from ownbert.translate.vocabulary import load_vocabularies
-
-Progress = Callable[[int], None]
 
 # Texts that are sorted by length together, so that those of a batch are alike.
 _AT_ONCE = 512
@@ -49,12 +47,13 @@ class Translator:
                 raise InputError(f"{name} is {value}; it must be 1 or more")
         if max_length is not None and max_length < 1:
             raise InputError(f"max_length is {max_length}; it must be 1 or more")
+        self.folder = Path(folder)
         self.beams, self.penalty, self.max_length = beams, length_penalty, max_length
         self.batch_tokens, self.cached = batch_tokens, cached
         self.device = pick_device(device)
         self.precision = pick_precision(precision, self.device)
         model, values = load_translation(folder)
-        self.source, self.target = load_vocabularies(Path(folder))
+        self.source, self.target = load_vocabularies(self.folder)
         words = max(self.source.vocab_size, self.target.vocab_size)
         if words > model.config.vocab_size:
             raise InputError(
@@ -67,10 +66,23 @@ class Translator:
 
     def __call__(self, texts: Iterable[str]) -> Iterator[str]:
         """The translations in the order of the texts; that of a blank text is empty."""
+        for block in self.blocks(texts):
+            yield from self.block(block)
+
+    def blocks(self, texts: Iterable[str]) -> Iterator[list[str]]:
+        """The texts that are translated together: by them, results are the same to the last bit."""
         rest = iter(texts)
-        while chunk := list(islice(rest, _AT_ONCE)):
-            for written in self.written(chunk):
-                yield "" if written is None else self.text(written)
+        while block := list(islice(rest, _AT_ONCE)):
+            yield block
+
+    def block(self, texts: Sequence[str]) -> list[str]:
+        """The translations of a few texts; that of a blank text is empty."""
+        return ["" if found is None else self.text(found) for found in self.written(texts)]
+
+    def settings(self) -> dict[str, Any]:
+        """What else the translations depend on."""
+        names = "beams", "penalty", "max_length", "batch_tokens", "precision"
+        return {name: getattr(self, name) for name in names}
 
     def text(self, written: Written) -> str:
         return self.target.decode(written.ids, skip_special_tokens=True).strip()

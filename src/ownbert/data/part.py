@@ -1,0 +1,154 @@
+"""Files that are written a line at a time for long: a stopped one is gone on with.
+
+While it is written the file is ``.NAME.part`` beside the output, and ``.NAME.part.json`` says what
+it is made of. It gets its name when it is whole.
+"""
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ownbert.errors import InputError
+from ownbert.files import WRITE_FAILURES, atomic_path, make_folder, write_json
+
+
+class PartFile:
+    """Lines for ``path``, packed where the name ends with .gz.
+
+    made_for: what they are made of; ``resume`` keeps the lines of a stopped run that was made for
+    the same, and without ``resume`` they are dropped. None: a stopped run keeps nothing. done: how
+    many lines there are.
+    """
+
+    def __init__(
+        self, path: str | Path, made_for: Mapping[str, Any] | None, *, resume: bool
+    ) -> None:
+        self.path = Path(path)
+        if self.path.is_dir():
+            raise InputError(f"cannot write {path}: it is a folder, a file name is needed")
+        make_folder(self.path.parent)
+        self.part = self.path.with_name(f".{self.path.name[:200]}.part")
+        self.said = self.part.with_name(f"{self.part.name}.json")
+        self.keeps = made_for is not None
+        self.made_for = json.loads(json.dumps(made_for or {}))
+        self.done = 0
+        with self._explained():
+            self.file: BinaryIO = self.part.open("ab")
+            self._lock()
+            try:
+                self._begin(resume)
+            except BaseException:
+                self.file.close()
+                raise
+
+    def _begin(self, resume: bool) -> None:
+        """Cut off what is not to stay."""
+        size = 0
+        if resume and self.said.exists():
+            self._refuse_other()
+            size = self._whole()
+        self.file.truncate(size)
+        write_json(self.said, self.made_for)
+
+    def _refuse_other(self) -> None:
+        try:
+            before = json.loads(self.said.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            before = {}
+        for name in self.made_for:
+            if before.get(name) != self.made_for[name]:
+                raise InputError(
+                    f"cannot resume {self.path}: the {name} is not that of the stopped run; start "
+                    "anew without --resume"
+                )
+
+    def _whole(self) -> int:
+        """Where the last whole line ends, in bytes; sets ``done``."""
+        end = 0
+        with self.part.open("rb") as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    end, self.done = end + len(line), self.done + 1
+        return end
+
+    def append(self, lines: Sequence[str]) -> None:
+        """Write lines, each with its end."""
+        with self._explained():
+            self.file.write("".join(lines).encode())
+            self.file.flush()
+        self.done += len(lines)
+
+    def finish(self) -> None:
+        """Give the file its name."""
+        with self._explained():
+            os.fsync(self.file.fileno())
+            if self.path.name.lower().endswith(".gz"):
+                with atomic_path(self.path) as packed:
+                    _pack(self.part, packed)
+                self.part.unlink()
+            else:
+                os.replace(self.part, self.path)
+            self.said.unlink()
+            self.file.close()
+
+    def leave(self) -> None:
+        """End without a whole file; one without lines is removed."""
+        if not (self.done and self.keeps):
+            self.part.unlink(missing_ok=True)
+            self.said.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a full disk was told of before
+            self.file.close()
+
+    def _lock(self) -> None:
+        """``InputError`` if another process is writing the same."""
+        try:
+            import fcntl
+
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.file.close()
+            raise InputError(f"another process is writing {self.path}; wait for its end") from None
+        except (ImportError, OSError):
+            pass  # no such lock on this system
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in WRITE_FAILURES:
+                raise InputError(f"cannot write {self.path}: {error.strerror}") from error
+            raise
+
+    def kept(self, *, how: bool = False) -> str:
+        """What to tell people of a run that ends early; how: also how to go on."""
+        if not (self.done and self.keeps):
+            return ""
+        way = "; the same command with --resume goes on from there" if how else ""
+        return f"; {self.done:,} answers are kept in {self.part}{way}"
+
+
+def state_of(path: Path) -> list[Any]:
+    """What changes when a file, or one in a folder, does."""
+    if not path.is_dir():
+        status = path.stat()
+        return [status.st_size, status.st_mtime_ns]
+    below = sorted(p for p in path.rglob("*") if p.is_file())
+    states = [(str(p.relative_to(path)), *state_of(p)) for p in below]
+    return [hashlib.sha256(json.dumps(states).encode()).hexdigest()]
+
+
+def _pack(source: Path, target: Path) -> None:
+    # Without name and time, so that the same rows make the same file.
+    with (
+        source.open("rb") as rows,
+        target.open("wb") as raw,
+        gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed,
+    ):
+        shutil.copyfileobj(rows, packed, 1 << 20)

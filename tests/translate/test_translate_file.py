@@ -1,0 +1,84 @@
+"""A file into a file: whole or not at all, and gone on with after it was stopped."""
+
+import gzip
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sequences import SETTINGS, files, rows
+
+from ownbert.errors import InputError
+from ownbert.translate.file import one_line, translate_file
+from ownbert.translate.train import train_translation
+from ownbert.translate.use import Translator
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("translate")
+    pairs = files(place, rows(500, seed=0), list, "train")
+    train_translation(place / "run", **SETTINGS, **pairs, epochs=2)
+    return place / "run"
+
+
+def texts(path: Path, count: int) -> Path:
+    path.write_text("".join(" ".join(row) + "\n" for row in rows(count, seed=5)))
+    return path
+
+
+def test_a_killed_run_is_gone_on_with(folder: Path, tmp_path: Path):
+    given = texts(tmp_path / "in.txt", 3000)
+    whole, output, part = tmp_path / "whole", tmp_path / "out", tmp_path / ".out.part"
+    assert translate_file(Translator(folder), given, whole) == 3000
+    command = [sys.executable, "-m", "ownbert", "translate", str(folder), "--input", str(given)]
+    command += ["-o", str(output)]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    while run.poll() is None and not (part.exists() and part.stat().st_size):
+        time.sleep(0.005)
+    run.send_signal(signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL
+    assert not output.exists()
+    kept = part.read_bytes()
+    assert 0 < len(kept.splitlines()) < 3000
+    part.write_bytes(kept[:-3])  # in the middle of a line
+    subprocess.run([*command, "--resume"], check=True, capture_output=True)
+    assert output.read_bytes() == whole.read_bytes()
+    assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "whole", "out"}
+
+
+def test_an_interrupted_run_says_how_to_go_on(folder: Path, tmp_path: Path):
+    given, output = texts(tmp_path / "in.txt", 600), tmp_path / "out.gz"
+    translator = Translator(folder, beams=1)
+
+    def stop(count: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=r"512 answers are kept in .*--resume"):
+        translate_file(translator, given, output, progress=stop)
+    with pytest.raises(InputError, match="the search is not that of the stopped run"):
+        translate_file(Translator(folder), given, output, resume=True)
+    counts: list[int] = []
+    assert translate_file(translator, given, output, resume=True, progress=counts.append) == 600
+    assert counts == [512, 600]
+    lines = given.read_text().splitlines()
+    assert gzip.decompress(output.read_bytes()).decode().splitlines() == list(translator(lines))
+
+
+def test_texts_from_elsewhere_leave_nothing_behind(folder: Path, tmp_path: Path):
+    translator, output = Translator(folder, beams=1), tmp_path / "out"
+
+    def stop(count: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=r"^interrupted$"):
+        translate_file(translator, iter(["10 11", "12"]), output, progress=stop)
+    assert not list(tmp_path.iterdir())
+    assert translate_file(translator, ["10 11", "", "12"], output) == 3
+    assert output.read_text().splitlines()[1] == ""
+
+
+def test_a_translation_is_a_line():
+    assert one_line("one\ntwo\r\nthree\u2028four") == "one two three four"
