@@ -12,12 +12,13 @@ import pytest
 import yaml
 
 from ownbert import finetune
-from ownbert.tasks.card import MARK, base_name, write_card
+from ownbert.tasks.card import base_name, write_card
 from ownbert.tasks.checks import Part
 from ownbert.tasks.finetuning import Finetuning
 from ownbert.tasks.measures import LabelScore
 from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, FinetuneRun
 from ownbert.tasks.rows import Row
+from ownbert.train.card import MARK
 from ownbert.train.recipe import Optim
 
 

@@ -4,29 +4,16 @@ Names of labels stand in it, texts never.
 """
 
 import hashlib
-import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
-import torch
-import yaml
-
-import ownbert
 from ownbert.checkpoint import Description, describe
-from ownbert.files import write_text
 from ownbert.tasks.checks import Part, label_counts
 from ownbert.tasks.measures import LabelScore
 from ownbert.tasks.recipe import FinetuneRecipe
-
-CARD = "README.md"
-# What tells a card of ours from one that somebody wrote.
-MARK = (
-    "<!-- Written by ownbert finetune, and written anew when it runs; without this line, kept. -->"
-)
+from ownbert.train.card import ROWS, cell, code, save_card, settings, sha256, table
 
 # pipeline_tag of the hub, and what the model does, by task.
 _ABOUT = {
@@ -42,14 +29,6 @@ _ABOUT = {
     ),
     "image": ("image-classification", "gives each picture one of its labels"),
 }
-_ROWS = 100  # of a table of labels
-# Settings that say where and when, not what was learnt.
-_ASIDE = frozenset(
-    {
-        *("folder", "name", "learning_rate", "epochs", "max_steps", "device", "precision"),
-        *("log_every", "eval_every", "save_every", "keep", "tensorboard"),
-    }
-)
 
 
 def write_card(
@@ -71,50 +50,34 @@ def write_card(
     them, where ``folder`` is no model itself. name: where the folder will be, if elsewhere. Returns
     what to tell people, if anything.
     """
-    path = Path(folder) / CARD
-    if path.exists() and not is_ours(path):
-        return f"{path} is not from ownbert and stays; no model card is written"
     said = describe(model or folder)
     name = name or Path(folder).resolve().name
     one = name if model is None else f"{name}/{Path(model).resolve().name}"
     blocks = [
-        _front(recipe),
-        MARK,
-        f"# {name}",
         *_about(recipe, said),
         "## Data",
         *_data(parts, said.labels),
         "## Settings",
-        _table(("setting", "value"), _settings(recipe)),
+        table(("setting", "value"), _settings(recipe)),
         "## Measures",
         *_measures(measures, labels, several),
         "## Use",
         *_use(recipe.task.name, name),
         *_transformers(recipe, said, one),
-        "## Versions",
-        f"ownbert {ownbert.__version__}, torch {torch.__version__}, "
-        f"Python {platform.python_version()}",
     ]
-    write_text(path, "\n\n".join(blocks) + "\n")
-    return None
+    return save_card(folder, _front(recipe), blocks, name=name)
 
 
-def is_ours(card: Path) -> bool:
-    """Whether a card may be written anew."""
-    return MARK in card.read_text(encoding="utf-8", errors="replace")
-
-
-def _front(recipe: FinetuneRecipe) -> str:
+def _front(recipe: FinetuneRecipe) -> dict[str, str]:
     """What the hub reads."""
     embeds = recipe.task.name == "embed"
-    values: dict[str, Any] = {
+    values = {
         "library_name": "sentence-transformers" if embeds else "transformers",
         "pipeline_tag": _ABOUT[recipe.task.name][0],
-        "tags": ["ownbert"],
     }
     if not recipe.model.new:
         values["base_model"] = base_name(recipe.model.folder)
-    return f"---\n{yaml.safe_dump(values, sort_keys=False, allow_unicode=True)}---"
+    return values
 
 
 def base_name(folder: str) -> str:
@@ -142,9 +105,9 @@ def _about(recipe: FinetuneRecipe, said: Description) -> Iterator[str]:
         yield f"It reads {pixels} pixels in {colours}, in patches of {patch}."
     labelled = ("classify", "multilabel", "tag", "regress", "image")
     if recipe.task.name in labelled and said.labels:
-        more = ", ..." if len(said.labels) > _ROWS else ""
+        more = ", ..." if len(said.labels) > ROWS else ""
         what = "Numbers" if recipe.task.name == "regress" else f"{len(said.labels)} labels"
-        yield f"{what}: {', '.join(map(_cell, said.labels[:_ROWS]))}{more}."
+        yield f"{what}: {', '.join(map(cell, said.labels[:ROWS]))}{more}."
 
 
 def _data(parts: Sequence[Part], labels: Sequence[str]) -> Iterator[str]:
@@ -154,11 +117,11 @@ def _data(parts: Sequence[Part], labels: Sequence[str]) -> Iterator[str]:
         known = sums[part.source]
         name = Path(part.source).name if known else "rows given in Python"
         rows.append((part.name, name, f"{len(part.rows):,} {part.unit}", known))
-    yield _table(("", "file", "rows", "sha256"), rows)
+    yield table(("", "file", "rows", "sha256"), rows)
     counts = [label_counts(part.rows, labels) for part in parts]
     if any(any(count.values()) for count in counts):
         shown = sorted(labels, key=lambda label: -counts[0][label])
-        yield _table(
+        yield table(
             ("label", *(part.name for part in parts)),
             [(label, *(f"{count[label]:,}" for count in counts)) for label in shown],
         )
@@ -175,19 +138,9 @@ def _settings(recipe: FinetuneRecipe) -> Iterator[tuple[str, str]]:
         yield "longest input", f"{recipe.data.max_length} tokens"
     yield "seed", str(recipe.seed)
     yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"
-    usual = FinetuneRecipe()
     if recipe.data.labels_per_class is not None:
         yield "data.labels_per_class", str(recipe.data.labels_per_class)
-    for section in ("task", "model", "optim", "run"):
-        ours, theirs = getattr(recipe, section), getattr(usual, section)
-        for field in fields(ours):
-            value, name = getattr(ours, field.name), f"{section}.{field.name}"
-            if field.name in _ASIDE or value == getattr(theirs, field.name):
-                continue
-            inner = vars(value) if is_dataclass(value) else {}
-            yield from ((f"{name}.{key}", str(each)) for key, each in inner.items())
-            if not inner:
-                yield name, str(value)
+    yield from settings(recipe, FinetuneRecipe(), ("task", "model", "optim", "run"))
 
 
 def _measures(
@@ -199,13 +152,13 @@ def _measures(
     spread = f"On held-out rows: mean ± standard deviation of {several}."
     yield spread if several else "On the dev rows."
     values = [(_named(name), _spread(found)) for name, found in measures.items()]
-    yield _table(("measure", "value"), values)
+    yield table(("measure", "value"), values)
     if labels:
         rows = [
             (s.label, *(f"{x:.3f}" for x in (s.precision, s.recall, s.f1)), f"{s.support:,}")
             for s in labels
         ]
-        yield _table(("label", "precision", "recall", "F1", "support"), rows)
+        yield table(("label", "precision", "recall", "F1", "support"), rows)
 
 
 def _named(measure: str) -> str:
@@ -221,16 +174,16 @@ def _spread(values: Sequence[float]) -> str:
 def _use(task: str, name: str) -> Iterator[str]:
     quoted = f'"{name}"'
     if task == "embed":
-        yield _code("bash", f"ownbert embed {name} texts.txt -o vectors.npy")
-        yield _code(
+        yield code("bash", f"ownbert embed {name} texts.txt -o vectors.npy")
+        yield code(
             "python",
             f"import ownbert\n\nvectors = ownbert.Embedder({quoted}).encode(['a text', 'another'])",
         )
         return
     new, test = ("pictures", "test-pictures") if task == "image" else ("new.csv", "test.csv")
     predicted = f"ownbert predict {name} --input {new} -o predictions.jsonl"
-    yield _code("bash", f"{predicted}\nownbert evaluate {name} --data {test}")
-    yield _code(
+    yield code("bash", f"{predicted}\nownbert evaluate {name} --data {test}")
+    yield code(
         "python", f'import ownbert\n\nownbert.predict({quoted}, "{new}", "predictions.jsonl")'
     )
 
@@ -238,7 +191,7 @@ def _use(task: str, name: str) -> Iterator[str]:
 def _transformers(recipe: FinetuneRecipe, said: Description, name: str) -> Iterator[str]:
     if recipe.task.name == "embed":
         yield "In sentence-transformers:"
-        yield _code(
+        yield code(
             "python",
             "from sentence_transformers import SentenceTransformer\n\n"
             f'model = SentenceTransformer("{name}")',
@@ -251,7 +204,7 @@ def _transformers(recipe: FinetuneRecipe, said: Description, name: str) -> Itera
     if said.config.image is None:
         reader = ("tokenizer", "AutoTokenizer")
     yield "In Transformers:"
-    yield _code(
+    yield code(
         "python",
         f"from transformers import {reader[1]}, {kind}\n\n"
         f'{reader[0]} = {reader[1]}.from_pretrained("{name}")\n'
@@ -270,29 +223,8 @@ def _transformers(recipe: FinetuneRecipe, said: Description, name: str) -> Itera
 
 
 def _sha256(part: Part) -> str:
-    """That of a file, or of the digests of the pictures in a folder; "" for rows of neither."""
-    source, digest = part.source, hashlib.sha256()
-    if source and Path(source).is_dir():
-        digest.update("\n".join(text for row in part.rows for text in row.texts).encode())
-        return digest.hexdigest()
-    if not source or not Path(source).is_file():
-        return ""
-    with Path(source).open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _table(names: Sequence[str], rows: Any) -> str:
-    rows = list(rows)
-    lines = [names, ["---"] * len(names), *rows[:_ROWS]]
-    text = "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
-    return text if len(rows) <= _ROWS else f"{text}\n\nand {len(rows) - _ROWS:,} more."
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def _code(language: str, text: str) -> str:
-    return f"```{language}\n{text}\n```"
+    """That of a file, or of the digests of the pictures in a folder."""
+    if part.source and Path(part.source).is_dir():
+        digests = (text for row in part.rows for text in row.texts)
+        return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    return sha256(part.source)

@@ -15,10 +15,10 @@ from ownbert.errors import InputError
 from ownbert.files import write_json, write_text
 from ownbert.nn.model import Model
 from ownbert.tasks.begun import SEARCH, claim, finished
-from ownbert.tasks.card import CARD, is_ours
 from ownbert.tasks.finetuning import Finetuning
 from ownbert.tasks.recipe import FinetuneRecipe, Search
 from ownbert.tasks.task import task_of
+from ownbert.train.card import CARD, is_ours
 from ownbert.train.display import Display, duration
 from ownbert.train.log import BOARD, CURVES, LOG, read_log
 from ownbert.train.output import RECIPE

@@ -1,6 +1,6 @@
 """From pairs of texts to an encoder-decoder model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,13 @@ from ownbert.train.machine import autocast, pick_device, pick_precision
 from ownbert.train.meter import add_up, measures_of
 from ownbert.train.optim import describe_groups, make_optimizer
 from ownbert.train.output import RECIPE, claim_output, refuse_taken, resolve_run
-from ownbert.train.saved import newest, read_tensors, saved
+from ownbert.train.saved import newest
 from ownbert.train.schedule import NOAM_STEPS
 from ownbert.train.settings import dump
 from ownbert.train.state import TrainState
 from ownbert.transformer import from_configs, transformer_config
+from ownbert.translate.average import use_average
+from ownbert.translate.card import write_card
 from ownbert.translate.pairs import PairData, Pairs, held_out, read_pairs
 from ownbert.translate.recipe import TranslateRecipe
 from ownbert.translate.vocabulary import (
@@ -195,32 +197,14 @@ class Training:
             on_save=lambda: self.save(learner, output, world),
         )
         train(job, resume=resume)
-        if recipe.task.average > 1:
-            self.use_average(learner, output, world, evaluate, display)
-            self.save(learner, output, world)
+        measures = use_average(
+            learner, output, recipe.task.average, world, evaluate=evaluate, say=display.say
+        )
+        self.save(learner, output, world)
+        if world.first and (said := self.card(output, learner.model, measures)):
+            display.say(said)
         display.say(f"saved {output}")
         return learner.model.eval()
-
-    def use_average(
-        self,
-        learner: Learner,
-        output: Path,
-        world: distributed.World,
-        evaluate: Callable[[], Mapping[str, float]],
-        display: Display,
-    ) -> None:
-        """The mean of the last saved weights in the place of the last, where it is better: early in
-        a run, while all is on the move, it is not."""
-        last = evaluate()["loss"]
-        kept = {name: p.detach().clone() for name, p in learner.named_parameters()}
-        count = average(learner, output, self.recipe.task.average, world)
-        mean = evaluate()["loss"]
-        said = f"held-out loss {last:.3f}, of the mean of the last {count} saved states {mean:.3f}"
-        if mean > last:
-            with torch.no_grad():
-                for name, parameter in learner.named_parameters():
-                    parameter.copy_(kept[name])
-        display.say(f"{said}: the {'mean' if mean <= last else 'last weights'} stay")
 
     def save(self, learner: Learner, output: Path, world: distributed.World) -> None:
         """Write the model as it is into its folder."""
@@ -237,6 +221,17 @@ class Training:
             "eos_token_id": self.target.sep_id,
         }
         save_translation(complete, output, values=values)
+
+    def card(self, output: Path, model: Model, measures: Mapping[str, float]) -> str | None:
+        """Write the model card."""
+        return write_card(
+            output,
+            self.recipe,
+            pairs={"training": len(self.data), "dev": len(self.dev)},
+            parameters=sum(p.numel() for p in model.parameters()),
+            shared=self.source is self.target,
+            measures=measures,
+        )
 
     def summary(self, model: Model) -> list[str]:
         """What is about to be learnt from what, for people."""
@@ -277,20 +272,3 @@ def measure(learner: Learner, batches: Sequence[Batch], precision: str) -> dict[
             add_up(sums, {objective.name: objective(logits, there)})
     found = measures_of(sums)
     return {"loss": found[f"{objective.name}_loss"], **found}
-
-
-@torch.no_grad()
-def average(learner: Learner, output: Path, count: int, world: distributed.World) -> int:
-    """Give the model the mean of the weights of the last ``count`` saved states below ``output``;
-    how many there were."""
-    paths = saved(output)[-count:]
-    parameters = dict(learner.named_parameters())
-    total = {name: torch.zeros_like(p) for name, p in parameters.items()}
-    for path in paths:
-        weights = {name: torch.empty_like(p) for name, p in parameters.items()}
-        read_tensors(path, weights, world)
-        for name, tensor in weights.items():
-            total[name] += tensor
-    for name, parameter in parameters.items():
-        parameter.copy_(total[name] / len(paths))
-    return len(paths)
