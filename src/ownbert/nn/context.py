@@ -69,14 +69,15 @@ class Cache:
     def reorder_own(self, order: Tensor) -> None:
         """Take the sequences ``order`` (B') of what was written, as a beam search does."""
         for layer, kept in self.own.items():
-            self.own[layer] = kept[0][order], kept[1][order]
+            # By an index in brackets it takes three times as long on a CPU.
+            self.own[layer] = kept[0].index_select(0, order), kept[1].index_select(0, order)
 
     def reorder_told(self, order: Tensor) -> None:
         """Take the sequences ``order`` (B') of what an encoder has read."""
         assert self.told is not None
         rows, self.told = rows_of(self.told, order)
         for layer, kept in self.cross.items():
-            self.cross[layer] = kept[0][rows], kept[1][rows]
+            self.cross[layer] = kept[0].index_select(0, rows), kept[1].index_select(0, rows)
 
     def get_seq_length(self) -> int:
         return self.length

@@ -72,7 +72,7 @@ class _Writer:
         if self.cache is not None:
             self.cache.reorder_told(sources)
         rows, self.layout = rows_of(self.layout, sources)
-        self.told = self.told[rows]
+        self.told = self.told.index_select(0, rows)
 
 
 @torch.no_grad()

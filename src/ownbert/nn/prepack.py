@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.nn.blocks import FeedForward
+from ownbert.nn.heads import Generator
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -38,8 +39,8 @@ def prepack(model: AnyModule, precision: str = "float32") -> AnyModule:
 
     precision: "float32", which computes the same as ``model`` to rounding, or "bfloat16". What is
     not packed shares the memory of ``model`` in float32. Linear layers that share their matrix
-    (an MLM decoder) or whose matrix a head reads stay as they are. Raises ``ValueError`` for
-    another precision.
+    (an MLM decoder) or whose matrix a head reads stay as they are, but for a generator's: it is
+    the largest of each step. Raises ``ValueError`` for another precision.
     """
     if precision not in PRECISIONS:
         known = " or ".join(PRECISIONS)
@@ -89,7 +90,9 @@ def _replace(model: nn.Module) -> None:
         if isinstance(parent, FeedForward) and parent.act in _FUSED:
             act, parent.act = parent.act, "linear"
         for name, child in list(parent.named_children()):
-            if not isinstance(child, nn.Linear) or id(child.weight) in shared:
+            if not isinstance(child, nn.Linear):
+                continue
+            if id(child.weight) in shared and not isinstance(parent, Generator):
                 continue
             if id(child) not in done:
                 done[id(child)] = PackedLinear(child, act if name == "up" else None)
