@@ -83,7 +83,16 @@ def test_the_scores(folder: Path, tmp_path: Path):
 
     truth = Path(pairs["target"]).read_text().splitlines()
     assert bleu(truth, truth).score == pytest.approx(100)
-    assert "tok:zh" in bleu(["一个人"], ["一个人"]).signature
+    for text, cut in (
+        ("一个人在路上", "zh"),
+        ("ひとりの人が道にいる", "char"),
+        ("คนหนึ่งอยู่บนถนน", "char"),
+        ("한 사람이 길에 있다", "13a"),
+        ("12 34 56 78", "13a"),
+    ):
+        found = bleu([text], [text])
+        assert f"tok:{cut}|" in found.signature
+        assert found.score == pytest.approx(100)
 
 
 def test_mistakes(folder: Path, tmp_path: Path):

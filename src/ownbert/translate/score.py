@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from unicodedata import name
 
 from ownbert.errors import InputError
+
+# Scripts without spaces between words, as Unicode names their letters.
+_UNSPACED = {"HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"}
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,8 @@ def need_sacrebleu() -> None:
 
 
 def bleu(written: Sequence[str], truth: Sequence[str], *, lowercase: bool = False) -> Bleu:
-    """BLEU of the texts as they are, tokenised by sacrebleu ("13a"; Chinese by characters).
+    """BLEU of the texts as they are, cut into words by sacrebleu ("13a"; Chinese by characters, and
+    so is what else is written without spaces).
 
     Raises ``InputError`` where sacrebleu is missing, and for texts of different numbers.
     """
@@ -31,8 +36,14 @@ def bleu(written: Sequence[str], truth: Sequence[str], *, lowercase: bool = Fals
 
     if len(written) != len(truth):
         raise InputError(f"{len(written):,} translations and {len(truth):,} references")
-    letters = "".join(truth[:200])
-    chinese = sum("一" <= c <= "鿿" for c in letters) > len(letters) / 4
-    metric = BLEU(lowercase=lowercase, tokenize="zh" if chinese else "13a")
+    metric = BLEU(lowercase=lowercase, tokenize=_cut(truth))
     found = metric.corpus_score(list(written), [list(truth)])
     return Bleu(float(found.score), str(metric.get_signature()))
+
+
+def _cut(texts: Sequence[str]) -> str:
+    """sacrebleu's name of the way to cut such texts into words."""
+    letters = [name(c, "").split(" ")[0] for c in "".join(texts[:200]) if c.isalpha()]
+    if 4 * sum(script in _UNSPACED for script in letters) > len(letters):
+        return "char"
+    return "zh" if 4 * letters.count("CJK") > len(letters) else "13a"
