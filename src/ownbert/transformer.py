@@ -84,6 +84,11 @@ def from_configs(
     source: EncoderConfig, target: EncoderConfig, *, share_embeddings: bool = False
 ) -> Model:
     """An encoder, a decoder that attends to it, and a generator, with Xavier's weights."""
+    if source.hidden_size != target.hidden_size:
+        raise InputError(
+            f"the encoder is {source.hidden_size} wide and the decoder {target.hidden_size}; one "
+            "width is needed"
+        )
     target = replace(target, is_decoder=True, add_cross_attention=True)
     model = Model(
         source,

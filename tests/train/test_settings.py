@@ -54,6 +54,8 @@ def test_defaults_of_a_section_stay_when_one_value_changes():
         ([], {"max_minutes": 0.0}, "run.max_minutes is 0.0; it must be more than 0"),
         ([], {"objectives": "nsp"}, "task.objectives must have mlm"),
         (["optim.schedule=cosin"], {}, "optim.schedule is 'cosin'; one of"),
+        (["optim.clip=[1"], {}, r"optim.clip is '\[1', which is not YAML"),
+        (["optim.betas=[.9,.9"], {}, r"optim.betas is .*, which is not YAML"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(overrides, options, message):
@@ -71,8 +73,9 @@ def test_a_bad_recipe_file_is_named(tmp_path: Path):
         with pytest.raises(InputError, match=message):
             resolve(PretrainRecipe, config=file)
     file.write_text("optim: 3")
-    with pytest.raises(InputError, match="optim must be a section"):
-        resolve(PretrainRecipe, config=file)
+    for overrides in ([], ["optim.clip=2"]):
+        with pytest.raises(InputError, match="optim must be a section"):
+            resolve(PretrainRecipe, config=file, overrides=overrides)
     file.write_text("optim: {rate: 3}")
     with pytest.raises(InputError, match=r"no setting optim\.rate; optim has learning_rate"):
         resolve(PretrainRecipe, config=file)

@@ -67,6 +67,19 @@ def test_an_interrupted_run_says_how_to_go_on(folder: Path, tmp_path: Path):
     assert gzip.decompress(output.read_bytes()).decode().splitlines() == list(translator(lines))
 
 
+def test_the_output_may_lie_in_the_folder(folder: Path, tmp_path: Path):
+    given, output = texts(tmp_path / "in.txt", 600), folder / "out.txt"
+    translator = Translator(folder, beams=1)
+
+    def stop(count: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="512 answers are kept"):
+        translate_file(translator, given, output, progress=stop)
+    assert translate_file(translator, given, output, resume=True) == 600
+    output.unlink()
+
+
 def test_texts_from_elsewhere_leave_nothing_behind(folder: Path, tmp_path: Path):
     translator, output = Translator(folder, beams=1), tmp_path / "out"
 

@@ -1,5 +1,6 @@
 """Training: copy and sort learnt to the last one, exact resume, averages, mistakes."""
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -118,8 +119,15 @@ def test_mistakes(tmp_path: Path):
     run = tmp_path / "run"
     with pytest.raises(InputError, match="--source and --target are needed"):
         train_translation(run, **SHORT)
-    with pytest.raises(InputError, match=r"hidden_size 16 .*num_attention_heads 3"):
-        train_translation(run, **(SHORT | pairs | {"model.h": 3}), max_steps=1)
+    for wrong, said in (
+        ({"model.h": 3}, "d_model is 16, model.h 3; the heads must share"),
+        ({"d_model": 0}, "model.d_model is 0"),
+        ({"dropout": 1.0}, "model.dropout is 1.0"),
+        ({"vocabulary.size": 3}, "vocab_size 3: more than the 5 special tokens"),
+        ({"overrides": ["model.N=[1"]}, r"model.N is '\[1', which is not YAML"),
+    ):
+        with pytest.raises(InputError, match=said):
+            train_translation(run, **(SHORT | pairs | wrong), max_steps=1)
     with pytest.raises(InputError, match="vocab_size 100: byte-level BPE needs 261 or more"):
         train_translation(run, **(SHORT | pairs | {"kind": "bpe", "vocabulary.size": 100}))
     assert not run.exists()
@@ -127,9 +135,91 @@ def test_mistakes(tmp_path: Path):
     with pytest.raises(InputError, match="already holds a model"):
         train_translation(run, **(SHORT | pairs), max_steps=2)
     other = files(tmp_path, rows(50, seed=9), list, "other")
-    with pytest.raises(InputError, match=r"cannot resume .*source was"):
+    with pytest.raises(InputError, match=r"training pairs (was|were)"):
         train_translation(run, **(SHORT | other), max_steps=4, resume=True)
+    with pytest.raises(InputError, match=r"cannot resume .*d_ff was 32"):
+        train_translation(run, **(SHORT | pairs | {"d_ff": 64}), max_steps=4, resume=True)
     path = Path(pairs["source"])
     path.write_text(path.read_text().replace("1", "2"))
     with pytest.raises(InputError, match=r"training pairs (was|were)"):
         train_translation(run, **(SHORT | pairs), max_steps=4, resume=True)
+
+
+def test_a_table_without_the_column(tmp_path: Path):
+    table = tmp_path / "pairs.tsv"
+    table.write_text("de\ten\n10\t11\n")
+    given = SHORT | {"pairs": str(table), "source_column": "fr", "target_column": "en"}
+    with pytest.raises(InputError, match=r"no column 'fr'.* choose with --source-column"):
+        train_translation(tmp_path / "run", **given)
+
+
+def steps_of(folder: Path) -> int:
+    return json.loads((folder / "log.jsonl").read_text().splitlines()[-1])["step"]
+
+
+def test_the_first_limit_ends_a_run(tmp_path: Path):
+    pairs = files(tmp_path, rows(60, seed=0), list, "train")
+    run = tmp_path / "run"
+    train_translation(run, **(SHORT | pairs), epochs=50, max_steps=3)
+    assert steps_of(run) == 3
+    train_translation(run, **(SHORT | pairs), max_steps=5, resume=True)
+    assert steps_of(run) == 5
+
+
+def test_an_epoch_is_each_pair_once(tmp_path: Path):
+    """Long pairs leave batches half empty: these are more than the tokens over their size."""
+    made = [[str(10 + i % 10)] * 40 for i in range(30)]
+    pairs = files(tmp_path, made, list, "train")
+    settings = SHORT | pairs | {"batch_tokens": 130, "held_out": 0.01}
+    train_translation(tmp_path / "run", **settings, epochs=2)
+    assert steps_of(tmp_path / "run") == 2 * 29
+
+
+def test_one_vocabulary_takes_the_place_of_two(tmp_path: Path):
+    pairs = files(tmp_path, rows(60, seed=0), list, "train")
+    run = tmp_path / "run"
+    train_translation(run, **(SHORT | pairs), max_steps=2, shared=False)
+    train_translation(run, **(SHORT | pairs), max_steps=2, overwrite=True)
+    translator = Translator(run)
+    assert translator.source is translator.target
+
+
+def test_a_running_mean_is_what_is_saved(tmp_path: Path):
+    pairs = files(tmp_path, rows(60, seed=0), list, "train")
+    run = tmp_path / "run"
+    train_translation(run, **(SHORT | pairs | {"average": 3}), max_steps=12, ema=0.9)
+    (state,) = list((run / "checkpoints").glob("step-*12"))
+    tensors = load_file(next(state.glob("*.safetensors")))
+    name = "model.encoder.blocks.0.feed_forward.up.weight"
+    model, _ = load_translation(run)
+    found = model.encoder.blocks[0].feed_forward.up.weight
+    assert torch.equal(found, tensors[f"average.{name}"])
+    assert not torch.equal(found, tensors[name])
+
+
+def test_a_damaged_state_is_left_out_of_the_mean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pairs = files(tmp_path, rows(60, seed=0), list, "train")
+    settings = SHORT | pairs | {"average": 3, "save_every": 2, "quiet": False}
+    train_translation(tmp_path / "run", **settings, max_steps=6)
+    first = min((tmp_path / "run" / "checkpoints").glob("step-*"))
+    file = next(first.glob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:100])
+    train_translation(tmp_path / "run", **settings, max_steps=6, resume=True)
+    assert "of the mean of the last 2 saved states" in "".join(capsys.readouterr())
+
+
+def test_blank_pairs_are_told_of_without_dev_files_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pairs = files(tmp_path, [*rows(20, seed=0), [], []], list, "train")
+    train_translation(tmp_path / "run", **(SHORT | pairs | {"quiet": False}), max_steps=1)
+    assert "2 training pairs are blank on one side" in "".join(capsys.readouterr())
+
+
+def test_transformers_has_positions_for_the_longest(tmp_path: Path):
+    pairs = files(tmp_path, rows(20, seed=0), list, "train")
+    train_translation(tmp_path / "run", **(SHORT | pairs), max_steps=1, max_length=1000)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["max_position_embeddings"] == 2000

@@ -50,6 +50,11 @@ def test_max_length(folder: Path):
         Translator(folder, max_length=0)
     with pytest.raises(InputError, match="beams is 0"):
         Translator(folder, beams=0)
+    for penalty in (400, float("nan")):
+        with pytest.raises(InputError, match="length_penalty is"):
+            Translator(folder, length_penalty=penalty)
+    with pytest.raises(InputError, match="texts is one string"):
+        list(Translator(folder)("10 11"))
 
 
 def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:

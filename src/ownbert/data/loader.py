@@ -123,8 +123,12 @@ class Loader:
         return [draws[place] for place in sorted(mine)]
 
     def batches_per_epoch(self) -> int:
-        """How many batches of ``batch_size`` an epoch has."""
-        return -(-len(self.data) // self.batch_size)
+        """How many batches an epoch has; of ``batch_tokens`` the first, which runs on into the
+        second."""
+        if self.batch_size:
+            return -(-len(self.data) // self.batch_size)
+        draws = enumerate(self._draws(Position()), 1)
+        return next(number for number, (_, after) in draws if after.epoch)
 
 
 def once(data: Data, *, batch_tokens: int, epoch: int = 0) -> Iterator[Batch]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -77,8 +77,39 @@ class PartFile:
                     end, self.done = end + len(line), self.done + 1
         return end
 
-    def append(self, lines: Sequence[str]) -> None:
-        """Write lines, each with its end."""
+    def fill(
+        self,
+        blocks: Iterable[Sequence[Any]],
+        made: Callable[[Sequence[Any]], Sequence[Any]],
+        progress: Callable[[int], None] | None = None,
+    ) -> int:
+        """Write what is ``made`` of each block, an entry for an entry, but for the entries that are
+        there; give the file its name. Returns how many there are; progress is told so far.
+
+        Whatever ends it early, the file is left as it can be gone on with, and an ``InputError`` or
+        an interrupt says so.
+        """
+        begun, seen = self.done, 0
+        try:
+            for block in blocks:
+                seen += len(block)
+                if seen > begun:
+                    # A block that is half written is made whole: other batches round otherwise.
+                    self.write(made(block)[max(0, begun - seen + len(block)) :])
+                if progress is not None:
+                    progress(seen)
+            self.finish()
+        except InputError as error:
+            raise InputError(f"{error}{self._kept()}") from error
+        except KeyboardInterrupt:
+            way = "; the same command with --resume goes on from there" if self._kept() else ""
+            raise KeyboardInterrupt(f"interrupted{self._kept()}{way}") from None
+        finally:
+            self.leave()
+        return seen
+
+    def write(self, lines: Sequence[Any]) -> None:
+        """Append lines, each with its end."""
         with self._explained():
             self.file.write("".join(lines).encode())
             self.file.flush()
@@ -126,12 +157,10 @@ class PartFile:
                 raise InputError(f"cannot write {self.path}: {error.strerror}") from error
             raise
 
-    def kept(self, *, how: bool = False) -> str:
-        """What to tell people of a run that ends early; how: also how to go on."""
+    def _kept(self) -> str:
         if not (self.done and self.keeps):
             return ""
-        way = "; the same command with --resume goes on from there" if how else ""
-        return f"; {self.done:,} answers are kept in {self.part}{way}"
+        return f"; {self.done:,} answers are kept in {self.part}"
 
 
 def state_of(path: Path) -> list[Any]:
@@ -139,7 +168,8 @@ def state_of(path: Path) -> list[Any]:
     if not path.is_dir():
         status = path.stat()
         return [status.st_size, status.st_mtime_ns]
-    below = sorted(p for p in path.rglob("*") if p.is_file())
+    # What is being written there is hidden.
+    below = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
     states = [(str(p.relative_to(path)), *state_of(p)) for p in below]
     return [hashlib.sha256(json.dumps(states).encode()).hexdigest()]
 

@@ -121,7 +121,7 @@ def read_values(path: PathLike, names: Sequence[str]) -> Iterator[tuple[int, tup
     source = Path(path)
     present = columns(source)
     for name in names:
-        _require_column(present, name, source=source, option="--text-column or --label-column")
+        require_column(present, name, source=source, option="--text-column or --label-column")
     kind = kind_of(source)
     if kind == "delimited":
         return delimited.read_rows(source, [present.index(name) for name in names])
@@ -146,7 +146,7 @@ def guess_column(
     """
     option = f"--{kind}-column"
     if given is not None:
-        _require_column(names, given, source=source, option=option)
+        require_column(names, given, source=source, option=option)
         return given
     free = [name for name in names if name not in exclude]
     lower = {name.lower(): name for name in reversed(free)}
@@ -164,9 +164,10 @@ def guess_column(
     )
 
 
-def _require_column(
+def require_column(
     names: Sequence[str], name: str, *, source: PathLike | None, option: str
 ) -> None:
+    """``InputError`` unless there is one column of that name; option: what chooses another."""
     start = f"{source} has" if source is not None else "there is"
     if name not in names:
         raise InputError(

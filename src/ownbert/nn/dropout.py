@@ -25,7 +25,7 @@ def keep_some(count: int, p: float) -> tuple[Tensor, float]:
     In eight bits each: a comparison in place takes a thirtieth of the time of one that makes
     booleans, and to turn bytes into another type and multiply, a quarter of multiplying by those.
     """
-    threshold = max(1, round(256 * p))
+    threshold = min(max(1, round(256 * p)), 255)
     draws = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
     return draws.view(torch.uint8)[:count].ge_(threshold), 256 / (256 - threshold)
 

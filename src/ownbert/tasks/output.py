@@ -52,9 +52,9 @@ class AnswerFile(PartFile):
                 self.columns = next(csv.reader(file, delimiter=self.separator))
         return end
 
-    def write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def write(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Append rows. Raises ``InputError`` for one that has a column which the first has not."""
-        self.append([self._line(row, self.done + i) for i, row in enumerate(rows, start=1)])
+        super().write([self._line(row, self.done + i) for i, row in enumerate(lines, start=1)])
 
     def _line(self, row: Mapping[str, Any], number: int) -> str:
         if self.separator is None:

@@ -141,29 +141,17 @@ def predict(
     _refuse_same(input, output)
     predictor = Predictor(folder, columns=columns, device=device, precision=precision)
     made_for = _made_for(predictor, Path(input), columns)
-    rows = predictor.task.stream(input)
     file = AnswerFile(output, made_for, resume=resume)
-    begun, seen = file.done, 0
-    try:
-        for block in blocks(rows, size=characters):
-            seen += len(block)
-            if seen > begun:
-                # A block that is half written is answered whole: other batches round otherwise.
-                shown = map(predictor.task.shown, predictor(block), block)
-                file.write([*shown][max(0, begun - seen + len(block)) :])
-            if progress is not None:
-                progress(seen)
-        file.finish()
-    except InputError as error:
-        raise InputError(f"{error}{file.kept()}") from error
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted{file.kept(how=True)}") from None
-    finally:
-        file.leave()
+    rows = blocks(predictor.task.stream(input), size=characters)
+
+    def shown(block: Sequence[Row]) -> list[Any]:
+        return list(map(predictor.task.shown, predictor(block), block))
+
+    count = file.fill(rows, shown, progress)
     if say is not None:
         for line in predictor.warnings():
             say(line)
-    return seen
+    return count
 
 
 def _refuse_missing(path: Path) -> None:

@@ -102,6 +102,8 @@ def learn_tokenizer(
     ``wordpiece`` as above, or ``bpe`` (byte-level; pieces seen ``min_count`` (2) times or more, at
     most ``vocab_size`` with the special tokens and the 256 bytes)."""
 
+    _refuse_small(vocab_size)
+
     def documents() -> Iterator[Document]:
         return (Document([text], presplit=True) for text in texts())
 
@@ -130,12 +132,16 @@ def _refuse_settings(
 ) -> None:
     if kind not in KINDS:
         raise InputError(f"kind {kind!r} is not one of: {', '.join(KINDS)}")
-    if vocab_size is not None and vocab_size <= len(SPECIAL_TOKENS):
-        raise InputError(f"vocab_size {vocab_size}: more than the 5 special tokens are needed")
+    _refuse_small(vocab_size)
     if min_count is not None and min_count < 1:
         raise InputError(f"min_count {min_count}: 1 or more is needed")
     if Path(output).exists() and not Path(output).is_dir():
         raise InputError(f"{output} is a file, a folder is needed")
+
+
+def _refuse_small(vocab_size: int | None) -> None:
+    if vocab_size is not None and vocab_size <= len(SPECIAL_TOKENS):
+        raise InputError(f"vocab_size {vocab_size}: more than the 5 special tokens are needed")
 
 
 def _counted(documents: Iterable[Document], progress: Progress | None) -> Iterator[Document]:

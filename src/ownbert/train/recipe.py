@@ -44,6 +44,7 @@ FREE = (
     "run.patience",
     "run.seeds",
     "data.tokens",
+    *(f"data.{dev}{side}" for dev in ("", "dev_") for side in ("source", "target", "pairs")),
 )
 # What can be learnt, in the order of the log.
 OBJECTIVES = ("mlm", "clm", "rtd", "nsp", "sop")

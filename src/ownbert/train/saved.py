@@ -86,7 +86,7 @@ def damaged(file: Path, path: Path, reason: str) -> Damaged:
     earlier = [other for other in saved(path.parents[1]) if other < path]
     way = "start anew with --overwrite"
     if earlier:
-        way = f"go on from the one before it with --resume-step {step_of(earlier[-1])}"
+        way = f"remove {path}, and --resume goes on from step {step_of(earlier[-1]):,}"
     return Damaged(f"{file} is damaged ({reason}); {way}")
 
 
@@ -148,9 +148,12 @@ def summed(path: Path) -> dict[str, int]:
 
 
 def summed_model(folder: Path) -> list[tuple[str, dict[str, int]]]:
-    """The files of a model folder that its answers depend on, with their sums."""
+    """The files of a model folder that its answers may depend on, with their sums. A file that is
+    being written there is hidden."""
     kinds = (".safetensors", ".bin", ".json", ".txt", ".model")
-    return [(path.name, summed(path)) for path in sorted(folder.iterdir()) if path.suffix in kinds]
+    paths = (*folder.iterdir(), *folder.glob("source/*"))  # a vocabulary of sources
+    found = sorted(p for p in paths if p.suffix in kinds and not p.name.startswith("."))
+    return [(str(path.relative_to(folder)), summed(path)) for path in found]
 
 
 def trying(write: Any, path: Path) -> str | None:

@@ -35,7 +35,7 @@ def resolve(
         name, sign, text = override.partition("=")
         if not sign:
             raise InputError(f"{override!r} is not an override; write section.name=value")
-        _put(values, _dotted(kind, name.strip()), yaml.safe_load(text))
+        _put(values, _dotted(kind, name.strip()), _value(name.strip(), text))
     for name, value in (options or {}).items():
         if value is not None:
             _put(values, _dotted(kind, name), value)
@@ -65,6 +65,14 @@ def _read(path: Path) -> dict[str, Any]:
     return values
 
 
+def _value(name: str, text: str) -> Any:
+    """What is written on the command line."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise InputError(f"{name} is {text!r}, which is not YAML") from None
+
+
 def _names(kind: Any, prefix: str = "") -> dict[str, str]:
     """Short and dotted names of all settings -> dotted name; a short name is that of the first."""
     names = {}
@@ -91,6 +99,8 @@ def _put(values: dict[str, Any], dotted: str, value: Any) -> None:
     *sections, last = dotted.split(".")
     for section in sections:
         values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise InputError(f"{section} must be a section, not {values!r}")
     values[last] = value
 
 
@@ -138,7 +148,7 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
         if origin is tuple and isinstance(value, str) and get_args(kind)[0] is str:
             return tuple(v.strip() for v in value.split(","))
         if origin is tuple and isinstance(value, str | int | float):
-            parts = (yaml.safe_load(part) for part in str(value).split(","))
+            parts = (_value(name, part) for part in str(value).split(","))
             return tuple(_checked(part, get_args(kind)[0], name) for part in parts)
     names = ("none" if k is type(None) else getattr(k, "__name__", str(k)) for k in kinds)
     wanted = " or ".join(names)

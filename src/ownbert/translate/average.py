@@ -7,7 +7,7 @@ import torch
 
 from ownbert.objectives import Learner
 from ownbert.train.distributed import World
-from ownbert.train.saved import read_tensors, saved
+from ownbert.train.saved import Damaged, read_tensors, saved, verify
 
 
 def use_average(
@@ -39,9 +39,9 @@ def use_average(
 
 
 def average(learner: Learner, output: Path, count: int, world: World) -> int:
-    """Give the model the mean of the weights of the last ``count`` saved states below ``output``;
-    how many there were."""
-    paths = saved(output)[-count:]
+    """Give the model the mean of the weights of the last ``count`` saved states below ``output``
+    that are whole; how many there were."""
+    paths = [path for path in saved(output)[-count:] if _is_whole(path)]
     parameters = dict(learner.named_parameters())
     total = {name: torch.zeros_like(p) for name, p in parameters.items()}
     for path in paths:
@@ -51,6 +51,13 @@ def average(learner: Learner, output: Path, count: int, world: World) -> int:
             total[name] += tensor
     _take(learner, {name: tensor / len(paths) for name, tensor in total.items()})
     return len(paths)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return bool(verify(path))
+    except Damaged:
+        return False
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """Translate a file into another; a stopped run is gone on with."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,24 +33,11 @@ def translate_file(
     else:
         texts, made_for = input, None
     file = PartFile(output, made_for, resume=resume)
-    begun, seen = file.done, 0
-    try:
-        for block in translator.blocks(texts):
-            seen += len(block)
-            if seen > begun:
-                # A block that is half written is translated whole: its batches are the same then.
-                found = [f"{one_line(text)}\n" for text in translator.block(block)]
-                file.append(found[max(0, begun - seen + len(block)) :])
-            if progress is not None:
-                progress(seen)
-        file.finish()
-    except InputError as error:
-        raise InputError(f"{error}{file.kept()}") from error
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted{file.kept(how=True)}") from None
-    finally:
-        file.leave()
-    return seen
+
+    def lines(block: Sequence[str]) -> list[str]:
+        return [f"{one_line(text)}\n" for text in translator.block(block)]
+
+    return file.fill(translator.blocks(texts), lines, progress)
 
 
 def one_line(text: str) -> str:

@@ -8,7 +8,7 @@ from itertools import zip_longest
 import numpy as np
 
 from ownbert.data.batch import Example
-from ownbert.data.tables import columns, kind_of, read_records
+from ownbert.data.tables import columns, kind_of, read_records, require_column
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.text.tokenizer import Tokenizer
@@ -87,6 +87,8 @@ def _from_table(path: str, files: PairFiles) -> list[tuple[str, str]]:
         raise InputError(
             f"{path} has the columns {known}; say which with --source-column and --target-column"
         )
+    for name, side in zip(names, ("source", "target"), strict=True):
+        require_column(there, str(name), source=path, option=f"--{side}-column")
     rows = read_records(path, [str(name) for name in names])
     return [(values[0], values[1]) for _, values in rows]
 

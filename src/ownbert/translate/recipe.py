@@ -65,6 +65,17 @@ class Network:
     dropout: float = 0.1
     norm_first: bool = False
 
+    def __post_init__(self) -> None:
+        for name in ("N", "d_model", "d_ff", "h"):
+            positive(f"model.{name}", getattr(self, name))
+        if self.d_model % self.h:
+            raise InputError(
+                f"model.d_model is {self.d_model}, model.h {self.h}; the heads must share the "
+                "width evenly"
+            )
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"model.dropout is {self.dropout}; it must be in [0, 1)")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
@@ -85,7 +96,8 @@ class Learning:
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateRun(Run):
-    """epochs: times through the pairs, where neither max_steps nor max_minutes is given."""
+    """epochs: times through the pairs (20 where neither max_steps nor max_minutes is given); of
+    several limits the first that is reached ends the run."""
 
     epochs: int | None = None
 

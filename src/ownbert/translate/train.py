@@ -31,8 +31,8 @@ from ownbert.train.state import TrainState
 from ownbert.transformer import from_configs, transformer_config
 from ownbert.translate.average import use_average
 from ownbert.translate.card import write_card
-from ownbert.translate.pairs import PairData, Pairs, held_out, read_pairs
-from ownbert.translate.recipe import TranslateRecipe
+from ownbert.translate.pairs import PairData, held_out, read_pairs
+from ownbert.translate.recipe import TranslateRecipe, TranslateRun
 from ownbert.translate.vocabulary import (
     learn_vocabularies,
     load_vocabularies,
@@ -92,9 +92,9 @@ class Training:
         pairs, dev = read_pairs(recipe.data), read_pairs(recipe.data, dev=True)
         if pairs is None:
             raise InputError("--source and --target are needed: pairs of texts to learn from")
+        self.empty = pairs.empty
         if dev is None:
             pairs, dev = held_out(pairs, recipe.data.held_out, recipe.seed)
-        self.pairs: Pairs = pairs
         self.source, self.target = (
             learn_vocabularies(pairs, recipe.vocabulary)
             if saved is None
@@ -103,22 +103,23 @@ class Training:
         longest = recipe.data.max_length
         self.data = PairData(pairs, self.source, self.target, max_length=longest)
         self.dev = PairData(dev, self.source, self.target, max_length=longest)
-        self.recipe = self._completed(recipe)
+        self.loader = Loader(self.data, recipe.seed, batch_tokens=recipe.data.batch_tokens)
+        self.recipe, self.run = self._completed(recipe)
         self.config = self._config()
         self.identity = {"training pairs": self.data.identity()}
 
-    def _completed(self, recipe: TranslateRecipe) -> TranslateRecipe:
-        """The recipe with everything that depends on the machine and the data filled in."""
+    def _completed(self, recipe: TranslateRecipe) -> tuple[TranslateRecipe, TranslateRun]:
+        """The recipe with everything that depends on the machine and the data filled in, and how it
+        is run: epochs in steps. These are not in the recipe, so that a run that is gone on with
+        may have more epochs."""
         run, optim = recipe.run, recipe.optim
-        steps = max(1, -(-int(self.data.sizes.sum()) // recipe.data.batch_tokens) // run.accumulate)
+        steps = max(1, self.loader.batches_per_epoch() // run.accumulate)
         epochs = run.epochs
         if epochs is None and run.max_steps is None and run.max_minutes is None:
             epochs = _EPOCHS
-        max_steps = run.max_steps if epochs is None else epochs * steps
         run = replace(
             run,
             epochs=epochs,
-            max_steps=max_steps,
             eval_every=run.eval_every or steps,
             save_every=run.save_every or (steps if recipe.task.average > 1 else None),
             keep=max(run.keep, recipe.task.average),
@@ -132,7 +133,9 @@ class Training:
         else:
             peak = _RATE
         optim = replace(optim, learning_rate=optim.learning_rate or peak)
-        return replace(recipe, run=run, optim=optim)
+        limits = [n for n in (run.max_steps, epochs and epochs * steps) if n]
+        by_steps = replace(run, max_steps=min(limits, default=None))
+        return replace(recipe, run=run, optim=optim), by_steps
 
     def claim(self, output: Path, *, resume: bool, overwrite: bool) -> None:
         """Take the output folder, and write the recipe and the vocabularies into it."""
@@ -153,6 +156,8 @@ class Training:
             net.dropout,
             norm_first=net.norm_first,
             position_embedding_type="sinusoidal_halves",
+            # For Transformers, whose table of them has an end.
+            max_position_embeddings=max(512, 2 * self.recipe.data.max_length),
             pad_token_id=self.target.pad_id,
         )
 
@@ -172,13 +177,7 @@ class Training:
         learner = Learner(model.to(self.device), ())
         optimizer = make_optimizer(learner, recipe.optim)
         display.say(f"{recipe.optim.name}: {describe_groups(optimizer)}")
-        loader = Loader(
-            self.data,
-            recipe.seed,
-            batch_tokens=recipe.data.batch_tokens,
-            process=world.rank,
-            processes=world.size,
-        )
+        loader = replace(self.loader, process=world.rank, processes=world.size)
         batches = list(once(self.dev, batch_tokens=recipe.data.batch_tokens))
 
         def evaluate() -> Mapping[str, float]:
@@ -188,7 +187,7 @@ class Training:
             state=TrainState(learner, optimizer, self.identity),
             phases=[Phase(loader, [Translation(recipe.task.label_smoothing)], evaluate)],
             optim=recipe.optim,
-            run=recipe.run,
+            run=self.run,
             folder=output,
             display=display,
             watch=Watch("loss", lower=True),
@@ -197,9 +196,9 @@ class Training:
             on_save=lambda: self.save(learner, output, world),
         )
         train(job, resume=resume)
-        measures = use_average(
-            learner, output, recipe.task.average, world, evaluate=evaluate, say=display.say
-        )
+        job.state.use_best()  # a running mean, where there is one
+        count = 1 if recipe.optim.ema else recipe.task.average
+        measures = use_average(learner, output, count, world, evaluate=evaluate, say=display.say)
         self.save(learner, output, world)
         if world.first and (said := self.card(output, learner.model, measures)):
             display.say(said)
@@ -226,7 +225,7 @@ class Training:
         """Write the model card."""
         return write_card(
             output,
-            self.recipe,
+            replace(self.recipe, run=self.run),
             pairs={"training": len(self.data), "dev": len(self.dev)},
             parameters=sum(p.numel() for p in model.parameters()),
             shared=self.source is self.target,
@@ -235,14 +234,14 @@ class Training:
 
     def summary(self, model: Model) -> list[str]:
         """What is about to be learnt from what, for people."""
-        recipe, data, run = self.recipe, self.data, self.recipe.run
+        recipe, data, run = self.recipe, self.data, self.run
         kind = recipe.vocabulary.kind
         words = f"{self.target.vocab_size:,} {kind} tokens for both sides"
         if self.source is not self.target:
             words = f"{self.source.vocab_size:,} and {self.target.vocab_size:,} {kind} tokens"
-        length = f"{run.epochs} epochs" if run.epochs else f"{run.max_steps:,} steps"
-        if run.max_steps is None:
-            length = f"{run.max_minutes:g} minutes"
+        length = f"{run.max_steps:,} steps" if run.max_steps else f"{run.max_minutes:g} minutes"
+        if run.epochs:
+            length = f"{run.epochs} epochs at most, {length}"
         net, count = recipe.model, sum(p.numel() for p in model.parameters())
         lines = [
             f"{len(data):,} training and {len(self.dev):,} dev pairs, {words}",
@@ -251,7 +250,7 @@ class Training:
             f"{run.precision}",
         ]
         for count, what in (
-            (self.pairs.empty, "blank on one side"),
+            (self.empty, "blank on one side"),
             (data.long, f"longer than {recipe.data.max_length} tokens on a side"),
         ):
             if count:

@@ -17,6 +17,9 @@ from ownbert.train.machine import autocast, pick_device, pick_precision
 from ownbert.translate.pairs import sources_of
 from ownbert.translate.vocabulary import load_vocabularies
 
+# Beyond this there is nothing but the longest, or the shortest.
+_PENALTIES = 10
+
 # Texts that are sorted by length together, so that those of a batch are alike.
 _AT_ONCE = 512
 
@@ -47,6 +50,10 @@ class Translator:
                 raise InputError(f"{name} is {value}; it must be 1 or more")
         if max_length is not None and max_length < 1:
             raise InputError(f"max_length is {max_length}; it must be 1 or more")
+        if not abs(length_penalty) <= _PENALTIES:
+            raise InputError(
+                f"length_penalty is {length_penalty}; it must be in [-{_PENALTIES}, {_PENALTIES}]"
+            )
         self.folder = Path(folder)
         self.beams, self.penalty, self.max_length = beams, length_penalty, max_length
         self.batch_tokens, self.cached = batch_tokens, cached
@@ -66,6 +73,8 @@ class Translator:
 
     def __call__(self, texts: Iterable[str]) -> Iterator[str]:
         """The translations in the order of the texts; that of a blank text is empty."""
+        if isinstance(texts, str):
+            raise InputError("texts is one string; give a list of texts")
         for block in self.blocks(texts):
             yield from self.block(block)
 

@@ -1,5 +1,6 @@
 """The vocabularies of a translation: one for both sides, or one each."""
 
+import shutil
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -38,6 +39,8 @@ def learn_vocabularies(pairs: Pairs, settings: Vocabulary) -> tuple[Tokenizer, T
 
 def save_vocabularies(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
     target.save(folder)
+    # A model that stood here before may have had two.
+    shutil.rmtree(folder / SOURCE, ignore_errors=True)
     if source is not target:
         source.save(folder / SOURCE)
 
