@@ -189,13 +189,81 @@ def test_grey_pictures():
     assert grey([]).shape == (0, 1, 8, 8)
 
 
+@pytest.mark.parametrize("size", [(6, 5), (8, 9)], ids=["as it is", "resized"])
+@pytest.mark.parametrize("scale", [1 / 255, 1 / 127.5, 1.0])
+def test_fractions_and_whole_numbers_mean_the_same(size: tuple[int, int], scale: float):
+    """One processor of all kinds of numbers, whatever bytes are multiplied by."""
+    image = pytest.importorskip("PIL.Image")
+    ours = Processor(size, (0.5,), (0.5,), channels=1, resample="bicubic", scale=scale)
+    shades = np.tile(np.array([0, 51, 102, 204, 255], np.uint8), (6, 1))
+    wanted = ours([shades])
+    for same in (shades.astype(np.int64), shades.astype(np.uint16), shades.astype(np.int16)):
+        for given in ([same], same[None]):
+            assert np.array_equal(ours(given), wanted)
+    deep = (shades.astype(np.uint16) * 257, shades / np.float32(255))  # 16 bits, and floats
+    for given in (shades / 255, shades / np.float16(255), *map(image.fromarray, deep)):
+        np.testing.assert_allclose(ours([given]), wanted, atol=0.01 * 255 * scale)
+    masks = shades > 100
+    assert np.array_equal(ours([masks]), ours([masks.astype(np.float32)]))
+
+
+@pytest.mark.parametrize("size", [(4, 4), (8, 8)], ids=["resized", "as it is"])
+def test_numbers_that_are_no_shades_are_refused(size: tuple[int, int]):
+    grey = Processor(size, (0.5,), (0.5,), channels=1)
+    for value, message in (
+        (200.0, "hold values from 200 to 200; they must be fractions from 0 to 1"),
+        (-0.1, "hold values from -0.1 to -0.1; they must be fractions"),
+        (np.nan, "hold values from nan to nan; they must be fractions"),
+        (np.int16(-1), "hold values from -1 to -1; they must be whole numbers from 0 to 255"),
+        (np.uint16(256), "hold values from 256 to 256; they must be whole numbers from 0 to 255"),
+        (1j, "hold complex128; they must hold numbers"),
+        ("a", "hold <U1; they must hold numbers"),
+    ):
+        for given in ([np.full((8, 8), value)], np.full((1, 8, 8), value)):
+            with pytest.raises(InputError, match=message):
+                grey(given)
+
+
+def test_transparent_pictures_are_laid_on_white():
+    """A black drawing on nothing, which is black too."""
+    image = pytest.importorskip("PIL.Image")
+    drawing = np.zeros((6, 5, 4), np.uint8)
+    drawing[2:4, 1:3, 3] = 255
+    wanted = np.where(drawing[..., 3], 0, 255)
+    rgba = image.fromarray(drawing)
+    palette = image.fromarray(wanted.astype(np.uint8) // 255, "P")
+    palette.putpalette([0] * 6)
+    palette.info["transparency"] = 1
+    marked = image.fromarray(np.stack([drawing[..., 3]] * 3, -1))  # one colour is transparent
+    marked.info["transparency"] = (0, 0, 0)
+    grey = Processor((6, 5), (0,), (1,), channels=1)
+    in_colour = Processor((6, 5), (0,) * 3, (1,) * 3)
+    for given in (rgba, rgba.convert("LA"), rgba.convert("RGBa"), palette):
+        np.testing.assert_allclose(grey([given])[0, 0] * 255, wanted, atol=1e-4)
+        np.testing.assert_allclose(in_colour([given])[0] * 255, [wanted] * 3, atol=1e-4)
+    assert in_colour([marked]).min() == 1
+    drawing[..., 3] = 128  # half of the black, half of the white
+    np.testing.assert_allclose(grey([image.fromarray(drawing)]) * 255, 127, atol=1e-4)
+
+
+def test_opaque_pictures_with_an_alpha_channel_are_those_of_transformers(tmp_path: Path):
+    image = pytest.importorskip("PIL.Image")
+    transformers = pytest.importorskip("transformers")
+    ours = Processor(size=(8, 16), mean=MEAN, std=STD)
+    ours.save(tmp_path)
+    theirs = transformers.ViTImageProcessor.from_pretrained(tmp_path)
+    given = [image.fromarray(x).convert("RGBA") for x in colours()]
+    wanted = theirs(given, return_tensors="np", do_convert_rgb=True)["pixel_values"]
+    np.testing.assert_allclose(ours(given), wanted, atol=1e-6)
+
+
 def test_what_a_processor_refuses(tmp_path: Path):
     grey = Processor(size=(12, 10), mean=(0.5,), std=(0.5,), channels=1)
     for given, message in (
         (colours(), "3 channels, the model reads 1"),
-        (colours()[..., 0].astype(int), "hold int64"),
         (colours()[0, :, :, 0], r"it must be \(B, H, W\)"),
         ([colours()[0, 0, :, 0]], "a picture has shape"),
+        ([np.zeros((0, 5))], r"a picture has shape \(0, 5\)"),
     ):
         with pytest.raises(InputError, match=message):
             grey(given)

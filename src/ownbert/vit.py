@@ -10,6 +10,7 @@ B pictures, C channels, H and W height and width in pixels, N patches of one, D 
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,7 +73,8 @@ def make_model(
     attention_dropout: of the attention weights. labels: names of the classes, in place of
     num_classes; with 0 classes there is no head.
     """
-    image = Image(size=_pair(image_size), patch=_pair(patch_size), channels=channels)
+    sizes: dict[str, Any] = {"size": image_size, "patch": patch_size}
+    image = Image(**sizes, channels=channels)
     config = EncoderConfig(
         **STRUCTURE,
         hidden_size=hidden_size,
@@ -162,7 +164,3 @@ def load_timm(model: Model, state_dict: Mapping[str, Tensor]) -> None:
 def to_timm(model: Model) -> dict[str, Tensor]:
     """The tensors of a model in timm's names, for ``VisionTransformer.load_state_dict``."""
     return theirs_of(model, TIMM, bare=False)
-
-
-def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else size

@@ -158,6 +158,44 @@ def test_a_picture_is_turned_as_it_was_held(tmp_path: Path):
     np.testing.assert_array_equal(np.asarray(picture.read(1)), np.rot90(GREY[0], -1))
 
 
+@pytest.mark.parametrize("ending", ["jpg", "png", "tif", "webp"])
+def test_the_size_is_that_of_what_is_read(tmp_path: Path, ending: str):
+    for turn in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = turn
+        Image.fromarray(GREY[0]).convert("RGB").save(tmp_path / f"{turn}.{ending}", exif=exif)
+    found = list(stream_pictures(tmp_path))
+    assert [p.size for p in found] == [(5, 4)] * 4 + [(4, 5)] * 4
+    assert [np.asarray(p.read(3)).shape[:2] for p in found] == [p.size for p in found]
+
+
+def test_greys_of_more_than_a_byte(tmp_path: Path):
+    """Floats and 16 bits come as fractions, and count as grey."""
+    for name, array in (("f.tif", GREY[0] / np.float32(255)), ("i.png", GREY[0] * np.uint16(257))):
+        Image.fromarray(array).save(tmp_path / name)
+        (picture,) = stream_pictures(tmp_path / name)
+        assert picture.channels == 1
+        for channels in (1, 3):
+            np.testing.assert_allclose(picture.read(channels), GREY[0] / 255, atol=1e-6)
+    for array, message in (
+        (GREY[0].astype("f4"), r"a\.tif: its pixels hold values from .*fractions from 0 to 1"),
+        (np.full((2, 2), 70_000, "i4"), r"a\.tif: its pixels .*whole numbers from 0 to 65535"),
+    ):
+        Image.fromarray(array).save(tmp_path / "a.tif")
+        (picture,) = stream_pictures(tmp_path / "a.tif")
+        with pytest.raises(InputError, match=message):
+            picture.read(1)
+
+
+def test_tables_among_pictures_are_left_out(tmp_path: Path):
+    before = read_labelled(class_folders(tmp_path))
+    for name in ("answers.jsonl", "cat/labels.csv", "dog/more/ANSWERS.TSV.gz", "measures.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("no picture")
+    assert read_labelled(tmp_path) == before
+    assert [p for p, _ in before] == list(stream_pictures(tmp_path))
+
+
 def test_without_pillow_one_line_says_what_to_install(tmp_path: Path, monkeypatch):
     class_folders(tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
@@ -212,9 +250,16 @@ def test_files_of_arrays_that_are_wrong(tmp_path: Path):
         np.savez(path, **arrays)
         with pytest.raises(InputError, match=message):
             read_labelled(path)
-    path.write_bytes(b"nothing")
-    with pytest.raises(InputError, match=r"a\.npz cannot be read \("):
-        read_labelled(path)
+    np.savez_compressed(path, images=GREY, labels=LABELS)
+    packed = path.read_bytes()
+    np.save(tmp_path / "a.npy", GREY)
+    other = (tmp_path / "a.npy").read_bytes()
+    hit = bytearray(packed)
+    hit[60:90] = bytes(30)
+    for data in (b"nothing", b"", packed[:-40], bytes(hit), other):
+        path.write_bytes(data)
+        with pytest.raises(InputError, match=r"a\.npz cannot be read \(it is damaged"):
+            read_labelled(path)
 
 
 def test_digests_tell_copies(tmp_path: Path):

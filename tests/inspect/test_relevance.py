@@ -131,11 +131,22 @@ def test_classes_and_layers_are_chosen():
         torch.testing.assert_close(gradient_relevance(model, alone, LABELS[b])[0], mixed[b])
         one = gradient_relevance(model, alone, b, layers=[2])[0]
         assert not torch.allclose(one, mixed[b], atol=1e-4)
+    small = torch.arange(4, dtype=torch.uint8)
+    for same, wanted in zip(gradient_relevance(model, batch, small), mixed, strict=True):
+        torch.testing.assert_close(same, wanted)
     assert over_patches(mixed[0], model).shape == (2, 2)
     assert all(p.grad is None for p in model.parameters())
     for mistake, message in (
         ({"target": "spots"}, "no class 'spots'; one of horizontal, vertical, checks, diagonal"),
         ({"target": 4}, r"no class 4; they are 0\.\.3"),
+        ({"target": [0, 1, 2, -1]}, r"no class -1; they are 0\.\.3"),
+        ({"target": [0, 1]}, r"has the shape \(2,\), and there are 4 sequences; it must be one"),
+        ({"target": [[0, 1, 2, 3]]}, r"has the shape \(1, 4\)"),
+        ({"target": [True, False, True, True]}, r"holds bool; classes are whole numbers, 0\.\.3"),
+        ({"target": True}, "holds bool"),
+        ({"target": torch.ones(4)}, "holds float32"),
+        ({"target": list(LABELS)}, r"must be numbers of classes, 0\.\.3, or a label"),
+        ({"target": 10**30}, "must be numbers of classes"),
         ({"keep_attention": [3]}, r"no layer 3; the layers are 0\.\.2"),
         ({"keep_attention": []}, "no layers"),
         ({"head": "nsp"}, "no head 'nsp'"),
@@ -267,6 +278,34 @@ def test_a_picture_of_it(folder: Path, tmp_path: Path, monkeypatch, capsys):
     assert plot.imread(output).shape[0] < drawn.shape[0] / 2
 
 
+def test_the_picture_is_drawn_as_it_was_under_any_scale(folder: Path, tmp_path: Path):
+    """Values from -1 to 1 in two ways."""
+    other = tmp_path / "other"
+    save(load(folder), other)
+    Processor((SIDE, SIDE), (1.0,), (1.0,), channels=1, scale=1 / 127.5).save(other)
+    pair = [
+        draw_relevance(one, [folder / "pictures" / "0.png"], tmp_path / "relevance.png")[0]
+        for one in (folder, other)
+    ]
+    np.testing.assert_allclose(pair[1].pixels, pair[0].pixels, atol=1e-6)
+    np.testing.assert_allclose(pair[1].probabilities, pair[0].probabilities, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("label", ["checks", "方格", "\ue000"], ids=["latin", "han", "of no font"])
+def test_words_in_any_script(folder: Path, tmp_path: Path, label: str):
+    """With a font that has the characters, or as numbers: never as boxes, of which it is warned."""
+    model = load(folder)
+    model.labels = (label, *(f"{label} {i}" for i in range(3)))
+    save(model, tmp_path / "model")
+    Processor.load(folder).save(tmp_path / "model")
+    for name in ("0.png", "猫的照片.png", "🐈.png", "a\tb.png"):
+        (tmp_path / name).write_bytes((folder / "pictures" / "0.png").read_bytes())
+        output = tmp_path / "out" / "relevance.png"
+        found = draw_relevance(tmp_path / "model", [tmp_path / name], output)
+        assert (found[0].name, found[0].answer in model.labels) == (name, True)
+
+
 def test_mistakes(folder: Path, tmp_path: Path, monkeypatch, capsys):
     picture = folder / "pictures" / "0.png"
     broken = tmp_path / "broken.png"
@@ -287,6 +326,8 @@ def test_mistakes(folder: Path, tmp_path: Path, monkeypatch, capsys):
         ((folder, picture, "--layers", "1"), r"no layer 1; the layers are 0\.\.0"),
         ((folder, picture, "--layers", "first"), "--layers 'first': whole numbers"),
         ((folder, *[picture] * 65), "more than 64 pictures"),
+        ((folder, output), "relevance.png would be read as a picture of .*; write elsewhere"),
+        ((folder, picture, tmp_path), "relevance.png would be read as a picture of"),
     ):
         assert run(monkeypatch, *arguments, "-o", output) == 2
         told = capsys.readouterr().err

@@ -101,21 +101,40 @@ def test_files(tmp_path: Path):
     trace = trace_attention(**read_inputs(tmp_path / "numbers.npz"))
     assert close(trace["scores"], [[2, 4, 4], [4, 16, 12], [4, 12, 10]])
     for text, match in (
-        ("{", r"numbers\.json is not JSON"),
-        ("[]", "holds list; it must hold inputs, query, key, value"),
+        ("{", r"numbers\.json is not valid JSON"),
+        ("[]", r"numbers\.json must hold a JSON object"),
+        ("{}", "holds nothing; it must hold inputs, query, key, value"),
         ('{"inputs": [[1]], "query": [[1]]}', "holds inputs, query; it must hold"),
     ):
         path.write_text(text)
         with pytest.raises(InputError, match=match):
             read_inputs(path)
-    (tmp_path / "bad.npz").write_text("no")
-    with pytest.raises(InputError, match="is not npz"):
-        read_inputs(tmp_path / "bad.npz")
+    whole = (tmp_path / "numbers.npz").read_bytes()
+    np.save(tmp_path / "one.npy", np.ones((3, 4)))
+    one = (tmp_path / "one.npy").read_bytes()
+    bad = tmp_path / "bad.npz"
+    for data in (b"no", b"", whole[:-40], whole[:60] + bytes(99) + whole[159:], one):
+        bad.write_bytes(data)
+        with pytest.raises(InputError, match=r"bad\.npz cannot be read \(it is damaged"):
+            read_inputs(bad)
     np.savez(tmp_path / "pickle.npz", **{**EXAMPLE, "key": np.array([{}], dtype=object)})
-    with pytest.raises(InputError, match="is not npz"):
+    with pytest.raises(InputError, match=r"cannot be read \(it holds objects\)"):
         read_inputs(tmp_path / "pickle.npz")
-    with pytest.raises(InputError, match="no such file"):
-        read_inputs(tmp_path / "none.json")
+    for name in ("none.json", "none.npz"):
+        with pytest.raises(InputError, match="no such file"):
+            read_inputs(tmp_path / name)
+
+
+def test_numbers_whose_scores_would_be_infinite(tmp_path: Path):
+    path = tmp_path / "numbers.json"
+    for large in (1e308, -1e77, 10**400):
+        path.write_text(json.dumps({**EXAMPLE, "key": [[large] * 3] * 4}))
+        with pytest.raises(InputError, match=r"numbers\.json: key holds a number beyond 1e\+60"):
+            read_inputs(path)
+    most = {name: np.full(np.shape(rows), 1e60) for name, rows in EXAMPLE.items()}
+    np.savez(tmp_path / "most.npz", **most)
+    trace = trace_attention(**read_inputs(tmp_path / "most.npz"))
+    assert all(np.isfinite(step.values).all() for step in trace.steps)
 
 
 def test_sums_in_words():

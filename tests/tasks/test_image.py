@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,6 +137,15 @@ def test_answers_to_pictures_of_every_kind(
     labels = [line.split(",")[0] for line in lines[1:]]
     accuracy = np.mean(np.asarray(labels) == digits[1][1].astype(str))
     assert evaluate(model, images).accuracy == pytest.approx(accuracy)
+
+
+def test_answers_may_lie_among_the_pictures(model: Path, folders: Path, tmp_path: Path):
+    given = tmp_path / "given"
+    shutil.copytree(folders / "test", given)
+    out = given / "answers.jsonl"
+    for _ in range(2):
+        assert predict(model, given, out) == 15
+        assert len(rows(out)) == 15
 
 
 def test_colours_and_other_sizes_are_made_to_fit(model: Path, digits: tuple[Arrays, Arrays]):

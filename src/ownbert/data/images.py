@@ -5,7 +5,6 @@ A picture in a file is read when it is needed, so that a folder need not fit in 
 
 import hashlib
 import io
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +13,25 @@ from typing import Any
 import numpy as np
 
 from ownbert.data.idx import is_idx, is_idx_of_pictures, labels_beside, read_idx
+from ownbert.data.npz import open_npz
+from ownbert.data.pixels import deep_greys, is_deep, values_of
 from ownbert.errors import InputError
 from ownbert.files import refuse_unreadable
 
 # The names of pictures and labels in an .npz file, the first that is there.
 _IMAGES = ("images", "image", "pictures", "x", "X", "data")
 _LABELS = ("labels", "label", "classes", "y", "target")
+# The ends of names of answers and measures, which may be written beside the pictures.
+_TABLES = (".csv", ".tsv", ".jsonl", ".json", ".ndjson")
+# Where a camera says how it was held, and what it says of a quarter turn.
+_ORIENTATION, _QUARTER_TURNS = 0x0112, (5, 6, 7, 8)
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
     """A file, or an array of bytes (H, W) or (H, W, 3). name: where it is, for messages. digest:
-    the same for the same bytes. size: (height, width). channels: 1 (grey) or 3."""
+    the same for the same bytes. size: (height, width), turned as it is read. channels: 1 (grey) or
+    3."""
 
     source: Path | np.ndarray
     name: str
@@ -40,7 +46,8 @@ class Picture:
 
     def read(self, channels: int) -> Any:
         """What ``Processor`` takes: an array where that has no more than so many channels, else a
-        picture of Pillow. Raises ``InputError`` for a damaged file."""
+        picture of Pillow. Raises ``InputError`` for a damaged file, and for floats in one that are
+        no fractions from 0 to 1."""
         if isinstance(self.source, Path):
             return _decoded(self.source)
         if self.channels <= channels:
@@ -57,8 +64,8 @@ def read_labelled(source: Any) -> list[Labelled]:
 
     source: a folder that has a folder of pictures for each label; an IDX file of pictures with that
     of the labels beside it, or a folder with one such pair; an .npz file with ``images`` and
-    ``labels``; or the two arrays. Hidden files are left out. Raises ``InputError`` for anything
-    else.
+    ``labels``; or the two arrays. Hidden files and tables (csv, tsv, JSON) in a folder are left
+    out. Raises ``InputError`` for anything else.
     """
     if not isinstance(source, str | Path):
         return _of_arrays(source)
@@ -82,7 +89,8 @@ def read_labelled(source: Any) -> list[Labelled]:
 
 def stream_pictures(source: Any) -> Iterator[Picture]:
     """Pictures without labels, at least one: all below a folder, sorted by name; one file; those of
-    an IDX or .npz file; an array. Raises ``InputError`` for a file that is no picture."""
+    an IDX or .npz file; an array. Hidden files and tables in a folder are left out. Raises
+    ``InputError`` for another file that is no picture."""
     if not isinstance(source, str | Path):
         yield from pictures_of(source, "")
         return
@@ -130,18 +138,8 @@ def _as_bytes(images: Any, what: str) -> np.ndarray:
         raise InputError(
             f"{what} have the shape {array.shape}; it must be (N, H, W) or (N, H, W, 3)"
         )
-    if array.dtype == np.uint8:
-        return array
-    number = np.issubdtype(array.dtype, np.number) or array.dtype == bool
-    if not number or np.iscomplexobj(array):
-        raise InputError(f"{what} hold {array.dtype}; they must hold numbers")
-    low, high = float(array.min()), float(array.max())
-    whole = np.issubdtype(array.dtype, np.integer)
-    most = 255 if whole else 1
-    if not (low >= 0 and high <= most):  # so written for what is not a number
-        kinds = "whole numbers from 0 to 255" if whole else "fractions from 0 to 1"
-        raise InputError(f"{what} hold values from {low:g} to {high:g}; they must be {kinds}")
-    return array.astype(np.uint8) if whole else np.round(array * 255).astype(np.uint8)
+    array = values_of(array, what)
+    return array if array.dtype == np.uint8 else np.round(array * 255).astype(np.uint8)
 
 
 def _of_arrays(source: Any) -> list[Labelled]:
@@ -190,21 +188,13 @@ def _idx_in(folder: Path) -> Path | None:
 
 def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
     """``images``, and ``labels`` where there are some."""
-    refuse_unreadable(path)
     found = {}
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            for kind, names in (("images", _IMAGES), ("labels", _LABELS)):
-                name = next((name for name in names if name in arrays), None)
-                if name is not None:
-                    found[kind] = arrays[name]
-            there = ", ".join(arrays) or "none"
-    except (ValueError, TypeError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        reason = "it holds objects" if "pickle" in str(error).lower() else "it is damaged"
-        raise InputError(
-            f"{path} cannot be read ({reason}); arrays of numbers are needed, pictures all of one "
-            "size"
-        ) from None
+    with open_npz(path, "arrays of numbers are needed, pictures all of one size") as arrays:
+        for kind, names in (("images", _IMAGES), ("labels", _LABELS)):
+            name = next((name for name in names if name in arrays), None)
+            if name is not None:
+                found[kind] = arrays[name]
+        there = ", ".join(arrays) or "none"
     if "images" not in found:
         raise InputError(f"{path} has no array of images; one of {', '.join(_IMAGES)} ({there})")
     return found
@@ -212,7 +202,7 @@ def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
 
 def _of_classes(folder: Path) -> Iterator[Labelled]:
     """Of each folder in ``folder`` all pictures below it, its name being their label."""
-    there = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+    there = [path for path in sorted(folder.iterdir()) if _is_read(path)]
     classes = [path for path in there if path.is_dir()]
     if not classes:
         raise InputError(
@@ -230,13 +220,19 @@ def _of_classes(folder: Path) -> Iterator[Labelled]:
 
 
 def _files_below(folder: Path) -> Sequence[Path]:
-    """All files that are not hidden, nor in a hidden folder."""
-    below = (path for path in folder.rglob("*") if path.is_file())
+    """All files that are no tables, not hidden, nor in a hidden folder."""
+    below = (path for path in folder.rglob("*") if path.is_file() and _is_read(path))
     return sorted(
         path
         for path in below
         if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
+
+
+def _is_read(path: Path) -> bool:
+    """Whether what lies in a folder of pictures must be a picture, or a folder of them."""
+    name = path.name.lower().removesuffix(".gz")
+    return not name.startswith(".") and (not name.endswith(_TABLES) or path.is_dir())
 
 
 def _opened(path: Path) -> Picture:
@@ -246,12 +242,20 @@ def _opened(path: Path) -> Picture:
     data = path.read_bytes()
     try:
         with image.open(io.BytesIO(data)) as opened:
-            size, mode = (opened.height, opened.width), opened.mode
+            size, mode = _size_upright(opened), opened.mode
     except Exception:  # Pillow's errors are of many kinds
         raise InputError(f"{path} is no picture that Pillow can read") from None
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()
-    grey = mode in ("1", "L", "LA") or mode.startswith("I")
+    grey = mode in ("1", "L", "LA") or is_deep(mode)
     return Picture(path, str(path), digest, size, 1 if grey else 3)
+
+
+def _size_upright(opened: Any) -> tuple[int, int]:
+    """(height, width) of what ``_decoded`` gives."""
+    # Of a TIFF file Pillow has turned the size. PngImageFile.getexif would decode the pixels.
+    said = None if opened.format == "TIFF" else _pillow().Image.getexif(opened).get(_ORIENTATION)
+    size = opened.height, opened.width
+    return size[::-1] if said in _QUARTER_TURNS else size
 
 
 def _decoded(path: Path) -> Any:
@@ -261,10 +265,11 @@ def _decoded(path: Path) -> Any:
 
     try:
         with image.open(path) as opened:
-            return ImageOps.exif_transpose(opened)
+            turned = ImageOps.exif_transpose(opened)
     except Exception as error:
         reason = "it is damaged or cut off" if path.exists() else "it is gone"
         raise InputError(f"{path} cannot be read: {reason}") from error
+    return deep_greys(turned, f"{path}: its pixels") if is_deep(turned.mode) else turned
 
 
 def _pillow() -> Any:

@@ -25,7 +25,7 @@ class Processor:
 
     size: (height, width). mean, std: what is taken off the values from 0 to 1 and what they are
     divided by, a number a channel. channels: 1 (grey) or 3. resample: how the size is changed.
-    scale: what whole numbers are multiplied by first.
+    scale: what whole numbers are multiplied by first; a fraction x counts as the number 255 x.
     """
 
     size: tuple[int, int]
@@ -58,7 +58,9 @@ class Processor:
 
         Pictures are arrays (H, W) or (H, W, C), of whole numbers from 0 to 255 or of fractions
         from 0 to 1, or of Pillow. A list may mix sizes; grey ones get three equal channels where
-        three are wanted.
+        three are wanted. Pictures of Pillow that are transparent somewhere are laid on white;
+        Transformers drops the transparency, so its numbers are the same for opaque ones alone.
+        ``InputError`` for other values, shapes and channels.
         """
         if isinstance(pictures, np.ndarray) and pictures.ndim < 3:
             raise InputError(
@@ -70,11 +72,11 @@ class Processor:
         return np.concatenate(made) if made else np.empty((0, self.channels, *self.size), "f4")
 
     def resized(self, picture: Any) -> np.ndarray:
-        """(H, W, C) in the right size, its values as they were."""
+        """(H, W, C) in the right size, of bytes or of fractions from 0 to 1."""
         array = picture if isinstance(picture, np.ndarray) else self._array_of(picture)
-        if array.ndim not in (2, 3):
+        if array.ndim not in (2, 3) or not array.size:
             raise InputError(f"a picture has shape {array.shape}; it must be (H, W) or (H, W, C)")
-        array = array if array.ndim == 3 else array[..., None]
+        array = values_of(array if array.ndim == 3 else array[..., None], "the pictures")
         if array.shape[:2] == self.size:
             return array
         try:
@@ -87,7 +89,9 @@ class Processor:
         # Pillow knows fractions in one channel only.
         kind = np.uint8 if array.dtype == np.uint8 else np.float32
         planes = np.moveaxis(array.astype(kind), -1, 0)
-        return np.stack([np.asarray(Image.fromarray(p).resize(turned, how)) for p in planes], -1)
+        made = np.stack([np.asarray(Image.fromarray(p).resize(turned, how)) for p in planes], -1)
+        # Of bytes Pillow cuts off by itself what lies beyond the edges of the scale.
+        return made if kind is np.uint8 else made.clip(0, 1)
 
     def normalized(self, values: np.ndarray) -> np.ndarray:
         """(B, H, W, C) -> float32 (B, C, H, W)"""
@@ -96,14 +100,9 @@ class Processor:
             raise InputError(
                 f"the pictures have {channels} channels, the model reads {self.channels}"
             )
-        fractions = np.issubdtype(values.dtype, np.floating)
-        if not fractions and values.dtype != np.uint8:
-            raise InputError(
-                f"the pictures hold {values.dtype}; they must hold uint8, or fractions from 0 to 1"
-            )
+        values = values_of(values, "the pictures")
         out = np.moveaxis(values, -1, 1).astype(np.float32)
-        if not fractions:
-            out *= np.float32(self.scale)
+        out *= np.float32(self.scale if values.dtype == np.uint8 else 255 * self.scale)
         mean, std = (np.array(x, np.float32)[:, None, None] for x in (self.mean, self.std))
         return np.ascontiguousarray((out - mean) / std)
 
@@ -144,9 +143,48 @@ class Processor:
 
     def _array_of(self, picture: Any) -> np.ndarray:
         """The values of a picture of Pillow, in as many channels as are wanted."""
-        if picture.mode.startswith("I"):  # 16 bits, which Pillow would cut off at 255
-            return np.asarray(picture).astype(np.float32) / 65535
+        if is_deep(picture.mode):
+            return deep_greys(picture, "the pictures")
+        if picture.mode.endswith(("A", "a")) or "transparency" in picture.info:
+            from PIL import Image
+
+            # Under full transparency colours are mostly black: a drawing would be lost in it.
+            white = Image.new("RGBA", picture.size, "white")
+            picture = Image.alpha_composite(white, picture.convert("RGBA"))
         return np.asarray(picture.convert("L" if self.channels == 1 else "RGB"))
+
+
+def values_of(array: np.ndarray, what: str, *, most: int = 255) -> np.ndarray:
+    """Numbers of pictures as bytes, or as fractions from 0 to 1 where they are fractions.
+
+    what: what they are, for messages. most: the largest whole number, white; those up to another
+    one than 255 become fractions. ``InputError`` for what lies outside, and for what is no number.
+    """
+    if array.dtype == np.uint8 and most == 255:
+        return array
+    number = np.issubdtype(array.dtype, np.number) or array.dtype == bool
+    if not number or np.iscomplexobj(array):
+        raise InputError(f"{what} hold {array.dtype}; they must hold numbers")
+    low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
+    whole = np.issubdtype(array.dtype, np.integer)
+    if not (low >= 0 and high <= (most if whole else 1)):  # so written for what is not a number
+        kinds = f"whole numbers from 0 to {most}" if whole else "fractions from 0 to 1"
+        raise InputError(f"{what} hold values from {low:g} to {high:g}; they must be {kinds}")
+    if not whole:
+        return array
+    return array.astype(np.uint8) if most == 255 else array.astype(np.float32) / np.float32(most)
+
+
+def is_deep(mode: str) -> bool:
+    """Whether a mode of Pillow is grey in 16 or 32 bits, or in floats: what Pillow would cut off at
+    255."""
+    return mode == "F" or mode.startswith("I")
+
+
+def deep_greys(picture: Any, what: str) -> np.ndarray:
+    """Fractions (H, W) of a picture of Pillow for which ``is_deep`` holds; whole numbers count in
+    16 bits. Errors are those of ``values_of``."""
+    return values_of(np.asarray(picture), what, most=65535)
 
 
 def patches_of(pixels: np.ndarray, patch: tuple[int, int]) -> np.ndarray:

@@ -66,20 +66,14 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(
             f"pooler_output_size is {pooled}; supported is hidden_size, {values['hidden_size']}"
         )
+    for key in ("image_size", "patch_size"):
+        if not isinstance(values[key], int | list | tuple):
+            raise InputError(f"{key} is {values[key]!r}; it must be a number, or height and width")
     image = Image(
-        size=_pair("image_size", values["image_size"]),
-        patch=_pair("patch_size", values["patch_size"]),
-        channels=values["num_channels"],
+        size=values["image_size"], patch=values["patch_size"], channels=values["num_channels"]
     )
     own = {name: values.get(f"ownbert_{name}", usual) for name, usual in _OWN_KEYS.items()}
     return {"image": image, "max_position_embeddings": image.patches + 1, **own}
-
-
-def _pair(key: str, value: Any) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else value
-    if not isinstance(pair, list | tuple) or len(pair) != 2:
-        raise InputError(f"{key} is {value!r}; it must be a number, or height and width")
-    return pair[0], pair[1]
 
 
 def _writes(config: EncoderConfig) -> dict[str, Any]:

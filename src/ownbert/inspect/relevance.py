@@ -157,11 +157,23 @@ def _targets(
         return logits.argmax(-1)
     if isinstance(target, str):
         target = class_number(model, target)
-    classes = torch.as_tensor(target, device=logits.device).expand(len(logits))
-    wrong = [c for c in classes.tolist() if c not in range(logits.shape[1])]
+    there = f"0..{logits.shape[1] - 1}"
+    try:
+        classes = torch.as_tensor(target, device=logits.device)
+    except (TypeError, ValueError, RuntimeError):  # names, rows of several lengths, huge numbers
+        raise InputError(f"target must be numbers of classes, {there}, or a label") from None
+    if classes.shape not in ((), (len(logits),)):
+        raise InputError(
+            f"target has the shape {tuple(classes.shape)}, and there are {len(logits)} sequences; "
+            "it must be one class, or one a sequence"
+        )
+    if classes.dtype == torch.bool or classes.is_floating_point() or classes.is_complex():
+        kind = str(classes.dtype).removeprefix("torch.")
+        raise InputError(f"target holds {kind}; classes are whole numbers, {there}")
+    wrong = [c for c in classes.flatten().tolist() if c not in range(logits.shape[1])]
     if wrong:
-        raise InputError(f"there is no class {wrong[0]}; they are 0..{logits.shape[1] - 1}")
-    return classes
+        raise InputError(f"there is no class {wrong[0]}; they are {there}")
+    return classes.long().expand(len(logits))
 
 
 def _identity(attention: Tensor) -> Tensor:

@@ -69,10 +69,13 @@ def draw_relevance(
 
     pictures: files, or folders of them, at most 64 altogether. label: a class whose relevance is
     drawn beside that of the predicted one. layers: those whose attention is used, from 0; by
-    default all. ``InputError`` for a model of words, an unknown class or layer, and a file that is
-    no picture.
+    default all. ``InputError`` for a model of words, an unknown class or layer, a file that is no
+    picture, and an output that the next call would read as one.
     """
     figure = _figure_class()
+    for source in map(Path, pictures):
+        if Path(output).resolve().is_relative_to(source.resolve()):
+            raise InputError(f"{output} would be read as a picture of {source}; write elsewhere")
     if describe(folder).config.image is None:
         raise InputError(f"{folder} holds a model of words; relevance maps are of pictures")
     model, processor = load(folder), Processor.load(folder)
@@ -123,7 +126,8 @@ def explain(
 def _visible(values: np.ndarray, processor: Processor) -> np.ndarray:
     """(C, H, W) as the model takes them -> (H, W, C) from 0 to 1."""
     mean, std = (np.array(x, np.float32)[:, None, None] for x in (processor.mean, processor.std))
-    return np.moveaxis(values * std + mean, 0, -1).clip(0, 1)
+    white = np.float32(255 * processor.scale)
+    return np.moveaxis((values * std + mean) / white, 0, -1).clip(0, 1)
 
 
 def _figure_class() -> Any:
@@ -135,8 +139,7 @@ def _figure_class() -> Any:
 
 
 def _draw(figure_class: Any, found: Sequence[Explained], labels: Sequence[str], path: Path) -> None:
-    family = fitting_fonts(labels)
-    names = [f"class {i}" for i in range(len(labels))] if family is None else labels
+    files, names, family = _words([one.name for one in found], labels)
     columns = 2 + len(found[0].maps)
     high, wide = found[0].pixels.shape[:2]
     cell = _INCHES * high / wide + 0.3
@@ -145,9 +148,9 @@ def _draw(figure_class: Any, found: Sequence[Explained], labels: Sequence[str], 
     figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0.01, hspace=0.01)
     axes = figure.subplots(len(found), columns, squeeze=False)
     shown = None
-    for row, one in zip(axes, found, strict=True):
+    for row, one, file in zip(axes, found, files, strict=True):
         named = [f"{_short(names[c])}  {one.probabilities[c]:.1%}" for c, _ in one.maps]
-        titles = [_short(one.name), "", *named]
+        titles = [_short(file), "", *named]
         heats = [None, one.rollout, *(heat for _, heat in one.maps)]
         for axis, heat, title in zip(row, heats, titles, strict=True):
             shown = _panel(axis, one.pixels, heat) or shown
@@ -170,6 +173,19 @@ def _draw(figure_class: Any, found: Sequence[Explained], labels: Sequence[str], 
         figure.savefig(temporary, format="png", dpi=_DPI)
 
 
+def _words(
+    files: Sequence[str], labels: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str], list[str] | None]:
+    """What to write for files and for labels, with the fonts that have all characters of both:
+    numbers for those whose characters no font has."""
+    pictures = [f"picture {i}" for i in range(1, len(files) + 1)]
+    classes = [f"class {i}" for i in range(len(labels))]
+    for some, others in ((files, labels), (pictures, labels), (files, classes)):
+        if (family := fitting_fonts([*some, *others])) is not None:
+            return some, others, family
+    return pictures, classes, None
+
+
 def _panel(axis: Any, pixels: np.ndarray, heat: np.ndarray | None) -> Any:
     """A picture, with ``heat`` in grey and that over it, patch by patch."""
     axis.set_axis_off()
@@ -189,4 +205,5 @@ def _panel(axis: Any, pixels: np.ndarray, heat: np.ndarray | None) -> Any:
 
 
 def _short(text: str) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

@@ -1,0 +1,38 @@
+"""NumPy's .npz files, read with one clear error."""
+
+import contextlib
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ownbert.errors import InputError
+from ownbert.files import refuse_unreadable
+
+# RuntimeError is zipfile's for what is encrypted, or packed in a way that it does not know.
+_NPZ_ERRORS = (
+    *(ValueError, OSError, EOFError, KeyError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+
+
+@contextlib.contextmanager
+def open_npz(path: Path, needed: str) -> Iterator[Mapping[str, np.ndarray]]:
+    """The arrays of an .npz file by their names, each read when it is asked for.
+
+    ``InputError``, with what is needed, for a file that is none, is damaged or holds objects: also
+    for what the block asks for, so it should do no more than read.
+    """
+    refuse_unreadable(path)
+    try:
+        # np.load takes a single array, too.
+        if not zipfile.is_zipfile(path):
+            raise zipfile.BadZipFile
+        with np.load(path, allow_pickle=False) as arrays:
+            yield arrays
+    except _NPZ_ERRORS as error:
+        objects = "Object arrays" in str(error)
+        reason = "it holds objects" if objects else "it is damaged, or no npz file"
+        raise InputError(f"{path} cannot be read ({reason}); {needed}") from None
