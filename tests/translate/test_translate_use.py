@@ -36,6 +36,11 @@ def test_company_and_cache_change_nothing(folder: Path, beams: int):
     assert list(Translator(folder, beams=beams, cached=False)(texts())) == together
 
 
+def test_half_precision_says_much_the_same(folder: Path):
+    whole, half = (list(Translator(folder, precision=p)(texts())) for p in ("float32", "bfloat16"))
+    assert sum(a == b for a, b in zip(whole, half, strict=True)) > 30
+
+
 def test_order_is_kept_and_blank_texts_stay_blank(folder: Path):
     given = texts()
     whole = list(Translator(folder)(given))

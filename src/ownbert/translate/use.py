@@ -69,7 +69,8 @@ class Translator:
             )
         self.start = values.get("decoder_start_token_id", self.target.cls_id)
         self.end = values.get("eos_token_id", self.target.sep_id)
-        self.model = prepack(model.to(self.device)) if self.precision == "float32" else model
+        self.packed = self.device.type == "cpu"
+        self.model = prepack(model, self.precision) if self.packed else model.to(self.device)
 
     def __call__(self, texts: Iterable[str]) -> Iterator[str]:
         """The translations in the order of the texts; that of a blank text is empty."""
@@ -126,7 +127,8 @@ class Translator:
             "longest": [self.max_length or 2 * len(row) + 20 for row in rows],
             "cached": self.cached,
         }
-        with autocast(self.device, self.precision), torch.inference_mode():
+        precision = "float32" if self.packed else self.precision
+        with autocast(self.device, precision), torch.inference_mode():
             if self.beams == 1:
                 return greedy(self.model, batch, **asked)
             many = {"beams": self.beams, "length_penalty": self.penalty}
