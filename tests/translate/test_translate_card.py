@@ -42,11 +42,14 @@ def test_it_says_what_the_model_is_and_was_learnt_from(tmp_path: Path):
 
 def test_transformers_is_not_promised_what_it_cannot_load(tmp_path: Path):
     pairs = files(tmp_path, rows(60, seed=0), list, "train")
-    train_translation(tmp_path / "run", **(SHORT | pairs), norm_first=True)
+    train_translation(
+        tmp_path / "run", **(SHORT | pairs), norm_first=True, **{"optim.name": "lamb"}
+    )
     card = (tmp_path / "run" / "README.md").read_text()
     assert "AutoModelForSeq2SeqLM" not in card
     assert "library_name" not in card
     assert "for ownbert alone" in card
+    assert cells(card, "optim.name") == [["lamb"]]
 
 
 def test_a_card_of_somebody_stays(tmp_path: Path):

@@ -25,7 +25,7 @@ ROWS = 100  # of a table of labels
 # Settings that say where and when, not what was learnt.
 _ASIDE = frozenset(
     {
-        *("folder", "name", "learning_rate", "epochs", "max_steps", "device", "precision"),
+        *("folder", "task.name", "learning_rate", "epochs", "max_steps", "device", "precision"),
         *("log_every", "eval_every", "save_every", "keep", "tensorboard"),
     }
 )
@@ -63,7 +63,7 @@ def settings(recipe: Any, usual: Any, sections: Sequence[str]) -> Iterator[tuple
         ours, theirs = getattr(recipe, section), getattr(usual, section)
         for field in fields(ours):
             value, name = getattr(ours, field.name), f"{section}.{field.name}"
-            if field.name in _ASIDE or value == getattr(theirs, field.name):
+            if _ASIDE & {name, field.name} or value == getattr(theirs, field.name):
                 continue
             inner = vars(value) if is_dataclass(value) else {}
             yield from ((f"{name}.{key}", str(each)) for key, each in inner.items())
