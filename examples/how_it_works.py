@@ -54,9 +54,11 @@ def heads() -> None:
                 axes.text(middle, -18, f"{first}..{last}", ha="center", va="bottom", fontsize=8)
             if head.head == 0:
                 third = first + attention.width / 2
-                axes.text(third, 0.8 * rows, kind, ha="center", va="center", fontsize=9)
+                on = {"fc": "white", "ec": "none", "alpha": 0.85, "pad": 1.5}
+                axes.text(third, 0.8 * rows, kind, ha="center", va="center", fontsize=9, bbox=on)
     axes.set_xticks([0, 768, 1536, 2304])
     axes.set_yticks([0, 768])
+    axes.set(xlabel="columns of qkv: 3 HK = 2304", ylabel="inputs: D = 768")
     figure.suptitle(
         "qkv of BERT-base, 768 x 2304: 12 heads side by side in each third", fontsize=10
     )
@@ -82,7 +84,7 @@ def scale() -> None:
         for name, values in lines.items():
             axes.plot(sizes, values, marker="o", ms=3, label=name)
         axes.set_xscale("log", base=2)
-        axes.set(xlabel="K, numbers of a head", title=title, ylim=(0, None))
+        axes.set(xlabel="K (d_k), numbers of a head", title=title, ylim=(0, None))
         axes.title.set_fontsize(10)
     panels[0].legend(fontsize=8, loc="center right")
     _save(figure, "scale")
@@ -102,17 +104,18 @@ def draw_norms(curves: dict[tuple[bool, float], list[list[float]]]) -> None:
     figure, panels = plt.subplots(1, 2, figsize=(8, 3), sharey=True)
     for axes, norm_first in zip(panels, (False, True), strict=True):
         name = "pre-norm" if norm_first else "post-norm"
-        for rate in RATES:
+        for rate, style in zip(RATES, ("-", "--", "-.", ":"), strict=True):
             runs = np.array([_smooth(run) for run in curves[norm_first, rate]])
             steps = np.arange(runs.shape[1]) + 10
-            (line,) = axes.plot(steps, runs.mean(0), label=f"{rate:.0e}".replace("e-0", "e-"))
+            label = f"{rate:.0e}".replace("e-0", "e-")
+            (line,) = axes.plot(steps, runs.mean(0), style, label=label)
             axes.fill_between(steps, runs.min(0), runs.max(0), alpha=0.2, color=line.get_color())
             last = [np.mean(run[-20:]) for run in curves[norm_first, rate]]
             print(name, rate, [round(float(x), 2) for x in last])
-        axes.axhline(np.log(DIGITS), color="grey", lw=0.8, ls=":")
+        axes.axhline(np.log(DIGITS), color="grey", lw=0.8)
         axes.set(title=f"{name}, 12 layers, no warm-up", xlabel="step", ylim=(0, 3.6))
         axes.title.set_fontsize(10)
-    panels[0].set_ylabel("loss (dotted: guessing)")
+    panels[0].set_ylabel("loss (grey: guessing)")
     panels[0].legend(title="learning rate", fontsize=8, title_fontsize=8, loc="lower left")
     _save(figure, "norms")
 

@@ -172,7 +172,9 @@ def trace_attention(
     facts = {
         "tokens": str(len(x)),
         "scores": f"divided by the square root of {k.shape[1]}" if scale else "not divided",
-        "weights": "as they are" if digits is None else f"rounded to {digits}",
+        "weights": "as they are"
+        if digits is None
+        else f"rounded to {digits} decimal{'' if digits == 1 else 's'}",
     }
     return Trace("Self-attention, step by step", facts, tuple(steps))
 
