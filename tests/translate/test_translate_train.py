@@ -175,6 +175,15 @@ def test_an_epoch_is_each_pair_once(tmp_path: Path):
     assert steps_of(tmp_path / "run") == 2 * 29
 
 
+def test_a_finished_run_goes_on_with_more_epochs(tmp_path: Path):
+    pairs = files(tmp_path, rows(60, seed=0), list, "train")
+    run = tmp_path / "run"
+    train_translation(run, **(SHORT | pairs), epochs=2)
+    before = steps_of(run)
+    train_translation(run, **(SHORT | pairs), epochs=4, resume=True)
+    assert steps_of(run) == 2 * before
+
+
 def test_one_vocabulary_takes_the_place_of_two(tmp_path: Path):
     pairs = files(tmp_path, rows(60, seed=0), list, "train")
     run = tmp_path / "run"
