@@ -163,7 +163,8 @@ def test_the_cache_can_be_put_in_order_and_taken_apart():
         expected = step(model, Cache.of([cache[0], cache[1]]), 4, 5, cross=True)
         order = torch.tensor([2, 0, 0])
         turned = Cache.of([cache[0], cache[1]])
-        turned.reorder(order)
+        turned.reorder_own(order)
+        turned.reorder_told(order)
     for layer in (0, 1):
         for old, new in zip(cache[layer], turned[layer], strict=True):
             assert torch.equal(new, old[order])

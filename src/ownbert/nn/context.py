@@ -60,12 +60,6 @@ class Cache:
         self.own[layer] = keys, values
         return keys.flatten(0, 1), values.flatten(0, 1)
 
-    def reorder(self, order: Tensor) -> None:
-        """Take the sequences ``order`` (B')."""
-        self.reorder_own(order)
-        if self.told is not None:
-            self.reorder_told(order)
-
     def reorder_own(self, order: Tensor) -> None:
         """Take the sequences ``order`` (B') of what was written, as a beam search does."""
         for layer, kept in self.own.items():
