@@ -79,12 +79,13 @@ def scale() -> None:
             largest[name].append(weights.amax(-1).mean().item())
             slope[name].append((weights * (1 - weights)).mean().item())
     figure, panels = plt.subplots(1, 2, figsize=(8, 2.8))
-    titles = ("largest of 16 weights", "slope of the softmax, mean of w (1 - w)")
-    for axes, lines, title in zip(panels, (largest, slope), titles, strict=True):
+    titles = ("largest of 16 weights", "slope of the softmax")
+    means = ("mean of the largest weight", "mean of w (1 - w)")
+    for axes, lines, title, mean in zip(panels, (largest, slope), titles, means, strict=True):
         for name, values in lines.items():
             axes.plot(sizes, values, marker="o", ms=3, label=name)
         axes.set_xscale("log", base=2)
-        axes.set(xlabel="K (d_k), numbers of a head", title=title, ylim=(0, None))
+        axes.set(xlabel="K (d_k), size of a head", ylabel=mean, title=title, ylim=(0, None))
         axes.title.set_fontsize(10)
     panels[0].legend(fontsize=8, loc="center right")
     _save(figure, "scale")

@@ -40,6 +40,8 @@ def test_the_worked_example():
 
 def test_the_worked_example_with_rounded_weights():
     trace = trace_attention(**EXAMPLE, digits=1)
+    assert trace.facts["weights"] == "rounded to 1 decimal"
+    assert trace_attention(**EXAMPLE, digits=0).facts["weights"] == "rounded to 0 decimals"
     assert trace["rounded"].tolist() == [[0, 0.5, 0.5], [0, 1, 0], [0, 0.9, 0.1]]
     assert close(trace["outputs"], [[2, 7, 1.5], [2, 8, 0], [2, 7.8, 0.3]])
     assert close(trace["weighted"][:3], [[0, 0, 0], [1, 4, 0], [1, 3, 1.5]])
