@@ -26,6 +26,21 @@ WRITE_FAILURES = frozenset(
 )
 
 
+class WriteFailed(InputError):
+    """The disk is full, a quota reached or a permission missing."""
+
+
+@contextlib.contextmanager
+def explained(output: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn failures to write into ``WriteFailed``, which names ``output``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in WRITE_FAILURES:
+            raise WriteFailed(f"cannot write {output}: {error.strerror}") from error
+        raise
+
+
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` and move it there when the block succeeds.
@@ -198,6 +213,12 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise InputError(f"{path}: the gzip data is damaged or cut short {where}") from error
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def refuse_same(source: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
+    """``InputError`` if what is read would be written over."""
+    if Path(output).exists() and Path(output).samefile(source):
+        raise InputError(f"{output} is the file that is read; write to another one")
 
 
 @contextlib.contextmanager

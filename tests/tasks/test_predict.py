@@ -3,10 +3,7 @@
 import csv
 import gzip
 import json
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from kills import kill_when_written
 from ownbert import InputError, finetune, learn_vocabulary, predict
 from ownbert.checkpoint import load_tokenizer, save
 from ownbert.config import EncoderConfig
@@ -136,14 +134,9 @@ def test_two_processes_do_not_write_one_file(tmp_path: Path):
 def test_a_killed_run_is_gone_on_with(classifier: Path, topics: Path, tmp_path: Path, name: str):
     rows = many_rows(topics, tmp_path / "new.txt", 8_000)
     predict(classifier, rows, tmp_path / f"whole-{name}")
-    output, part = tmp_path / name, tmp_path / f".{name}.part"
+    output = tmp_path / name
     command = [*COMMAND, "predict", str(classifier), "--input", str(rows), "-o", str(output)]
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    while run.poll() is None and not (part.exists() and part.stat().st_size):
-        time.sleep(0.005)
-    run.send_signal(signal.SIGKILL)
-    assert run.wait() == -signal.SIGKILL
-    assert not output.exists()
+    part = kill_when_written(command, output)
     before = len(part.read_bytes().splitlines())
     assert 0 < before < 8_000
     counts: list[int] = []

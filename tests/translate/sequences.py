@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ownbert.translate.train import train_translation
+
 Row = list[str]
 
 # Small, without dropout and smoothing: these tasks have no noise.
@@ -31,6 +33,13 @@ def rows(count: int, *, seed: int, longest: int = 6) -> list[Row]:
     return [
         [str(draw.randrange(10, 20)) for _ in range(draw.randint(2, longest))] for _ in range(count)
     ]
+
+
+def copying(folder: Path, *, count: int, epochs: int) -> Path:
+    """The folder of a model that learnt to copy so many rows."""
+    pairs = files(folder, rows(count, seed=0), list, "train")
+    train_translation(folder / "run", **SETTINGS, **pairs, epochs=epochs)
+    return folder / "run"
 
 
 def files(folder: Path, made: list[Row], answer: Callable[[Row], Row], name: str) -> dict[str, str]:

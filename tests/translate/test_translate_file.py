@@ -1,27 +1,22 @@
 """A file into a file: whole or not at all, and gone on with after it was stopped."""
 
 import gzip
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from sequences import SETTINGS, files, rows
+from sequences import copying, rows
 
+from kills import kill_when_written
 from ownbert.errors import InputError
 from ownbert.translate.file import one_line, translate_file
-from ownbert.translate.train import train_translation
 from ownbert.translate.use import Translator
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("translate")
-    pairs = files(place, rows(500, seed=0), list, "train")
-    train_translation(place / "run", **SETTINGS, **pairs, epochs=2)
-    return place / "run"
+    return copying(tmp_path_factory.mktemp("translate"), count=500, epochs=2)
 
 
 def texts(path: Path, count: int) -> Path:
@@ -31,16 +26,11 @@ def texts(path: Path, count: int) -> Path:
 
 def test_a_killed_run_is_gone_on_with(folder: Path, tmp_path: Path):
     given = texts(tmp_path / "in.txt", 1500)
-    whole, output, part = tmp_path / "whole", tmp_path / "out", tmp_path / ".out.part"
+    whole, output = tmp_path / "whole", tmp_path / "out"
     assert translate_file(Translator(folder, beams=1), given, whole) == 1500
     command = [sys.executable, "-m", "ownbert", "translate", str(folder), "--input", str(given)]
     command += ["-o", str(output), "--beams", "1"]
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    while run.poll() is None and not (part.exists() and part.stat().st_size):
-        time.sleep(0.005)
-    run.send_signal(signal.SIGKILL)
-    assert run.wait() == -signal.SIGKILL
-    assert not output.exists()
+    part = kill_when_written(command, output)
     kept = part.read_bytes()
     assert 0 < len(kept.splitlines()) < 1500
     part.write_bytes(kept[:-3])  # in the middle of a line

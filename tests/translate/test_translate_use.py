@@ -5,22 +5,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from sequences import SETTINGS, files, rows
+from sequences import copying, files, rows
 
 import ownbert
 from ownbert.cli import translate as command
 from ownbert.errors import InputError
-from ownbert.translate.train import train_translation
 from ownbert.translate.use import Translator
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Half-learnt copying: its answers are neither all right nor all alike."""
-    place = tmp_path_factory.mktemp("translate")
-    pairs = files(place, rows(1000, seed=0), list, "train")
-    train_translation(place / "run", **SETTINGS, **pairs, epochs=4)
-    return place / "run"
+    return copying(tmp_path_factory.mktemp("translate"), count=1000, epochs=4)
 
 
 def texts() -> list[str]:

@@ -10,12 +10,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ownbert.errors import InputError
-from ownbert.files import WRITE_FAILURES, atomic_path, make_folder, write_json
+from ownbert.files import atomic_path, explained, make_folder, write_json
 
 
 class PartFile:
@@ -38,7 +38,7 @@ class PartFile:
         self.keeps = made_for is not None
         self.made_for = json.loads(json.dumps(made_for or {}))
         self.done = 0
-        with self._explained():
+        with explained(self.path):
             self.file: BinaryIO = self.part.open("ab")
             self._lock()
             try:
@@ -110,14 +110,14 @@ class PartFile:
 
     def write(self, lines: Sequence[Any]) -> None:
         """Append lines, each with its end."""
-        with self._explained():
+        with explained(self.path):
             self.file.write("".join(lines).encode())
             self.file.flush()
         self.done += len(lines)
 
     def finish(self) -> None:
         """Give the file its name."""
-        with self._explained():
+        with explained(self.path):
             os.fsync(self.file.fileno())
             if self.path.name.lower().endswith(".gz"):
                 with atomic_path(self.path) as packed:
@@ -148,29 +148,24 @@ class PartFile:
         except (ImportError, OSError):
             pass  # no such lock on this system
 
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno in WRITE_FAILURES:
-                raise InputError(f"cannot write {self.path}: {error.strerror}") from error
-            raise
-
     def _kept(self) -> str:
         if not (self.done and self.keeps):
             return ""
         return f"; {self.done:,} answers are kept in {self.part}"
 
 
-def state_of(path: Path) -> list[Any]:
-    """What changes when a file, or one in a folder, does."""
+def identity_of(path: Path) -> list[Any]:
+    """Where a file or a folder is, and what changes when it does."""
+    return [str(path.resolve()), *_state(path)]
+
+
+def _state(path: Path) -> list[Any]:
     if not path.is_dir():
         status = path.stat()
         return [status.st_size, status.st_mtime_ns]
     # What is being written there is hidden.
     below = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
-    states = [(str(p.relative_to(path)), *state_of(p)) for p in below]
+    states = [(str(p.relative_to(path)), *_state(p)) for p in below]
     return [hashlib.sha256(json.dumps(states).encode()).hexdigest()]
 
 

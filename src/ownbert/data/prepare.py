@@ -22,9 +22,9 @@ from ownbert.data.encoding import Encoded, PartEncoder
 from ownbert.data.parts import Cut, Part, Read, cut_parts
 from ownbert.data.tables import kind_of
 from ownbert.data.workers import MOST, WorkerDied, Workers, cores
-from ownbert.data.writing import INDEX, Work, WriteFailed, Writer, explained
+from ownbert.data.writing import INDEX, Work, Writer
 from ownbert.errors import InputError
-from ownbert.files import GZIP_MAGIC
+from ownbert.files import GZIP_MAGIC, WriteFailed, explained
 from ownbert.text.tokenizer import Tokenizer
 
 FORMAT = 1

@@ -19,25 +19,10 @@ import numpy as np
 
 from ownbert.data.encoding import Encoded
 from ownbert.errors import InputError
-from ownbert.files import WRITE_FAILURES, make_folder
+from ownbert.files import explained, make_folder
 
 INDEX = "store.json"
 _BLOCK = 1 << 24
-
-
-class WriteFailed(InputError):
-    """The disk is full, a quota reached or a permission missing."""
-
-
-@contextlib.contextmanager
-def explained(output: Path) -> Iterator[None]:
-    """Turn failures to write into ``WriteFailed``, which names ``output``."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in WRITE_FAILURES:
-            raise WriteFailed(f"cannot write {output}: {error.strerror}") from error
-        raise
 
 
 class Work:

@@ -9,9 +9,9 @@ import numpy as np
 
 from ownbert.checkpoint import CONFIG, describe
 from ownbert.checkpoint.weights import read_json
-from ownbert.data.part import state_of
+from ownbert.data.part import identity_of
 from ownbert.errors import InputError
-from ownbert.files import refuse_unreadable, write_json
+from ownbert.files import refuse_same, refuse_unreadable, write_json
 from ownbert.nn.prepack import prepack
 from ownbert.tasks.begun import ENSEMBLE
 from ownbert.tasks.forward import answers, blocks
@@ -138,7 +138,7 @@ def predict(
     """
     columns = Columns(text=text_column, second=second_column)
     _refuse_missing(Path(input))
-    _refuse_same(input, output)
+    refuse_same(input, output)
     predictor = Predictor(folder, columns=columns, device=device, precision=precision)
     made_for = _made_for(predictor, Path(input), columns)
     file = AnswerFile(output, made_for, resume=resume)
@@ -159,11 +159,6 @@ def _refuse_missing(path: Path) -> None:
         refuse_unreadable(path)
 
 
-def _refuse_same(input: str | Path, output: str | Path | None) -> None:
-    if output is not None and Path(output).exists() and Path(output).samefile(input):
-        raise InputError(f"{output} is the file that is read; write to another one")
-
-
 def _made_for(predictor: Predictor, input: Path, columns: Columns) -> dict[str, Any]:
     """What a file of answers is made of: all that its rows depend on."""
     weights = [
@@ -174,7 +169,7 @@ def _made_for(predictor: Predictor, input: Path, columns: Columns) -> dict[str, 
     return {
         "format": 1,
         "model": weights,
-        "input": [str(input.resolve()), *state_of(input)],
+        "input": identity_of(input),
         "columns": asdict(columns),
         "precision": predictor.precision,
     }
@@ -218,7 +213,8 @@ def evaluate(
     columns = Columns(text_column, second_column, label_column)
     if named := isinstance(data, str | Path):
         _refuse_missing(Path(data))
-        _refuse_same(data, output)
+        if output is not None:
+            refuse_same(data, output)
     predictor = Predictor(folder, columns=columns, device=device, precision=precision)
     task = predictor.task
     if not (named or task.in_memory):

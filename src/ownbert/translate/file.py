@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ownbert.data.part import PartFile, state_of
+from ownbert.data.part import PartFile, identity_of
 from ownbert.errors import InputError
-from ownbert.files import open_text, refuse_unreadable
+from ownbert.files import open_text, refuse_same, refuse_unreadable
 from ownbert.train.saved import summed_model
 from ownbert.translate.use import Translator
 
@@ -47,8 +47,7 @@ def one_line(text: str) -> str:
 
 def _read(path: Path, output: str | Path) -> Iterator[str]:
     refuse_unreadable(path)
-    if Path(output).exists() and Path(output).samefile(path):
-        raise InputError(f"{output} is the file that is read; write to another one")
+    refuse_same(path, output)
     return (text for _, text in open_text(path))
 
 
@@ -57,6 +56,6 @@ def _made_for(translator: Translator, path: Path) -> dict[str, Any]:
     return {
         "format": 1,
         "model": summed_model(translator.folder),
-        "input": [str(path.resolve()), *state_of(path)],
+        "input": identity_of(path),
         "search": translator.settings(),
     }

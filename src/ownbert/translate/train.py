@@ -199,7 +199,8 @@ class Training:
         job.state.use_best()  # a running mean, where there is one
         count = 1 if recipe.optim.ema else recipe.task.average
         measures = use_average(learner, output, count, world, evaluate=evaluate, say=display.say)
-        self.save(learner, output, world)
+        if count > 1:  # else the loop has saved what stays
+            self.save(learner, output, world)
         if world.first and (said := self.card(output, learner.model, measures)):
             display.say(said)
         display.say(f"saved {output}")
