@@ -15,25 +15,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ownbert.checkpoint import fill, first_of, theirs_of
-from ownbert.checkpoint.description import Description
+from ownbert.checkpoint import copy_weights, first_of, named_tensors
 from ownbert.config import EncoderConfig, Image
 from ownbert.data.batch import Batch
 from ownbert.data.layout import make_layout
 from ownbert.data.pixels import Processor as Processor
 from ownbert.errors import InputError
-from ownbert.families.family import Family
 from ownbert.families.rules import Rename
 from ownbert.families.vit import CLASSIFICATION, STRUCTURE, picture_rules
+from ownbert.families.weight_map import WeightMap
 from ownbert.nn.model import Model
 
 _BLOCK, _TIMM = "encoder.blocks.{i}.", "blocks.{i}."
 
 # The names of timm's VisionTransformer; its ``qkv`` is one matrix as ours, in the same order.
-TIMM = Family(
-    model_type="timm",
-    prefix="",
-    rules=(
+TIMM = WeightMap(
+    (
         *picture_rules("patch_embed.proj", "cls_token", "pos_embed"),
         Rename(_BLOCK + "attention.qkv", _TIMM + "attn.qkv"),
         Rename(_BLOCK + "attention.output", _TIMM + "attn.proj"),
@@ -43,9 +40,7 @@ TIMM = Family(
         Rename(_BLOCK + "feed_forward_norm", _TIMM + "norm2"),
         Rename("encoder.norm", "norm"),
         Rename("heads.classification.dense", "head"),
-    ),
-    architectures={},
-    defaults={},
+    )
 )
 
 
@@ -154,13 +149,11 @@ def from_timm(
 
 def load_timm(model: Model, state_dict: Mapping[str, Tensor]) -> None:
     """Copy timm's tensors into a model; ``InputError`` if one is missing, too many or misshapen."""
-    specs = tuple(model.specs.values())
-    said = Description(model.config, TIMM, "", specs, False, model.labels, {})
-    problems = fill(model, state_dict, said, lenient=False).problems
+    problems = copy_weights(model, state_dict, TIMM).problems
     if problems:
         raise InputError("the tensors do not fit the model: " + "; ".join(first_of(problems)))
 
 
 def to_timm(model: Model) -> dict[str, Tensor]:
     """The tensors of a model in timm's names, for ``VisionTransformer.load_state_dict``."""
-    return theirs_of(model, TIMM, bare=False)
+    return named_tensors(model, TIMM)

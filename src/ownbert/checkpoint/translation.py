@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.filling import first_of
+from ownbert.checkpoint.copying import copy_weights, first_of, named_tensors
 from ownbert.checkpoint.weights import CONFIG, read_json, read_weights, write_model
 from ownbert.errors import InputError
 from ownbert.families import marian
@@ -21,9 +21,8 @@ def save_translation(model: Model, folder: str | Path, *, values: Mapping[str, A
     encoder, decoder, shared = model.config, model.decoder.config, model.share_embeddings
     config = {**values, **marian.write_config(encoder, decoder, shared=shared)}
     config["architectures"] = [marian.ARCHITECTURE]
-    ours = {name: p.detach().cpu() for name, p in model.named_parameters()}
-    theirs = marian.to_theirs(ours, encoder, decoder, shared=shared)
-    write_model(Path(folder), config, theirs)
+    weight_map = marian.weight_map(encoder, decoder, shared=shared)
+    write_model(Path(folder), config, named_tensors(model, weight_map))
 
 
 def _kind(values: Mapping[str, Any]) -> str:
@@ -54,19 +53,9 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
         share_embeddings=shared,
         model_type=marian.MODEL_TYPE,
     )
-    theirs, weights = read_weights(Path(folder))
-    ours, problems = marian.to_ours(theirs, encoder, decoder, shared=shared)
-    parameters = dict(model.named_parameters())
-    for name in sorted(parameters.keys() | ours.keys()):
-        if name not in ours:
-            problems.append(f"missing tensor {name} (by our name)")
-        elif name not in parameters:
-            problems.append(f"unexpected tensor {name} (by our name)")
-        elif parameters[name].shape != ours[name].shape:
-            shapes = tuple(ours[name].shape), tuple(parameters[name].shape)
-            problems.append(f"tensor {name} (by our name) has shape {shapes[0]}, not {shapes[1]}")
-        else:
-            parameters[name].data.copy_(ours[name])
+    tensors, weights = read_weights(Path(folder))
+    weight_map = marian.weight_map(encoder, decoder, shared=shared)
+    problems = copy_weights(model, tensors, weight_map, our_names=True).problems
     if problems:
         raise InputError(f"{weights} does not fit its {CONFIG}: {'; '.join(first_of(problems))}")
     return model.eval(), values

@@ -5,16 +5,15 @@ first, the paper's order of sines and cosines) stands under keys of our own, and
 a ``model_type`` that Transformers refuses.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from ownbert.config import ACTIVATIONS, EncoderConfig
 from ownbert.errors import InputError
-from ownbert.families.family import OWN, POSITIONS, Family
-from ownbert.families.rules import Drop, Fuse, Rename, Reshape, Rule, Tensors, Tie
+from ownbert.families.family import OWN, POSITIONS
+from ownbert.families.rules import Drop, Fuse, Rename, Reshape, Rule, Tie, written_out
+from ownbert.families.weight_map import WeightMap
 
 MODEL_TYPE = "marian"
 ARCHITECTURE = "MarianMTModel"
@@ -112,28 +111,18 @@ _APART = (
 )
 
 
-def _family(rules: tuple[Rule, ...]) -> Family:
-    return Family(MODEL_TYPE, "", rules, {}, {})
+def weight_map(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> WeightMap:
+    """The tensors of a model; its rules are for as many blocks as each stack has.
 
-
-_STACKS = {name: _family(_stack(name)) for name in ("encoder", "decoder")}
-_WORDS = {True: _family(_SHARED), False: _family(_APART)}
-
-
-def _stack_of(name: str) -> str:
-    """The stack that a tensor of ours or theirs is of; "" for words and what stands on them."""
-    stack, _, rest = name.removeprefix("model.").partition(".")
-    words = rest.startswith(("embed_tokens", "embeddings"))
-    return stack if stack in _STACKS and not words else ""
-
-
-def _families(
-    encoder: EncoderConfig, decoder: EncoderConfig, shared: bool
-) -> Iterator[tuple[str, Family, EncoderConfig]]:
-    """What ``_stack_of`` tells apart, with the rules of each and the config that they go by."""
-    yield "encoder", _STACKS["encoder"], encoder
-    yield "decoder", _STACKS["decoder"], decoder
-    yield "", _WORDS[shared], decoder
+    ``shared``: one word table for encoder, decoder and generator.
+    """
+    return WeightMap(
+        (
+            *written_out(_stack("encoder"), encoder),
+            *written_out(_stack("decoder"), decoder),
+            *written_out(_SHARED if shared else _APART, decoder),
+        )
+    )
 
 
 def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig, bool]:
@@ -207,29 +196,4 @@ def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
         for name in EncoderConfig.__dataclass_fields__:
             if getattr(old, name) != getattr(new, name):
                 raise InputError(f"{MODEL_TYPE} has no way to say {name} {getattr(old, name)}")
-    return theirs
-
-
-def to_ours(
-    theirs: Mapping[str, Tensor], encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
-) -> tuple[Tensors, list[str]]:
-    """Our tensors out of a checkpoint's, and what is wrong with it, a line each."""
-    ours: Tensors = {}
-    problems: list[str] = []
-    for stack, family, config in _families(encoder, decoder, shared):
-        mine = {n: tensor for n, tensor in theirs.items() if _stack_of(n) == stack}
-        found, wrong = family.to_ours(mine, config, ["generator"])
-        ours |= found
-        problems += wrong
-    return ours, problems
-
-
-def to_theirs(
-    ours: Mapping[str, Tensor], encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
-) -> Tensors:
-    """A checkpoint's tensors out of ours."""
-    theirs: Tensors = {}
-    for stack, family, config in _families(encoder, decoder, shared):
-        mine = {n: tensor for n, tensor in ours.items() if _stack_of(n) == stack}
-        theirs |= family.to_theirs(mine, config, bare=False)
     return theirs

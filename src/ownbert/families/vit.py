@@ -7,6 +7,7 @@ from ownbert.config import EncoderConfig, HeadSpec, Image
 from ownbert.errors import InputError
 from ownbert.families.family import OWN, Family, Head
 from ownbert.families.rules import Fuse, Rename, Reshape, Rule
+from ownbert.families.weight_map import WeightMap
 
 CLASSIFICATION = HeadSpec("classification", pooling="first", dropout=0.0)
 # Structure of ours that every ViT has.
@@ -97,25 +98,27 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
 
 VIT = Family(
     model_type="vit",
-    prefix="vit.",
-    rules=(
-        *picture_rules(
-            "vit.embeddings.patch_embeddings.projection",
-            "vit.embeddings.cls_token",
-            "vit.embeddings.position_embeddings",
+    weight_map=WeightMap(
+        rules=(
+            *picture_rules(
+                "vit.embeddings.patch_embeddings.projection",
+                "vit.embeddings.cls_token",
+                "vit.embeddings.position_embeddings",
+            ),
+            Fuse(
+                _BLOCK + "attention.qkv",
+                tuple(_LAYER + f"attention.attention.{name}" for name in ("query", "key", "value")),
+            ),
+            Rename(_BLOCK + "attention.output", _LAYER + "attention.output.dense"),
+            Rename(_BLOCK + "attention_norm", _LAYER + "layernorm_before"),
+            Rename(_BLOCK + "feed_forward.up", _LAYER + "intermediate.dense"),
+            Rename(_BLOCK + "feed_forward.down", _LAYER + "output.dense"),
+            Rename(_BLOCK + "feed_forward_norm", _LAYER + "layernorm_after"),
+            Rename("encoder.norm", "vit.layernorm"),
+            Rename("pooler.dense", "vit.pooler.dense"),
+            Rename("heads.classification.dense", "classifier"),
         ),
-        Fuse(
-            _BLOCK + "attention.qkv",
-            tuple(_LAYER + f"attention.attention.{name}" for name in ("query", "key", "value")),
-        ),
-        Rename(_BLOCK + "attention.output", _LAYER + "attention.output.dense"),
-        Rename(_BLOCK + "attention_norm", _LAYER + "layernorm_before"),
-        Rename(_BLOCK + "feed_forward.up", _LAYER + "intermediate.dense"),
-        Rename(_BLOCK + "feed_forward.down", _LAYER + "output.dense"),
-        Rename(_BLOCK + "feed_forward_norm", _LAYER + "layernorm_after"),
-        Rename("encoder.norm", "vit.layernorm"),
-        Rename("pooler.dense", "vit.pooler.dense"),
-        Rename("heads.classification.dense", "classifier"),
+        prefix="vit.",
     ),
     architectures={
         "ViTModel": Head(),

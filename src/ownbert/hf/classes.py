@@ -69,7 +69,7 @@ def _signature(family: Family, head: Head) -> inspect.Signature:
     if "task_type_vocab_size" in family.defaults:
         names.insert(3, "task_type_ids")
     names += ["head_mask", "inputs_embeds"]
-    if kinds == ("choice",) and family.prefix == "roberta.":
+    if kinds == ("choice",) and family.weight_map.prefix == "roberta.":
         names = ["input_ids", "token_type_ids", "attention_mask", "labels"]
         names += ["position_ids", "head_mask", "inputs_embeds"]
     crossing = not kinds or head.decoder or (kinds == ("mlm",) and family.model_type != "electra")

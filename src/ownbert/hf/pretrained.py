@@ -12,6 +12,7 @@ from torch import nn
 from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.families.family import Family, Head
+from ownbert.families.weight_map import WeightMap
 from ownbert.hf.arguments import read_arguments, refuse
 from ownbert.hf.config import PretrainedConfig
 from ownbert.hf.forward import run
@@ -72,6 +73,11 @@ class PreTrainedModel(nn.Module):
         return self.family.architectures[self.architecture]
 
     @property
+    def weight_map(self) -> WeightMap:
+        """Transformers' names of its tensors."""
+        return self.family.weight_map
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """Kinds of the heads: none for the base model."""
         return tuple(spec.kind for spec in self.head.heads)
@@ -95,7 +101,7 @@ class PreTrainedModel(nn.Module):
 
     @property
     def base_model_prefix(self) -> str:
-        return self.family.prefix.rstrip(".")
+        return self.weight_map.prefix.rstrip(".")
 
     @property
     def base_model(self) -> "PreTrainedModel":
@@ -121,19 +127,19 @@ class PreTrainedModel(nn.Module):
                 raise
         if name == self.base_model_prefix and self.kinds:
             return self.base_model
-        full = name if self.kinds else self.family.prefix + name
+        full = name if self.kinds else self.weight_map.prefix + name
         if name == "pooler" and not self.kinds and self.head.pooler and not self.with_pooler:
             return None
         try:
-            return find(self.model, self.family, full)
+            return find(self.model, self.weight_map, full)
         except AttributeError:
             raise AttributeError(f"{type(self).__name__} has no {name!r}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """``model.classifier = nn.Linear(...)`` exchanges the layer of that name."""
         if "model" in self.__dict__.get("_modules", {}) and name != "model":
-            full = name if self.kinds else self.family.prefix + name
-            if put(self.model, self.family, full, value):
+            full = name if self.kinds else self.weight_map.prefix + name
+            if put(self.model, self.weight_map, full, value):
                 return
         super().__setattr__(name, value)
 
@@ -141,7 +147,7 @@ class PreTrainedModel(nn.Module):
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Generator[tuple[str, nn.Module], None, None]:
         """Modules, those with weights by Transformers' names; so are the parameters named."""
-        names = their_module_names(self.model, self.family)
+        names = their_module_names(self.model, self.weight_map)
         start = prefix + "." if prefix else ""
         for name, module in super().named_modules(memo, prefix, remove_duplicate):
             our = name.removeprefix(start + "model.")
@@ -149,7 +155,7 @@ class PreTrainedModel(nn.Module):
                 continue  # of the model with heads that this one is the base of
             if our in names:
                 name = start + (
-                    names[our] if self.kinds else names[our].removeprefix(self.family.prefix)
+                    names[our] if self.kinds else names[our].removeprefix(self.weight_map.prefix)
                 )
             yield name, module
 
