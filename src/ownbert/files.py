@@ -157,15 +157,33 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object of a JSON file; ``InputError`` if it is none. A missing file is an ``OSError``."""
+def read_json(path: str | os.PathLike[str], kind: type = dict, *, missing: Any = None) -> Any:
+    """The value of a JSON file.
+
+    Args:
+        path: the file, UTF-8.
+        kind: what the value must be: dict, list, or object for anything.
+        missing: what is returned where there is no such file; by default that is an error.
+
+    Raises:
+        InputError: for a file that cannot be read, or holds no JSON or none of that kind, in one
+            line that names the file.
+    """
+    if missing is not None and not Path(path).is_file():
+        return missing
+    text = "\n".join(line for _, line in open_text(path))
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path} must hold a JSON object")
-    return values
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = str(error)
+        if isinstance(error, RecursionError):
+            reason = "it is nested too deeply"
+        elif not isinstance(error, json.JSONDecodeError):  # of json, this is all that is left
+            reason = "a whole number has too many digits"
+        raise InputError(f"{path} is not valid JSON: {reason}") from None
+    if not isinstance(value, kind):
+        raise InputError(f"{path} must hold a JSON {'object' if kind is dict else kind.__name__}")
+    return value
 
 
 def open_text(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:

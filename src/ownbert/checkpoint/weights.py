@@ -65,11 +65,10 @@ def write_model(
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """The object of a JSON file; ``InputError`` if it is none."""
-    try:
-        return files.read_json(path)
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"no such file: {path}; is {path.parent} a model folder?") from None
+    """The object of a JSON file in a model folder; ``InputError`` if there is none."""
+    if not path.exists():
+        raise InputError(f"no such file: {path}; is {path.parent} a model folder?")
+    return files.read_json(path)
 
 
 def _index(path: Path) -> Mapping[str, str]:

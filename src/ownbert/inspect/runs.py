@@ -13,6 +13,7 @@ import yaml
 
 from ownbert.config import SIZES
 from ownbert.errors import InputError
+from ownbert.files import read_json
 from ownbert.train.log import LOG, read_log
 from ownbert.train.names import LOWER, UP_TO_ONE
 
@@ -211,13 +212,11 @@ def _state(
 def _size(folder: Path, settings: Mapping[str, Any]) -> str:
     """The name of the size, else layers x width, by config.json; by the recipe where that is not
     yet there."""
-    import json
-
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = read_json(folder / "config.json")
         layers = config.get("num_hidden_layers", config.get("n_layers"))
         width = config.get("hidden_size", config.get("dim"))
-    except (OSError, ValueError, AttributeError):
+    except InputError:
         return str(settings.get("model.size", "?"))
     named = (n for n, s in SIZES.items() if (s[0], s[1]) == (layers, width))
     return next(named, f"{layers}x{width}")

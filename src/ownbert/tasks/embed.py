@@ -1,6 +1,5 @@
 """Texts to vectors, many at a time. N texts, T tokens of a batch, B sequences of it, D hidden."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Example, pack
 from ownbert.errors import InputError
+from ownbert.files import read_json
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.pooling import POOLINGS as ALL_POOLINGS
 from ownbert.nn.prepack import PRECISIONS, prepack
@@ -187,7 +187,7 @@ def read_habits(folder: Path) -> Habits:
 
     Raises ``InputError`` for a module that would change the vectors and is not supported.
     """
-    listed = _read(folder / "modules.json", [])
+    listed = read_json(folder / "modules.json", list, missing=[])
     if not all(isinstance(module, dict) for module in listed):
         raise InputError(f"{folder / 'modules.json'} must hold a list of objects")
     pooling, normalize, inner = "mean", False, folder
@@ -196,13 +196,13 @@ def read_habits(folder: Path) -> Habits:
         if kind == "Transformer":
             inner = path
         elif kind == "Pooling":
-            pooling = _pooling_of(_read(path / "config.json", {}))
+            pooling = _pooling_of(read_json(path / "config.json", missing={}))
         elif kind == "Normalize":
             normalize = True
         else:
             raise InputError(f"{folder / 'modules.json'}: module {kind!r} is not supported")
-    limit = _read(inner / "sentence_bert_config.json", {}).get("max_seq_length")
-    said = _read(folder / "config_sentence_transformers.json", {})
+    limit = read_json(inner / "sentence_bert_config.json", missing={}).get("max_seq_length")
+    said = read_json(folder / "config_sentence_transformers.json", missing={})
     prompts, name = said.get("prompts") or {}, said.get("default_prompt_name")
     return Habits(pooling, normalize, limit, prompts.get(name) or "")
 
@@ -215,19 +215,6 @@ def _pooling_of(config: dict[str, Any]) -> str:
     ]
     names = [modes] if isinstance(modes, str) else list(modes)
     return "+".join(_MODES.get(name, name) for name in names) or "mean"
-
-
-def _read(path: Path, missing: Any) -> Any:
-    """A JSON file of the kind of ``missing``, or that where there is no such file."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return missing
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(value, type(missing)):
-        raise InputError(f"{path} must hold a JSON {'list' if missing == [] else 'object'}")
-    return value
 
 
 def in_blocks(texts: Iterable[str]) -> Iterator[list[str]]:

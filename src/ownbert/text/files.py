@@ -5,13 +5,13 @@ Without it the family's own files are read: vocab.txt (how Google released BERT)
 merges.txt (RoBERTa), sentencepiece.bpe.model (XLM-R, CamemBERT), spiece.model (ALBERT).
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ownbert import files
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.text.bert import CONTINUATION
@@ -232,16 +232,7 @@ def _apply_case_settings(backend: "tokenizers.Tokenizer", config: dict[str, Any]
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; {} where there is no such file."""
-    if not path.is_file():
-        return {}
-    text = "\n".join(line for _, line in open_text(path))
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path} is not a JSON object")
-    return value
+    return files.read_json(path, missing={})
 
 
 def never_split_of(config: Mapping[str, Any]) -> tuple[str, ...]:

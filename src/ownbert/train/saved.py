@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from ownbert.errors import InputError
-from ownbert.files import WRITE_FAILURES, write_json
+from ownbert.files import WRITE_FAILURES, read_json, write_json
 from ownbert.train.distributed import World
 
 FOLDER = "checkpoints"
@@ -42,7 +42,7 @@ def step_of(path: Path) -> int:
 def read_state(path: Path) -> dict[str, Any]:
     """``state.json`` of a saved state. Raises ``InputError`` where it is damaged."""
     try:
-        said = json.loads((path / STATE).read_text(encoding="utf-8"))
+        said = read_json(path / STATE)
         if said.pop("crc32") != _said_sum(said):
             raise damaged(path / STATE, path, "its checksum differs")
         _ = [said[k] for k in ("identity", "phase", "position", "clock", "best", "sums", "files")]
