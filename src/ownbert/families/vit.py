@@ -18,7 +18,7 @@ STRUCTURE: dict[str, Any] = {
     "final_norm": True,
     "norm_embeddings": False,
 }
-# What ViTConfig has no word for, and its value where nothing is said. All but the scale are of
+# What ViTConfig has no word for, and its value where it is not there. All but the scale are of
 # training alone, and Transformers may read a folder that has them.
 _OWN_KEYS = {
     "qk_scale": None,
@@ -82,7 +82,7 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
         raise InputError("vit needs a config with image=")
     image = config.image
     sizes = {"image_size": image.size, "patch_size": image.patch}
-    said: dict[str, Any] = {
+    values: dict[str, Any] = {
         **{key: pair[0] if pair[0] == pair[1] else list(pair) for key, pair in sizes.items()},
         "num_channels": image.channels,
         "pooler_output_size": config.hidden_size,
@@ -90,10 +90,10 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
     }
     for name, usual in _OWN_KEYS.items():
         if getattr(config, name) != usual:
-            said[f"ownbert_{name}"] = getattr(config, name)
+            values[f"ownbert_{name}"] = getattr(config, name)
     if config.qk_scale is not None:
-        said["model_type"] = OWN + "vit"
-    return said
+        values["model_type"] = OWN + "vit"
+    return values
 
 
 VIT = Family(
@@ -138,6 +138,7 @@ VIT = Family(
         "patch_size": 16,
         "num_channels": 3,
         "qkv_bias": True,
+        "encoder_stride": 16,
         "pooler_output_size": None,
         "pooler_act": "tanh",
         "pruned_heads": {},

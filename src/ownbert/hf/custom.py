@@ -16,7 +16,7 @@ from torch import nn
 
 from ownbert.checkpoint.weights import WEIGHTS, read_weights
 from ownbert.errors import InputError
-from ownbert.families import FAMILIES
+from ownbert.families import all_families
 from ownbert.families.family import Family
 from ownbert.files import atomic_path, make_folder
 from ownbert.hf.arguments import read_arguments
@@ -146,5 +146,9 @@ class CustomModel(nn.Module):
 def custom_of(model_type: str, config: type[PretrainedConfig]) -> type[CustomModel]:
     """``BertPreTrainedModel`` of bert."""
     name = config.__name__.removesuffix("Config") + "PreTrainedModel"
-    members = {"family": FAMILIES[model_type], "config_class": config, "__module__": "ownbert.hf"}
+    members = {
+        "family": all_families()[model_type],
+        "config_class": config,
+        "__module__": "ownbert.hf",
+    }
     return type(name, (CustomModel,), members)

@@ -29,17 +29,16 @@ def load(
     file, any tensor that is missing, unexpected or of the wrong shape, and a config that asks for
     what we cannot do. A model of pictures comes as the packed ``Model`` itself (``ownbert.vit``).
     """
-    said = checkpoint.describe(folder)
+    description = checkpoint.describe(folder)
+    family = description.family
     model = checkpoint.load(folder, heads=heads, pooler=pooler, labels=labels, dropout=dropout)
-    if said.config.image is not None:
-        return model
-    architecture = said.architecture if heads is None else checkpoint.architecture_of(model)
-    values = {key: value for key, value in said.values.items() if key != "model_type"}
-    values |= said.family.write_config(model.config)
+    architecture = description.architecture if heads is None else checkpoint.architecture_of(model)
+    values = {key: value for key, value in description.values.items() if key != "model_type"}
+    values |= family.write_config(model.config)
     if model.labels:
         values["id2label"] = dict(enumerate(model.labels))
         values.pop("num_labels", None)
-    config = config_of(said.family.model_type)(**values, name_or_path=str(folder))
+    config = config_of(family.model_type)(**values, name_or_path=str(folder))
     pooled = model.pooler is not None
     return model_of(architecture)(config, add_pooling_layer=pooled, model=model).eval()
 

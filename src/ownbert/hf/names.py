@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ownbert.errors import InputError
-from ownbert.families.rules import Fuse, Rename, Tie, head_of, written_out
+from ownbert.families.rules import Fuse, Rename, Reshape, Tie, head_of, written_out
 from ownbert.families.weight_map import WeightMap
 from ownbert.nn.model import Model
 
@@ -31,13 +31,18 @@ def their_tensors(
     return theirs
 
 
-def their_parameter_names(model: Model, weight_map: WeightMap) -> dict[str, str]:
-    """Their name of each parameter of ours; of a fused one, that of its parts joined."""
+def their_parameter_names(
+    model: Model, weight_map: WeightMap, *, reshaped: bool = True
+) -> dict[str, str]:
+    """Their name of each parameter of ours; of a fused one, that of its parts joined.
+
+    reshaped: also of those that have another shape there.
+    """
     names = {}
     for rule in written_out(weight_map.rules, model.config):
         if head_of(rule) not in (None, *model.specs):
             continue
-        if isinstance(rule, Rename):
+        if isinstance(rule, Rename) or (reshaped and isinstance(rule, Reshape)):
             names[rule.ours] = rule.theirs
         elif isinstance(rule, Fuse):
             first, leaf = rule.theirs[0].rsplit(".", 1)
@@ -50,8 +55,8 @@ def their_module_names(model: Model, weight_map: WeightMap) -> dict[str, str]:
     """Their name of each of our modules that has weights of its own."""
     names = their_parameter_names(model, weight_map)
     there = {name for name, _ in model.named_modules()}
-    pairs = ((our.rpartition(".")[0], their.rpartition(".")[0]) for our, their in names.items())
-    return {our: their for our, their in pairs if our in there}
+    split = ((our.rpartition("."), their.rpartition(".")) for our, their in names.items())
+    return {our[0]: their[0] for our, their in split if our[0] in there and our[2] == their[2]}
 
 
 class Part:
@@ -129,7 +134,7 @@ class Part:
 
 def find(model: Model, weight_map: WeightMap, name: str) -> Any:
     """The module, part or tensor of a name of theirs. ``AttributeError`` if there is none."""
-    names = their_parameter_names(model, weight_map)
+    names = their_parameter_names(model, weight_map, reshaped=False)
     ours = {their: our for our, their in names.items()}
     if f"{name}.weight" in ours:
         return model.get_submodule(ours[f"{name}.weight"].rsplit(".", 1)[0])
@@ -155,7 +160,8 @@ def put(model: Model, weight_map: WeightMap, name: str, value: Any) -> bool:
         return True
     if not isinstance(value, nn.Module):
         return False
-    ours = {their: our for our, their in their_parameter_names(model, weight_map).items()}
+    names = their_parameter_names(model, weight_map, reshaped=False)
+    ours = {their: our for our, their in names.items()}
     if f"{name}.weight" not in ours:
         return False
     parent, _, leaf = ours[f"{name}.weight"].rsplit(".", 1)[0].rpartition(".")

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from ownbert.families.weight_map import WeightMap
 from ownbert.hf.arguments import read_arguments, refuse
 from ownbert.hf.config import PretrainedConfig
 from ownbert.hf.forward import run
-from ownbert.hf.names import find, put, their_module_names
+from ownbert.hf.names import find, put, their_module_names, their_parameter_names
 from ownbert.hf.states import fill, to_ours, to_theirs, write
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
@@ -159,6 +159,20 @@ class PreTrainedModel(nn.Module):
                 )
             yield name, module
 
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters by Transformers' names; a fused one by those of its parts joined."""
+        names = their_parameter_names(self.model, self.weight_map)
+        start = (prefix + "." if prefix else "") + "model."
+        for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
+            their = names.get(name.removeprefix(start))
+            if name.startswith(start) and their is not None:  # its module has no name there
+                name = start.removesuffix("model.") + (
+                    their if self.kinds else their.removeprefix(self.weight_map.prefix)
+                )
+            yield name, parameter
+
     def train(self, mode: bool = True) -> Any:
         if "_base" in self.__dict__:
             self.__dict__["_base"].training = mode
@@ -203,13 +217,20 @@ class PreTrainedModel(nn.Module):
 
     # ---- surgery
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.model.encoder.embeddings.word
+    def get_input_embeddings(self) -> nn.Module:
+        """The word table; of a model of pictures the matrix that patches go through."""
+        embeddings = self.model.encoder.embeddings
+        return embeddings.projection if self.model.config.image else embeddings.word
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         """Put another word table in the place of this one; a tied output follows."""
+        self._need_words()
         self.model.set_words(value)
         self.config.vocab_size = self.model.config.vocab_size
+
+    def _need_words(self) -> None:
+        if self.model.config.image is not None:
+            raise InputError(f"{type(self).__name__} reads pictures: it has no table of words")
 
     def get_output_embeddings(self) -> nn.Module | None:
         heads = self.model.heads.values()
@@ -220,8 +241,9 @@ class PreTrainedModel(nn.Module):
         new_num_tokens: int | None = None,
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
-    ) -> nn.Embedding:
+    ) -> nn.Module:
         """Give the vocabulary another size; new rows are the mean of the old ones."""
+        self._need_words()
         if new_num_tokens is not None or pad_to_multiple_of:
             size = self.model.config.vocab_size if new_num_tokens is None else new_num_tokens
             if not isinstance(size, int):
