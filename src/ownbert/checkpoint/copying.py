@@ -45,7 +45,7 @@ def copy_weights(
             out.
         our_names: whether problems name our tensors.
     """
-    config = model.config if model.decoder is None else model.decoder.config
+    config = model.config
     promised = [] if description is None else [spec.kind for spec in description.specs]
     kinds = list(dict.fromkeys([*promised, *model.specs]))
     ours, problems = weight_map.to_ours(tensors, config, kinds, other_heads=lenient)
@@ -82,9 +82,8 @@ def named_tensors(
     model: Model, weight_map: WeightMap, *, bare: bool = False, kinds: Sequence[str] | None = None
 ) -> dict[str, Tensor]:
     """The model's tensors on the CPU, by the names of a checkpoint; see ``WeightMap.to_theirs``."""
-    config = model.config if model.decoder is None else model.decoder.config
     ours = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
-    return weight_map.to_theirs(ours, config, bare=bare, kinds=kinds)
+    return weight_map.to_theirs(ours, model.config, bare=bare, kinds=kinds)
 
 
 def _misshapen(names: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:

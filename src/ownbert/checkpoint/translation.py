@@ -6,14 +6,23 @@ from typing import Any
 
 from ownbert.checkpoint.copying import copy_weights, first_of, named_tensors
 from ownbert.checkpoint.weights import CONFIG, read_json, read_weights, write_model
+from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.families import marian
 from ownbert.families.family import OWN
 from ownbert.nn.model import Model
+from ownbert.text.tokenizer import Tokenizer
 
 
-def save_translation(model: Model, folder: str | Path, *, values: Mapping[str, Any] = {}) -> None:
-    """Write config.json and model.safetensors; ``values`` are further keys of the config.
+def save_translation(
+    model: Model,
+    folder: str | Path,
+    *,
+    values: Mapping[str, Any] = {},
+    tokenizer: Tokenizer | None = None,
+) -> None:
+    """Write config.json, model.safetensors (and a tokenizer's files); ``values`` are further keys
+    of the config.
 
     Raises ``InputError`` where Marian's format has no word for what the model is made of.
     """
@@ -22,11 +31,23 @@ def save_translation(model: Model, folder: str | Path, *, values: Mapping[str, A
     config = {**values, **marian.write_config(encoder, decoder, shared=shared)}
     config["architectures"] = [marian.ARCHITECTURE]
     weight_map = marian.weight_map(encoder, decoder, shared=shared)
-    write_model(Path(folder), config, named_tensors(model, weight_map))
+    write_model(Path(folder), config, named_tensors(model, weight_map), tokenizer=tokenizer)
 
 
-def _kind(values: Mapping[str, Any]) -> str:
-    return str(values.get("model_type")).removeprefix(OWN)
+def new_translation(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> Model:
+    """A model with random weights, in Marian's format; ``shared``: one table of words."""
+    return Model(
+        encoder,
+        ["generator"],
+        decoder=decoder,
+        share_embeddings=shared,
+        model_type=marian.MODEL_TYPE,
+    )
+
+
+def is_translation(values: Mapping[str, Any]) -> bool:
+    """Whether a config.json is of an encoder-decoder model."""
+    return str(values.get("model_type")).removeprefix(OWN) == marian.MODEL_TYPE
 
 
 def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
@@ -37,7 +58,7 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
     """
     path = Path(folder) / CONFIG
     values = read_json(path)
-    if _kind(values) != marian.MODEL_TYPE:
+    if not is_translation(values):
         raise InputError(
             f"{folder} holds a {values.get('model_type')} model; an encoder-decoder (marian) is "
             "needed: make one with ownbert translate train"
@@ -46,13 +67,7 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
         encoder, decoder, shared = marian.read_config(values)
     except (InputError, TypeError) as error:
         raise InputError(f"{path}: {error}") from None
-    model = Model(
-        encoder,
-        ["generator"],
-        decoder=decoder,
-        share_embeddings=shared,
-        model_type=marian.MODEL_TYPE,
-    )
+    model = new_translation(encoder, decoder, shared=shared)
     tensors, weights = read_weights(Path(folder))
     weight_map = marian.weight_map(encoder, decoder, shared=shared)
     problems = copy_weights(model, tensors, weight_map, our_names=True).problems

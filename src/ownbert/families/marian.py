@@ -44,23 +44,33 @@ _NAMES = {
     "pad_token_id": "pad_token_id",
     "scale_embeddings": "scale_embedding",
 }
-# MarianConfig of Transformers 4.57.6 where a key is not there.
-_DEFAULTS: dict[str, Any] = {
+# MarianConfig of Transformers 4.57.6, in the order of its arguments.
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 58101,
+    "decoder_vocab_size": None,
+    "max_position_embeddings": 1024,
     "encoder_layers": 12,
-    "decoder_layers": 12,
-    "encoder_attention_heads": 16,
-    "decoder_attention_heads": 16,
     "encoder_ffn_dim": 4096,
+    "encoder_attention_heads": 16,
+    "decoder_layers": 12,
     "decoder_ffn_dim": 4096,
-    "d_model": 1024,
+    "decoder_attention_heads": 16,
+    "encoder_layerdrop": 0.0,
+    "decoder_layerdrop": 0.0,
+    "use_cache": True,
+    "is_encoder_decoder": True,
     "activation_function": "gelu",
+    "d_model": 1024,
     "dropout": 0.1,
     "attention_dropout": 0.0,
     "activation_dropout": 0.0,
-    "max_position_embeddings": 1024,
     "init_std": 0.02,
-    "pad_token_id": 58100,
+    "decoder_start_token_id": 58100,
     "scale_embedding": False,
+    "pad_token_id": 58100,
+    "eos_token_id": 0,
+    "forced_eos_token_id": 0,
+    "share_encoder_decoder_embeddings": True,
 }
 
 
@@ -90,21 +100,14 @@ def _stack(name: str) -> tuple[Rule, ...]:
 
 
 # Scores of the vocabulary have a bias of their own there.
-_BIAS = Reshape(
-    "heads.generator.projection.bias",
-    "final_logits_bias",
-    lambda c: (c.vocab_size,),
-    lambda c: (1, c.vocab_size),
-)
+_BIAS = "heads.generator.projection.bias", "final_logits_bias"
 _SHARED = (
-    _BIAS,
     Rename("encoder.embeddings.word.weight", "model.shared.weight"),
     Tie("model.encoder.embed_tokens.weight", "model.shared.weight"),
     Tie("model.decoder.embed_tokens.weight", "model.shared.weight"),
     Tie("lm_head.weight", "model.shared.weight"),
 )
 _APART = (
-    _BIAS,
     Rename("encoder.embeddings.word.weight", "model.encoder.embed_tokens.weight"),
     Rename("decoder.embeddings.word.weight", "model.decoder.embed_tokens.weight"),
     Rename("heads.generator.projection.weight", "lm_head.weight"),
@@ -112,15 +115,17 @@ _APART = (
 
 
 def weight_map(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> WeightMap:
-    """The tensors of a model; its rules are for as many blocks as each stack has.
+    """The tensors of a model of these two stacks, whose rules need no config any more.
 
     ``shared``: one word table for encoder, decoder and generator.
     """
+    words = decoder.vocab_size
     return WeightMap(
         (
             *written_out(_stack("encoder"), encoder),
             *written_out(_stack("decoder"), decoder),
-            *written_out(_SHARED if shared else _APART, decoder),
+            *(_SHARED if shared else _APART),
+            Reshape(*_BIAS, lambda _: (words,), lambda _: (1, words)),
         )
     )
 
@@ -159,7 +164,7 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
         EncoderConfig(
             vocab_size=values["vocab_size"],
             **{
-                ours: values.get(key.format(name), _DEFAULTS[key.format(name)])
+                ours: values.get(key.format(name), DEFAULTS[key.format(name)])
                 for ours, key in _NAMES.items()
             },
             **usual,

@@ -26,9 +26,12 @@ def _tokenizer(name: str) -> Any:
 
 def _model(name: str) -> Any:
     from ownbert.families import all_families
+    from ownbert.hf import marian
     from ownbert.hf.classes import config_name, config_of, model_of
     from ownbert.hf.custom import custom_of
 
+    if name in (marian.MarianConfig.__name__, marian.MarianMTModel.__name__):
+        return getattr(marian, name)
     for family in all_families().values():
         if name in family.architectures:
             return model_of(name)

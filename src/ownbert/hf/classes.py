@@ -2,13 +2,13 @@
 
 import inspect
 import re
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from ownbert.errors import InputError
 from ownbert.families import all_families
 from ownbert.families.family import Family, Head
+from ownbert.hf.arguments import signature
 from ownbert.hf.config import PretrainedConfig, config_class
 from ownbert.hf.generation import GreedyGeneration
 from ownbert.hf.pretrained import PreTrainedModel
@@ -71,7 +71,7 @@ def _signature(family: Family, head: Head) -> inspect.Signature:
     kinds = tuple(spec.kind for spec in head.heads)
     if reads_pictures(family):
         further = ["head_mask", "labels"] if kinds else ["bool_masked_pos", "head_mask"]
-        return _parameters(["pixel_values", *further, "interpolate_pos_encoding", *_END])
+        return signature(["pixel_values", *further, "interpolate_pos_encoding", *_END])
     names = ["input_ids", "attention_mask"]
     if family.fixed.get("type_vocab_size") != 0:
         names += ["token_type_ids", "position_ids"]
@@ -89,11 +89,4 @@ def _signature(family: Family, head: Head) -> inspect.Signature:
     names += [name for name in labels if name not in names]
     if decodes and (not kinds or head.decoder):
         names += _CACHED
-    return _parameters([*names, *_END])
-
-
-def _parameters(names: Sequence[str]) -> inspect.Signature:
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(name, kind, default=None) for name in names]
-    rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
-    return inspect.Signature([*parameters, rest])
+    return signature([*names, *_END])

@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from ownbert import checkpoint
+from ownbert.checkpoint.translation import is_translation, save_translation
+from ownbert.checkpoint.weights import read_json
 from ownbert.config import HeadSpec
+from ownbert.errors import InputError
 from ownbert.hf.classes import config_of, model_of
+from ownbert.hf.marian import MarianMTModel
 from ownbert.hf.pretrained import PreTrainedModel
-from ownbert.hf.states import write
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
@@ -23,12 +26,17 @@ def load(
 ) -> Any:
     """The model of a folder, in evaluation mode: of the class that its ``architectures`` names.
 
-    It takes ``input_ids``, ``attention_mask`` and so on as in Transformers, or a packed ``Batch``;
-    ``model`` is the packed model inside. With ``heads`` or ``pooler`` the encoder gets these
-    instead of those of the folder: those that it lacks start anew. ``InputError`` for a missing
-    file, any tensor that is missing, unexpected or of the wrong shape, and a config that asks for
-    what we cannot do. A model of pictures comes as the packed ``Model`` itself (``ownbert.vit``).
+    It takes ``input_ids``, ``attention_mask`` and so on (``pixel_values`` for pictures) as in
+    Transformers, or a packed ``Batch``; ``model`` is the packed model inside. With ``heads`` or
+    ``pooler`` an encoder gets these instead of those of the folder: those that it lacks start anew.
+    ``InputError`` for a missing file, any tensor that is missing, unexpected or of the wrong shape,
+    and a config that asks for what we cannot do.
     """
+    if is_translation(read_json(Path(folder) / checkpoint.CONFIG)):
+        if heads is not None or pooler is not None or labels:
+            raise InputError(f"{folder} holds an encoder-decoder model, which has no other heads")
+        rates = {} if dropout is None else {"dropout": dropout, "attention_dropout": dropout}
+        return MarianMTModel.from_pretrained(folder, **rates)
     description = checkpoint.describe(folder)
     family = description.family
     model = checkpoint.load(folder, heads=heads, pooler=pooler, labels=labels, dropout=dropout)
@@ -47,7 +55,9 @@ def save(
     model: Model | PreTrainedModel, folder: str | Path, *, tokenizer: Tokenizer | None = None
 ) -> None:
     """Write a folder that Transformers loads, of a packed model or one of the familiar face."""
-    if isinstance(model, Model):
-        checkpoint.save(model, folder, tokenizer=tokenizer)
+    if not isinstance(model, Model):
+        model._write(folder, tokenizer=tokenizer)
+    elif model.decoder is not None:
+        save_translation(model, folder, tokenizer=tokenizer)
     else:
-        write(model, folder, tokenizer=tokenizer)
+        checkpoint.save(model, folder, tokenizer=tokenizer)

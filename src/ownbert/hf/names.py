@@ -14,17 +14,31 @@ from ownbert.families.rules import Fuse, Rename, Reshape, Tie, head_of, written_
 from ownbert.families.weight_map import WeightMap
 from ownbert.nn.model import Model
 
-# Ours has it under the name of the word table too.
-TIED = "heads.mlm.decoder.weight"
+_WORDS = "encoder.embeddings.word.weight"
+
+
+def second_names(model: Model) -> tuple[str, ...]:
+    """Our further names of the table of words, where an output layer shares it."""
+    if model.share_embeddings:
+        return "decoder.embeddings.word.weight", "heads.generator.projection.weight"
+    return ("heads.mlm.decoder.weight",) if "mlm" in model.specs else ()
+
+
+def with_second_names(model: Model, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our tensors, the table of words under its further names too."""
+    if _WORDS not in ours:
+        return dict(ours)
+    return {**ours, **dict.fromkeys(second_names(model), ours[_WORDS])}
 
 
 def their_tensors(
     model: Model, weight_map: WeightMap, ours: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Our tensors under their names, second names of tied ones included."""
-    once = {name: tensor for name, tensor in ours.items() if name != TIED}
+    further = second_names(model)
+    once = {name: tensor for name, tensor in ours.items() if name not in further}
     theirs = weight_map.to_theirs(once, model.config, bare=False)
-    if "mlm" in model.specs:
+    if further:
         for rule in written_out(weight_map.rules, model.config):
             if isinstance(rule, Tie) and rule.to in theirs:
                 theirs[rule.theirs] = theirs[rule.to]
@@ -138,12 +152,10 @@ def find(model: Model, weight_map: WeightMap, name: str) -> Any:
     ours = {their: our for our, their in names.items()}
     if f"{name}.weight" in ours:
         return model.get_submodule(ours[f"{name}.weight"].rsplit(".", 1)[0])
-    if "mlm" in model.specs:
-        ties = (
-            rule for rule in written_out(weight_map.rules, model.config) if isinstance(rule, Tie)
-        )
-        if any(tie.theirs == f"{name}.weight" for tie in ties):
-            return model.heads["mlm"].decoder
+    if second_names(model):
+        rules = written_out(weight_map.rules, model.config)
+        if any(isinstance(rule, Tie) and rule.theirs == f"{name}.weight" for rule in rules):
+            return model.get_submodule(second_names(model)[-1].rsplit(".", 1)[0])
     parameters = dict(model.named_parameters(remove_duplicate=False))
     tensors = their_tensors(model, weight_map, parameters)
     if name in tensors:

@@ -48,7 +48,7 @@ class PreTrainedModel(nn.Module):
         **unknown: Any,
     ) -> None:
         super().__init__()
-        if getattr(config, "family", None) is not self.family:
+        if not isinstance(config, self.config_class):
             raise InputError(
                 f"{type(self).__name__} takes a {self.config_class.__name__}, not a "
                 f"{type(config).__name__}; for a folder: {type(self).__name__}.from_pretrained"
@@ -57,16 +57,22 @@ class PreTrainedModel(nn.Module):
         self.config = config
         self.num_labels = config.num_labels
         self.with_pooler = self.head.pooler and (add_pooling_layer or bool(self.head.heads))
-        self.model = model or Model(
-            config.structure(),
-            self.family.specs(self.architecture, config.to_dict()),
-            pooler=self.with_pooler,
-            labels=tuple(config.id2label.values()),
-            model_type=self.family.model_type,
-        )
+        self.model = model or self._new_model()
         # Tensors go by Transformers' names wherever they are seen from outside.
         self._register_state_dict_hook(to_theirs)
         self.register_load_state_dict_pre_hook(to_ours)
+
+    def _new_model(self) -> Model:
+        return Model(
+            self.config.structure(),
+            self.family.specs(self.architecture, self.config.to_dict()),
+            pooler=self.with_pooler,
+            labels=tuple(self.config.id2label.values()),
+            model_type=self.family.model_type,
+        )
+
+    # What a folder holds, and what is computed: an encoder-decoder model has its own.
+    _fill, _write, _run = fill, write, run
 
     @property
     def head(self) -> Head:
@@ -95,7 +101,7 @@ class PreTrainedModel(nn.Module):
         given |= more
         if "past_key_value" in given:
             given["past_key_values"] = given.pop("past_key_value")
-        return run(self, given)
+        return self._run(given)
 
     # ---- parts by Transformers' names
 
@@ -184,7 +190,7 @@ class PreTrainedModel(nn.Module):
 
     @classmethod
     def can_generate(cls) -> bool:
-        return cls.family.architectures[cls.architecture].decoder
+        return bool(getattr(cls, "generate", None))
 
     def get_memory_footprint(self, return_buffers: bool = True) -> int:
         """Bytes of the parameters."""
@@ -267,10 +273,15 @@ class PreTrainedModel(nn.Module):
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None) -> None:
         """Compute the inside of blocks again for the backward pass: less memory, more time."""
-        self.model.encoder.gradient_checkpointing = True
+        self._set_checkpointing(True)
 
     def gradient_checkpointing_disable(self) -> None:
-        self.model.encoder.gradient_checkpointing = False
+        self._set_checkpointing(False)
+
+    def _set_checkpointing(self, value: bool) -> None:
+        self.model.encoder.gradient_checkpointing = value
+        if self.model.decoder is not None:
+            self.model.decoder.gradient_checkpointing = value
 
     @property
     def is_gradient_checkpointing(self) -> bool:
@@ -297,7 +308,7 @@ class PreTrainedModel(nn.Module):
         if state_dict is not None:
             face = copy.deepcopy(self)
             face.load_state_dict(state_dict)
-        write(face, save_directory)
+        face._write(save_directory)
         self.config.architectures = [self.architecture]
 
     @classmethod
@@ -318,7 +329,7 @@ class PreTrainedModel(nn.Module):
         """
         given = read_arguments(cls.config_class, pretrained_model_name_or_path, config, options)
         face = cls(given.config, *positional, **given.others)
-        info = fill(face, given.folder, mismatched=given.mismatched)
+        info = face._fill(given.folder, mismatched=given.mismatched)
         wanted = info.pop("dtype")[0] if given.auto else given.dtype
         info.pop("dtype", None)
         face = face.to(wanted).eval() if wanted else face.eval()

@@ -15,7 +15,7 @@ from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.weights import read_weights
 from ownbert.errors import InputError
 from ownbert.families.weight_map import MISSING, UNEXPECTED
-from ownbert.hf.names import TIED, their_tensors
+from ownbert.hf.names import second_names, their_tensors, with_second_names
 from ownbert.text.tokenizer import Tokenizer
 
 
@@ -168,8 +168,8 @@ def to_ours(
     own = [n for n in state if n.startswith(prefix) and not (more and n.startswith(more))]
     theirs = {name.removeprefix(prefix): state.pop(name) for name in own}
     ours, problems = face.weight_map.to_ours(theirs, face.model.config, face.kinds)
-    if "mlm" in face.kinds and "encoder.embeddings.word.weight" in ours:
-        ours[TIED] = ours["encoder.embeddings.word.weight"]
+    if face.kinds:
+        ours = with_second_names(face.model, ours)
     for problem in problems:
         if problem.startswith(UNEXPECTED):
             unexpected.append(prefix + problem.removeprefix(UNEXPECTED))
@@ -180,7 +180,7 @@ def to_ours(
         if name in ours:
             continue
         ours[name] = now.detach()  # What is missing stays as it is, and is named in their words.
-        if name != TIED and (face.kinds or not name.startswith("heads.")):
+        if name not in second_names(face.model) and (face.kinds or not name.startswith("heads.")):
             names = face.weight_map.their_name(name, face.model.config).split(", ")
             missing += [prefix + their.removeprefix(cut) for their in names]
     state.update({f"{prefix}model.{name}": tensor for name, tensor in ours.items()})

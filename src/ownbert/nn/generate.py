@@ -32,8 +32,10 @@ class _Writer:
     sequence, so that nothing is kept K times.
     """
 
-    def __init__(self, model: Model, source: Batch, beams: int, *, cached: bool) -> None:
-        self.model, self.beams = model, beams
+    def __init__(
+        self, model: Model, source: Batch, beams: int, *, cached: bool, banned: Sequence[int]
+    ) -> None:
+        self.model, self.beams, self.banned = model, beams, list(banned)
         self.told, _ = model.encoder(source)
         self.layout = source.layout
         self.cache = Cache() if cached else None
@@ -61,7 +63,10 @@ class _Writer:
         )
         hidden = self.model(batch, [], context=context).hidden  # (R count, D)
         last = hidden.unflatten(0, (rows, count))[:, -1]
-        return self.model.heads["generator"](last, None, batch).float()
+        scores = self.model.heads["generator"](last, None, batch).float()
+        if self.banned:
+            scores[:, self.banned] = float("-inf")
+        return scores
 
     def keep(self, order: Tensor, sources: Tensor | None = None) -> None:
         """Go on with the rows ``order``, and of the sources with ``sources`` (all if None)."""
@@ -84,10 +89,11 @@ def greedy(
     end: int,
     longest: Sequence[int],
     cached: bool = True,
+    banned: Sequence[int] = (),
 ) -> list[Written]:
     """The likeliest token each time, from ``start`` until ``end``; at most ``longest`` (B) tokens,
-    the end counted. Scores are sums of log-probabilities."""
-    writer = _Writer(model, source, 1, cached=cached)
+    the end counted. Scores are sums of log-probabilities. Tokens ``banned`` are never written."""
+    writer = _Writer(model, source, 1, cached=cached, banned=banned)
     device = source.token_ids.device
     alive = list(range(source.sequences))
     tokens = torch.full((len(alive), 1), start, device=device)
@@ -125,6 +131,7 @@ def beam_search(
     beams: int = 4,
     length_penalty: float = 0.6,
     cached: bool = True,
+    banned: Sequence[int] = (),
 ) -> list[Written]:
     """The best of what ``beams`` candidates at a time lead to (Wu et al. 2016, section 7).
 
@@ -132,7 +139,7 @@ def beam_search(
     ((5 + n) / 6) ** length_penalty. A source is done when no candidate can be better than the
     ``beams`` finished ones, or has ``longest`` tokens.
     """
-    writer = _Writer(model, source, beams, cached=cached)
+    writer = _Writer(model, source, beams, cached=cached, banned=banned)
     device = source.token_ids.device
     search = [_Search(beams, length_penalty, end, most) for most in longest]
     alive = list(range(source.sequences))
