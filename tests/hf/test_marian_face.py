@@ -167,6 +167,9 @@ def test_folders_and_state_dicts_in_both_directions(changes: dict[str, Any], tmp
     fresh.load_state_dict(state)
     close(fresh.eval()(**given).logits, expected)
     ours.save_pretrained(tmp_path / "ours")
+    assert {"final_logits_bias", "model.encoder.layers.1.fc1.weight"} <= {
+        name for name, _ in ours.named_parameters()
+    }
     again, info = transformers.MarianMTModel.from_pretrained(
         tmp_path / "ours", output_loading_info=True
     )

@@ -35,7 +35,9 @@ def load(
     if is_translation(read_json(Path(folder) / checkpoint.CONFIG)):
         if heads is not None or pooler is not None or labels:
             raise InputError(f"{folder} holds an encoder-decoder model, which has no other heads")
-        rates = {} if dropout is None else {"dropout": dropout, "attention_dropout": dropout}
+        rates: dict[str, Any] = (
+            {} if dropout is None else {"dropout": dropout, "attention_dropout": dropout}
+        )
         return MarianMTModel.from_pretrained(folder, **rates)
     description = checkpoint.describe(folder)
     family = description.family

@@ -183,7 +183,7 @@ class MarianMTModel(PreTrainedModel):
         options["output_hidden_states"] = output_hidden_states
         if inputs_embeds is not None:  # Transformers does not scale these
             inputs_embeds = inputs_embeds / stack.embeddings.scale
-        given = {"input_ids": input_ids, "inputs_embeds": inputs_embeds}
+        given: dict[str, Any] = {"input_ids": input_ids, "inputs_embeds": inputs_embeds}
         padded = Padded(
             **given,
             attention_mask=attention_mask,
@@ -228,7 +228,7 @@ class MarianMTModel(PreTrainedModel):
         packed = pack(padded, stack.config, dense=dense)
         keep_hidden = bool(wanted(self, given, "output_hidden_states"))
         out = self.model(packed.batch, context=packed.context, keep_hidden=keep_hidden)
-        values = {"logits": packed.padded(out.logits["generator"])}
+        values: dict[str, Any] = {"logits": packed.padded(out.logits["generator"])}
         if padded.cache is not None:
             values["past_key_values"] = padded.cache
         if out.hidden_states:

@@ -170,13 +170,13 @@ class PreTrainedModel(nn.Module):
     ) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters by Transformers' names; a fused one by those of its parts joined."""
         names = their_parameter_names(self.model, self.weight_map)
-        start = (prefix + "." if prefix else "") + "model."
+        known = {id(p): names[name] for name, p in self.model.named_parameters() if name in names}
+        start = prefix + "." if prefix else ""
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
-            their = names.get(name.removeprefix(start))
-            if name.startswith(start) and their is not None:  # its module has no name there
-                name = start.removesuffix("model.") + (
-                    their if self.kinds else their.removeprefix(self.weight_map.prefix)
-                )
+            their = known.get(id(parameter)) if remove_duplicate else None
+            if their is not None:
+                cut = "" if self.kinds else self.weight_map.prefix
+                name = start + their.removeprefix(cut)
             yield name, parameter
 
     def train(self, mode: bool = True) -> Any:

@@ -18,6 +18,8 @@ _POSITIONS = {
     "layers know it from what reaches them",
     "sinusoidal": "sines and cosines, added to the words once, made for {n} tokens; later layers "
     "know them from what reaches them",
+    "sinusoidal_halves": "sines and then cosines, added to the words once, made for {n} tokens; "
+    "later layers know them from what reaches them",
     "relative_key": "a learnt vector for each distance, in the scores of every layer; made for "
     "{n} tokens",
     "relative_key_query": "a learnt vector for each distance, with queries and keys, in the scores "
