@@ -24,11 +24,16 @@ ALLOWED = {
     "families": {"config", "nn"},
     "checkpoint": {"config", "families", "nn", "text"},
     "hf": {"config", "data", "families", "nn", "text", "checkpoint"},
-    "train": {"config", "text", "data", "nn", "objectives", "checkpoint"},
+    "train": {"config", "data", "nn", "objectives"},
+    "run": {"config", "text", "checkpoint", "train"},
     "tasks": {"config", "text", "data", "nn", "objectives", "checkpoint", "train"},
+    "inference": {"config", "text", "data", "nn", "checkpoint", "train", "run", "tasks"},
+    "pretraining": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"},
+    "finetuning": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}
+    | {"tasks", "inference", "pretraining"},
     "vit": {"config", "data", "families", "nn", "checkpoint"},
     "transformer": {"config", "data", "nn"},
-    "translate": {"config", "text", "data", "nn", "objectives", "checkpoint", "train"}
+    "translate": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}
     | {"transformer"},
 }
 # A vocabulary is learnt from a corpus, whose readers are in data and know no tokenizer.

@@ -1,4 +1,4 @@
-"""What a run can be told, with its defaults. ``ownbert.train.settings`` fills them in."""
+"""What a run can be told, with its defaults. ``ownbert.run.settings`` fills them in."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
