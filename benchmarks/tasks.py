@@ -25,7 +25,7 @@ import torch
 
 import ownbert
 from ownbert.finetuning.run import Finetuning
-from ownbert.run.settings import resolve
+from ownbert.settings import resolve
 from ownbert.tasks.classification import Classify
 from ownbert.tasks.metrics import score
 from ownbert.tasks.recipe import FinetuneRecipe

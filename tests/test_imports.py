@@ -11,10 +11,11 @@ import ownbert
 
 SOURCE = Path(ownbert.__file__).parent
 # What each part may import of the others; the parts below all of them are for everyone.
-EVERYONE = {"errors", "files"}
+EVERYONE = {"errors", "files", "settings"}
 ALLOWED = {
     "errors": set(),
     "files": set(),
+    "settings": set(),
     "structure": set(),
     "config": {"structure"},
     "text": set(),

@@ -10,7 +10,7 @@ from ownbert.finetuning.finetune import given
 from ownbert.finetuning.run import Finetuning
 from ownbert.finetuning.search import combinations
 from ownbert.nn.model import Model
-from ownbert.run.settings import resolve
+from ownbert.settings import resolve
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.train.log import read_log
 

@@ -7,8 +7,8 @@ import pytest
 import transformers
 
 from ownbert import InputError, pretrain
-from ownbert.run.settings import dump, resolve
-from ownbert.train.recipe import PretrainRecipe
+from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.settings import dump, resolve
 from support.training_runs import learnt
 
 SHORT = {"max_length": 48, "batch_tokens": 512, "log_every": 1, "quiet": True}

@@ -10,8 +10,8 @@ import pytest
 
 from ownbert import InputError, load_tokenizer, pretrain
 from ownbert.checkpoint import load
-from ownbert.run.settings import resolve
-from ownbert.train.recipe import PretrainRecipe
+from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.settings import resolve
 from ownbert.train.state_files import newest, read_state
 from support.training_runs import rows
 

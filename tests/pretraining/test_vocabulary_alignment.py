@@ -20,12 +20,12 @@ from ownbert.data.corpus.store import Store
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner
 from ownbert.pretraining.init_weights import new_learner
+from ownbert.pretraining.recipe import PretrainData, PretrainModel, PretrainRecipe, PretrainTask
 from ownbert.pretraining.run import Pretraining
 from ownbert.pretraining.token_matching import WAYS
 from ownbert.pretraining.vocabulary_alignment import Report, init_config, transfer
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.optim.optimizers import make_optimizer
-from ownbert.train.recipe import PretrainData, PretrainModel, PretrainRecipe, PretrainTask
 from support.tiny import SPECIAL, change_config, change_weights, parameters
 
 OLD = [

@@ -27,7 +27,7 @@ from ownbert.finetuning.labelled_splits import Lesson
 from ownbert.finetuning.preview import preview_finetuning
 from ownbert.finetuning.run import Finetuning
 from ownbert.inference.predictor import Predictor
-from ownbert.run.settings import resolve
+from ownbert.settings import resolve
 from ownbert.tasks.image import PictureTask, sizes_for
 from ownbert.tasks.recipe import FinetuneRecipe, TaskSettings, Vit
 from ownbert.train.job import Interrupted

@@ -18,7 +18,7 @@ from ownbert.finetuning.resume import ENSEMBLE, claim, finished
 from ownbert.finetuning.run import Finetuning
 from ownbert.inference.predictor import Predictor, decide_all, one_task
 from ownbert.run.run_folder import RECIPE
-from ownbert.run.settings import dump
+from ownbert.settings import dump
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import task_of

@@ -21,7 +21,7 @@ from ownbert.finetuning.resume import claim
 from ownbert.finetuning.run import Finetuning
 from ownbert.nn.model import Model
 from ownbert.nn.prepack import prepack
-from ownbert.run.settings import resolve
+from ownbert.settings import resolve
 from ownbert.tasks.batched_forward import answers
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row

@@ -11,7 +11,7 @@ import yaml
 from ownbert.finetuning.checks import check_rows, label_counts
 from ownbert.finetuning.finetune import given, in_memory
 from ownbert.finetuning.run import Finetuning
-from ownbert.run.settings import dump, resolve
+from ownbert.settings import dump, resolve
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row, find_columns, shortened
 from ownbert.tasks.sentence_task import SentenceTask

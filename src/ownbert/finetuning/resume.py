@@ -10,7 +10,7 @@ from typing import Any
 from ownbert.checkpoint.weights import WEIGHTS
 from ownbert.errors import InputError
 from ownbert.run.run_folder import ENSEMBLE, RECIPE, claim_output, resolve_run
-from ownbert.run.settings import resolve
+from ownbert.settings import resolve
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.train.state_files import newest
 

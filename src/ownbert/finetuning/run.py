@@ -20,7 +20,7 @@ from ownbert.finetuning.word_table import WordsInUse
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner
 from ownbert.run.run_folder import RECIPE
-from ownbert.run.settings import dump
+from ownbert.settings import dump
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.row_objectives import Twice

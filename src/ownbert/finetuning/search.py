@@ -18,7 +18,7 @@ from ownbert.finetuning.run import Finetuning
 from ownbert.nn.model import Model
 from ownbert.run.model_card import CARD, is_ours
 from ownbert.run.run_folder import RECIPE
-from ownbert.run.settings import dump
+from ownbert.settings import dump
 from ownbert.tasks.recipe import FinetuneRecipe, Search
 from ownbert.tasks.task import task_of
 from ownbert.train.display import Display, duration

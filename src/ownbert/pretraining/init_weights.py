@@ -13,9 +13,9 @@ from ownbert.data.masking import ordinary_tokens
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner
+from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.pretraining.vocabulary_alignment import init_config, transfer
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.train.recipe import PretrainRecipe
 
 # Width of a head of the generator: that of all published sizes.
 _HEAD = 64

@@ -22,10 +22,10 @@ from ownbert.objectives import (
     SentencePair,
     causal,
 )
+from ownbert.pretraining.recipe import PretrainData, PretrainTask
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import autocast
 from ownbert.train.meter import add_up, measures_of
-from ownbert.train.recipe import PretrainData, PretrainTask
 
 # Held-out tokens that an evaluation looks at: enough for two digits, little time.
 _EVALUATION_TOKENS = 30_000

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ownbert.data.loader import Loader, Position
+from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.pretraining.run import Pretraining
-from ownbert.run.settings import dump, resolve
-from ownbert.train.recipe import PretrainRecipe
+from ownbert.settings import dump, resolve
 
 _SHOWN = 3
 

@@ -23,8 +23,9 @@ from ownbert.pretraining.init_weights import (
     unigram_log_probabilities,
 )
 from ownbert.pretraining.phase_data import Lesson, make_lesson
+from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.run.run_folder import RECIPE, claim_output, refuse_taken, resolve_run
-from ownbert.run.settings import dump
+from ownbert.settings import dump
 from ownbert.train import distributed
 from ownbert.train.device import pick_device, pick_precision
 from ownbert.train.display import Display
@@ -34,7 +35,6 @@ from ownbert.train.log import need_tensorboard
 from ownbert.train.loop import train
 from ownbert.train.meter import Meter
 from ownbert.train.optim.optimizers import describe_groups, make_optimizer
-from ownbert.train.recipe import PretrainRecipe
 from ownbert.train.state import TrainState
 from ownbert.train.state_files import newest
 

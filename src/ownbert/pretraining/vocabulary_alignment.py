@@ -19,9 +19,9 @@ from ownbert.data.corpus.store import Store
 from ownbert.errors import InputError
 from ownbert.files import model_folder
 from ownbert.nn.model import Model
+from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.pretraining.token_matching import WAYS, Ids, Match, match, read_counts
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.train.recipe import PretrainRecipe
 
 # What belongs to the vocabulary: matched token by token, and counted in the corpus.
 _WORDS, _BIAS = "encoder.embeddings.word.weight", "heads.mlm.decoder.bias"

@@ -10,14 +10,33 @@ from typing import Any, TypeVar
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.weights import WEIGHTS
 from ownbert.errors import InputError
-from ownbert.run.settings import resolve
+from ownbert.settings import resolve
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.log import CURVES, LOG
-from ownbert.train.recipe import FREE
 from ownbert.train.state_files import FOLDER, Damaged, newest, read_state, refuse_other
 
 RECIPE = "recipe.yaml"
+# A run may be resumed with another value of these; any other setting would make it another run.
+# That the corpus is the same is seen by what it holds, wherever it is.
+FREE = (
+    "optim.learning_rate",
+    "run.precision",
+    "run.max_steps",
+    "run.max_minutes",
+    "run.device",
+    "run.log_every",
+    "run.eval_every",
+    "run.save_every",
+    "run.keep",
+    "run.shard",
+    "run.tensorboard",
+    "run.epochs",
+    "run.patience",
+    "run.seeds",
+    "data.tokens",
+    *(f"data.{dev}{side}" for dev in ("", "dev_") for side in ("source", "target", "pairs")),
+)
 # Which folders an ensemble is made of.
 ENSEMBLE = "ensemble.json"
 T = TypeVar("T")

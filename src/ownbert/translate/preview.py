@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ownbert.run.settings import dump, resolve
+from ownbert.settings import dump, resolve
 from ownbert.translate.recipe import TranslateRecipe
 from ownbert.translate.run import Training
 

@@ -16,7 +16,7 @@ from ownbert.files import write_text
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Translation
 from ownbert.run.run_folder import RECIPE, claim_output, refuse_taken, resolve_run
-from ownbert.run.settings import dump
+from ownbert.settings import dump
 from ownbert.train import distributed
 from ownbert.train.device import autocast, pick_device, pick_precision
 from ownbert.train.display import Display

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError
-from ownbert.run.settings import dump, resolve
+from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.settings import dump, resolve
 from ownbert.tasks.recipe import FinetuneRecipe
-from ownbert.train.recipe import Optim, PretrainRecipe
+from ownbert.train.recipe import Optim
 from ownbert.train.schedule import factor
 
 
@@ -92,7 +93,7 @@ def test_schedules():
 
 
 def test_the_recipes_that_come_along_are_recipes():
-    folder = Path(__file__).parents[2] / "recipes"
+    folder = Path(__file__).parents[1] / "recipes"
     found = sorted(folder.glob("*.yaml"))
     assert found
     for path in found:
