@@ -17,7 +17,7 @@ from torch import Tensor
 from ownbert.checkpoint import copy_weights, first_of, named_tensors
 from ownbert.config import EncoderConfig, Image
 from ownbert.data.batch import Batch
-from ownbert.data.pixels import Processor as Processor
+from ownbert.data.images.pixels import Processor as Processor
 from ownbert.errors import InputError
 from ownbert.families.rules import Rename
 from ownbert.families.vit import CLASSIFICATION, STRUCTURE, picture_rules

@@ -12,7 +12,7 @@ from ownbert.families.family import Family
 from ownbert.families.rules import Drop, Fuse, Make, Rename, Rule, Tie, head_of
 from ownbert.families.weight_map import OWN_TENSOR
 from ownbert.nn.model import Model
-from tiny import CONFIG
+from support.tiny import CONFIG
 
 BERT = FAMILIES["bert"]
 HEADS = ("mlm", "nsp", "classification")
