@@ -16,7 +16,7 @@ from ownbert.checkpoint.description import CONFIG as CONFIG
 from ownbert.checkpoint.description import Description, describing, kinds_of, without_rates
 from ownbert.checkpoint.description import architecture_of as architecture_of
 from ownbert.checkpoint.description import describe as describe
-from ownbert.checkpoint.weights import read_json, read_weights, write_model
+from ownbert.checkpoint.weights import read_model_json, read_weights, write_model
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families import family_of
@@ -65,16 +65,18 @@ def load(
     pooler: bool | None = None,
     labels: Sequence[str] = (),
     dropout: float | None = None,
+    description: Description | None = None,
 ) -> Model:
-    """The model of a Hugging Face folder, in evaluation mode.
+    """The packed model of a Hugging Face folder, in evaluation mode.
 
     With ``heads`` or ``pooler`` the encoder gets these instead of those of the folder: heads (and
     a pooler) that it lacks start anew, those not asked for are left out. Raises ``InputError`` for
     a missing file, any tensor that is missing, unexpected or of the wrong shape, and a config that
-    asks for what we cannot do.
+    asks for what we cannot do. ``description`` is what ``describe`` returned for the folder, whose
+    config.json is then not read again.
     """
     folder = Path(folder)
-    description = describe(folder)
+    description = describe(folder) if description is None else description
     family, config, specs = description.family, description.config, description.specs
     if heads is not None:
         specs = tuple(
@@ -119,7 +121,7 @@ def load_tokenizer(folder: str | Path, *, config: EncoderConfig | None = None) -
             f"{config.vocab_size}; they are not of one model"
         )
     if (folder / CONFIG).exists():
-        saved = read_json(folder / CONFIG).get(_VOCABULARY)
+        saved = read_model_json(folder / CONFIG).get(_VOCABULARY)
         if isinstance(saved, str) and saved != _fingerprint(tokenizer, _counted(saved)):
             raise InputError(
                 f"{folder}: the vocabulary is not the one that the model was trained with; put "

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.weights import CONFIG, read_json
+from ownbert.checkpoint.weights import CONFIG, read_model_json
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families import family_of
@@ -44,7 +44,7 @@ def describe(folder: str | Path, *, any_architecture: bool = False) -> Descripti
     So it is with ``any_architecture`` for one that is not known: a model of somebody's own.
     """
     path = Path(folder) / CONFIG
-    return described(read_json(path), path, any_architecture=any_architecture)
+    return described(read_model_json(path), path, any_architecture=any_architecture)
 
 
 def described(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint.copying import copy_weights, first_of, named_tensors
-from ownbert.checkpoint.weights import CONFIG, read_json, read_weights, write_model
+from ownbert.checkpoint.weights import CONFIG, read_model_json, read_weights, write_model
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.families import marian
@@ -57,7 +57,7 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
     the wrong shape, and a config that asks for what we cannot do.
     """
     path = Path(folder) / CONFIG
-    values = read_json(path)
+    values = read_model_json(path)
     if not is_translation(values):
         raise InputError(
             f"{folder} holds a {values.get('model_type')} model; an encoder-decoder (marian) is "

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import describe
-from ownbert.checkpoint.weights import read_json
 from ownbert.errors import InputError
-from ownbert.files import write_json, write_text
+from ownbert.files import read_json, write_json, write_text
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.resume import ENSEMBLE, claim, finished
 from ownbert.finetuning.run import Finetuning

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint import describe
-from ownbert.checkpoint.weights import WEIGHTS, read_json
+from ownbert.checkpoint.weights import WEIGHTS
 from ownbert.errors import InputError
-from ownbert.files import write_json, write_text
+from ownbert.files import read_json, write_json, write_text
 from ownbert.finetuning.resume import SEARCH, claim, finished
 from ownbert.finetuning.run import Finetuning
 from ownbert.nn.model import Model

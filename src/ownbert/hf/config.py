@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ownbert.checkpoint.weights import read_json
+from ownbert.checkpoint.weights import read_model_json
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.families.family import OWN, Family
@@ -173,7 +173,7 @@ class PretrainedConfig:
 
     @classmethod
     def from_json_file(cls, json_file: str | Path) -> "PretrainedConfig":
-        return cls.from_dict(dict(read_json(Path(json_file))))
+        return cls.from_dict(dict(read_model_json(Path(json_file))))
 
     @classmethod
     def from_pretrained(
@@ -189,7 +189,7 @@ class PretrainedConfig:
         With ``return_unused_kwargs`` those of ``changes`` that are no keys come back beside it.
         """
         folder = model_folder(pretrained_model_name_or_path) / subfolder
-        values = dict(read_json(folder / CONFIG if folder.is_dir() else folder))
+        values = dict(read_model_json(folder / CONFIG if folder.is_dir() else folder))
         config = cls.from_dict(values)
         unused = {}
         if return_unused_kwargs:
@@ -206,7 +206,7 @@ class PretrainedConfig:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """What stands in the ``config.json`` of a folder, and ``options``."""
         folder = model_folder(pretrained_model_name_or_path)
-        return dict(read_json(folder / CONFIG if folder.is_dir() else folder)), options
+        return dict(read_model_json(folder / CONFIG if folder.is_dir() else folder)), options
 
     def knows(self, name: str) -> bool:
         """Whether there is such a key."""

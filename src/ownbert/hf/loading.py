@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from ownbert import checkpoint
+from ownbert.checkpoint.description import described
 from ownbert.checkpoint.translation import is_translation, save_translation
-from ownbert.checkpoint.weights import read_json
+from ownbert.checkpoint.weights import read_model_json
 from ownbert.config import HeadSpec
 from ownbert.errors import InputError
 from ownbert.hf.classes import config_of, model_of
-from ownbert.hf.marian import MarianMTModel
+from ownbert.hf.marian import MarianConfig, MarianMTModel
 from ownbert.hf.pretrained import PreTrainedModel
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
@@ -32,18 +33,25 @@ def load(
     ``InputError`` for a missing file, any tensor that is missing, unexpected or of the wrong shape,
     and a config that asks for what we cannot do.
     """
-    if is_translation(read_json(Path(folder) / checkpoint.CONFIG)):
+    path = Path(folder) / checkpoint.CONFIG
+    values = dict(read_model_json(path))
+    if is_translation(values):
         if heads is not None or pooler is not None or labels:
             raise InputError(f"{folder} holds an encoder-decoder model, which has no other heads")
-        rates: dict[str, Any] = (
-            {} if dropout is None else {"dropout": dropout, "attention_dropout": dropout}
-        )
-        return MarianMTModel.from_pretrained(folder, **rates)
-    description = checkpoint.describe(folder)
+        if dropout is not None:
+            values |= {"dropout": dropout, "attention_dropout": dropout}
+        return MarianMTModel.from_pretrained(folder, config=MarianConfig.from_dict(values))
+    description = described(values, path)
     family = description.family
-    model = checkpoint.load(folder, heads=heads, pooler=pooler, labels=labels, dropout=dropout)
+    model = checkpoint.load(
+        folder,
+        heads=heads,
+        pooler=pooler,
+        labels=labels,
+        dropout=dropout,
+        description=description,
+    )
     architecture = description.architecture if heads is None else checkpoint.architecture_of(model)
-    values = {key: value for key, value in description.values.items() if key != "model_type"}
     values |= family.write_config(model.config)
     if model.labels:
         values["id2label"] = dict(enumerate(model.labels))

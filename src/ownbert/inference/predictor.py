@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import CONFIG, describe
-from ownbert.checkpoint.weights import read_json
 from ownbert.data.resumable_file import identity_of
 from ownbert.errors import InputError
-from ownbert.files import refuse_same, refuse_unreadable, write_json
+from ownbert.files import read_json, refuse_same, refuse_unreadable, write_json
 from ownbert.inference.prediction_writer import AnswerFile
 from ownbert.nn.prepack import prepack
 from ownbert.run.run_folder import ENSEMBLE, RECIPE

@@ -13,7 +13,7 @@ from torch.nn.functional import embedding_bag
 from ownbert.checkpoint import CONFIG, copy_weights, load_tokenizer
 from ownbert.checkpoint.copying import first_of
 from ownbert.checkpoint.description import Description, describe
-from ownbert.checkpoint.weights import read_json, read_weights
+from ownbert.checkpoint.weights import read_model_json, read_weights
 from ownbert.config import EncoderConfig
 from ownbert.data.corpus.store import Store
 from ownbert.errors import InputError
@@ -135,7 +135,7 @@ def transfer(
 
 
 def _described(path: Path) -> Description:
-    kind = str(read_json(path / CONFIG).get("model_type"))
+    kind = str(read_model_json(path / CONFIG).get("model_type"))
     if kind not in _KINDS:
         raise InputError(
             f"{path / CONFIG}: model_type is {kind!r}; pretraining can start from 'bert' only "
