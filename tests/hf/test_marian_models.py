@@ -235,6 +235,7 @@ def test_beams_and_what_generation_refuses(tmp_path: Path):
     for options, message in (
         ({"do_sample": True}, "do_sample must be False"),
         ({"max_length": 1}, "max_length is 1"),
+        ({"max_new_tokens": 0}, "max_length is 1"),
         ({"bad_words_ids": [[3, 4]]}, "single tokens only"),
         ({"eos_token_id": [2, 3]}, "one token is needed"),
         ({"num_beam": 3}, "no argument 'num_beam'; is num_beams meant"),

@@ -271,9 +271,11 @@ class MarianMTModel(PreTrainedModel):
         def option(value: Any, name: str, usual: Any) -> Any:
             return getattr(config, name, None) or usual if value is None else value
 
-        longest = max_new_tokens or option(max_length, "max_length", 20) - 1
+        longest = max_new_tokens
+        if longest is None:
+            longest = option(max_length, "max_length", 20) - 1
         if longest < 1:
-            raise InputError(f"max_length is {max_length}; it must be 2 or more")
+            raise InputError(f"max_length is {longest + 1}; it must be 2 or more, with the start")
         if not isinstance(end, int):
             raise InputError(f"eos_token_id is {end!r}; one token is needed")
         words = option(bad_words_ids, "bad_words_ids", ())
