@@ -33,10 +33,11 @@ from pathlib import Path
 import ownbert
 from ownbert.files import write_json
 from ownbert.objectives import Learner
-from ownbert.pretraining.init_weights import head_start, new_learner
+from ownbert.pretraining.init_weights import initialise, new_learner
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.pretraining.run import Pretraining
 from ownbert.pretraining.vocabulary_alignment import init_config, transfer
+from ownbert.run.run_folder import RunFolder
 from ownbert.settings import resolve
 from ownbert.train.device import keep_memory
 from ownbert.train.distributed import ALONE, World
@@ -93,14 +94,14 @@ class Start(Pretraining):
         self.config = init_config(checkpoint(), self.tokenizer, recipe)
         self.report = ""
 
-    def learner(
+    def make_learner(
         self,
         world: World = ALONE,
         *,
         fresh: bool = True,
         say: Callable[[str], None] = lambda text: None,
     ) -> Learner:
-        learner = new_learner(self.recipe, self.config)
+        learner = new_learner(self.recipe, self.config, self.phase_data[0].objectives)
         words = "cooccurrence" if self.way in ("scratch", "encoder+co") else "random"
         model = replace(self.recipe.model, init_embeddings=words)
         if self.way in FROM_CHECKPOINT:
@@ -112,7 +113,7 @@ class Start(Pretraining):
                 counts_file=self.counts if self.way == "rank" else None,
                 seed=self.recipe.seed,
             )
-        head_start(learner, replace(self.recipe, model=model), self.store, self.tokenizer)
+        initialise(learner, replace(self.recipe, model=model), self.store, self.tokenizer)
         return learner
 
 
@@ -131,7 +132,7 @@ def learn(given: argparse.Namespace, work: Path, way: str, rate: float, seed: in
     }
     run = Start(resolve(PretrainRecipe, options=options), way, work / "counts.tsv")
     with tempfile.TemporaryDirectory(dir=work) as folder:
-        run.train(Path(folder), ALONE, resume=False, resume_step=None, quiet=True)
+        run.train(RunFolder(folder), quiet=True)
         lines = (Path(folder) / "log.jsonl").read_text().splitlines()
     if seed == given.seeds[0] and run.report:
         print(f"{way}: {run.report}", flush=True)

@@ -32,28 +32,28 @@ def steps(tokens: str) -> float:
     from ownbert.train.device import keep_memory
     from ownbert.train.distributed import ALONE
     from ownbert.train.optim.optimizers import make_optimizer
-    from ownbert.train.step import step, targets
+    from ownbert.train.step import count_targets, step
 
     if os.environ["KEEP"]:
         keep_memory()
     options = {"tokens": tokens, "max_steps": 60, "init_embeddings": "random"}
     run = Pretraining(resolve(PretrainRecipe, options=options))
-    learner, optim = run.learner(), run.recipe.optim
+    learner, optim = run.make_learner(), run.recipe.optim
     optimizer = make_optimizer(learner, optim)
     (phase,) = run.phases(learner, ALONE)
-    learner.objectives = tuple(phase.objectives)
     took = []
     batches = phase.loader.batches(Position())
     for _ in range(60):
         batch, _ = next(batches)
-        names = [o.name for o in learner.objectives]
-        counts = dict(zip(names, targets(learner, [batch]), strict=True))
+        names = [o.name for o in phase.objectives]
+        counts = dict(zip(names, count_targets(phase.objectives, [batch]), strict=True))
         start = time.perf_counter()
         step(
             learner,
             optimizer,
             [batch],
             counts,
+            objectives=phase.objectives,
             optim=optim,
             rate=1e-3,
             precision=run.recipe.run.precision,

@@ -24,7 +24,8 @@ from pathlib import Path
 import torch
 
 import ownbert
-from ownbert.finetuning.run import Finetuning
+from ownbert.finetuning.finetune_folder import FinetuneFolder
+from ownbert.finetuning.run import FinetuningRun
 from ownbert.settings import resolve
 from ownbert.tasks.classification import Classify
 from ownbert.tasks.metrics import score
@@ -83,7 +84,7 @@ def quality(given: argparse.Namespace) -> None:
                 if given.peer:
                     by_trainer(recipe, Path(folder), seed)
                 else:
-                    Finetuning(recipe).train(Path(folder), resume=False, quiet=True)
+                    FinetuningRun(recipe).train(FinetuneFolder(folder), quiet=True)
                 seconds = time.monotonic() - began
                 test = given.data / (SETS[name].folder or name) / SETS[name].test
                 scores = ownbert.evaluate(folder, test)
@@ -115,11 +116,11 @@ def speed(given: argparse.Namespace) -> None:
     for name in given.sets:
         recipe = recipe_of(name, given, 0)
         short = replace(recipe, run=replace(recipe.run, max_steps=given.steps, log_every=1))
-        run, peer = Finetuning(short), Peer(recipe, minilm(), 0)
+        run, peer = FinetuningRun(short), Peer(recipe, minilm(), 0)
         ours, theirs = [], []
         for _ in range(given.rounds):
             with tempfile.TemporaryDirectory() as folder:
-                run.train(Path(folder), resume=False, quiet=True)
+                run.train(FinetuneFolder(folder, overwrite=True), quiet=True)
                 lines = (Path(folder) / "log.jsonl").read_text().splitlines()
                 seconds = [json.loads(line)["seconds"] for line in lines]
                 ours.append((seconds[-1] - seconds[1]) / (len(seconds) - 2))

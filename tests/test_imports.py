@@ -26,7 +26,7 @@ ALLOWED = {
     "checkpoint": {"config", "families", "nn", "text"},
     "hf": {"config", "data", "families", "nn", "text", "checkpoint"},
     "train": {"config", "data", "nn", "objectives"},
-    "run": {"config", "text", "checkpoint", "train"},
+    "run": {"config", "text", "nn", "objectives", "checkpoint", "train"},
     "tasks": {"config", "text", "data", "nn", "objectives", "checkpoint", "train"},
     "inference": {"config", "text", "data", "nn", "checkpoint", "train", "run", "tasks"},
     "pretraining": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"},

@@ -25,7 +25,7 @@ from ownbert.objectives import (
 )
 from ownbert.tasks.row_objectives import OneLabel
 from ownbert.train.recipe import Optim
-from ownbert.train.step import NotANumber, Seen, step, targets
+from ownbert.train.step import NotANumber, StepStats, count_targets, step
 
 OBJECTIVES: list[Objective] = [MaskedLM(weight=0.7), SentencePair(weight=1.5)]
 
@@ -78,7 +78,7 @@ def test_a_batch_without_targets_counts_nothing():
         assert objective.count(batch) == 0
 
 
-def descend(model: Model, micro: list[Batch], clip: float = 1e9) -> Seen:
+def descend(model: Model, micro: list[Batch], clip: float = 1e9) -> StepStats:
     """A step of plain gradient descent at rate 1."""
     learner = Learner(model, OBJECTIVES)
     names = [o.name for o in OBJECTIVES]
@@ -86,7 +86,8 @@ def descend(model: Model, micro: list[Batch], clip: float = 1e9) -> Seen:
         learner,
         torch.optim.SGD(learner.parameters(), lr=0.1),
         micro,
-        dict(zip(names, targets(learner, micro), strict=True)),
+        dict(zip(names, count_targets(OBJECTIVES, micro), strict=True)),
+        objectives=OBJECTIVES,
         optim=Optim(clip=clip),
         rate=1.0,
         precision="float32",

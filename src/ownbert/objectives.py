@@ -163,11 +163,15 @@ class Learner(nn.Module):
         self.generator = generator
         self.objectives = tuple(objectives)
 
-    def forward(self, batch: Batch) -> dict[str, Loss]:
+    def forward(
+        self, batch: Batch, objectives: Sequence[Objective] | None = None
+    ) -> dict[str, Loss]:
+        """objectives: those of a phase; all by default."""
+        objectives = self.objectives if objectives is None else objectives
         losses: dict[str, Loss] = {}
         read, answers = batch, {}
         for reading in ("given", "causal", "replaced"):
-            asked = [o for o in self.objectives if o.reading == reading]
+            asked = [o for o in objectives if o.reading == reading]
             if not asked:
                 continue
             if reading == "causal":
@@ -180,9 +184,10 @@ class Learner(nn.Module):
             return {n: Loss(0 * loss.total, 0 * loss.correct, 0) for n, loss in losses.items()}
         return losses
 
-    def used(self) -> set[nn.Parameter]:
-        """The parameters that the objectives need."""
-        heads = {(o.reading, o.head) for o in self.objectives}
+    def used(self, objectives: Sequence[Objective] | None = None) -> set[nn.Parameter]:
+        """The parameters that objectives (all by default) need."""
+        objectives = self.objectives if objectives is None else objectives
+        heads = {(o.reading, o.head) for o in objectives}
         needed = set()
         for model in filter(None, (self.model, self.generator)):
             mine = {h for reading, h in heads if model is self.reader(reading)}

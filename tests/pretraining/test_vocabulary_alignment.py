@@ -255,11 +255,10 @@ def test_the_result_is_pretrained_saved_and_read_by_transformers(
     )
     run = Pretraining(asked)
     config = init_config(checkpoint, run.tokenizer, asked)
-    learner = new_learner(asked, config)
+    learner = new_learner(asked, config, run.phase_data[0].objectives)
     transfer(learner.model, checkpoint, run.tokenizer, run.store)
-    learner.objectives = tuple(run.lessons[0].objectives())
     optimizer = make_optimizer(learner, run.recipe.optim)
-    batch = run.lessons[0].batches()[0]
+    batch = run.phase_data[0].held_out_batches()[0]
     before = parameters(learner.model)[WORD].clone()
     losses = []
     for _ in range(2):

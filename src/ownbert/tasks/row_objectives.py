@@ -68,7 +68,7 @@ def divergence(one: Tensor, two: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Twice:
+class RDrop:
     """An objective on a batch that holds each row twice, in the same order, with the distance
     between the two answers to a row added (R-Drop, Liang et al. 2021, equation 4).
 
