@@ -80,7 +80,7 @@ def started(
     folder: Path, store: Store, counts: Path | None = None, *objectives: str
 ) -> tuple[Learner, Report]:
     asked, tokenizer = recipe(*objectives), store.tokenizer()
-    learner = new_learner(asked, init_config(folder, tokenizer, asked))
+    learner = new_learner(asked, init_config(folder, tokenizer, asked), ())
     report = transfer(learner.model, folder, tokenizer, store, counts_file=counts)
     return learner, report
 
@@ -287,7 +287,7 @@ def test_a_discriminator_starts_from_it_too(tmp_path: Path, checkpoint: Path):
     tokenizer = Tokenizer.blank([*SPECIAL, "the", "cat"])
     store = store_of(tmp_path, tokenizer, ["the cat"])
     asked = recipe("mlm", "rtd")
-    learner = new_learner(asked, init_config(checkpoint, tokenizer, asked))
+    learner = new_learner(asked, init_config(checkpoint, tokenizer, asked), ())
     report = transfer(learner.model, checkpoint, tokenizer, store)
     assert "new: the discriminator head" in str(report)
     assert learner.generator is not None

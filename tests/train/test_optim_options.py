@@ -15,6 +15,7 @@ from ownbert.objectives import Learner, MaskedLM
 from ownbert.train.optim.optimizers import decay_groups, make_optimizer
 from ownbert.train.recipe import Optim
 from ownbert.train.state import TrainState
+from ownbert.train.state_files import SavedState
 from ownbert.train.step import count_targets, step
 
 CONFIG = EncoderConfig(
@@ -130,7 +131,7 @@ def test_the_mean_is_saved_and_restored(tmp_path: Path):
     path = state.save(tmp_path)
     other = TrainState(learner(), make_optimizer(learner(), Optim()))
     other.optimizer = make_optimizer(other.learner, Optim())
-    other.restore(path)
+    other.restore(SavedState.read(path))
     assert state.average is not None
     assert other.average is not None
     assert all(torch.equal(t, other.average[n]) for n, t in state.average.items())
