@@ -14,7 +14,7 @@ import torch
 import ownbert.hf.tokenizer as ours_module
 from ownbert.errors import InputError
 from ownbert.hf.tokenizer import AutoTokenizer, BertTokenizer, DistilBertTokenizer, RobertaTokenizer
-from tokenizer_folders import FOLDERS, SNIPPETS
+from support.tokenizer_folders import FOLDERS, SNIPPETS
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("sentencepiece")
