@@ -1,9 +1,9 @@
-"""What the key-value cache is worth: the same texts written with it and without, in turns.
+"""Speed-up from the key-value cache: the same decoding with and without it, in alternation.
 
     python benchmarks/translation.py [--layers 3] [--d-model 256] [--sentences 32] [--tokens 50]
 
-A model with random weights writes exactly so many tokens for each of the sentences (of 10 to 30
-tokens); the end is never drawn. Median seconds of both ways, and the ratio of each round.
+A model with random weights generates exactly this number of tokens for each sentence (of 10 to 30
+tokens); the end token is never chosen. Prints median seconds with and without, and their ratio.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def main() -> None:
         print(
             f"{name}: {kept:.3f} s with the cache, {again:.3f} s without; "
             f"{statistics.median(ratios):.1f} times as fast ({min(ratios):.1f} to "
-            f"{max(ratios):.1f}); {same} of {given.sentences} texts the same"
+            f"{max(ratios):.1f}); {same} of {given.sentences} texts identical"
         )
 
 
