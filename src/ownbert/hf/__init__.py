@@ -17,11 +17,11 @@ def __getattr__(name: str) -> Any:
 
 
 def _tokenizer(name: str) -> Any:
-    from ownbert.hf import encoding, tokenizer
+    from ownbert.hf.tokenizers import auto, encoding
 
     if name == encoding.BatchEncoding.__name__:
         return encoding.BatchEncoding
-    return getattr(tokenizer, name) if name in tokenizer.__all__ else None
+    return getattr(auto, name) if name in auto.__all__ else None
 
 
 def _model(name: str) -> Any:

@@ -8,9 +8,9 @@ import os
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.hf.tokenizer_face import PreTrainedTokenizerFast
-from ownbert.hf.tokenizer_files import folder_of
-from ownbert.hf.tokenizer_words import BasicTokenizer, WordpieceTokenizer
+from ownbert.hf.tokenizers.files import folder_of
+from ownbert.hf.tokenizers.tokenizer import PreTrainedTokenizerFast
+from ownbert.hf.tokenizers.wordpiece import BasicTokenizer, WordpieceTokenizer
 from ownbert.text.files import (
     CONFIG,
     MODEL_CONFIG,

@@ -11,9 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-import ownbert.hf.tokenizer as ours_module
+import ownbert.hf.tokenizers.auto as ours_module
 from ownbert.errors import InputError
-from ownbert.hf.tokenizer import AutoTokenizer, BertTokenizer, DistilBertTokenizer, RobertaTokenizer
+from ownbert.hf.tokenizers.auto import (
+    AutoTokenizer,
+    BertTokenizer,
+    DistilBertTokenizer,
+    RobertaTokenizer,
+)
 from tokenizer_folders import FOLDERS, SNIPPETS
 
 transformers = pytest.importorskip("transformers")

@@ -3,8 +3,8 @@
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.hf.tokenizer_options import CallOptions
-from ownbert.hf.tokenizer_vocabulary import Vocabulary
+from ownbert.hf.tokenizers.options import CallOptions
+from ownbert.hf.tokenizers.vocabulary import Vocabulary
 
 Ids = list[int]
 

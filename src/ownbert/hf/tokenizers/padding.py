@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
-from ownbert.hf.encoding import BatchEncoding
-from ownbert.hf.tokenizer_options import CallOptions
-from ownbert.hf.tokenizer_special import plain
+from ownbert.hf.tokenizers.encoding import BatchEncoding
+from ownbert.hf.tokenizers.options import CallOptions
+from ownbert.hf.tokenizers.special import plain
 
 if TYPE_CHECKING:
-    from ownbert.hf.tokenizer_vocabulary import Vocabulary
+    from ownbert.hf.tokenizers.vocabulary import Vocabulary
 
 
 def pad_batch(

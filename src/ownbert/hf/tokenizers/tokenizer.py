@@ -8,13 +8,13 @@ import os
 from typing import Any, ClassVar
 
 from ownbert.errors import InputError
-from ownbert.hf.encoding import BatchEncoding
-from ownbert.hf.tokenizer_backend import make_backend, prepared
-from ownbert.hf.tokenizer_calls import Calls
-from ownbert.hf.tokenizer_options import SIDES, CallOptions
-from ownbert.hf.tokenizer_padding import pad_batch
-from ownbert.hf.tokenizer_special import ADDITIONAL, plain
-from ownbert.hf.tokenizer_words import BasicTokenizer, WordpieceTokenizer
+from ownbert.hf.tokenizers.backend import make_backend, prepared
+from ownbert.hf.tokenizers.calls import Calls
+from ownbert.hf.tokenizers.encoding import BatchEncoding
+from ownbert.hf.tokenizers.options import SIDES, CallOptions
+from ownbert.hf.tokenizers.padding import pad_batch
+from ownbert.hf.tokenizers.special import ADDITIONAL, plain
+from ownbert.hf.tokenizers.wordpiece import BasicTokenizer, WordpieceTokenizer
 from ownbert.text.build import special_token
 from ownbert.text.styles import BERT, SPECIAL_NAMES
 
@@ -29,7 +29,7 @@ CLEAN_UP = (
 
 
 class PreTrainedTokenizerFast(Calls):
-    """Any tokenizer; the classes of ``ownbert.hf.tokenizer`` add a family's files and tokens.
+    """Any tokenizer; the classes of ``ownbert.hf.tokenizers.auto`` add a family's files and tokens.
 
     Arguments are those of 4.57.6, by name or in its order: the family's files or
     ``tokenizer_file`` or ``tokenizer_object``, the family's rules, special tokens,
@@ -176,7 +176,7 @@ class PreTrainedTokenizerFast(Calls):
         cls, pretrained_model_name_or_path: "str | os.PathLike[str]", *args: Any, **kwargs: Any
     ) -> Any:
         """The tokenizer of a folder; ``kwargs`` replace what its tokenizer_config.json says."""
-        from ownbert.hf.tokenizer_files import from_folder
+        from ownbert.hf.tokenizers.files import from_folder
 
         return from_folder(cls, pretrained_model_name_or_path, args, kwargs)
 
@@ -188,7 +188,7 @@ class PreTrainedTokenizerFast(Calls):
         **_: Any,
     ) -> tuple[str, ...]:
         """Write the files that Transformers 4.57.6 and 5 load; their paths."""
-        from ownbert.hf.tokenizer_files import save
+        from ownbert.hf.tokenizers.files import save
 
         return save(self, save_directory, legacy_format, filename_prefix)
 
@@ -196,7 +196,7 @@ class PreTrainedTokenizerFast(Calls):
         self, save_directory: "str | os.PathLike[str]", filename_prefix: str | None = None
     ) -> tuple[str, ...]:
         """Write the vocabulary alone; the paths of its files."""
-        from ownbert.hf.tokenizer_files import save_vocabulary
+        from ownbert.hf.tokenizers.files import save_vocabulary
 
         return save_vocabulary(self, save_directory, filename_prefix)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import ownbert.files
 from ownbert.errors import InputError
 from ownbert.files import atomic_path
-from ownbert.hf.tokenizer_special import ADDITIONAL
+from ownbert.hf.tokenizers.special import ADDITIONAL
 from ownbert.text.files import CONFIG, SPECIAL, TOKENIZER, read_json
 from ownbert.text.styles import SPECIAL_NAMES
 from ownbert.text.writing import vocabulary_files
@@ -18,7 +18,7 @@ from ownbert.text.writing import vocabulary_files
 if TYPE_CHECKING:
     from tokenizers import AddedToken
 
-    from ownbert.hf.tokenizer_face import PreTrainedTokenizerFast
+    from ownbert.hf.tokenizers.tokenizer import PreTrainedTokenizerFast
 
 ADDED = "added_tokens.json"
 # How files are found and fetched, and which of Transformers' classes; no matter for a tokenizer.

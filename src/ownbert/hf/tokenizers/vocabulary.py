@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
-from ownbert.hf.tokenizer_special import ADDITIONAL, SpecialTokens, plain, text_of
+from ownbert.hf.tokenizers.special import ADDITIONAL, SpecialTokens, plain, text_of
 from ownbert.text.styles import WITH_TYPES, Style
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
-from ownbert.hf.encoding import BatchEncoding
-from ownbert.hf.tokenizer_ids import Ids, Surroundings, from_ids
-from ownbert.hf.tokenizer_inputs import INPUTS, holds_ids, is_text, why_refused
-from ownbert.hf.tokenizer_options import CallOptions
-from ownbert.hf.tokenizer_padding import pad_batch
+from ownbert.hf.tokenizers.encoding import BatchEncoding
+from ownbert.hf.tokenizers.ids import Ids, Surroundings, from_ids
+from ownbert.hf.tokenizers.inputs import INPUTS, holds_ids, is_text, why_refused
+from ownbert.hf.tokenizers.options import CallOptions
+from ownbert.hf.tokenizers.padding import pad_batch
 from ownbert.text.bert import keep_whole
 from ownbert.text.files import kind_of, never_split_of
 from ownbert.text.styles import ROBERTA

@@ -12,7 +12,7 @@ from ownbert.text.styles import BERT, ROBERTA, Style
 if TYPE_CHECKING:
     import tokenizers
 
-    from ownbert.hf.tokenizer_face import PreTrainedTokenizerFast
+    from ownbert.hf.tokenizers.tokenizer import PreTrainedTokenizerFast
 
 
 def make_backend(
