@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-import ownbert.hf.tokenizers.auto as ours_module
+import ownbert.hf as ours_module
 from ownbert.errors import InputError
-from ownbert.hf.tokenizers.auto import (
+from ownbert.hf import (
     AutoTokenizer,
     BertTokenizer,
     DistilBertTokenizer,

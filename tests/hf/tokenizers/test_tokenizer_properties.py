@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-import ownbert.hf.tokenizers.auto as ours_module
+import ownbert.hf as ours_module
 from ownbert.errors import InputError
 from tokenizer_folders import FOLDERS, SNIPPETS
 

@@ -1,4 +1,4 @@
-"""Tokenizers of Transformers' names from a folder and into one."""
+"""The files of a tokenizer in a folder: what a constructor takes from them, and their contents."""
 
 import json
 import os
@@ -7,18 +7,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ownbert.files
 from ownbert.errors import InputError
-from ownbert.files import atomic_path
-from ownbert.hf.tokenizers.special import ADDITIONAL
+from ownbert.files import atomic_path, model_folder
+from ownbert.hf.tokenizers.special import ADDITIONAL, ATTRIBUTES, texts
 from ownbert.text.files import CONFIG, SPECIAL, TOKENIZER, read_json
-from ownbert.text.styles import SPECIAL_NAMES
+from ownbert.text.styles import SPECIAL_NAMES, Style
 from ownbert.text.writing import vocabulary_files
 
 if TYPE_CHECKING:
+    import tokenizers
     from tokenizers import AddedToken
-
-    from ownbert.hf.tokenizers.tokenizer import PreTrainedTokenizerFast
 
 ADDED = "added_tokens.json"
 # How files are found and fetched, and which of Transformers' classes; no matter for a tokenizer.
@@ -30,80 +28,81 @@ HUB_ARGUMENTS = (
 # What a saved configuration says of itself and no constructor takes.
 NOT_ARGUMENTS = ("tokenizer_class", "tokenizer_file", "vocab_file", "merges_file", "init_inputs")
 NOT_SAVED = (
-    "special_tokens_map_file",
-    "device_map",
-    "from_slow",
-    "extra_special_tokens",
-    "backend",
+    *("special_tokens_map_file", "device_map", "from_slow", "extra_special_tokens", "backend"),
+    *ATTRIBUTES,
 )
+# Attributes whose present value is saved: always, and where the constructor was given one.
+ALWAYS_SAVED = ("model_max_length", "clean_up_tokenization_spaces")
+SAVED_IF_GIVEN = ("padding_side", "truncation_side", "model_input_names", "split_special_tokens")
 
 
 def folder_of(name: Any, subfolder: str = "") -> Path:
-    """The folder of a model; ``InputError`` for a name that is none."""
-    find = getattr(ownbert.files, "model_folder", Path)
-    folder = Path(find(name)) / (subfolder or "")
+    """The folder of a model; ``InputError`` for a name that has none."""
+    folder = model_folder(name) / subfolder
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}; a folder with a tokenizer's files is needed")
     return folder
 
 
-def from_folder(
-    cls: "type[PreTrainedTokenizerFast]", name: Any, args: tuple[Any, ...], given: dict[str, Any]
-) -> "PreTrainedTokenizerFast":
-    """``cls`` with the files and the tokenizer_config.json of a folder."""
-    changes = {key: value for key, value in given.items() if key not in HUB_ARGUMENTS}
-    files = cls.style.files if cls.style else {}
-    if len(files) == 1 and os.path.isfile(name):
-        return cls(name, *args, **changes)
-    folder = folder_of(name, given.get("subfolder") or "")
-    kwargs = read_json(folder / CONFIG)
+def read_arguments(
+    folder: Path, files: Mapping[str, str], changes: Mapping[str, Any], class_name: str
+) -> dict[str, Any]:
+    """The arguments of a tokenizer's constructor that ``folder`` states, with ``changes``.
+
+    ``files``: arguments that take the family's own files, to their names. Raises ``InputError``
+    where neither these nor tokenizer.json are there.
+    """
+    found = read_json(folder / CONFIG)
     for key in NOT_ARGUMENTS:
-        kwargs.pop(key, None)
-    if isinstance(kwargs.get("extra_special_tokens"), list):
+        found.pop(key, None)
+    if isinstance(found.get("extra_special_tokens"), list):
         # The name that Transformers 5 gives them.
-        kwargs.setdefault(ADDITIONAL, kwargs["extra_special_tokens"])
-    kwargs |= changes
+        found.setdefault(ADDITIONAL, found["extra_special_tokens"])
+    found |= changes
     for key, file in {**files, "tokenizer_file": TOKENIZER}.items():
         if (folder / file).is_file():
-            kwargs.setdefault(key, str(folder / file))
-    if not any(key in kwargs for key in (*files, "tokenizer_file", "tokenizer_object")):
-        needed = " and ".join(files.values())
-        raise InputError(
-            f"{folder} holds no tokenizer for {cls.__name__}: {TOKENIZER}"
-            + (f" or {needed} is needed" if needed else " is needed")
-        )
-    listed = _listed(folder, kwargs, changes)
+            found.setdefault(key, str(folder / file))
+    if not any(key in found for key in (*files, "tokenizer_file", "tokenizer_object")):
+        needed = " or ".join(filter(None, (TOKENIZER, " and ".join(files.values()))))
+        raise InputError(f"{folder} holds no tokenizer for {class_name}: {needed} is needed")
+    if found.get("added_tokens_decoder") is None:
+        added = _older_added_tokens(folder, found, changes)
+    else:
+        added = {int(index): _token(t) for index, t in found["added_tokens_decoder"].items()}
+    by_text = {_text(token): token for token in reversed(added.values())}
     for key in SPECIAL_NAMES:
-        if kwargs.get(key) is not None:
-            kwargs[key] = _special(kwargs[key], listed)
-    if kwargs.get(ADDITIONAL) is not None:
-        kwargs[ADDITIONAL] = [_token(token) for token in kwargs[ADDITIONAL]]
-    return cls(*args, **{**kwargs, "added_tokens_decoder": listed, "name_or_path": str(name)})
+        if found.get(key) is not None:
+            token = _token(found[key])
+            found[key] = by_text.get(_text(token), token)
+    if found.get(ADDITIONAL) is not None:
+        found[ADDITIONAL] = [_token(token) for token in found[ADDITIONAL]]
+    return {**found, "added_tokens_decoder": added}
 
 
-def _listed(
-    folder: Path, kwargs: dict[str, Any], changes: Mapping[str, Any]
+def _older_added_tokens(
+    folder: Path, found: dict[str, Any], changes: Mapping[str, Any]
 ) -> "dict[int, AddedToken]":
-    """The added tokens by their ids, as the folder lists them in one of its four ways."""
+    """Added tokens by their ids where tokenizer_config.json does not list them.
+
+    They are in special_tokens_map.json (which is added to ``found``), added_tokens.json and
+    tokenizer.json.
+    """
     from tokenizers import AddedToken
 
-    if kwargs.get("added_tokens_decoder") is not None:
-        listed = kwargs["added_tokens_decoder"]
-        return {int(index): _token(token) for index, token in listed.items()}
     for name, token in read_json(folder / SPECIAL).items():
         if not changes.get(name):
             many = isinstance(token, list)
-            kwargs[name] = [_token(t) for t in token] if many else _token(token, special=True)
-    special = {text for name in SPECIAL_NAMES if (text := _text(kwargs.get(name)))}
-    special |= {_text(token) for token in kwargs.get(ADDITIONAL) or ()}
-    found = {
+            found[name] = [_token(t) for t in token] if many else _token(token, special=True)
+    special = {_text(found.get(name)) for name in SPECIAL_NAMES}
+    special |= {_text(token) for token in found.get(ADDITIONAL) or ()}
+    added = {
         index: AddedToken(text, special=text in special, normalized=text not in special)
         for text, index in read_json(folder / ADDED).items()
     }
-    if "tokenizer_file" in kwargs:
-        for token in read_json(Path(kwargs["tokenizer_file"])).get("added_tokens", []):
-            found[token["id"]] = _token({k: v for k, v in token.items() if k != "id"})
-    return found
+    if "tokenizer_file" in found:
+        for token in read_json(Path(found["tokenizer_file"])).get("added_tokens", []):
+            added[token["id"]] = _token(token)
+    return added
 
 
 def _token(value: Any, **more: Any) -> Any:
@@ -119,83 +118,62 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else getattr(value, "content", None)
 
 
-def _special(value: Any, listed: "Mapping[int, AddedToken]") -> Any:
-    token = _token(value)
-    return next((known for known in listed.values() if known.content == _text(token)), token)
+def vocabulary_contents(
+    backend: "tokenizers.Tokenizer", style: Style | None, source: str | None
+) -> dict[str, bytes]:
+    """Names and contents of the vocabulary's own files.
 
-
-def save(
-    tokenizer: "PreTrainedTokenizerFast",
-    folder: "str | os.PathLike[str]",
-    legacy_format: bool | None,
-    prefix: str | None,
-) -> tuple[str, ...]:
-    """Write configuration, tokenizer.json and vocabulary; nothing takes its place unless all do."""
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    special = {
-        name: [_bare(token) for token in value] if isinstance(value, list) else _bare(value)
-        for name, value in tokenizer.special_tokens_map_extended.items()
-    }
-    contents = {CONFIG: _json(_config_of(tokenizer)), SPECIAL: _json(special)}
-    if legacy_format is not False:
-        size = tokenizer.vocab_size
-        added = {t: i for t, i in tokenizer.added_tokens_encoder.items() if i >= size}
-        contents |= {ADDED: _json(added)} if added else {}
-        contents |= _vocabulary(tokenizer)
-    if legacy_format is not True:
-        contents[TOKENIZER] = (backend.to_str(pretty=True) + "\n").encode("utf-8")
-    return _write(folder, contents, prefix)
-
-
-def save_vocabulary(
-    tokenizer: "PreTrainedTokenizerFast", folder: "str | os.PathLike[str]", prefix: str | None
-) -> tuple[str, ...]:
-    contents = _vocabulary(tokenizer)
-    if not contents:
-        raise InputError("the SentencePiece model is not at hand; save_pretrained needs none")
-    return _write(folder, contents, prefix)
-
-
-def _vocabulary(tokenizer: "PreTrainedTokenizerFast") -> dict[str, bytes]:
-    """Names and contents; SentencePiece's file only where it is still where it was read from."""
-    found = vocabulary_files(tokenizer.backend_tokenizer)
+    A SentencePiece model is copied from ``source``; nothing is returned if it is no longer there.
+    """
+    found = vocabulary_files(backend)
     if found:
         return {name: text.encode("utf-8") for name, text in found.items()}
-    source, style = tokenizer.vocab_file, tokenizer.style
     if style is None or source is None or not os.path.isfile(source):
         return {}
     return {style.files["vocab_file"]: Path(source).read_bytes()}
 
 
-def _config_of(tokenizer: "PreTrainedTokenizerFast") -> dict[str, Any]:
-    config = {k: v for k, v in tokenizer.init_kwargs.items() if k not in NOT_SAVED}
-    for name in ("padding_side", "truncation_side", "model_input_names", "split_special_tokens"):
-        if name in config:
-            config[name] = getattr(tokenizer, name)
-    config["model_max_length"] = tokenizer.model_max_length
-    config["clean_up_tokenization_spaces"] = tokenizer.clean_up_tokenization_spaces
-    for name in (*SPECIAL_NAMES, ADDITIONAL):
-        config.pop(name, None)
-    config |= tokenizer.special_tokens_map
+def folder_contents(
+    backend: "tokenizers.Tokenizer",
+    settings: Mapping[str, Any],
+    special: Mapping[str, Any],
+    vocabulary: Mapping[str, bytes],
+    legacy_format: bool | None,
+) -> dict[str, bytes]:
+    """Names and contents of all files of a tokenizer.
+
+    ``settings`` are the constructor's arguments and ``tokenizer_class``, ``special`` the special
+    tokens by attribute name, ``vocabulary`` the files of ``vocabulary_contents``;
+    ``legacy_format`` is that of ``save_pretrained``.
+    """
+    config = {name: value for name, value in settings.items() if name not in NOT_SAVED}
     if config.get("never_split") is not None:
         config["never_split"] = sorted(config["never_split"])
-    config["added_tokens_decoder"] = {
-        str(index): _plain(token) for index, token in sorted(tokenizer.added_tokens_decoder.items())
+    added = dict(sorted(backend.get_added_tokens_decoder().items()))
+    config["added_tokens_decoder"] = {str(i): token.__getstate__() for i, token in added.items()}
+    config |= texts(special)
+    bare = {
+        name: [_bare(token) for token in value] if isinstance(value, list) else _bare(value)
+        for name, value in special.items()
     }
-    config["tokenizer_class"] = type(tokenizer).__name__
-    return config
-
-
-def _plain(token: Any) -> Any:
-    return token if isinstance(token, str) else token.__getstate__()
+    found = {CONFIG: _json(config), SPECIAL: _json(bare)}
+    if legacy_format is not False:
+        size = backend.get_vocab_size(with_added_tokens=False)
+        new = {token.content: index for index, token in added.items() if index >= size}
+        found |= {ADDED: _json(new)} if new else {}
+        found |= vocabulary
+    if legacy_format is not True:
+        backend.no_truncation()
+        backend.no_padding()
+        found[TOKENIZER] = (backend.to_str(pretty=True) + "\n").encode("utf-8")
+    return found
 
 
 def _bare(token: Any) -> Any:
-    """As ``_plain``, for a file whose tokens are all special."""
-    value = _plain(token)
-    return value if isinstance(value, str) else {k: v for k, v in value.items() if k != "special"}
+    """A token as special_tokens_map.json has it: all of its tokens are special."""
+    if isinstance(token, str):
+        return token
+    return {key: value for key, value in token.__getstate__().items() if key != "special"}
 
 
 def _json(value: Any) -> bytes:
@@ -203,9 +181,13 @@ def _json(value: Any) -> bytes:
     return (text + "\n").encode("utf-8")
 
 
-def _write(
+def write_files(
     folder: "str | os.PathLike[str]", contents: Mapping[str, bytes], prefix: str | None
 ) -> tuple[str, ...]:
+    """Write files, ``prefix`` and a hyphen before their names; no file is replaced unless all are.
+
+    Returns their paths.
+    """
     start = f"{prefix}-" if prefix else ""
     paths = {name: Path(folder, start + name) for name in contents}
     with ExitStack() as stack:

@@ -1,135 +1,134 @@
-"""The special tokens of a tokenizer as attributes: ``mask_token``, ``mask_token_id`` and so on."""
+"""The special tokens of a tokenizer, and the attributes through which they are read and set.
 
+A tokenizer keeps them in one dict: attribute names (``mask_token``) to tokens, and
+``additional_special_tokens`` to a list of tokens. Attributes that are not set are not in it.
+"""
+
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
-from ownbert.text.styles import SPECIAL_NAMES
+from ownbert.text.build import special_token
+from ownbert.text.styles import SPECIAL_NAMES, Style
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
 
 ADDITIONAL = "additional_special_tokens"
+ATTRIBUTES = (*SPECIAL_NAMES, ADDITIONAL)
 
 
 def text_of(token: "str | AddedToken") -> str:
     return token if isinstance(token, str) else token.content
 
 
-def plain(value: Any) -> Any:
-    """Tensors and arrays as lists and numbers, inside of lists too."""
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value.tolist() if hasattr(value, "tolist") else value
+def token_and_id(name: str) -> tuple[Any, Any]:
+    """The properties ``name`` (``mask_token``) and ``{name}_id`` of a tokenizer.
 
+    Both are None where the token is not set. Setting one does not add it to the vocabulary.
+    """
 
-class _Token:
-    """``tokenizer.mask_token``: the token, or None where it is not set."""
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def __get__(self, owner: "SpecialTokens | None", _: type | None = None) -> Any:
-        if owner is None:
-            return self
-        token = owner.special_tokens_map_extended.get(self.name)
+    def get_token(tokenizer: Any) -> str | None:
+        token = tokenizer._special.get(name)
         return None if token is None else text_of(token)
 
-    def __set__(self, owner: "SpecialTokens", value: "str | AddedToken | None") -> None:
-        owner.set_special(self.name, value)
+    def set_token(tokenizer: Any, token: "str | AddedToken | None") -> None:
+        set_special(tokenizer._special, name, token)
+
+    def get_id(tokenizer: Any) -> int | None:
+        return tokenizer.convert_tokens_to_ids(get_token(tokenizer))
+
+    def set_id(tokenizer: Any, index: int | None) -> None:
+        set_token(tokenizer, None if index is None else tokenizer.convert_ids_to_tokens(index))
+
+    return property(get_token, set_token), property(get_id, set_id)
 
 
-class _Id:
-    """``tokenizer.mask_token_id``; setting it chooses the token of that id."""
+def initial_tokens(
+    style: Style | None, settings: Mapping[str, Any], *, built: bool
+) -> dict[str, Any]:
+    """The special tokens that a constructor's ``settings`` name, else those of the family.
 
-    def __init__(self, name: str):
-        self.name = name
+    ``built`` says that the tokenizer was made of the family's own files, not of tokenizer.json.
+    """
+    special: dict[str, Any] = {}
+    for name in SPECIAL_NAMES:
+        token = settings.get(name, style.special.get(name) if style else None)
+        if isinstance(token, str) and style:
+            token = special_token(style, name, token, built=built)
+        set_special(special, name, token)
+    more = settings.get(ADDITIONAL)
+    if more is None:
+        more = style.additional if style else ()
+    set_special(special, ADDITIONAL, list(more))
+    return special
 
-    def __get__(self, owner: "SpecialTokens | None", _: type | None = None) -> Any:
-        if owner is None:
-            return self
-        token = getattr(owner, self.name)
-        return None if token is None else owner.convert_tokens_to_ids(token)
 
-    def __set__(self, owner: "SpecialTokens", value: int | None) -> None:
-        owner.set_special(self.name, None if value is None else owner.convert_ids_to_tokens(value))
+def set_special(special: dict[str, Any], name: str, value: Any) -> None:
+    """Set one attribute in ``special``; None removes it. ``InputError`` for what is no token."""
+    from tokenizers import AddedToken
+
+    if name == ADDITIONAL:
+        value = value or []
+        if isinstance(value, str) or not all(isinstance(t, str | AddedToken) for t in value):
+            raise InputError(f"{ADDITIONAL} must be a list of tokens, not {value!r}")
+        value = list(value) or None
+    elif value is not None and not isinstance(value, str | AddedToken):
+        raise InputError(f"{name} must be a token, not {value!r}")
+    if value is None:
+        special.pop(name, None)
+    else:
+        special[name] = value
 
 
-class SpecialTokens:
-    """What a tokenizer knows of its special tokens; setting one does not add it."""
+def update_special(
+    special: dict[str, Any], changes: Mapping[str, Any], *, keep_additional: bool
+) -> list[Any]:
+    """Set the attributes of ``changes``, plain strings as tokens that match exactly.
 
-    bos_token, bos_token_id = _Token("bos_token"), _Id("bos_token")
-    eos_token, eos_token_id = _Token("eos_token"), _Id("eos_token")
-    unk_token, unk_token_id = _Token("unk_token"), _Id("unk_token")
-    sep_token, sep_token_id = _Token("sep_token"), _Id("sep_token")
-    pad_token, pad_token_id = _Token("pad_token"), _Id("pad_token")
-    cls_token, cls_token_id = _Token("cls_token"), _Id("cls_token")
-    mask_token, mask_token_id = _Token("mask_token"), _Id("mask_token")
-    SPECIAL_TOKENS_ATTRIBUTES = (*SPECIAL_NAMES, ADDITIONAL)
-
-    def __init__(self):
-        self._special: dict[str, str | AddedToken] = {}
-        self._additional: list[str | AddedToken] = []
-
-    def convert_tokens_to_ids(self, tokens: Any) -> Any:
-        raise NotImplementedError
-
-    def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        raise NotImplementedError
-
-    def set_special(self, name: str, value: "str | AddedToken | None") -> None:
-        from tokenizers import AddedToken
-
-        if value is not None and not isinstance(value, str | AddedToken):
-            raise InputError(f"{name} must be a token, not {value!r}")
-        if value is None:
-            self._special.pop(name, None)
+    With ``keep_additional``, additional special tokens are appended to those that are there.
+    Returns the tokens to add to the vocabulary. Raises ``InputError`` for an unknown attribute.
+    """
+    new: list[Any] = []
+    for name, value in changes.items():
+        if name not in ATTRIBUTES:
+            raise InputError(f"{name!r} is no special token; they are {', '.join(ATTRIBUTES)}")
+        if name != ADDITIONAL:
+            tokens = [_exact(value)]
+            set_special(special, name, tokens[0])
         else:
-            self._special[name] = value
+            old = special.get(ADDITIONAL, []) if keep_additional else []
+            known = {text_of(token) for token in old}
+            tokens = [_exact(token) for token in value if text_of(token) not in known]
+            if tokens:
+                set_special(special, name, [*old, *tokens])
+        new += tokens
+    return new
 
-    @property
-    def additional_special_tokens(self) -> list[str]:
-        return [text_of(token) for token in self._additional]
 
-    @additional_special_tokens.setter
-    def additional_special_tokens(self, tokens: "list[str | AddedToken] | None") -> None:
-        from tokenizers import AddedToken
+def _exact(token: Any) -> Any:
+    from tokenizers import AddedToken
 
-        tokens = tokens or []
-        if isinstance(tokens, str) or not all(isinstance(t, str | AddedToken) for t in tokens):
-            raise InputError(f"{ADDITIONAL} must be a list of tokens, not {tokens!r}")
-        self._additional = list(tokens)
+    return AddedToken(token, normalized=False, special=True) if type(token) is str else token
 
-    @property
-    def additional_special_tokens_ids(self) -> list[int]:
-        return self.convert_tokens_to_ids(self.additional_special_tokens)
 
-    @property
-    def special_tokens_map_extended(self) -> "dict[str, Any]":
-        """Attribute names to tokens, with what the library knows of how they match."""
-        found: dict[str, Any] = {n: self._special[n] for n in SPECIAL_NAMES if n in self._special}
-        return {**found, ADDITIONAL: list(self._additional)} if self._additional else found
+def ordered(special: Mapping[str, Any]) -> dict[str, Any]:
+    """``special`` in the order in which Transformers lists the attributes."""
+    return {name: special[name] for name in ATTRIBUTES if name in special}
 
-    @property
-    def special_tokens_map(self) -> dict[str, Any]:
-        """Attribute names to tokens."""
-        return {
-            name: [text_of(token) for token in value] if name == ADDITIONAL else text_of(value)
-            for name, value in self.special_tokens_map_extended.items()
-        }
 
-    @property
-    def all_special_tokens_extended(self) -> "list[str | AddedToken]":
-        found: dict[str, str | AddedToken] = {}
-        for token in [*(self._special[n] for n in SPECIAL_NAMES if n in self._special)]:
+def texts(special: Mapping[str, Any]) -> dict[str, Any]:
+    """``special`` with the texts of tokens in place of tokens."""
+    return {
+        name: [text_of(token) for token in value] if isinstance(value, list) else text_of(value)
+        for name, value in special.items()
+    }
+
+
+def unique_tokens(special: Mapping[str, Any]) -> "list[str | AddedToken]":
+    """All special tokens in order, each text once."""
+    found: dict[str, Any] = {}
+    for value in ordered(special).values():
+        for token in value if isinstance(value, list) else [value]:
             found.setdefault(text_of(token), token)
-        for token in self._additional:
-            found.setdefault(text_of(token), token)
-        return list(found.values())
-
-    @property
-    def all_special_tokens(self) -> list[str]:
-        return [text_of(token) for token in self.all_special_tokens_extended]
-
-    @property
-    def all_special_ids(self) -> list[int]:
-        return self.convert_tokens_to_ids(self.all_special_tokens)
+    return list(found.values())
