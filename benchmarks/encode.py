@@ -71,7 +71,7 @@ def main() -> None:
     given = arguments()
     warnings.filterwarnings("ignore")
     if given.malloc == "keep":
-        from ownbert.train.machine import keep_memory
+        from ownbert.train.device import keep_memory
 
         keep_memory()
     texts = passages(given.texts)

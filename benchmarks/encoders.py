@@ -20,7 +20,7 @@ Run = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def ownbert(folder: Path, precision: str) -> dict[str, Encode]:
-    from ownbert.tasks.embed import Embedder
+    from ownbert.inference.embedder import Embedder
 
     embedder = Embedder(folder, precision=precision, max_length=LENGTH)
     return {"OwnBERT": lambda texts: embedder.encode(texts, pooling="mean", normalize=False)}

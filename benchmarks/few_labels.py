@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import ownbert
-from ownbert.train.machine import keep_memory
+from ownbert.train.device import keep_memory
 
 
 def find(folder: Path, name: str) -> Path | None:

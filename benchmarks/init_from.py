@@ -33,13 +33,13 @@ from pathlib import Path
 import ownbert
 from ownbert.files import write_json
 from ownbert.objectives import Learner
+from ownbert.pretraining.init_weights import head_start, new_learner
+from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.pretraining.run import Pretraining
+from ownbert.pretraining.vocabulary_alignment import init_config, transfer
+from ownbert.settings import resolve
+from ownbert.train.device import keep_memory
 from ownbert.train.distributed import ALONE, World
-from ownbert.train.machine import keep_memory
-from ownbert.train.pretrain import Pretraining
-from ownbert.train.recipe import PretrainRecipe
-from ownbert.train.settings import resolve
-from ownbert.train.start import head_start, new_learner
-from ownbert.train.transfer import init_config, transfer
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 from anonymise import split

@@ -26,12 +26,12 @@ SETTINGS = {
 def steps(tokens: str) -> float:
     """Median seconds of a step in this process."""
     from ownbert.data.loader import Position
+    from ownbert.pretraining.recipe import PretrainRecipe
+    from ownbert.pretraining.run import Pretraining
+    from ownbert.settings import resolve
+    from ownbert.train.device import keep_memory
     from ownbert.train.distributed import ALONE
-    from ownbert.train.machine import keep_memory
-    from ownbert.train.optim import make_optimizer
-    from ownbert.train.pretrain import Pretraining
-    from ownbert.train.recipe import PretrainRecipe
-    from ownbert.train.settings import resolve
+    from ownbert.train.optim.optimizers import make_optimizer
     from ownbert.train.step import step, targets
 
     if os.environ["KEEP"]:

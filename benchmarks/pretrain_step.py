@@ -35,8 +35,8 @@ import torch
 from pretrain_ways import BLOCK, VOCABULARY, OwnBERT, Text, Transformers, make_both, make_text, step
 
 from ownbert.config import SIZES, EncoderConfig
+from ownbert.train.device import keep_memory
 from ownbert.train.flops import matmul_rate, training_flops
-from ownbert.train.machine import keep_memory
 
 SEQUENCES = {"tiny": 32, "mini": 32}  # a batch; 8 for all others
 F32, BF16 = torch.float32, torch.bfloat16

@@ -113,7 +113,7 @@ class OwnBERT:
     def __init__(self, folder: Path, device: torch.device) -> None:
         from ownbert.checkpoint import load
         from ownbert.objectives import MaskedLM
-        from ownbert.train.optim import make_optimizer
+        from ownbert.train.optim.optimizers import make_optimizer
         from ownbert.train.recipe import Optim
 
         self.model, self.device = load(folder).to(device).train(), device

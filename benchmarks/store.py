@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.data.corpus import read_documents
+from ownbert.data.corpus.documents import read_documents
+from ownbert.data.corpus.store import Store
+from ownbert.data.examples.pairs import pretraining_data
 from ownbert.data.loader import Loader, Position
 from ownbert.data.masking import Masking, ordinary_tokens
-from ownbert.data.pairs import pretraining_data
-from ownbert.data.store import Store
 from ownbert.text.learn import learn_vocabulary
 from ownbert.text.tokenizer import Tokenizer
 

@@ -24,12 +24,12 @@ from pathlib import Path
 import torch
 
 import ownbert
-from ownbert.tasks.classify import Classify
-from ownbert.tasks.finetuning import Finetuning
-from ownbert.tasks.measures import score
+from ownbert.finetuning.run import Finetuning
+from ownbert.settings import resolve
+from ownbert.tasks.classification import Classify
+from ownbert.tasks.metrics import score
 from ownbert.tasks.recipe import FinetuneRecipe
-from ownbert.train.machine import keep_memory, pick_device, pick_precision
-from ownbert.train.settings import resolve
+from ownbert.train.device import keep_memory, pick_device, pick_precision
 
 RECIPES = Path(__file__).parents[1] / "recipes" / "tasks"
 

@@ -33,7 +33,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.preprocessing import normalize
 
-from ownbert.data.sampling import labels_per_class
+from ownbert.finetuning.labelled_splits import labels_per_class
 
 C_GRID = (1.0, 10.0, 100.0)
 LSA_SIZE = 256

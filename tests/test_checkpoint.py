@@ -12,7 +12,7 @@ from ownbert.checkpoint import load, load_tokenizer, save
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
-from tiny import (
+from support.tiny import (
     CONFIG,
     LABELS,
     SPECIAL,

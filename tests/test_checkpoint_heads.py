@@ -13,7 +13,7 @@ from ownbert.checkpoint import load, save
 from ownbert.config import HeadSpec
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
-from tiny import CONFIG, change_config, change_weights, made, parameters, same
+from support.tiny import CONFIG, change_config, change_weights, made, parameters, same
 
 
 def test_other_heads(tmp_path: Path):

@@ -11,7 +11,7 @@ from ownbert.checkpoint import save
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
-from tiny import CONFIG, SPECIAL, contents, made
+from support.tiny import CONFIG, SPECIAL, contents, made
 
 
 def test_a_write_that_fails_leaves_the_model_before(tmp_path: Path, monkeypatch):

@@ -11,10 +11,11 @@ import ownbert
 
 SOURCE = Path(ownbert.__file__).parent
 # What each part may import of the others; the parts below all of them are for everyone.
-EVERYONE = {"errors", "files"}
+EVERYONE = {"errors", "files", "settings"}
 ALLOWED = {
     "errors": set(),
     "files": set(),
+    "settings": set(),
     "structure": set(),
     "config": {"structure"},
     "text": set(),
@@ -24,11 +25,16 @@ ALLOWED = {
     "families": {"config", "nn"},
     "checkpoint": {"config", "families", "nn", "text"},
     "hf": {"config", "data", "families", "nn", "text", "checkpoint"},
-    "train": {"config", "text", "data", "nn", "objectives", "checkpoint"},
+    "train": {"config", "data", "nn", "objectives"},
+    "run": {"config", "text", "checkpoint", "train"},
     "tasks": {"config", "text", "data", "nn", "objectives", "checkpoint", "train"},
+    "inference": {"config", "text", "data", "nn", "checkpoint", "train", "run", "tasks"},
+    "pretraining": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"},
+    "finetuning": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}
+    | {"tasks", "inference", "pretraining"},
     "vit": {"config", "data", "families", "nn", "checkpoint"},
     "transformer": {"config", "data", "nn"},
-    "translate": {"config", "text", "data", "nn", "objectives", "checkpoint", "train"}
+    "translate": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}
     | {"transformer"},
 }
 # A vocabulary is learnt from a corpus, whose readers are in data and know no tokenizer.

@@ -23,7 +23,7 @@ from ownbert.objectives import (
     replaced,
     unmasked,
 )
-from ownbert.tasks.objectives import OneLabel
+from ownbert.tasks.row_objectives import OneLabel
 from ownbert.train.recipe import Optim
 from ownbert.train.step import NotANumber, Seen, step, targets
 

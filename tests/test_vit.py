@@ -14,7 +14,7 @@ from ownbert import vit
 from ownbert.checkpoint import load, save
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Example, pack
-from ownbert.data.pixels import Processor, patches_of
+from ownbert.data.images.pixels import Processor, patches_of
 from ownbert.errors import InputError
 
 SMALL: dict[str, Any] = {

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from ownbert.checkpoint import load
 from ownbert.checkpoint.weights import read_weights
 from ownbert.errors import InputError
-from tiny import made, parameters, same
+from support.tiny import made, parameters, same
 
 
 def test_pickled_tensors(tmp_path: Path):

@@ -20,23 +20,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ownbert.checkpoint import load_tokenizer as load_tokenizer
     from ownbert.config import EncoderConfig as EncoderConfig
-    from ownbert.data.store import prepare as prepare
+    from ownbert.data.corpus.store import prepare as prepare
     from ownbert.errors import InputError as InputError
+    from ownbert.finetuning.estimator import OwnBertClassifier as OwnBertClassifier
+    from ownbert.finetuning.estimator import OwnBertRegressor as OwnBertRegressor
+    from ownbert.finetuning.finetune import finetune as finetune
     from ownbert.hf.loading import load as load
     from ownbert.hf.loading import save as save
+    from ownbert.inference.embedder import Embedder as Embedder
+    from ownbert.inference.fill_mask import fill as fill
+    from ownbert.inference.predictor import evaluate as evaluate
+    from ownbert.inference.predictor import predict as predict
+    from ownbert.inference.vector_files import embed as embed
     from ownbert.inspect.describe import describe as describe
     from ownbert.nn.model import Model as Model
-    from ownbert.tasks.embed import Embedder as Embedder
-    from ownbert.tasks.estimator import OwnBertClassifier as OwnBertClassifier
-    from ownbert.tasks.estimator import OwnBertRegressor as OwnBertRegressor
-    from ownbert.tasks.fill import fill as fill
-    from ownbert.tasks.finetune import finetune as finetune
-    from ownbert.tasks.predict import evaluate as evaluate
-    from ownbert.tasks.predict import predict as predict
-    from ownbert.tasks.vectors import embed as embed
+    from ownbert.pretraining.run import pretrain as pretrain
     from ownbert.text.learn import learn_vocabulary as learn_vocabulary
     from ownbert.text.tokenizer import Tokenizer as Tokenizer
-    from ownbert.train.pretrain import pretrain as pretrain
 
     # Made from the table of families (ownbert.hf.classes).
     BertConfig: Any
@@ -59,20 +59,20 @@ _PLACES = {
     "InputError": "errors",
     "Model": "nn.model",
     "Tokenizer": "text.tokenizer",
-    "Embedder": "tasks.embed",
-    "OwnBertClassifier": "tasks.estimator",
-    "OwnBertRegressor": "tasks.estimator",
+    "Embedder": "inference.embedder",
+    "OwnBertClassifier": "finetuning.estimator",
+    "OwnBertRegressor": "finetuning.estimator",
     "describe": "inspect.describe",
-    "embed": "tasks.vectors",
-    "evaluate": "tasks.predict",
-    "fill": "tasks.fill",
-    "finetune": "tasks.finetune",
+    "embed": "inference.vector_files",
+    "evaluate": "inference.predictor",
+    "fill": "inference.fill_mask",
+    "finetune": "finetuning.finetune",
     "learn_vocabulary": "text.learn",
     "load": "hf.loading",
     "load_tokenizer": "checkpoint",
-    "predict": "tasks.predict",
-    "prepare": "data.store",
-    "pretrain": "train.pretrain",
+    "predict": "inference.predictor",
+    "prepare": "data.corpus.store",
+    "pretrain": "pretraining.run",
     "save": "hf.loading",
 }
 

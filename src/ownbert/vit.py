@@ -19,8 +19,8 @@ from ownbert.checkpoint import fill, first_of, theirs_of
 from ownbert.checkpoint.description import Description
 from ownbert.config import EncoderConfig, Image
 from ownbert.data.batch import Batch
+from ownbert.data.images.pixels import Processor as Processor
 from ownbert.data.layout import make_layout
-from ownbert.data.pixels import Processor as Processor
 from ownbert.errors import InputError
 from ownbert.families.family import Family
 from ownbert.families.rules import Rename

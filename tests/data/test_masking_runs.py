@@ -16,7 +16,7 @@ from ownbert.data.masking import (
     ordinary_tokens,
 )
 from ownbert.text.tokenizer import Tokenizer
-from tokenizer_folders import FOLDERS
+from support.tokenizer_folders import FOLDERS
 
 # Ids from 40 on go on with the word before.
 VOCAB, SPECIAL, MASK, CONTINUING = 60, (0, 1, 2, 3, 4), 4, 40

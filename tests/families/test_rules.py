@@ -11,7 +11,7 @@ from ownbert.families import FAMILIES, family_of
 from ownbert.families.family import OWN_TENSOR, Family
 from ownbert.families.rules import Drop, Fuse, Make, Rename, Rule, Tie, head_of
 from ownbert.nn.model import Model
-from tiny import CONFIG
+from support.tiny import CONFIG
 
 BERT = FAMILIES["bert"]
 HEADS = ("mlm", "nsp", "classification")

@@ -9,10 +9,9 @@ transformers = pytest.importorskip("transformers", "4.57")
 if int(transformers.__version__.split(".")[0]) > 4:
     pytest.skip("the reference is Transformers 4.57.6", allow_module_level=True)
 
-from tests.hf.faces import close, padded, pair  # noqa: E402
-
 import ownbert.hf as hf  # noqa: E402
 from ownbert.errors import InputError  # noqa: E402
+from support.padded_models import close, padded, pair  # noqa: E402
 
 KINDS = ["absolute", "relative_key", "relative_key_query"]
 HOLES = torch.tensor([[1, 0, 1, 1, 1, 0, 1, 0, 0], [0, 0, 1, 1, 0, 1, 1, 1, 1], [1] * 9])

@@ -9,10 +9,9 @@ transformers = pytest.importorskip("transformers", "4.57")
 if int(transformers.__version__.split(".")[0]) > 4:
     pytest.skip("the reference is Transformers 4.57.6", allow_module_level=True)
 
-from tests.hf.faces import arguments, close, padded, pair  # noqa: E402
-
 import ownbert.hf as hf  # noqa: E402
 from ownbert.families import FAMILIES  # noqa: E402
+from support.padded_models import arguments, close, padded, pair  # noqa: E402
 
 ARCHITECTURES = [(f.model_type, name) for f in FAMILIES.values() for name in f.architectures]
 

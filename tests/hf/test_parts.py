@@ -10,9 +10,8 @@ transformers = pytest.importorskip("transformers", "4.57")
 if int(transformers.__version__.split(".")[0]) > 4:
     pytest.skip("the reference is Transformers 4.57.6", allow_module_level=True)
 
-from tests.hf.faces import close, padded, pair, same  # noqa: E402
-
 import ownbert.hf as hf  # noqa: E402
+from support.padded_models import close, padded, pair, same  # noqa: E402
 
 
 def test_parts_by_their_names():

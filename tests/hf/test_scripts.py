@@ -11,11 +11,10 @@ transformers = pytest.importorskip("transformers", "4.57")
 if int(transformers.__version__.split(".")[0]) > 4:
     pytest.skip("the reference is Transformers 4.57.6", allow_module_level=True)
 
-from tests.hf.faces import close, padded, pair  # noqa: E402
-
 import ownbert.hf as hf  # noqa: E402
 from ownbert.families import FAMILIES  # noqa: E402
 from ownbert.hf.classes import config_name  # noqa: E402
+from support.padded_models import close, padded, pair  # noqa: E402
 
 BOTH = (transformers, hf)
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

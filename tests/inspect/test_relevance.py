@@ -14,7 +14,7 @@ from ownbert.checkpoint import load, save
 from ownbert.cli import main
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.batch import from_padded
-from ownbert.data.pixels import Processor
+from ownbert.data.images.pixels import Processor
 from ownbert.errors import InputError
 from ownbert.inspect.relevance import (
     attention_and_gradient,

@@ -18,9 +18,9 @@ from rich.cells import cell_len
 from ownbert import InputError
 from ownbert.inspect.runs import differing, find_runs, read_run
 from ownbert.inspect.runs_table import draw, runs_csv, show_runs
+from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.settings import dump, resolve
 from ownbert.tasks.recipe import FinetuneRecipe
-from ownbert.train.recipe import PretrainRecipe
-from ownbert.train.settings import dump, resolve
 
 HOUR = 3600.0
 

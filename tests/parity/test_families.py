@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from models import (
+from safetensors.torch import load_file
+
+from ownbert.checkpoint import load, save
+from ownbert.config import EncoderConfig
+from ownbert.families import FAMILIES
+from ownbert.nn.model import Model
+from support.parity_models import (
     ALL,
     BASES,
     assert_same,
@@ -21,12 +27,6 @@ from models import (
     there_and_back,
     transformers,
 )
-from safetensors.torch import load_file
-
-from ownbert.checkpoint import load, save
-from ownbert.config import EncoderConfig
-from ownbert.families import FAMILIES
-from ownbert.nn.model import Model
 
 BASE = dict(BASES)
 RELATIVE = [m for m in FAMILIES if m not in ("distilbert", "mobilebert")]

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models import their_model, there_and_back
 
 from ownbert.families import FAMILIES
+from support.parity_models import their_model, there_and_back
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ["families.md", "families.zh-CN.md"]

@@ -5,11 +5,18 @@ from typing import Any
 
 import pytest
 import torch
-from models import assert_same, our_outputs, padded, their_model, their_outputs, transformers
 from safetensors.torch import load_file, save_file
 
 from ownbert.checkpoint import load
 from ownbert.errors import InputError
+from support.parity_models import (
+    assert_same,
+    our_outputs,
+    padded,
+    their_model,
+    their_outputs,
+    transformers,
+)
 
 KINDS = [
     ("bert", "BertForPreTraining"),

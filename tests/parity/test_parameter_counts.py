@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from models import ALL, their_model
 
 from ownbert.inspect.describe import describe
+from support.parity_models import ALL, their_model
 
 
 @pytest.mark.parametrize(("model_type", "architecture"), ALL)

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from models import transformers
 from torch import Tensor
 
 from ownbert import vit
 from ownbert.checkpoint import load, save
 from ownbert.errors import InputError
 from ownbert.families import IMAGE_FAMILIES
+from support.parity_models import transformers
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BATCH = 3

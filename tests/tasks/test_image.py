@@ -20,17 +20,17 @@ from typer.testing import CliRunner
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.checkpoint import describe
 from ownbert.cli import app
-from ownbert.data.images import Picture
-from ownbert.data.pixels import PROCESSOR, Processor
-from ownbert.tasks.finetuning import Finetuning
+from ownbert.data.images.image_files import Picture
+from ownbert.data.images.pixels import PROCESSOR, Processor
+from ownbert.finetuning.init_weights import waves
+from ownbert.finetuning.labelled_splits import Lesson
+from ownbert.finetuning.preview import preview_finetuning
+from ownbert.finetuning.run import Finetuning
+from ownbert.inference.predictor import Predictor
+from ownbert.settings import resolve
 from ownbert.tasks.image import PictureTask, sizes_for
-from ownbert.tasks.lesson import Lesson
-from ownbert.tasks.predict import Predictor
-from ownbert.tasks.preview import preview_finetuning
 from ownbert.tasks.recipe import FinetuneRecipe, TaskSettings, Vit
-from ownbert.tasks.start import waves
 from ownbert.train.job import Interrupted
-from ownbert.train.settings import resolve
 
 Arrays = tuple[np.ndarray, np.ndarray]
 SMALL: dict[str, Any] = {"hidden_size": 32, "layers": 1, "heads": 2, "quiet": True}

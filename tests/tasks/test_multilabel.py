@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.cli import app
 from ownbert.data.batch import Example, pack
+from ownbert.inference.predictor import Predictor
 from ownbert.tasks.multilabel import ManyLabels, MultiLabel, best_threshold, score_many
-from ownbert.tasks.predict import Predictor
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY

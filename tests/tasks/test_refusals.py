@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError, evaluate, finetune, predict
-from ownbert.tasks.classify import Classify
+from ownbert.tasks.classification import Classify
 from ownbert.tasks.multilabel import MultiLabel
-from ownbert.tasks.regress import Regress
-from ownbert.tasks.sentence import SentenceTask
+from ownbert.tasks.regression import Regress
+from ownbert.tasks.sentence_task import SentenceTask
 from ownbert.tasks.task import KEY
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ownbert.data.corpus import read_documents
+from ownbert.data.corpus.documents import read_documents
 from ownbert.errors import InputError
 from ownbert.text.bert import SPECIAL_TOKENS
 from ownbert.text.files import read_vocabulary

@@ -9,7 +9,7 @@ from ownbert.errors import InputError
 from ownbert.text.build import read_merges
 from ownbert.text.sentencepiece import read_model
 from ownbert.text.tokenizer import Tokenizer
-from tokenizer_folders import FOLDERS, SNIPPETS, described, pieces, xlm_roberta_folder
+from support.tokenizer_folders import FOLDERS, SNIPPETS, described, pieces, xlm_roberta_folder
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("sentencepiece")

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
-from runs import finish, learnt, start, wait_for_step
 
 from ownbert import pretrain
-from ownbert.train.saved import newest, saved, step_of
+from ownbert.train.state_files import newest, saved, step_of
+from support.training_runs import finish, learnt, start, wait_for_step
 
 OPTIONS = (
     *("--max-steps", "8", "--save-every", "4", "--eval-every", "4", "--accumulate", "2"),

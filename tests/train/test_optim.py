@@ -12,8 +12,13 @@ from torch import Tensor, nn
 from ownbert import InputError
 from ownbert.config import EncoderConfig
 from ownbert.nn.model import Model
-from ownbert.train.lamb import Lamb
-from ownbert.train.optim import check_groups, decay_groups, describe_groups, make_optimizer
+from ownbert.train.optim.lamb import Lamb
+from ownbert.train.optim.optimizers import (
+    check_groups,
+    decay_groups,
+    describe_groups,
+    make_optimizer,
+)
 from ownbert.train.recipe import OPTIMIZERS, Optim
 
 # Peak rates that suit the small problem below; 0.02 for the others.

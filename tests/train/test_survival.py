@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from runs import assert_same, finish, learnt, rows, start, wait_for_step
 
 from ownbert import InputError, prepare, pretrain
 from ownbert.checkpoint import load
-from ownbert.train.saved import newest, read_state, saved, step_of
+from ownbert.train.state_files import newest, read_state, saved, step_of
+from support.training_runs import assert_same, finish, learnt, rows, start, wait_for_step
 
 SHORT = {"max_length": 48, "batch_tokens": 512, "log_every": 1, "quiet": True}
 # Everything that draws: pairs, masks, dropout; rows over several steps; evaluations in between.

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from sequences import copying, rows
 
-from kills import kill_when_written
 from ownbert.errors import InputError
-from ownbert.translate.file import one_line, translate_file
-from ownbert.translate.use import Translator
+from ownbert.translate.translate_file import one_line, translate_file
+from ownbert.translate.translator import Translator
+from support.kills import kill_when_written
+from support.sequences import copying, rows
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import typer
 from ownbert.cli.options import Quiet, TextColumn
 
 if TYPE_CHECKING:
-    from ownbert.data.store import Store
+    from ownbert.data.corpus.store import Store
 
 # From this share of the documents on, prepare says how to be rid of duplicates.
 MANY_DUPLICATES = 0.05
@@ -130,7 +130,7 @@ def prepare(
 
     Example: ownbert prepare corpus.txt.gz --tokenizer runs/bert -o runs/tokens
     """
-    from ownbert.data.store import prepare as write_store
+    from ownbert.data.corpus.store import prepare as write_store
 
     ends = [] if sentence_end == ["none"] else sentence_end
     with advancing(quiet=quiet) as progress:

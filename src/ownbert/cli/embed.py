@@ -53,9 +53,9 @@ def embed(
 
     Example: ownbert embed runs/bert corpus.txt.gz -o vectors.npy
     """
-    from ownbert.tasks.vectors import count_texts
-    from ownbert.tasks.vectors import embed as run
-    from ownbert.train.machine import keep_memory
+    from ownbert.inference.vector_files import count_texts
+    from ownbert.inference.vector_files import embed as run
+    from ownbert.train.device import keep_memory
 
     keep_memory()
     # Reads everything once: a mistake in the last line shows at once, not after hours.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from ownbert.tasks.fill import Filled, Mask
+    from ownbert.inference.fill_mask import Filled, Mask
 
 _BAR = 24
 
@@ -50,7 +50,7 @@ def fill(
 
     from rich.console import Console
 
-    from ownbert.tasks.fill import Filler
+    from ownbert.inference.fill_mask import Filler
 
     given = _texts(texts or [], input, text_column)
     filler = Filler(folder, top=top, device=device)
@@ -71,7 +71,7 @@ def _texts(texts: Sequence[str], input: Path | None, text_column: str | None) ->
     if texts:
         return iter(texts)
     if input is not None and str(input) != "-":
-        from ownbert.data.tables import read_texts
+        from ownbert.data.readers.tables import read_texts
 
         return (text for text in read_texts(input, text_column=text_column) if text.strip())
     if input is None and sys.stdin.isatty():

@@ -192,15 +192,15 @@ def _default(name: str) -> Any:
 
 
 def _run(task: str, given: dict[str, Any]) -> None:
-    from ownbert.tasks.finetune import finetune
-    from ownbert.train.machine import keep_memory
+    from ownbert.finetuning.finetune import finetune
+    from ownbert.train.device import keep_memory
 
     keep_memory()
     given["from_scratch"] = given["from_scratch"] or None
     about = {name: given.pop(name) for name in ("output", "resume", "overwrite", "quiet")}
     recipe = {"config": given.pop("config"), "overrides": given.pop("overrides") or ()}
     if given.pop("dry_run"):
-        from ownbert.tasks.preview import preview_finetuning
+        from ownbert.finetuning.preview import preview_finetuning
 
         print(preview_finetuning(task, **recipe, **given))
         return

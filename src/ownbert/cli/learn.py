@@ -54,8 +54,8 @@ def pretrain(
 
     Example: ownbert pretrain runs/tokens --size mini --max-minutes 30 -o runs/bert
     """
-    from ownbert.train.machine import keep_memory
-    from ownbert.train.pretrain import pretrain as run
+    from ownbert.pretraining.run import pretrain as run
+    from ownbert.train.device import keep_memory
 
     keep_memory()
     # The first positional is the store unless it is an override of a recipe that names one.
@@ -63,7 +63,7 @@ def pretrain(
         overrides, tokens = [str(tokens), *(overrides or [])], None
     options = {k: v for k, v in context.params.items() if k not in (*_OURS, "tokens")}
     if dry_run:
-        from ownbert.train.preview import preview_pretraining
+        from ownbert.pretraining.preview import preview_pretraining
 
         print(preview_pretraining(tokens, config=config, overrides=overrides or (), **options))
         return

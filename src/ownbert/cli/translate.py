@@ -93,9 +93,9 @@ def train(
     Example: ownbert translate train --source train.de --target train.en -o runs/de-en
     """
     from ownbert.cli.learn import given_output
-    from ownbert.train.machine import keep_memory
+    from ownbert.train.device import keep_memory
     from ownbert.translate.preview import preview_translation
-    from ownbert.translate.train import train_translation
+    from ownbert.translate.run import train_translation
 
     keep_memory()
     options = {_NAMES.get(k, k): v for k, v in context.params.items() if k not in _OURS}
@@ -140,8 +140,8 @@ def use(
 
     Example: ownbert translate runs/de-en --input new.de -o new.en
     """
-    from ownbert.translate.file import one_line, translate_file
-    from ownbert.translate.use import Translator
+    from ownbert.translate.translate_file import one_line, translate_file
+    from ownbert.translate.translator import Translator
 
     if texts and input is not None:
         raise InputError("texts and --input are both given; give one of them")
@@ -199,7 +199,7 @@ def score(
     from ownbert.translate.pairs import read_pairs
     from ownbert.translate.recipe import PairFiles
     from ownbert.translate.score import bleu, need_sacrebleu
-    from ownbert.translate.use import Translator
+    from ownbert.translate.translator import Translator
 
     names: dict[str, Any] = {"source": source, "target": target, "pairs": pairs}
     files: dict[str, Any] = {name: path and str(path) for name, path in names.items()}

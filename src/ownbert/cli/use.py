@@ -9,7 +9,7 @@ from ownbert.cli.corpus import counting
 from ownbert.cli.options import Quiet
 
 if TYPE_CHECKING:
-    from ownbert.tasks.measures import Scores
+    from ownbert.tasks.metrics import Scores
 
 Folder = Annotated[
     Path, typer.Argument(help="Folder that ownbert finetune wrote.", show_default=False)
@@ -71,9 +71,9 @@ def evaluate(
 
     Example: ownbert evaluate runs/clf --data test.csv
     """
-    from ownbert.tasks.pictures import CONFUSION, draw_confusion
-    from ownbert.tasks.predict import evaluate as run
-    from ownbert.train.machine import keep_memory
+    from ownbert.finetuning.confusion import CONFUSION, draw_confusion
+    from ownbert.inference.predictor import evaluate as run
+    from ownbert.train.device import keep_memory
 
     keep_memory()
     with counting("rows measured", quiet=quiet) as progress:
@@ -99,8 +99,8 @@ def evaluate(
 
 def _show(scores: "Scores") -> None:
     """Each label, what is most often taken for what, and the measures."""
-    from ownbert.tasks.pictures import most_confused
-    from ownbert.train.names import shown_name
+    from ownbert.finetuning.confusion import most_confused
+    from ownbert.train.metric_names import shown_name
 
     if scores.labels:
         _show_labels(scores)
@@ -162,8 +162,8 @@ def predict(
 
     Example: ownbert predict runs/clf --input new.csv -o predictions.jsonl
     """
-    from ownbert.tasks.predict import predict as run
-    from ownbert.train.machine import keep_memory
+    from ownbert.inference.predictor import predict as run
+    from ownbert.train.device import keep_memory
 
     keep_memory()
     with counting("rows answered", quiet=quiet) as progress:

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from ownbert.checkpoint import describe, load
-from ownbert.data.images import Picture, stream_pictures
-from ownbert.data.pixels import Processor
+from ownbert.data.images.image_files import Picture, stream_pictures
+from ownbert.data.images.pixels import Processor
 from ownbert.errors import InputError
 from ownbert.files import atomic_path
+from ownbert.finetuning.confusion import fitting_fonts
 from ownbert.inspect.relevance import (
     attention_and_gradient,
     class_number,
@@ -23,7 +24,6 @@ from ownbert.inspect.relevance import (
     rollout,
 )
 from ownbert.nn.model import Model
-from ownbert.tasks.pictures import fitting_fonts
 from ownbert.vit import to_batch
 
 # More rows than this nobody reads, and they would not fit into memory.

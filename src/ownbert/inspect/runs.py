@@ -14,9 +14,9 @@ import yaml
 from ownbert.config import SIZES
 from ownbert.errors import InputError
 from ownbert.train.log import LOG, read_log
-from ownbert.train.names import LOWER, UP_TO_ONE
+from ownbert.train.metric_names import LOWER, UP_TO_ONE
 
-# As in ownbert.train.output and ownbert.train.saved, which load torch: that takes seconds.
+# As in ownbert.run.run_folder and ownbert.train.state_files, which load torch: that takes seconds.
 _RECIPE, _STATES = "recipe.yaml", "checkpoints/step-*"
 _SKIPPED = ("checkpoints", "tensorboard", "node_modules")
 

@@ -14,7 +14,7 @@ from ownbert.errors import InputError
 from ownbert.inspect.runs import BASELINE, RunSummary, differing, main_measure
 from ownbert.train.curves import draw_runs
 from ownbert.train.display import duration
-from ownbert.train.names import shown_name
+from ownbert.train.metric_names import shown_name
 
 _HEADINGS = ("run", "name", "state", "time", "size", "steps", "tokens")
 _TITLES = {"pretrain": "pretraining", "finetune": "fine-tuning"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.data.npz import open_npz
+from ownbert.data.images.npz import open_npz
 from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_unreadable
 from ownbert.inspect.trace import EXAMPLE

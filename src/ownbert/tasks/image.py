@@ -10,12 +10,12 @@ import numpy as np
 
 from ownbert.checkpoint.description import Description, describe, described
 from ownbert.config import EncoderConfig, HeadSpec, Image
-from ownbert.data.augment import Augmentation
-from ownbert.data.images import Picture, read_labelled, stream_pictures
-from ownbert.data.pixels import Processor
+from ownbert.data.images.augmentation import Augmentation
+from ownbert.data.images.image_files import Picture, read_labelled, stream_pictures
+from ownbert.data.images.pixels import Processor
 from ownbert.errors import InputError
-from ownbert.tasks.canvas import Canvas, EncodedPictures, PictureRow, Views
-from ownbert.tasks.classify import Classify
+from ownbert.tasks.classification import Classify
+from ownbert.tasks.image_input import Canvas, EncodedPictures, PictureRow, Views
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
 from ownbert.tasks.rows import Columns, Row, label_text
 from ownbert.tasks.task import Task

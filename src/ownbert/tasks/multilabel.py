@@ -13,17 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.data.batch import Batch
-from ownbert.data.tables import as_text, kind_of, place
+from ownbert.data.readers.tables import as_text, kind_of, place
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Loss
-from ownbert.tasks.classify import in_order, label_weights
-from ownbert.tasks.frame import Encoded
-from ownbert.tasks.measures import Scores, label_scores
-from ownbert.tasks.objectives import RowObjective
+from ownbert.tasks.classification import in_order, label_weights
+from ownbert.tasks.metrics import Scores, label_scores
 from ownbert.tasks.recipe import TaskSettings
+from ownbert.tasks.row_objectives import RowObjective
 from ownbert.tasks.rows import Columns, Row, read_labelled, shown_labels
-from ownbert.tasks.sentence import COMMON, SentenceTask, mean_of_groups, of_sequences
+from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_of_groups, of_sequences
+from ownbert.tasks.text_input import Encoded
 
 # What may stand between labels, the one that is least likely inside of one first.
 SEPARATORS = ("|", ";", ",")

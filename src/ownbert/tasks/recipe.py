@@ -39,7 +39,7 @@ class TaskSettings:
 
     rdrop: weight of the difference between two passes with other dropouts (Liang et al. 2021).
     flip, shift, crop: how training pictures are changed each time they are seen
-    (``ownbert.data.augment``).
+    (``ownbert.data.images.augmentation``).
     """
 
     name: str = "classify"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ownbert.data.tables import (
+from ownbert.data.readers.tables import (
     as_text,
     columns,
     guess_column,
@@ -149,3 +149,11 @@ def label_text(value: Any, where: str, column: str = "label") -> str:
 def shown_labels(labels: Sequence[str]) -> str:
     """The first few labels, for messages."""
     return ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters: the middle of a longer one is left out."""
+    if len(text) <= most:
+        return text
+    left = (most - 3) // 2 + (most - 3) % 2
+    return f"{text[:left]}...{text[len(text) - (most - 3 - left) :]}"

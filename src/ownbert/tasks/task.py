@@ -18,21 +18,21 @@ from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective
-from ownbert.tasks.frame import Encoded, Frame
-from ownbert.tasks.measures import Scores
+from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
 from ownbert.tasks.rows import Columns, Row
+from ownbert.tasks.text_input import Encoded, Frame
 
 # The key of config.json that says what a folder was fine-tuned for.
 KEY = "ownbert_task"
 TASKS: Mapping[str, tuple[str, str]] = {
-    "classify": ("classify", "Classify"),
+    "classify": ("classification", "Classify"),
     "multilabel": ("multilabel", "MultiLabel"),
-    "regress": ("regress", "Regress"),
-    "tag": ("tag", "Tag"),
-    "answer": ("answer", "Answer"),
-    "choose": ("choose", "Choose"),
-    "embed": ("rank", "Rank"),
+    "regress": ("regression", "Regress"),
+    "tag": ("token_classification.tag", "Tag"),
+    "answer": ("question_answering.answer", "Answer"),
+    "choose": ("multiple_choice", "Choose"),
+    "embed": ("sentence_embedding.rank", "Rank"),
     "image": ("image", "PictureTask"),
 }
 # Another name of the same.

@@ -6,7 +6,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ownbert.data.corpus import Document, PathLike, read_documents
+from ownbert.data.corpus.documents import Document, PathLike, read_documents
 from ownbert.errors import InputError
 from ownbert.files import write_json
 from ownbert.text.bert import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, wordpiece_backend

@@ -8,7 +8,7 @@ from typing import Any
 
 from ownbert.files import atomic_path
 from ownbert.train.log import CURVES
-from ownbert.train.names import UP_TO_ONE, shown_name
+from ownbert.train.metric_names import UP_TO_ONE, shown_name
 
 Row = Mapping[str, Any]
 

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from ownbert.train.names import UP_TO_ONE, figure, shown_name
+from ownbert.train.metric_names import UP_TO_ONE, figure, shown_name
 
 # Seconds between lines where there is no terminal.
 _EVERY = 15.0

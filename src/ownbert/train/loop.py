@@ -18,11 +18,11 @@ from ownbert.errors import InputError
 from ownbert.train.curves import draw_curves
 from ownbert.train.distributed import World, is_lost, ready
 from ownbert.train.job import Interrupted, Job
-from ownbert.train.learning import verdict
 from ownbert.train.log import RunLog
 from ownbert.train.meter import operations
-from ownbert.train.saved import newest, remove_later, saved, step_of
 from ownbert.train.schedule import factor
+from ownbert.train.stagnation import verdict
+from ownbert.train.state_files import newest, remove_later, saved, step_of
 from ownbert.train.step import NotANumber, seed_step, step, targets
 
 # By the clock, where steps are not given.

@@ -1,6 +1,6 @@
 """All that a run is made of at one moment, saved whole or not at all, and verified when read.
 
-What it looks like on disk is in ``ownbert.train.saved``.
+What it looks like on disk is in ``ownbert.train.state_files``.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from ownbert.errors import InputError
 from ownbert.files import make_folder
 from ownbert.objectives import Learner
 from ownbert.train.distributed import ALONE, World, cut_again
-from ownbert.train.saved import (
+from ownbert.train.state_files import (
     FOLDER,
     FORMAT,
     STATE,

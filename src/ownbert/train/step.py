@@ -12,8 +12,8 @@ from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Loss
+from ownbert.train.device import autocast
 from ownbert.train.distributed import ALONE, World, together, whole
-from ownbert.train.machine import autocast
 from ownbert.train.recipe import Optim
 
 

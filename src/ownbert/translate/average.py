@@ -7,7 +7,7 @@ import torch
 
 from ownbert.objectives import Learner
 from ownbert.train.distributed import World
-from ownbert.train.saved import Damaged, read_tensors, saved, verify
+from ownbert.train.state_files import Damaged, read_tensors, saved, verify
 
 
 def use_average(

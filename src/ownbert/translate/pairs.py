@@ -8,7 +8,7 @@ from itertools import zip_longest
 import numpy as np
 
 from ownbert.data.batch import Example
-from ownbert.data.tables import columns, kind_of, read_records, require_column
+from ownbert.data.readers.tables import columns, kind_of, read_records, require_column
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.text.tokenizer import Tokenizer

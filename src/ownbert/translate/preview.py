@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ownbert.train.settings import dump, resolve
+from ownbert.settings import dump, resolve
 from ownbert.translate.recipe import TranslateRecipe
-from ownbert.translate.train import Training
+from ownbert.translate.run import Training
 
 _SHOWN = 3
 

@@ -13,13 +13,8 @@ import torch
 
 import ownbert.hf as ours_module
 from ownbert.errors import InputError
-from ownbert.hf import (
-    AutoTokenizer,
-    BertTokenizer,
-    DistilBertTokenizer,
-    RobertaTokenizer,
-)
-from tokenizer_folders import FOLDERS, SNIPPETS
+from ownbert.hf import AutoTokenizer, BertTokenizer, DistilBertTokenizer, RobertaTokenizer
+from support.tokenizer_folders import FOLDERS, SNIPPETS
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("sentencepiece")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import ownbert.hf as ours_module
 from ownbert.errors import InputError
-from tokenizer_folders import FOLDERS, SNIPPETS
+from support.tokenizer_folders import FOLDERS, SNIPPETS
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("sentencepiece")

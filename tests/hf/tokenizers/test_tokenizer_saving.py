@@ -11,7 +11,7 @@ import ownbert.hf as ours_module
 from ownbert.errors import InputError
 from ownbert.hf import AutoTokenizer, BertTokenizer, RobertaTokenizer
 from ownbert.text.tokenizer import Tokenizer
-from tokenizer_folders import FOLDERS, SNIPPETS, xlm_roberta_folder
+from support.tokenizer_folders import FOLDERS, SNIPPETS, xlm_roberta_folder
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("sentencepiece")

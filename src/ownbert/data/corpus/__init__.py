@@ -1,0 +1,1 @@
+"""Unlabelled text: files in, documents, chunks, ids, and the token store out."""

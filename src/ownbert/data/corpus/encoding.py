@@ -1,0 +1,200 @@
+"""From a part's text to ids, sentence ends and document ends.
+
+The tokenizers library takes 4 MB of plain text a second and core. Where blanks part words whatever
+stands around them (text that is already tokens, and BERT's rules), what stands between two blanks
+gets the same ids each time, so it is tokenised once and looked up after that.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ownbert.data.corpus.chunks import DOCUMENT_ENDS, PIECE_ENDS, PRESPLIT, Part
+from ownbert.data.corpus.word_segmenter import WordFinder, load_segmenter
+from ownbert.text.sentences import split_sentences
+from ownbert.text.tokenizer import Tokenizer
+
+# Characters tokenised at once: encodings take a hundred times their text.
+_BLOCK = 200_000
+# Characters of one text for the library: a call for a single word costs more than the word.
+_TEXT = 2_000
+# Looking up pays where words come back: fewer than one in so many may be new.
+_FEW_REPEATS = 3
+# Words that are kept, and their characters.
+_MOST_WORDS, _MOST_CHARACTERS = 200_000, 8_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """tokens (T); sentence_ends, document_ends: one past the last token of each, counted from the
+    first of the part, ascending, and 0 where what began in an earlier part ends before the first;
+    words (T): 1 where a word of the segmenter's begins, None without one."""
+
+    tokens: np.ndarray
+    sentence_ends: np.ndarray
+    document_ends: np.ndarray
+    words: np.ndarray | None = None
+
+
+class PartEncoder:
+    """Encodes parts by a tokenizer. end_ids: tokens that end a sentence inside a piece."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, end_ids: np.ndarray, segmenter: str | None = None
+    ) -> None:
+        self.by_rule = tokenizer.kind != "blank"
+        self.end_ids = end_ids
+        self.ids = TextEncoder(tokenizer)
+        self.words = None if segmenter is None else WordFinder(tokenizer, load_segmenter(segmenter))
+
+    def encode(self, part: Part) -> Encoded:
+        texts, closed, document_ends = self._texts(part)
+        words = None
+        if self.words is not None:
+            ids, lengths, words = self.words.encode(texts)
+        else:
+            ids, lengths = self.ids.encode(texts)
+        ends = np.cumsum(np.concatenate([[0], lengths]), dtype=np.int64)
+        sentence_ends = ends[1:][np.frombuffer(closed, dtype=bool)]
+        if len(self.end_ids):
+            last = np.isin(ids, self.end_ids)
+            last[:-1] &= ~last[1:]  # a run of ends is one end
+            sentence_ends = np.concatenate([sentence_ends, np.flatnonzero(last) + 1])
+        # Pieces and documents of no tokens vanish: an end counts once.
+        return Encoded(ids, np.unique(sentence_ends), np.unique(ends[document_ends]), words)
+
+    def _texts(self, part: Part) -> tuple[list[str], bytearray, list[int]]:
+        """The texts to tokenise, whether a sentence ends with each, and the number of texts
+        before the end of each document."""
+        texts: list[str] = []
+        closed = bytearray()
+        document_ends = []
+        at = 0
+        for count, flags in zip(part.counts, part.flags, strict=True):
+            pieces = part.pieces[at : at + count]
+            at += count
+            if self.by_rule and not flags & PRESPLIT:
+                pieces = [s for piece in pieces for s in split_sentences(piece)]
+            texts += pieces
+            closed.extend(b"\1" * len(pieces))
+            if pieces and not flags & PIECE_ENDS:
+                closed[-1] = 0
+            if flags & DOCUMENT_ENDS:
+                document_ends.append(len(texts))
+        return texts, closed, document_ends
+
+
+class TextEncoder:
+    """Ids of texts, equal to ``Tokenizer.encode_batch``, at a multiple of its speed where words
+    come back."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.by_word = blanks_part_words(tokenizer)
+        self.mark_id = tokenizer.pad_id
+        self.mark = tokenizer.special["pad_token"]
+        self._forget()
+
+    def _forget(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.characters = 0
+        self.pool = np.empty(0, dtype=np.int32)
+        self.lengths = np.empty(0, dtype=np.int64)
+
+    def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """ids (T), the number of each text's ids (texts)."""
+        if not texts:
+            return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
+        if not self.by_word:
+            return self._encode_apart(texts)
+        if len(self.numbers) > _MOST_WORDS or self.characters > _MOST_CHARACTERS:
+            self._forget()
+        words: list[str] = []
+        firsts = []
+        for text in texts:
+            firsts.append(len(words))
+            words += text.split(" ")
+        unknown = set(words).difference(self.numbers)
+        if len(unknown) * _FEW_REPEATS > len(words):
+            return self._encode_in_order(texts)
+        self._learn(unknown)
+        chosen = np.fromiter(map(self.numbers.__getitem__, words), np.int32, len(words))
+        lengths = self.lengths[chosen]
+        # Position of each id in the pool: the word's first, and on from there.
+        first = np.cumsum(self.lengths) - self.lengths
+        shift = first[chosen] - (np.cumsum(lengths) - lengths)
+        places = np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
+        return self.pool[places], np.add.reduceat(lengths, firsts)
+
+    def _learn(self, words: set[str]) -> None:
+        if not words:
+            return
+        joint = [word for word in words if self.mark not in word]
+        apart = [word for word in words if self.mark in word]
+        found = [*self._encode_joined(joint), self._encode_apart(apart)]
+        self.numbers.update(zip(joint + apart, range(len(self.numbers), 1 << 62), strict=False))
+        self.pool = np.concatenate([self.pool, *(ids for ids, _ in found)])
+        self.lengths = np.concatenate([self.lengths, *(lengths for _, lengths in found)])
+        self.characters += sum(map(len, words))
+
+    def _encode_in_order(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """For texts whose words do not come back."""
+        if any(self.mark in text for text in texts):
+            return self._encode_apart(texts)
+        ids, lengths = zip(*self._encode_joined(texts), strict=True)
+        return np.concatenate(ids), np.concatenate(lengths)
+
+    def _encode_joined(self, words: list[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Many words in one text, parted by a special token, which is the end of a text for what
+        stands around it."""
+        groups = list(_groups(words, _TEXT))
+        ids, sizes = self._encode_apart([self.mark.join(group) for group in groups])
+        stops = np.cumsum(sizes)
+        for group, start, stop in zip(groups, stops - sizes, stops, strict=True):
+            inside = ids[start:stop]
+            marks = np.flatnonzero(inside == self.mark_id)
+            if len(marks) == len(group) - 1:
+                lengths = np.diff(np.concatenate([[-1], marks, [len(inside)]])) - 1
+                yield np.delete(inside, marks), lengths
+            else:  # a word has the id of the mark
+                yield self._encode_apart(group)
+
+    def _encode_apart(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        ids, lengths = [np.empty(0, dtype=np.int32)], [0]
+        for group in _groups(texts, _BLOCK):
+            for found in self.tokenizer.encode_batch(group):
+                ids.append(np.array(found, dtype=np.int32))
+                lengths.append(len(found))
+        return np.concatenate(ids), np.array(lengths[1:], dtype=np.int64)
+
+
+def _groups(texts: Sequence[str], size: int) -> Iterator[list[str]]:
+    """Texts in groups of about ``size`` characters."""
+    group: list[str] = []
+    characters = 0
+    for text in texts:
+        group.append(text)
+        characters += len(text) + 1
+        if characters >= size:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group
+
+
+def blanks_part_words(tokenizer: Tokenizer) -> bool:
+    """Whether what stands between two blanks has the same ids wherever it stands."""
+    if tokenizer.kind not in ("blank", "wordpiece"):
+        return False
+    parts = json.loads(tokenizer.backend.to_str())
+    normalizer = (parts["normalizer"] or {"type": None})["type"]
+    pre_tokenizer = (parts["pre_tokenizer"] or {"type": None})["type"]
+    added = [token["content"] for token in parts["added_tokens"]]
+    return (
+        normalizer in (None, "BertNormalizer")
+        and pre_tokenizer in ("BertPreTokenizer", "WhitespaceSplit", "Whitespace")
+        and not any(character.isspace() for content in added for character in content)
+        and tokenizer.special["pad_token"] in added
+    )

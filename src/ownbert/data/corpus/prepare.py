@@ -1,0 +1,203 @@
+"""Writing a token store: documents cut into parts, encoded by several processes, appended in order.
+
+The parent reads, looks for duplicates and writes; the processes find sentences and tokenise. Parts
+and their order depend on the corpus and the settings alone.
+"""
+
+import contextlib
+import json
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.data.corpus import chunks
+from ownbert.data.corpus.chunks import Cut, Part, Read, cut_parts
+from ownbert.data.corpus.documents import Document
+from ownbert.data.corpus.encoding import Encoded, PartEncoder
+from ownbert.data.corpus.store_writer import INDEX, Work, Writer
+from ownbert.data.corpus.workers import MOST, WorkerDied, Workers, cores
+from ownbert.data.readers.tables import kind_of
+from ownbert.errors import InputError
+from ownbert.files import GZIP_MAGIC, WriteFailed, explained
+from ownbert.text.tokenizer import Tokenizer
+
+FORMAT = 1
+# Goes up when the same text and settings come to give another store, so that a stopped run of an
+# older version is not gone on with.
+WRITER = 1
+# (documents, bytes of text, bytes of the corpus where they are known) so far.
+Progress = Callable[[int, int, int | None], None]
+
+# Fewer parts than this are encoded sooner than processes have started.
+_FEW_PARTS = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a store is written; see ``ownbert.data.corpus.store.prepare``."""
+
+    tokenizer: Tokenizer
+    end_ids: np.ndarray
+    sentence_end: frozenset[str]
+    drop: bool
+    segmenter: str | None
+    processes: int | None
+    progress: Progress
+
+
+def write_store(
+    files: Sequence[Path],
+    documents: Iterable[Document],
+    output: Path,
+    settings: dict[str, Any],
+    plan: Plan,
+) -> int:
+    """Write a store to ``output``, whole or not at all; how many documents a stopped run had
+    finished."""
+    work = Work(output, _made_for(settings))
+    keep = False
+    try:
+        with Writer(work, plan.tokenizer.vocab_size, words=bool(plan.segmenter)) as writer:
+            resumed = writer.documents
+            try:
+                keep = True
+                read = _append_all(documents, work, writer, plan, _total_bytes(files))
+                _require_unchanged(files, settings["sources"])
+                if not writer.tokens:
+                    raise InputError("the corpus is empty: no document has a token")
+                _finish(work, writer, read, settings, plan.tokenizer)
+                keep = False
+            except InputError as error:
+                # A text that is wrong has to be changed, and then nothing here fits it.
+                keep = isinstance(error, WorkerDied | WriteFailed)
+                raise
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(_kept(work, writer.saved)) from None
+            finally:
+                keep = keep and writer.saved > 0
+    finally:
+        work.close(keep=keep)
+    return resumed
+
+
+def _made_for(settings: dict[str, Any]) -> dict[str, Any]:
+    """All that decides what is in a part."""
+    import tokenizers
+
+    return {
+        "writer": WRITER,
+        "tokenizers": tokenizers.__version__,
+        "part": [chunks.SIZE, chunks.LONGEST_PIECE],
+        "settings": contents(settings),
+    }
+
+
+def contents(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the sources by what they hold, not by when they were touched."""
+    sources = [[source["size"], source["sha256"]] for source in settings["sources"]]
+    return settings | {"sources": sources}
+
+
+def _kept(work: Work, documents: int) -> str:
+    if not documents:
+        return "interrupted; nothing half-written is left"
+    return (
+        f"interrupted; {documents:,} documents are done and kept in {work.folder.name} beside "
+        "the output: the same command goes on from there"
+    )
+
+
+def _append_all(
+    documents: Iterable[Document], work: Work, writer: Writer, plan: Plan, total: int | None
+) -> Read:
+    """Encode what a stopped run has not; what was read in all."""
+    if writer.read is not None:
+        return Read(**writer.read)
+    read = Read()
+    cut = Cut(plan.tokenizer.kind != "blank", plan.sentence_end, plan.drop)
+    found = cut_parts(documents, cut, read)
+    if writer.parts:
+        plan.progress(writer.documents, 0, total)
+        for _ in islice(found, writer.parts):
+            plan.progress(writer.documents, read.bytes, total)
+    marks: deque[int] = deque()
+
+    def marked() -> Iterator[Part]:
+        for part in found:
+            marks.append(read.bytes)  # by the time it is encoded more has been read
+            yield part
+
+    with _encoding(marked(), work, plan) as encoded:
+        for part in encoded:
+            writer.add(part)
+            plan.progress(writer.documents, marks.popleft(), total)
+    return read
+
+
+@contextlib.contextmanager
+def _encoding(found: Iterator[Part], work: Work, plan: Plan) -> Iterator[Iterator[Encoded]]:
+    """The parts encoded in their order, by this process if they are few."""
+    count = plan.processes or min(cores(), MOST)
+    worth_it = _FEW_PARTS if plan.processes is None else 2
+    first = list(islice(found, worth_it))
+
+    def all_parts() -> Iterator[Part]:
+        while first:
+            yield first.pop(0)
+        yield from found
+
+    if len(first) < worth_it or count == 1 or not sys.executable:
+        encoder = PartEncoder(plan.tokenizer, plan.end_ids, plan.segmenter)
+        yield (encoder.encode(part) for part in all_parts())
+        return
+    folder = work.folder / "tokenizer"
+    _save(plan.tokenizer, folder)
+    with Workers(count, folder, plan.end_ids, plan.segmenter) as workers:
+        yield workers.encode(all_parts())
+
+
+def _finish(
+    work: Work, writer: Writer, read: Read, settings: dict[str, Any], tokenizer: Tokenizer
+) -> None:
+    files = writer.finish(asdict(read))
+    index = {
+        "format": FORMAT,
+        "settings": settings,
+        "read": {"documents": read.documents, "duplicates": read.duplicates},
+        "files": files,
+    }
+    _save(tokenizer, work.store)
+    with explained(work.output):
+        (work.store / INDEX).write_text(json.dumps(index, indent=1), encoding="utf-8")
+        work.finish()
+
+
+def _save(tokenizer: Tokenizer, folder: Path) -> None:
+    try:
+        tokenizer.save(folder)
+    except InputError as error:
+        raise WriteFailed(str(error)) from error
+
+
+def _total_bytes(files: Sequence[Path]) -> int | None:
+    """Bytes of text in all, None where the files do not tell without being read."""
+    total = 0
+    for path in files:
+        with path.open("rb") as file:
+            if kind_of(path) != "txt" or file.read(2) == GZIP_MAGIC:
+                return None
+        total += path.stat().st_size
+    return total
+
+
+def _require_unchanged(files: Sequence[Path], sources: Sequence[dict[str, Any]]) -> None:
+    for path, source in zip(files, sources, strict=True):
+        status = path.stat()
+        if (status.st_size, status.st_mtime_ns) != (source["size"], source["mtime_ns"]):
+            raise InputError(f"{path} was changed while it was read; prepare it again")

@@ -1,0 +1,242 @@
+"""The token store: a corpus as ids in memory-mapped files, written in one pass.
+
+A store is a folder: ``tokens.bin`` (uint16 or uint32), ``sentences.bin`` and ``documents.bin``
+(int64, where each sentence and document ends, counted in tokens), ``counts.bin`` (int64, how
+often each id stands in the corpus), with a segmenter ``words.bin`` (uint8 a token, 1 where one of
+its words begins), ``store.json`` (settings, sources, sizes, checksums) and the tokenizer's files.
+Memory does not grow with the corpus, in writing or in reading.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.data.corpus.documents import PathLike, find_files, fingerprint, read_documents
+from ownbert.data.corpus.prepare import FORMAT, Plan, Progress, contents, write_store
+from ownbert.data.corpus.store_writer import INDEX, checksum, remove_work
+from ownbert.data.corpus.word_segmenter import require_segmenter
+from ownbert.errors import InputError
+from ownbert.text.report import proposed_sentence_ends
+from ownbert.text.tokenizer import Tokenizer
+
+_FILES = ("tokens", "sentences", "documents", "counts")
+
+
+@dataclass(frozen=True)
+class Store:
+    """A corpus as ids. tokens (N); sentence_ends, document_ends: one past the last token of each,
+    ascending, so the last is N; counts (V); words (N): 1 where a word of the segmenter's begins,
+    None without one.
+
+    identity: the same for stores of the same tokens, ends, words and vocabulary, wherever and
+    whenever they were written. read_documents: documents in the corpus, of which ``duplicates``
+    repeat an earlier one. resumed: documents that a stopped run had finished.
+    """
+
+    folder: Path
+    tokens: np.ndarray
+    sentence_ends: np.ndarray
+    document_ends: np.ndarray
+    counts: np.ndarray
+    settings: dict[str, Any]
+    reused: bool = False
+    words: np.ndarray | None = None
+    identity: str = ""
+    read_documents: int = 0
+    duplicates: int = 0
+    resumed: int = 0
+
+    @classmethod
+    def open(cls, folder: str | Path, *, reused: bool = False) -> "Store":
+        """Map a store. Raises ``InputError`` if it is missing, cut off, altered or of another
+        format; every byte is checked against its checksum."""
+        folder = Path(folder)
+        index = _read_index(folder)
+        if index["format"] != FORMAT:
+            raise InputError(
+                f"{folder} has store format {index['format']}, this version reads {FORMAT}; "
+                "prepare it again"
+            )
+        arrays = {}
+        for name, entry in index["files"].items():
+            path = folder / f"{name}.bin"
+            _verify(path, entry)
+            dtype = np.dtype(entry["dtype"])
+            arrays[name] = (
+                np.memmap(path, dtype=dtype, mode="r")
+                if entry["bytes"]
+                else np.empty(0, dtype=dtype)
+            )
+        return cls(
+            folder,
+            arrays["tokens"],
+            arrays["sentences"],
+            arrays["documents"],
+            arrays["counts"],
+            index["settings"],
+            reused,
+            arrays.get("words"),
+            _identity(index),
+            index.get("read", {}).get("documents", len(arrays["documents"])),
+            index.get("read", {}).get("duplicates", 0),
+        )
+
+    @property
+    def documents(self) -> int:
+        return len(self.document_ends)
+
+    @property
+    def sentences(self) -> int:
+        return len(self.sentence_ends)
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that the store was written with; ``InputError`` if it was exchanged."""
+        tokenizer = Tokenizer.load(self.folder)
+        if tokenizer.fingerprint() != self.settings["tokenizer"]:
+            raise InputError(
+                f"{self.folder}: the tokenizer files are not those that the store was written "
+                "with; prepare it again"
+            )
+        return tokenizer
+
+
+def prepare(
+    paths: PathLike | Sequence[PathLike],
+    output: str | Path,
+    *,
+    tokenizer: Tokenizer | str | Path,
+    text_column: str | None = None,
+    layout: str = "auto",
+    sentence_end: Sequence[str] | None = None,
+    duplicates: str = "keep",
+    segmenter: str | None = None,
+    processes: int | None = None,
+    progress: Progress | None = None,
+) -> Store:
+    """Write the token store of a corpus, or open the one there if nothing has changed.
+
+    tokenizer: itself, or the folder it is in. sentence_end: tokens that end a sentence in text
+    that is already tokens, by default those that the vocabulary report beside the tokenizer
+    proposes; plain text is split by rule. duplicates: ``keep`` or ``drop`` documents whose text
+    was there before. segmenter: ``jieba`` finds the words of Chinese for whole-word masking.
+    processes: how many encode (by default one a core, at most 5); the store is the same with any
+    number. progress is called with (documents, bytes of text, bytes of the corpus or None) so far.
+
+    What a run that was stopped has finished is used by the next one with the same settings and
+    sources. Raises ``InputError`` for text that cannot be read and what cannot be written.
+    """
+    output = Path(output)
+    _refuse_settings(duplicates, processes)
+    files = _files(paths)
+    if not isinstance(tokenizer, Tokenizer):
+        if sentence_end is None:
+            sentence_end = proposed_sentence_ends(tokenizer)
+        tokenizer = Tokenizer.load(tokenizer)
+    if segmenter is not None:
+        require_segmenter(segmenter, tokenizer)
+    plan = Plan(
+        tokenizer=tokenizer,
+        end_ids=_end_ids(sentence_end or (), tokenizer),
+        sentence_end=frozenset(sentence_end or ()),
+        drop=duplicates == "drop",
+        segmenter=segmenter,
+        processes=processes,
+        progress=progress or (lambda documents, done, total: None),
+    )
+    documents = read_documents(files, text_column=text_column, layout=layout)
+    settings = {
+        "tokenizer": tokenizer.fingerprint(),
+        "kind": tokenizer.kind,
+        "sentence_end": sorted(plan.sentence_end),
+        "layout": layout,
+        "text_column": text_column,
+        "duplicates": duplicates,
+        "segmenter": segmenter,
+        "sources": fingerprint(files),
+    }
+    if (store := _reusable(output, settings)) is not None:
+        return store
+    resumed = write_store(files, documents, output, settings, plan)
+    return replace(Store.open(output), resumed=resumed)
+
+
+def _refuse_settings(duplicates: str, processes: int | None) -> None:
+    if duplicates not in ("keep", "drop"):
+        raise InputError(f"duplicates {duplicates!r} is not one of: keep, drop")
+    if processes is not None and processes < 1:
+        raise InputError(f"processes {processes}: 1 or more is needed")
+
+
+def _files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
+    files = find_files(paths)
+    for path in files:
+        if path.exists() and not path.is_file():  # a pipe: the checksum would use it up
+            raise InputError(f"{path} is not a file that can be read twice; write it to a file")
+    return files
+
+
+def _reusable(output: Path, settings: dict[str, Any]) -> Store | None:
+    """The store there if it was written from the same contents by the same settings; ``InputError``
+    where something else stands in its place."""
+    if _unchanged(output, settings):
+        with contextlib.suppress(InputError):  # damaged: written anew
+            store = Store.open(output, reused=True)
+            remove_work(output)
+            return store
+    if output.is_dir() and any(output.iterdir()) and not (output / INDEX).exists():
+        raise InputError(f"{output} is not empty and holds no token store; choose another folder")
+    return None
+
+
+def _end_ids(sentence_end: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
+    ids = [tokenizer.id_of(token) for token in sentence_end]
+    if None in ids:
+        lost = sentence_end[ids.index(None)]
+        raise InputError(f"sentence end {lost!r} is not in the vocabulary; name tokens that are")
+    return np.asarray(ids, dtype=np.int64)
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    try:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        if index["format"] == FORMAT:
+            _ = index["settings"]["tokenizer"]
+            _ = [index["files"][n][key] for n in _FILES for key in ("dtype", "bytes", "crc32")]
+        return index
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"{folder} holds no token store; make one with: ownbert prepare") from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{folder / INDEX} is damaged; prepare the store again") from None
+
+
+def _verify(path: Path, entry: dict[str, Any]) -> None:
+    size = path.stat().st_size if path.exists() else 0
+    if size != entry["bytes"]:
+        raise InputError(
+            f"{path} has {size} bytes, expected {entry['bytes']}; it was cut off or altered: "
+            "prepare the store again"
+        )
+    if checksum(path, size) != entry["crc32"]:
+        raise InputError(f"{path} was altered (its checksum differs): prepare the store again")
+
+
+def _identity(index: dict[str, Any]) -> str:
+    content = [index["settings"]["tokenizer"]]
+    for name, entry in sorted(index["files"].items()):
+        content.append([name, entry["dtype"], entry["bytes"], entry["crc32"]])
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def _unchanged(output: Path, settings: dict[str, Any]) -> bool:
+    """Whether the store there was written from the same contents by the same settings."""
+    try:
+        index = _read_index(output)
+        return index["format"] == FORMAT and contents(index["settings"]) == contents(settings)
+    except (InputError, KeyError, TypeError):
+        return False

@@ -1,0 +1,102 @@
+"""A head start for word embeddings: the corpus's own co-occurrences, factorised.
+
+Levy and Goldberg 2014 (Neural Word Embedding as Implicit Matrix Factorization) and Levy, Goldberg,
+Dagan 2015 (context distribution smoothing, U sqrt(S)). V vocabulary, D hidden, N tokens.
+"""
+
+import warnings
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from ownbert.data.corpus.store import Store
+
+WINDOW = 8
+_SMOOTHING = 0.75
+_BLOCK = 500_000
+# Of a larger corpus, evenly spread blocks of this many tokens together are counted.
+_MOST_TOKENS = 20_000_000
+# Above this many cells of the matrix, pairs seen once are forgotten (12 bytes a cell).
+_MOST_CELLS = 60_000_000
+
+
+def cooccurrence_vectors(
+    store: Store, size: int, ordinary: np.ndarray, *, std: float = 0.05, seed: int = 0
+) -> np.ndarray:
+    """(V, D) float32 vectors with deviation ``std``; zero for tokens that are not ``ordinary``
+    or never seen, and in dimensions that the vocabulary is too small for."""
+    counts = _count(store, len(ordinary))
+    keep = np.flatnonzero(ordinary & (np.asarray(counts.sum(1)).ravel() > 0))
+    vectors = np.zeros((len(ordinary), size), dtype=np.float32)
+    if len(keep) < 3:
+        return vectors
+    ppmi = positive_pmi(counts[keep][:, keep])
+    rank = min(size, len(keep) - 1)
+    found = _factorise(ppmi, rank, seed)
+    scale = found.std()
+    if scale > 0:
+        vectors[keep, :rank] = found * (std / scale)
+    return vectors
+
+
+def _count(store: Store, vocab_size: int) -> sparse.csr_array:
+    """(V, V) how often two tokens stand within ``WINDOW`` of each other in one document."""
+    total = sparse.csr_array((vocab_size, vocab_size), dtype=np.float32)
+    for start in _block_starts(len(store.tokens)):
+        ids = store.tokens[start : start + _BLOCK].astype(np.int32)
+        places = np.arange(start, start + len(ids))
+        document = np.searchsorted(store.document_ends, places, side="right")
+        left, right = [], []
+        for gap in range(1, min(WINDOW, len(ids) - 1) + 1):
+            same = document[:-gap] == document[gap:]
+            left.append(ids[:-gap][same])
+            right.append(ids[gap:][same])
+        if not left:
+            continue
+        rows, columns = np.concatenate(left), np.concatenate(right)
+        ones = np.ones(len(rows), dtype=np.float32)
+        block = sparse.coo_array((ones, (rows, columns)), shape=(vocab_size, vocab_size))
+        total = sparse.csr_array(total + block.tocsr())
+        if total.nnz > _MOST_CELLS:
+            total.data[total.data < 2] = 0
+            total.eliminate_zeros()
+    return sparse.csr_array(total + total.T)
+
+
+def _block_starts(tokens: int) -> np.ndarray:
+    blocks = np.arange(0, tokens, _BLOCK)
+    if tokens <= _MOST_TOKENS:
+        return blocks
+    return blocks[np.linspace(0, len(blocks) - 1, _MOST_TOKENS // _BLOCK).astype(int)]
+
+
+def positive_pmi(counts: sparse.csr_array) -> sparse.csr_array:
+    """max(0, log P(context | word) / P(context)^0.75, renormalised) for symmetric counts (V, V)."""
+    sums = np.asarray(counts.sum(1)).ravel()
+    context = sums**_SMOOTHING
+    context /= context.sum()
+    cells = counts.tocoo()
+    pmi = np.log(cells.data / (sums[cells.row] * context[cells.col]))
+    positive = pmi > 0
+    return sparse.csr_array(
+        (pmi[positive].astype(np.float32), (cells.row[positive], cells.col[positive])),
+        shape=counts.shape,
+    )
+
+
+def _factorise(matrix: sparse.csr_array, rank: int, seed: int) -> np.ndarray:
+    """U sqrt(S) of a randomised singular value decomposition, (V, rank)."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        tensor = torch.sparse_csr_tensor(
+            torch.from_numpy(matrix.indptr.astype(np.int64)),
+            torch.from_numpy(matrix.indices.astype(np.int64)),
+            torch.from_numpy(matrix.data),
+            size=matrix.shape,
+            check_invariants=True,
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        u, s, _ = torch.svd_lowrank(tensor, q=min(rank + 8, len(matrix.indptr) - 1), niter=2)
+    return (u * s.sqrt())[:, :rank].numpy()

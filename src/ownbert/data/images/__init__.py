@@ -1,0 +1,1 @@
+"""Images and their labels: files, pixels and augmentation."""

@@ -1,0 +1,280 @@
+"""Pictures and their labels: folders of class folders, IDX files, arrays. N pictures.
+
+A picture in a file is read when it is needed, so that a folder need not fit in memory.
+"""
+
+import hashlib
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.data.images.idx import is_idx, is_idx_of_pictures, labels_beside, read_idx
+from ownbert.data.images.npz import open_npz
+from ownbert.data.images.pixels import deep_greys, is_deep, values_of
+from ownbert.errors import InputError
+from ownbert.files import refuse_unreadable
+
+# The names of pictures and labels in an .npz file, the first that is there.
+_IMAGES = ("images", "image", "pictures", "x", "X", "data")
+_LABELS = ("labels", "label", "classes", "y", "target")
+# The ends of names of answers and measures, which may be written beside the pictures.
+_TABLES = (".csv", ".tsv", ".jsonl", ".json", ".ndjson")
+# Where a camera says how it was held, and what it says of a quarter turn.
+_ORIENTATION, _QUARTER_TURNS = 0x0112, (5, 6, 7, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A file, or an array of bytes (H, W) or (H, W, 3). name: where it is, for messages. digest:
+    the same for the same bytes. size: (height, width), turned as it is read. channels: 1 (grey) or
+    3."""
+
+    source: Path | np.ndarray
+    name: str
+    digest: str
+    size: tuple[int, int]
+    channels: int
+
+    @property
+    def path(self) -> Path | None:
+        """The file, where it is one of its own."""
+        return self.source if isinstance(self.source, Path) else None
+
+    def read(self, channels: int) -> Any:
+        """What ``Processor`` takes: an array where that has no more than so many channels, else a
+        picture of Pillow. Raises ``InputError`` for a damaged file, and for floats in one that are
+        no fractions from 0 to 1."""
+        if isinstance(self.source, Path):
+            return _decoded(self.source)
+        if self.channels <= channels:
+            return self.source
+        return _pillow().fromarray(self.source)
+
+
+# A picture and its label.
+Labelled = tuple[Picture, Any]
+
+
+def read_labelled(source: Any) -> list[Labelled]:
+    """Pictures with their labels, at least one.
+
+    source: a folder that has a folder of pictures for each label; an IDX file of pictures with that
+    of the labels beside it, or a folder with one such pair; an .npz file with ``images`` and
+    ``labels``; or the two arrays. Hidden files and tables (csv, tsv, JSON) in a folder are left
+    out. Raises ``InputError`` for anything else.
+    """
+    if not isinstance(source, str | Path):
+        return _of_arrays(source)
+    path = Path(source)
+    if path.is_dir():
+        held = _idx_in(path)
+        return _of_idx(held) if held else list(_of_classes(path))
+    if is_idx(path):
+        return _of_idx(path)
+    if path.suffix == ".npz":
+        arrays = _of_npz(path)
+        if "labels" not in arrays:
+            raise InputError(f"{path} has no array of labels; one of {', '.join(_LABELS)}")
+        return _paired(arrays["images"], arrays["labels"], str(path))
+    refuse_unreadable(path)
+    raise InputError(
+        f"{path}: labelled pictures are a folder of class folders, an IDX file "
+        "(train-images-idx3-ubyte.gz) or an .npz file with images and labels"
+    )
+
+
+def stream_pictures(source: Any) -> Iterator[Picture]:
+    """Pictures without labels, at least one: all below a folder, sorted by name; one file; those of
+    an IDX or .npz file; an array. Hidden files and tables in a folder are left out. Raises
+    ``InputError`` for another file that is no picture."""
+    if not isinstance(source, str | Path):
+        yield from pictures_of(source, "")
+        return
+    path = Path(source)
+    if path.is_dir():
+        held = _idx_in(path)
+        if held:
+            yield from pictures_of(read_idx(held), str(held))
+            return
+        files = _files_below(path)
+        if not files:
+            raise InputError(f"{path} holds no pictures")
+        yield from map(_opened, files)
+    elif is_idx(path):
+        yield from pictures_of(read_idx(path), str(path))
+    elif path.suffix == ".npz":
+        yield from pictures_of(_of_npz(path)["images"], str(path))
+    else:
+        yield _opened(path)
+
+
+def pictures_of(images: Any, source: str) -> list[Picture]:
+    """Pictures of an array (N, H, W) or (N, H, W, C) of bytes, or of fractions from 0 to 1, which
+    become bytes; ``source`` is where it stands, for messages."""
+    array = _as_bytes(images, f"{source}: images" if source else "images")
+    found = []
+    for number, one in enumerate(array, start=1):
+        digest = hashlib.blake2b(one.tobytes(), digest_size=16).hexdigest()
+        name = f"{source}, picture {number}" if source else f"picture {number}"
+        size = (one.shape[0], one.shape[1])
+        found.append(Picture(one, name, digest, size, 1 if one.ndim == 2 else 3))
+    return found
+
+
+def _as_bytes(images: Any, what: str) -> np.ndarray:
+    try:
+        array = np.asarray(images)
+    except ValueError:
+        array = np.asarray(None)
+    if array.dtype == object:
+        raise InputError(f"{what}: the pictures are of different sizes, or no arrays of numbers")
+    if array.ndim == 4 and array.shape[-1] == 1:
+        array = array[..., 0]
+    if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[-1] != 3) or not array.size:
+        raise InputError(
+            f"{what} have the shape {array.shape}; it must be (N, H, W) or (N, H, W, 3)"
+        )
+    array = values_of(array, what)
+    return array if array.dtype == np.uint8 else np.round(array * 255).astype(np.uint8)
+
+
+def _of_arrays(source: Any) -> list[Labelled]:
+    if not isinstance(source, tuple | list) or len(source) != 2:
+        raise InputError("labelled pictures in memory are two arrays: (images, labels)")
+    return _paired(source[0], np.asarray(source[1]), "")
+
+
+def _paired(images: Any, labels: np.ndarray, source: str) -> list[Labelled]:
+    pictures = pictures_of(images, source)
+    where = f"{source}: " if source else ""
+    if labels.ndim != 1 or len(labels) != len(pictures):
+        raise InputError(
+            f"{where}{len(pictures):,} pictures and labels of shape {labels.shape}; every picture "
+            "needs one label"
+        )
+    return list(zip(pictures, labels.tolist(), strict=True))
+
+
+def _of_idx(path: Path) -> list[Labelled]:
+    images = read_idx(path)
+    if images.ndim < 3:
+        raise InputError(f"{path} has {images.ndim} dimensions; a file of pictures has 3")
+    other = labels_beside(path)
+    labels = read_idx(other)
+    if labels.ndim != 1:
+        raise InputError(f"{other} has {labels.ndim} dimensions; a file of labels has 1")
+    if len(labels) != len(images):
+        raise InputError(
+            f"{path} has {len(images):,} pictures and {other} {len(labels):,} labels; they are not "
+            "of one set"
+        )
+    return _paired(images, labels, str(path))
+
+
+def _idx_in(folder: Path) -> Path | None:
+    """The IDX file of pictures in a folder, if there is one. ``InputError`` for several."""
+    found = [path for path in sorted(folder.iterdir()) if is_idx_of_pictures(path)]
+    # Plain and packed they are the same.
+    kinds = {path.name.removesuffix(".gz"): path for path in found}
+    if len(kinds) > 1:
+        names = ", ".join(path.name for path in kinds.values())
+        raise InputError(f"{folder} holds several files of pictures; name one of them: {names}")
+    return found[0] if found else None
+
+
+def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
+    """``images``, and ``labels`` where there are some."""
+    found = {}
+    with open_npz(path, "arrays of numbers are needed, pictures all of one size") as arrays:
+        for kind, names in (("images", _IMAGES), ("labels", _LABELS)):
+            name = next((name for name in names if name in arrays), None)
+            if name is not None:
+                found[kind] = arrays[name]
+        there = ", ".join(arrays) or "none"
+    if "images" not in found:
+        raise InputError(f"{path} has no array of images; one of {', '.join(_IMAGES)} ({there})")
+    return found
+
+
+def _of_classes(folder: Path) -> Iterator[Labelled]:
+    """Of each folder in ``folder`` all pictures below it, its name being their label."""
+    there = [path for path in sorted(folder.iterdir()) if _is_read(path)]
+    classes = [path for path in there if path.is_dir()]
+    if not classes:
+        raise InputError(
+            f"{folder} has no class folders: put the pictures of each class in a folder of its name"
+        )
+    for path in there:
+        if path not in classes:
+            raise InputError(f"{path} is in none of the class folders of {folder}")
+    for label in classes:
+        files = _files_below(label)
+        if not files:
+            raise InputError(f"{label} is a class folder without pictures")
+        for path in files:
+            yield _opened(path), label.name
+
+
+def _files_below(folder: Path) -> Sequence[Path]:
+    """All files that are no tables, not hidden, nor in a hidden folder."""
+    below = (path for path in folder.rglob("*") if path.is_file() and _is_read(path))
+    return sorted(
+        path
+        for path in below
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def _is_read(path: Path) -> bool:
+    """Whether what lies in a folder of pictures must be a picture, or a folder of them."""
+    name = path.name.lower().removesuffix(".gz")
+    return not name.startswith(".") and (not name.endswith(_TABLES) or path.is_dir())
+
+
+def _opened(path: Path) -> Picture:
+    """A file as far as its first bytes say what it is."""
+    image = _pillow()
+    refuse_unreadable(path)
+    data = path.read_bytes()
+    try:
+        with image.open(io.BytesIO(data)) as opened:
+            size, mode = _size_upright(opened), opened.mode
+    except Exception:  # Pillow's errors are of many kinds
+        raise InputError(f"{path} is no picture that Pillow can read") from None
+    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
+    grey = mode in ("1", "L", "LA") or is_deep(mode)
+    return Picture(path, str(path), digest, size, 1 if grey else 3)
+
+
+def _size_upright(opened: Any) -> tuple[int, int]:
+    """(height, width) of what ``_decoded`` gives."""
+    # Of a TIFF file Pillow has turned the size. PngImageFile.getexif would decode the pixels.
+    said = None if opened.format == "TIFF" else _pillow().Image.getexif(opened).get(_ORIENTATION)
+    size = opened.height, opened.width
+    return size[::-1] if said in _QUARTER_TURNS else size
+
+
+def _decoded(path: Path) -> Any:
+    """The picture of a file, turned as its camera says it was held."""
+    image = _pillow()
+    from PIL import ImageOps
+
+    try:
+        with image.open(path) as opened:
+            turned = ImageOps.exif_transpose(opened)
+    except Exception as error:
+        reason = "it is damaged or cut off" if path.exists() else "it is gone"
+        raise InputError(f"{path} cannot be read: {reason}") from error
+    return deep_greys(turned, f"{path}: its pixels") if is_deep(turned.mode) else turned
+
+
+def _pillow() -> Any:
+    try:
+        from PIL import Image
+    except ImportError:
+        raise InputError("pictures in files need Pillow: pip install 'ownbert[vision]'") from None
+    return Image

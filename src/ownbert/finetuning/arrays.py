@@ -1,0 +1,77 @@
+"""Texts and answers in memory, as rows of a task. N texts, K numbers a text."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ownbert.data.readers.tables import as_text
+from ownbert.errors import InputError
+from ownbert.tasks.rows import Row, label_text
+
+
+def texts_of(X: Any) -> list[tuple[str, ...]]:
+    """The text or the two texts of each row. Raises ``InputError`` for anything else."""
+    if isinstance(X, str):
+        raise InputError("X is a single text; a list of texts is needed")
+    X = X.to_numpy() if hasattr(X, "to_numpy") else X
+    if isinstance(X, np.ndarray) and X.ndim == 2:
+        if X.shape[1] > 2:
+            raise InputError(f"X has {X.shape[1]} columns; a text or a pair of texts is needed")
+        X = map(tuple, X)
+    texts = []
+    for index, row in enumerate(X):
+        parts = row if isinstance(row, tuple) else (row,)
+        if not 1 <= len(parts) <= 2:
+            raise InputError(f"X[{index}] is a tuple of {len(parts)}; a pair of texts has two")
+        if texts and len(parts) != len(texts[0]):
+            raise InputError(f"X[{index}] and X[0] must both be texts or both be pairs of texts")
+        texts.append(tuple(_text(part, f"X[{index}]") for part in parts))
+    if not texts:
+        raise InputError("X is empty; at least one text is needed")
+    return texts
+
+
+def _text(value: Any, where: str) -> str:
+    """A text, or words joined."""
+    words = value if isinstance(value, list | np.ndarray) else [value]
+    for word in words:
+        if not isinstance(word, str):
+            raise InputError(f"{where} holds {word!r}, which is not a text")
+    return as_text(" ".join(words), "text", where)
+
+
+def name_of(label: Any, where: str) -> str:
+    """A label as text."""
+    plain = label.item() if isinstance(label, np.generic) else label
+    if plain is None or (isinstance(plain, float) and math.isnan(plain)):
+        raise InputError(f"{where} is {plain}; every text needs a label")
+    return label_text(plain, where)
+
+
+def rows_of(texts: Sequence[tuple[str, ...]], targets: Sequence[Any]) -> list[Row]:
+    """Texts with their answers. Raises ``InputError`` where there are not as many of both."""
+    if len(texts) != len(targets):
+        raise InputError(f"X has {len(texts)} texts and y has {len(targets)} answers")
+    return [Row(i, *each) for i, each in enumerate(zip(texts, targets, strict=True))]
+
+
+def numbers_of(y: Any) -> np.ndarray:
+    """Finite numbers (N) or (N, K), none of whose columns is the same for all texts."""
+    if y is None:
+        raise InputError("y is None; a number for every text is needed")
+    try:
+        numbers = np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("y must be numbers, (N) or (N, K)") from None
+    if numbers.ndim not in (1, 2) or not numbers.size:
+        raise InputError(f"y must be numbers, (N) or (N, K), not of shape {numbers.shape}")
+    with np.errstate(over="ignore"):  # what float32, in which weights are, cannot hold
+        odd = np.argwhere(~np.isfinite(numbers.astype(np.float32)))
+    if len(odd):
+        place = ", ".join(map(str, odd[0]))
+        raise InputError(f"y[{place}] is {numbers[tuple(odd[0])]}; a finite number is needed")
+    if (numbers == numbers[0]).all(0).any():
+        raise InputError("y is the same number for all texts; numbers that differ are needed")
+    return numbers

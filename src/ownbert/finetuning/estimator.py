@@ -1,0 +1,256 @@
+"""Fine-tuning as scikit-learn has it: ``fit`` and ``predict`` on texts in memory.
+
+N texts, C classes, K numbers a text.
+"""
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from ownbert.checkpoint import describe, load_tokenizer, save
+from ownbert.errors import InputError
+from ownbert.finetuning.arrays import name_of, numbers_of, rows_of, texts_of
+from ownbert.finetuning.finetune import given
+from ownbert.finetuning.resume import claim
+from ownbert.finetuning.run import Finetuning
+from ownbert.nn.model import Model
+from ownbert.nn.prepack import prepack
+from ownbert.settings import resolve
+from ownbert.tasks.batched_forward import answers
+from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.tasks.rows import Row
+from ownbert.tasks.task import task_of
+from ownbert.tasks.text_input import Frame
+from ownbert.train.device import pick_device
+from ownbert.train.job import Interrupted
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.model_selection import train_test_split
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, column_or_1d
+except ImportError:
+    raise InputError("this needs scikit-learn: pip install 'ownbert[eval]'") from None
+
+
+# Only stores its parameters, as scikit-learn asks: the __init__ is that of a dataclass.
+@dataclass(eq=False, repr=False)
+class TextEstimator(BaseEstimator):
+    """A model that is fine-tuned by ``fit`` and then kept in memory.
+
+    model: the folder to start from. epochs, learning_rate, batch_size: by the number of texts and
+    the size of the model if not set. max_length: tokens of a text that are read, in ``fit`` and
+    after it; the model's positions if not set. pooling, long, precision, device: as the settings
+    of ``ownbert finetune``; answers are in float32, so that a text gets the same one in any
+    company.
+
+    Without ``dev_share`` all epochs are run and the last weights are kept. With it that share of
+    the texts is held out; ``patience`` epochs without a better score on it end the run, and the
+    best weights are kept. output: a new folder for the model, recipe, log and curves; otherwise
+    nothing stays on disk. verbose: show the run.
+
+    X is a list, an array or a Series of N texts. A text may also be a list of words, which are
+    joined by blanks. Pairs of texts are tuples of two, or an array (N, 2).
+    """
+
+    model: str | Path
+    _: KW_ONLY
+    epochs: int | None = None
+    learning_rate: float | None = None
+    batch_size: int | None = None
+    max_length: int | None = None
+    seed: int = 0
+    pooling: str | None = None
+    long: str = "cut"
+    dev_share: float = 0.0
+    patience: int = 4
+    precision: str = "auto"
+    device: str = "auto"
+    output: str | Path | None = None
+    verbose: bool = False
+
+    def save(self, folder: str | Path) -> None:
+        """Write the fitted model as an ordinary Hugging Face folder, for ``ownbert predict`` and
+        Transformers. Its labels are the classes as text."""
+        check_is_fitted(self)
+        save(self.model_, folder, tokenizer=self.tokenizer_, values=self.task_.values())
+
+    def _learn(
+        self,
+        task: str,
+        rows: Sequence[Row],
+        *,
+        classes: np.ndarray | None = None,
+        labels: Sequence[str] = (),
+        **own: Any,
+    ) -> None:
+        """Fine-tune on rows, and take the model from the folder that was written.
+
+        classes: (N), of which each is held out in the same share. labels: names of columns of
+        numbers. own: settings in the place of parameters of the same name.
+        """
+        options = self.get_params(deep=False) | own
+        for name in ("dev_share", "output", "verbose"):
+            del options[name]
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
+        recipe = resolve(FinetuneRecipe, options=given(task, plain))
+        run = Finetuning(recipe, self._split(rows, classes), labels=labels)
+        with self._folder(run) as folder:
+            described = self.output is not None
+            run.train(folder, resume=False, quiet=not self.verbose, described=described)
+            self.task_ = task_of(describe(folder), folder)
+            self.model_ = self.task_.load(folder)
+            self.tokenizer_ = load_tokenizer(folder, config=self.model_.config)
+        self._texts = len(rows[0].texts)
+        vars(self).pop("_ready", None)
+
+    def _split(
+        self, rows: Sequence[Row], classes: np.ndarray | None
+    ) -> tuple[Sequence[Row], Sequence[Row] | None]:
+        if not 0 <= self.dev_share < 1:
+            raise InputError(f"dev_share is {self.dev_share}; it must be in [0, 1)")
+        if not self.dev_share:
+            return rows, None
+        share = float(self.dev_share)
+        parts: Any = train_test_split(
+            list(rows), test_size=share, random_state=self.seed, stratify=classes
+        )
+        return parts[0], parts[1]
+
+    @contextlib.contextmanager
+    def _folder(self, run: Finetuning) -> Iterator[Path]:
+        """Where to train."""
+        if self.output is not None:
+            folder = Path(self.output)
+            claim(folder, resume=False, overwrite=False, identity=run.identity)
+            yield folder
+            return
+        with TemporaryDirectory(prefix="ownbert-") as name:
+            try:
+                yield Path(name)
+            except Interrupted:  # It names a saved state, which is gone.
+                raise KeyboardInterrupt from None
+
+    def _answers(self, X: Any) -> np.ndarray:
+        """What the task decides of each text, (N, ...)."""
+        check_is_fitted(self)
+        texts = texts_of(X)
+        rows = rows_of(texts, [None] * len(texts))
+        if len(rows[0].texts) != self._texts:
+            one = "one text" if self._texts == 1 else "a pair of texts"
+            raise InputError(f"X[0] must be {one}, as in fit")
+        config = self.model_.config
+        frame = Frame(self.tokenizer_, config, self.task_.max_length or config.longest)
+        data = self.task_.encode(rows, frame, training=False)
+        raws = answers(self._packed(), self.task_, data.examples, precision="float32").raws
+        decided = zip(raws, rows, data.notes, strict=True)
+        return np.asarray([self.task_.decide(*each) for each in decided])
+
+    def _packed(self) -> Model:
+        """The model as it is fastest on the device, made once."""
+        if not hasattr(self, "_ready"):
+            device, model = pick_device(self.device), self.model_
+            if device.type != "cpu":  # A copy: what is pickled is for every machine.
+                model = copy.deepcopy(model).to(device)
+            self._ready = prepack(model)
+        return self._ready
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Packed matrices cannot be pickled; they are made again.
+        return {k: v for k, v in super().__getstate__().items() if k != "_ready"}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        return tags
+
+    def _more_tags(self) -> dict[str, Any]:  # scikit-learn before 1.6
+        return {"X_types": ["string", "1dlabels"]}
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class OwnBertClassifier(ClassifierMixin, TextEstimator):
+    """One label a text, or a pair of texts, from a pretrained folder.
+
+    class_weights: "balanced", or a weight for each label that has another than 1.
+    label_smoothing: share of the truth that is spread over all labels. The other parameters are
+    those of ``TextEstimator``; ``classes_`` are the labels in the order of the probabilities.
+    """
+
+    class_weights: str | Mapping[Any, float] | None = None
+    label_smoothing: float = 0.0
+
+    def fit(self, X: Any, y: Any) -> "OwnBertClassifier":
+        """y: N labels of any one kind. Raises ``InputError`` for texts and labels that cannot be
+        used, and ``ValueError`` for numbers that are no classes."""
+        texts = texts_of(X)
+        if y is None:
+            raise InputError("y is None; a label for every text is needed")
+        values = column_or_1d(y, warn=True)
+        names = [name_of(value, f"y[{i}]") for i, value in enumerate(values)]
+        check_classification_targets(values)
+        classes, first, numbers = np.unique(values, return_index=True, return_inverse=True)
+        if len(classes) < 2:
+            raise InputError(f"y has one class only, {names[0]!r}; at least two are needed")
+        known = [names[i] for i in first]
+        if twice := next((name for name in known if known.count(name) > 1), None):
+            raise InputError(f"y has two labels that are both {twice!r} as text")
+        rows = rows_of(texts, names)
+        self._learn("classify", rows, classes=numbers, class_weights=self._weights())
+        self.classes_ = classes
+        self._columns = [self.task_.labels.index(name) for name in known]
+        return self
+
+    def _weights(self) -> str | None:
+        """The weights as a recipe has them."""
+        if not isinstance(self.class_weights, Mapping):
+            return self.class_weights
+        pairs = self.class_weights.items()
+        return ",".join(f"{name_of(label, 'class_weights')}={weight}" for label, weight in pairs)
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities (N, C), in the order of ``classes_``."""
+        return self._answers(X)[:, self._columns]
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable label of each text, (N)."""
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class OwnBertRegressor(RegressorMixin, TextEstimator):
+    """A number a text (or a pair of texts), or K numbers, from a pretrained folder.
+
+    loss: mse or huber. The other parameters are those of ``TextEstimator``. Answers are in the
+    units of ``y``.
+    """
+
+    loss: str = "mse"
+
+    def fit(self, X: Any, y: Any) -> "OwnBertRegressor":
+        """y: numbers (N) or (N, K). Raises ``InputError`` for what cannot be used."""
+        texts, numbers = texts_of(X), numbers_of(y)
+        columns = numbers.reshape(len(numbers), -1)
+        flat = numbers.ndim == 1
+        labels = ["value"] if flat else [f"value_{i}" for i in range(columns.shape[1])]
+        self._learn("regress", rows_of(texts, [*map(tuple, columns.tolist())]), labels=labels)
+        self._flat = flat
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The numbers of each text: (N) or (N, K), as ``fit`` was given them."""
+        found = self._answers(X)
+        return found[:, 0] if self._flat else found
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

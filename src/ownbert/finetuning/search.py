@@ -1,0 +1,188 @@
+"""Trying settings, each with each, and keeping the model that does best on the dev rows."""
+
+import itertools
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ownbert.checkpoint import describe
+from ownbert.checkpoint.weights import WEIGHTS, read_json
+from ownbert.errors import InputError
+from ownbert.files import write_json, write_text
+from ownbert.finetuning.resume import SEARCH, claim, finished
+from ownbert.finetuning.run import Finetuning
+from ownbert.nn.model import Model
+from ownbert.run.model_card import CARD, is_ours
+from ownbert.run.run_folder import RECIPE
+from ownbert.settings import dump
+from ownbert.tasks.recipe import FinetuneRecipe, Search
+from ownbert.tasks.task import task_of
+from ownbert.train.display import Display, duration
+from ownbert.train.log import BOARD, CURVES, LOG, read_log
+from ownbert.train.state_files import refuse_other
+
+_FORMAT = 1
+# What is usual to try: shares of the learning rate that the model would have without a search.
+USUAL_SHARES = (0.5, 1.0, 2.0)
+USUAL = {"epochs": (2, 4, 8), "batch_size": (16, 32)}
+# What stays of a run that was not the best.
+_KEPT = (LOG, CURVES, RECIPE, BOARD)
+
+
+def search(run: Finetuning, output: Path, *, resume: bool, overwrite: bool, quiet: bool) -> Model:
+    """Train with each combination, in ``output/search/run-N``, and let the best model take its
+    place in ``output``; of the others log and recipe stay.
+
+    Raises ``InputError`` without dev rows. ``search.json`` has all combinations with their
+    measures, those of the best evaluation of each.
+    """
+    if run.lesson.dev_rows is None:
+        raise InputError("a search needs --dev: the rows that tell which settings are best")
+    if run.asked.run.max_steps and (run.asked.search.usual or run.asked.search.epochs):
+        raise InputError("run.max_steps ends all runs of a search over epochs; leave it out")
+    run.check_adapting()
+    tries = list(combinations(run))
+    claim(output, resume=resume, overwrite=overwrite, identity=run.identity)
+    done = _done(run, output) if resume else []
+    write_text(output / RECIPE, dump(run.asked))
+    display = Display("finetune", quiet=quiet)
+    run.adapt(output, resume=resume, quiet=quiet)
+    for number, tried in enumerate(tries, start=1):
+        folder = output / "search" / f"run-{number}"
+        if number > len(done):
+            display.say(f"run {number} of {len(tries)}: {_shown(tried)}")
+            measures, seconds = _train(run, tried, folder, resume=resume, quiet=quiet)
+            found = {"folder": f"search/run-{number}", **tried, "measures": measures}
+            done.append(found | {"seconds": seconds})
+        best = _best(run, done)
+        said = {"format": _FORMAT, "identity": run.identity, "measure": run.watch.measure}
+        write_json(output / SEARCH, {**said, "best": best + 1, "runs": done})
+        for other in range(len(done)):
+            if other != best:
+                _slim(output / done[other]["folder"])
+    best = _best(run, done)
+    if not quiet:
+        _show(display, done, best, run.watch.measure)
+    _move_up(output / done[best]["folder"], output)
+    display.say(f"saved {output}: run {best + 1} is the best")
+    return task_of(describe(output), output).load(output)
+
+
+def combinations(run: Finetuning) -> Iterator[dict[str, Any]]:
+    """Learning rate, epochs and batch size of each training; those that are not searched are as
+    without a search."""
+    asked: Search = run.asked.search
+    chosen: dict[str, tuple[Any, ...]] = {
+        "learning_rate": asked.learning_rate,
+        "epochs": asked.epochs,
+        "batch_size": asked.batch_size,
+    }
+    rate = run.recipe.optim.learning_rate or run.usual_rate
+    if asked.usual:
+        usual = {"learning_rate": tuple(rate * share for share in USUAL_SHARES), **USUAL}
+        chosen = {name: values or usual[name] for name, values in chosen.items()}
+    alone = {
+        "learning_rate": rate,
+        "epochs": run.recipe.run.epochs,
+        "batch_size": run.recipe.data.batch_size,
+    }
+    filled = [values or (alone[name],) for name, values in chosen.items()]
+    for values in itertools.product(*filled):
+        yield dict(zip(chosen, values, strict=True))
+
+
+def _recipe(run: Finetuning, tried: Mapping[str, Any]) -> FinetuneRecipe:
+    asked = run.asked
+    return replace(
+        asked,
+        search=Search(),
+        task=run.task.settings,
+        optim=replace(asked.optim, learning_rate=tried["learning_rate"]),
+        run=replace(asked.run, epochs=tried["epochs"]),
+        data=replace(asked.data, batch_size=tried["batch_size"]),
+    )
+
+
+def _train(
+    run: Finetuning, tried: Mapping[str, Any], folder: Path, *, resume: bool, quiet: bool
+) -> tuple[Mapping[str, float], float]:
+    """Measures of the best evaluation, and seconds."""
+    if not (resume and finished(folder)):
+        rows = (run.lesson.train_rows, run.lesson.dev_rows)
+        one = Finetuning(_recipe(run, tried), rows, like=run)
+        one.name = folder.parents[1].resolve().name  # where the best of them will be
+        claim(folder, resume=resume, overwrite=not resume, identity=one.identity)
+        one.train(folder, resume=resume, quiet=quiet)
+    rows = [row for row in read_log(folder) if row.get("evaluation")]
+    best = max(rows, key=lambda row: _value(run, row))
+    measures = {name: best[name] for name in (*run.task.measures, "loss") if name in best}
+    return measures, rows[-1]["seconds"]
+
+
+def _value(run: Finetuning, measures: Mapping[str, float]) -> float:
+    """What is watched, the more the better."""
+    value = measures[run.watch.measure]
+    if not math.isfinite(value):
+        return -math.inf
+    return -value if run.watch.lower else value
+
+
+def _best(run: Finetuning, done: list[dict[str, Any]]) -> int:
+    """The number of the best run; of equal ones the first."""
+    values = [_value(run, one["measures"]) for one in done]
+    return values.index(max(values))
+
+
+def _done(run: Finetuning, output: Path) -> list[dict[str, Any]]:
+    """The runs that an earlier call has finished."""
+    if not (output / SEARCH).exists():
+        return []
+    said = read_json(output / SEARCH)
+    refuse_other(output, said["identity"], run.identity)
+    return list(said["runs"])
+
+
+def _slim(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name not in _KEPT:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _move_up(best: Path, output: Path) -> None:
+    """The weights last: with them the search is finished."""
+    for name in (LOG, CURVES):
+        if (best / name).exists():
+            shutil.copyfile(best / name, output / name)
+    if (output / CARD).exists() and not is_ours(output / CARD):
+        (best / CARD).unlink(missing_ok=True)
+    for path in sorted(best.iterdir(), key=lambda path: path.name == WEIGHTS):
+        if path.name not in _KEPT:
+            if path.is_dir():
+                shutil.rmtree(output / path.name, ignore_errors=True)
+            os.replace(path, output / path.name)
+
+
+def _shown(tried: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in tried.items())
+
+
+def _show(display: Display, done: list[dict[str, Any]], best: int, measure: str) -> None:
+    from rich.table import Table
+
+    table = Table("run", box=None, pad_edge=False)
+    for name in ("learning rate", "epochs", "batch size", measure.replace("_", " "), "time"):
+        table.add_column(name, justify="right")
+    for number, one in enumerate(done):
+        table.add_row(
+            f"{number + 1}{' (best)' if number == best else ''}",
+            f"{one['learning_rate']:g}",
+            str(one["epochs"]),
+            str(one["batch_size"]),
+            f"{one['measures'][measure]:.4f}",
+            duration(one["seconds"]),
+        )
+    display.console.print(table)

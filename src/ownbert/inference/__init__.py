@@ -1,0 +1,1 @@
+"""Trained models in use: predictions, vectors and filled masks."""

@@ -1,0 +1,183 @@
+"""Texts to vectors, many at a time. N texts, T tokens of a batch, B sequences of it, D hidden."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ownbert.checkpoint import load, load_tokenizer
+from ownbert.data.batch import Example, pack
+from ownbert.errors import InputError
+from ownbert.nn.encoder import Encoder
+from ownbert.nn.pooling import POOLINGS as ALL_POOLINGS
+from ownbert.nn.prepack import PRECISIONS, prepack
+from ownbert.tasks.batched_forward import blocks, by_tokens
+from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
+from ownbert.tasks.text_input import Frame
+from ownbert.text.tokenizer import NO_LIMIT
+from ownbert.train.device import pick_device, pick_precision
+
+Progress = Callable[[int], None]
+
+BATCH_TOKENS = 4096
+# Texts and characters that ``stream`` takes at a time: enough that sorting them by length leaves
+# few lengths in a batch, and some ten megabytes at most.
+BLOCK_TEXTS, BLOCK_CHARACTERS = 8192, 8_000_000
+
+
+class Embedder:
+    """A model folder, ready to turn texts into vectors.
+
+    What sentence-transformers wrote beside the model (modules.json and what it names) decides the
+    pooling, whether vectors get length one, and where texts are cut; without it the mean over all
+    tokens is taken and a text is cut at the model's limit. ``seen`` and ``cut`` count the texts so
+    far and those that were too long.
+
+    device: auto (default), cpu or cuda. precision: float32 (default), bfloat16, or auto for what
+    is faster here. max_length: cut texts there instead, in tokens with the special ones.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        device: str | None = None,
+        precision: str | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        self.embedding_config = read_embedding_config(self.folder)
+        self.device = pick_device(device or "auto")
+        self.precision = self._known(precision or "float32")
+        self.model = load(self.folder, heads=()).to(self.device)
+        self.tokenizer = load_tokenizer(self.folder, config=self.model.config)
+        self.max_length = self._limit(max_length)
+        self.frame = Frame(self.tokenizer, self.model.config, self.max_length or NO_LIMIT)
+        self.seen = self.cut = 0
+        self._encoders: dict[str, Encoder] = {}
+
+    @property
+    def size(self) -> int:
+        """D, the numbers of a vector."""
+        return self.model.config.hidden_size
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        precision: str | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        progress: Progress | None = None,
+    ) -> np.ndarray:
+        """(N, D) float32, a row a text in the order given; an empty text has a vector too.
+
+        pooling: mean, first or max over the tokens, special ones included. normalize: vectors of
+        length one. By default as the folder's embedding config says. batch_tokens: tokens of one
+        forward pass; a longer text makes one by itself. progress is called with the number of texts
+        done.
+        Raises ``InputError`` for a pooling, precision or batch_tokens that is not possible, and
+        ``TypeError`` for a single text: give a list.
+        """
+        if isinstance(texts, str):
+            raise TypeError("texts must be a list of texts, not one text")
+        pool = self._pooling(pooling)
+        unit = self.embedding_config.normalize if normalize is None else normalize
+        if batch_tokens < 1:
+            raise InputError(f"batch_tokens must be at least 1, not {batch_tokens}")
+        encoder = self._encoder(self._known(precision) if precision else self.precision)
+        ids = self._ids(texts)
+        out = np.empty((len(ids), self.size), dtype=np.float32)
+        done = 0
+        lengths = np.asarray([len(i) for i in ids], dtype=np.int64)
+        # The longest first: what is too large fails at once.
+        order = np.argsort(-lengths, kind="stable")
+        for chosen in by_tokens(order, lengths.tolist(), batch_tokens):
+            vectors = _embed(encoder, [ids[i] for i in chosen], pool)  # (B, D)
+            if unit:
+                vectors = torch.nn.functional.normalize(vectors, dim=1)
+            out[chosen] = vectors.cpu().numpy()
+            done += len(chosen)
+            if progress is not None:
+                progress(done)
+        return out
+
+    def stream(
+        self, texts: Iterable[str], *, progress: Progress | None = None, **options: Any
+    ) -> Iterator[np.ndarray]:
+        """Vectors of texts that need not fit in memory: matrices (n, D), in order.
+
+        Takes some thousand texts at a time; options are those of ``encode``.
+        """
+        done = 0
+        for block in in_blocks(texts):
+            shown = None if progress is None else after(done, progress)
+            yield self.encode(block, progress=shown, **options)
+            done += len(block)
+
+    def warning(self) -> str | None:
+        """What to tell of texts that were too long, if there were any."""
+        if not self.cut:
+            return None
+        return (
+            f"warning: {self.cut:,} of {self.seen:,} texts are longer than {self.max_length} "
+            "tokens and are cut there"
+        )
+
+    def _ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The ids of each text with the special tokens around them, cut to the limit."""
+        ids = self.frame.ids([self.embedding_config.prompt + text for text in texts])
+        self.seen += len(ids)
+        self.cut += sum(len(one) > self.frame.room for one in ids)
+        return [self.frame.one(one) for one in ids]
+
+    def _encoder(self, precision: str) -> Encoder:
+        if precision not in self._encoders:
+            self._encoders[precision] = prepack(self.model.encoder, precision)
+        return self._encoders[precision]
+
+    def _known(self, precision: str) -> str:
+        if precision not in (*PRECISIONS, "auto"):
+            known = ", ".join([*PRECISIONS, "auto"])
+            raise InputError(f"precision {precision!r} is not known; one of {known}")
+        return pick_precision(precision, self.device)
+
+    def _pooling(self, asked: str | None) -> str:
+        pooling = asked or self.embedding_config.pooling
+        if pooling in POOLINGS:
+            return pooling
+        where = "" if asked else f"{self.folder}: its "
+        raise InputError(f"{where}pooling {pooling!r} is not known; one of {', '.join(POOLINGS)}")
+
+    def _limit(self, asked: int | None) -> int | None:
+        """Where texts are cut, never beyond what the model can take."""
+        most = self.model.config.max_length
+        if asked is not None:
+            if asked < 3 or (most is not None and asked > most):
+                raise InputError(f"max_length must be 3 to {most or 'any'}, not {asked}")
+            return asked
+        given = self.embedding_config.max_length or self.tokenizer.max_length
+        return min((limit for limit in (most, given) if limit is not None), default=None)
+
+
+def in_blocks(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Texts by the block that ``stream`` takes at a time."""
+    return blocks(texts, BLOCK_TEXTS, BLOCK_CHARACTERS)
+
+
+def after(done: int, progress: Progress) -> Progress:
+    """Progress of a block, counted from the first text of all."""
+    return lambda count: progress(done + count)
+
+
+@torch.inference_mode()
+def _embed(encoder: Encoder, ids: Sequence[np.ndarray], pooling: str) -> Tensor:
+    """(B, D) float32 of sequences sorted by length."""
+    device = encoder.embeddings.word.weight.device
+    batch = pack([Example(i, np.zeros_like(i)) for i in ids]).to(device)
+    hidden, _ = encoder(batch)  # (T, D)
+    return ALL_POOLINGS[pooling](encoder.config)(hidden.float(), batch.layout)

@@ -1,0 +1,199 @@
+"""Fill-mask: what a masked language model expects where a text has a mask.
+
+T tokens, M masks, V vocabulary.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ownbert.checkpoint import describe, load, load_tokenizer
+from ownbert.data.batch import Example, pack
+from ownbert.errors import InputError
+from ownbert.tasks.batched_forward import by_tokens
+from ownbert.text.tokenizer import Tokenizer
+from ownbert.train.device import pick_device
+
+# What people write for a mask, whatever the tokenizer calls it.
+_SPELLINGS = ("[MASK]", "<mask>")
+# Texts in one forward pass, and their tokens: every mask costs V scores.
+_TEXTS, _BATCH_TOKENS = 32, 2048
+# What stands before a piece that starts a word, in byte-level BPE and SentencePiece.
+_WORD_START = ("Ġ", "▁")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token for a mask. text: as it is read; joined: whether it goes on the word before it."""
+
+    token: str
+    id: int
+    probability: float
+    text: str
+    joined: bool
+
+
+@dataclass(frozen=True)
+class Mask:
+    """A mask of a text. position: its place among the tokens, the first special one being 0.
+
+    candidates: the likeliest first.
+    """
+
+    position: int
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A text, its masks in order, and the text with the first candidate of each."""
+
+    text: str
+    masks: tuple[Mask, ...]
+    filled: str
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Filler:
+    """A folder with an MLM head, ready to fill masks. top: candidates for each mask.
+
+    Raises ``InputError`` for a folder without that head or with a left-to-right model.
+    """
+
+    def __init__(self, folder: str | Path, *, top: int = 5, device: str = "auto") -> None:
+        if top < 1:
+            raise InputError(f"top is {top}; at least 1 candidate must be asked for")
+        if not Path(folder).is_dir():
+            raise InputError(f"no such folder: {folder}")
+        said = describe(folder)
+        if "mlm" not in {spec.kind for spec in said.specs}:
+            raise InputError(
+                f"{folder} is a {said.architecture}, which has no masked-language-model head; "
+                "take a folder that ownbert pretrain wrote"
+            )
+        if said.config.is_decoder:
+            raise InputError(
+                f"{folder} is a decoder, which reads from left to right only; filling masks needs "
+                "a model that sees both sides (is_decoder false)"
+            )
+        self.tokenizer = load_tokenizer(folder, config=said.config)
+        self.model = load(folder, heads=["mlm"]).to(pick_device(device))
+        self.top = min(top, self.tokenizer.vocab_size)
+        self.longest = said.config.max_length
+        self.spelling = _spelling(self.tokenizer)
+
+    @property
+    def mask(self) -> str:
+        """The mask token of this tokenizer."""
+        return self.tokenizer.special["mask_token"]
+
+    def __call__(self, texts: Iterable[str]) -> Iterator[Filled]:
+        """Fill the masks of each text, in order.
+
+        Raises ``InputError`` for a text without a mask and for one that is longer than the model
+        takes, with the number of the text.
+        """
+        count, texts = 0, iter(texts)
+        while block := list(islice(texts, _TEXTS)):
+            ids = self._encode(block, count)
+            count += len(block)
+            lengths = [len(i) for i in ids]
+            for chosen in by_tokens(np.arange(len(ids)), lengths, _BATCH_TOKENS):
+                yield from self._fill([block[i] for i in chosen], [ids[i] for i in chosen])
+
+    def _encode(self, texts: Sequence[str], before: int) -> list[np.ndarray]:
+        """Ids with the special tokens around them; ``before`` texts were there already."""
+        # Text that is already tokens is split at blanks only, so a mask needs them around it.
+        mask = f" {self.mask} " if self.tokenizer.kind == "blank" else self.mask
+        written = [self.spelling.sub(lambda _: mask, text) for text in texts]
+        rows = []
+        for number, piece in enumerate(self.tokenizer.encode_batch(written), before + 1):
+            row = np.asarray([self.tokenizer.cls_id, *piece, self.tokenizer.sep_id], dtype=np.int64)
+            if self.tokenizer.mask_id not in piece:
+                raise InputError(
+                    f"text {number} has no mask: {_cut(texts[number - before - 1])!r}; write "
+                    f"{self.mask} where a token is to be found"
+                )
+            if self.longest is not None and len(row) > self.longest:
+                raise InputError(
+                    f"text {number} has {len(row):,} tokens with the special ones; the model takes "
+                    f"at most {self.longest:,}; cut it"
+                )
+            rows.append(row)
+        return rows
+
+    @torch.inference_mode()
+    def _fill(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> Iterator[Filled]:
+        places = [np.flatnonzero(row == self.tokenizer.mask_id) for row in ids]
+        examples = [
+            Example(row, np.zeros_like(row), masked_positions=at, masked_ids=row[at])
+            for row, at in zip(ids, places, strict=True)
+        ]
+        logits = self.model(pack(examples).to(self.model.device), ["mlm"]).logits["mlm"]  # (M, V)
+        chances = logits.float().softmax(-1)
+        # A model may have more rows than its tokenizer has tokens: those are no candidates.
+        best = chances[:, : self.tokenizer.vocab_size].topk(self.top)
+        rows = iter(zip(best.values.tolist(), best.indices.tolist(), strict=True))
+        for text, at in zip(texts, places, strict=True):
+            masks = []
+            for position in at.tolist():
+                values, indices = next(rows)
+                found = zip(indices, values, strict=True)
+                masks.append(Mask(position, tuple(self._candidate(i, p) for i, p in found)))
+            yield Filled(text, tuple(masks), self._put(text, masks))
+
+    def _candidate(self, index: int, probability: float) -> Candidate:
+        token, kind = self.tokenizer.tokens([index])[0], self.tokenizer.kind
+        if kind == "wordpiece":
+            joined = token.startswith("##") and len(token) > 2
+            return Candidate(token, index, probability, token[2:] if joined else token, joined)
+        if kind == "blank" or index in self.tokenizer.special_ids:
+            return Candidate(token, index, probability, token, False)
+        text = self.tokenizer.decode([index]).strip() or token
+        return Candidate(token, index, probability, text, not token.startswith(_WORD_START))
+
+    def _put(self, text: str, masks: Sequence[Mask]) -> str:
+        """The text with the best candidate of each mask."""
+        pieces = self.spelling.split(text)
+        if len(pieces) != len(masks) + 1:  # a mask that the tokenizer made of something else
+            return text
+        filled = pieces[0]
+        for mask, piece in zip(masks, pieces[1:], strict=True):
+            best = mask.candidates[0]
+            if self.tokenizer.kind == "blank":
+                parts = filled.rstrip(), best.text, piece.lstrip()
+                filled = " ".join(part for part in parts if part)
+            else:
+                filled = (filled.rstrip() if best.joined else filled) + best.text + piece
+        return filled
+
+
+def fill(
+    folder: str | Path, texts: str | Iterable[str], *, top: int = 5, device: str = "auto"
+) -> list[Filled]:
+    """The likeliest tokens for each mask of each text, with their probabilities.
+
+    A mask is written as the tokenizer's own token, or as [MASK] or <mask>. Several masks in a text
+    are each filled as if the others stayed masks. Raises ``InputError`` as ``Filler`` does.
+    """
+    filler = Filler(folder, top=top, device=device)
+    return list(filler([texts] if isinstance(texts, str) else texts))
+
+
+def _spelling(tokenizer: Tokenizer) -> re.Pattern[str]:
+    """The ways to write a mask: the tokenizer's own, and others that are no tokens to it."""
+    own = tokenizer.special["mask_token"]
+    others = [word for word in _SPELLINGS if word != own and tokenizer.id_of(word) is None]
+    return re.compile("|".join(map(re.escape, (own, *others))))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 40 else text[:37] + "..."

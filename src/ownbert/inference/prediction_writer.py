@@ -1,0 +1,97 @@
+"""Files of answers, a row each: JSON lines or a table; a stopped one is gone on with."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ownbert.data.resumable_file import PartFile
+from ownbert.errors import InputError
+
+# What separates the columns, by the end of the name; and the endings of JSON lines.
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_LINES = (".jsonl", ".json", ".ndjson")
+
+
+class AnswerFile(PartFile):
+    """Rows for ``path``, in the format that its name says (.csv, .tsv, .jsonl; each also with
+    .gz).
+
+    A table has a column for each key of the first row; a mapping inside is spread over columns
+    ``key.inner``, a list is JSON. done: how many rows there are.
+    """
+
+    def __init__(self, path: str | Path, made_for: Mapping[str, Any], *, resume: bool) -> None:
+        name = Path(path).name.lower().removesuffix(".gz")
+        ending = Path(name).suffix
+        if ending not in (*_SEPARATORS, *_LINES) and not Path(path).is_dir():
+            known = ", ".join([*_LINES, *_SEPARATORS])
+            raise InputError(
+                f"cannot tell the kind of {path}; its name must end with one of {known}"
+            )
+        self.separator = _SEPARATORS.get(ending)
+        self.columns: list[str] | None = None
+        super().__init__(path, made_for, resume=resume)
+
+    def _whole(self) -> int:
+        """Takes the header, too."""
+        if self.separator is None:
+            return super()._whole()
+        end = size = quotes = lines = 0
+        with self.part.open("rb") as file:
+            for line in file:
+                size += len(line)
+                # In a table a line break between quotes is part of a text.
+                quotes += line.count(b'"')
+                if line.endswith(b"\n") and quotes % 2 == 0:
+                    end, lines = size, lines + 1
+        self.done = max(0, lines - 1)
+        if lines:
+            with self.part.open(encoding="utf-8", newline="") as file:
+                self.columns = next(csv.reader(file, delimiter=self.separator))
+        return end
+
+    def write(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows. Raises ``InputError`` for one that has a column which the first has not."""
+        super().write([self._line(row, self.done + i) for i, row in enumerate(lines, start=1)])
+
+    def _line(self, row: Mapping[str, Any], number: int) -> str:
+        if self.separator is None:
+            return json.dumps(row, ensure_ascii=False) + "\n"
+        cells, header = dict(_flat(row)), ""
+        if self.columns is None:
+            self.columns = list(cells)
+            header = self._joined(self.columns)
+        if others := [name for name in cells if name not in self.columns]:
+            raise InputError(
+                f"{self.path}: answer {number:,} has {others[0]!r}, which is no column of the "
+                "first answer; write to a .jsonl file"
+            )
+        return header + self._joined([cells.get(name, "") for name in self.columns])
+
+    def _joined(self, cells: Sequence[str]) -> str:
+        if self.separator == "\t":  # There a row is a line, whatever stands in quotes.
+            cells = [json.dumps(c, ensure_ascii=False) if {*c} & {*"\t\r\n"} else c for c in cells]
+        out = _Line()
+        csv.writer(out, delimiter=self.separator or ",", lineterminator="\n").writerow(cells)
+        return out.text
+
+
+class _Line:
+    """What csv writes to."""
+
+    def write(self, text: str) -> None:
+        self.text = text
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(column, text) of everything in a row."""
+    for key, value in row.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        elif value is None:
+            yield f"{prefix}{key}", ""
+        else:
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            yield f"{prefix}{key}", text

@@ -1,0 +1,230 @@
+"""Predict and evaluate with a fine-tuned folder, or with several that are averaged."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.checkpoint import CONFIG, describe
+from ownbert.checkpoint.weights import read_json
+from ownbert.data.resumable_file import identity_of
+from ownbert.errors import InputError
+from ownbert.files import refuse_same, refuse_unreadable, write_json
+from ownbert.inference.prediction_writer import AnswerFile
+from ownbert.nn.prepack import prepack
+from ownbert.run.run_folder import ENSEMBLE, RECIPE
+from ownbert.tasks.batched_forward import answers, blocks
+from ownbert.tasks.metrics import Scores
+from ownbert.tasks.rows import Columns, Row
+from ownbert.tasks.task import Task, task_of
+from ownbert.tasks.text_input import Unknown, cut_warning
+from ownbert.train.device import pick_device, pick_precision
+from ownbert.train.state_files import summed_model
+
+Progress = Callable[[int], None]
+Say = Callable[[str], None]
+
+
+class Predictor:
+    """A fine-tuned folder, or an ensemble of them, ready to answer rows of its task.
+
+    precision: float32 by default, so that a row gets the same answer in any company. ``seen`` and
+    ``cut`` count the rows so far and those that were too long. Of an ensemble the scores of all
+    members are averaged, and so are their thresholds; the rest of the task is that of the first.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        columns: Columns | None = None,
+        device: str = "auto",
+        precision: str = "float32",
+    ) -> None:
+        self.folder = Path(folder)
+        place = pick_device(device)
+        self.precision = pick_precision(precision, place)
+        folders = members_of(self.folder)
+        self.task = one_task([task_of(describe(f), f, columns) for f in folders])
+        models = [self.task.load(f).to(place) for f in folders]
+        self.frame = self.task.frame(folders[0], models[0].config, self.task.max_length)
+        self.tokenizer, self.max_length = self.frame.tokenizer, self.frame.max_length
+        self.models = [prepack(m) if self.precision == "float32" else m for m in models]
+        self.seen = self.cut = 0
+        self.unknown = Unknown(self.tokenizer)
+
+    def __call__(self, rows: Sequence[Row]) -> list[Any]:
+        """What the task decides of each row; counts rows seen and cut."""
+        data = self.task.encode(rows, self.frame, training=False)
+        self.seen += len(rows)
+        self.cut += data.cut
+        self.unknown.count(data.examples)
+        found = [
+            answers(model, self.task, data.examples, precision=self.precision).raws
+            for model in self.models
+        ]
+        raws = found[0]
+        if len(found) > 1:
+            raws = [np.mean(of_row, axis=0) for of_row in zip(*found, strict=True)]
+        return [self.task.decide(*each) for each in zip(raws, rows, data.notes, strict=True)]
+
+    def warnings(self) -> Iterator[str]:
+        """What to tell of rows that were too long, and of words that the model does not know."""
+        if self.cut:
+            limit = self.task.limit(self.max_length)
+            yield cut_warning(self.cut, self.seen, limit, self.task.unit)
+        if said := self.unknown.warning():
+            yield said
+
+
+def members_of(folder: Path) -> list[Path]:
+    """The folders whose answers are averaged: those of an ensemble, or ``folder`` alone."""
+    if not folder.is_dir():
+        raise InputError(f"no such folder: {folder}")
+    if not (folder / ENSEMBLE).exists():
+        if (folder / RECIPE).exists() and not (folder / CONFIG).exists():
+            raise InputError(
+                f"{folder}: its training has not come to an end; go on with the same command and "
+                "--resume"
+            )
+        return [folder]
+    members = read_json(folder / ENSEMBLE).get("members") or []
+    lost = [m["folder"] for m in members if not (folder / m["folder"] / CONFIG).exists()]
+    if not members or lost:
+        raise InputError(f"{folder} is an ensemble that is not finished; train it with --resume")
+    return [folder / m["folder"] for m in members]
+
+
+def one_task(tasks: Sequence[Task]) -> Task:
+    """The task of several members: that of the first, with the mean of their thresholds. Raises
+    ``InputError`` for one whose answers cannot be averaged."""
+    task = tasks[0]
+    if len(tasks) > 1:
+        if not task.averages:
+            raise InputError(
+                f"answers of several models cannot be averaged for {task.name}; use one of them"
+            )
+        thresholds = [
+            t for t in (getattr(task, "threshold", None) for task in tasks) if t is not None
+        ]
+        if thresholds:
+            task.threshold = float(np.mean(thresholds))  # type: ignore[attr-defined]
+    return task
+
+
+def predict(
+    folder: str | Path,
+    input: str | Path,
+    output: str | Path,
+    *,
+    text_column: str | None = None,
+    second_column: str | None = None,
+    device: str = "auto",
+    precision: str = "float32",
+    resume: bool = False,
+    progress: Progress | None = None,
+    say: Say | None = None,
+) -> int:
+    """Answer every row of a file, a row each, order kept: a table where ``output`` ends with .csv
+    or .tsv, else JSON lines; packed where it ends with .gz too.
+
+    Streams, so neither file need fit in memory. Returns the number of rows; progress is called
+    with it as it grows. ``output`` appears whole or not at all; what a stopped run has answered is
+    kept beside it, and ``resume`` goes on there. Raises ``InputError`` for a row that cannot be
+    read, and if then the model, the input, the columns or the precision are others.
+    """
+    columns = Columns(text=text_column, second=second_column)
+    _refuse_missing(Path(input))
+    refuse_same(input, output)
+    predictor = Predictor(folder, columns=columns, device=device, precision=precision)
+    made_for = _made_for(predictor, Path(input), columns)
+    file = AnswerFile(output, made_for, resume=resume)
+    rows = blocks(predictor.task.stream(input), size=characters)
+
+    def shown(block: Sequence[Row]) -> list[Any]:
+        return list(map(predictor.task.shown, predictor(block), block))
+
+    count = file.fill(rows, shown, progress)
+    if say is not None:
+        for line in predictor.warnings():
+            say(line)
+    return count
+
+
+def _refuse_missing(path: Path) -> None:
+    if not path.is_dir():  # which some tasks can read
+        refuse_unreadable(path)
+
+
+def _made_for(predictor: Predictor, input: Path, columns: Columns) -> dict[str, Any]:
+    """What a file of answers is made of: all that its rows depend on."""
+    weights = [
+        [f"{member.relative_to(predictor.folder)}/{name}", sums]
+        for member in members_of(predictor.folder)
+        for name, sums in summed_model(member)
+    ]
+    return {
+        "format": 1,
+        "model": weights,
+        "input": identity_of(input),
+        "columns": asdict(columns),
+        "precision": predictor.precision,
+    }
+
+
+def decide_all(
+    predictor: Predictor, rows: Sequence[Row], progress: Progress | None = None
+) -> list[Any]:
+    """What is decided of each of any number of rows."""
+    decided: list[Any] = []
+    for block in blocks(rows, size=characters):
+        decided += predictor(block)
+        if progress is not None:
+            progress(len(decided))
+    return decided
+
+
+def characters(row: Row) -> int:
+    """How long a row is."""
+    return sum(map(len, row.texts))
+
+
+def evaluate(
+    folder: str | Path,
+    data: Any,
+    *,
+    output: str | Path | None = None,
+    text_column: str | None = None,
+    second_column: str | None = None,
+    label_column: str | None = None,
+    device: str = "auto",
+    precision: str = "float32",
+    progress: Progress | None = None,
+    say: Say | None = None,
+) -> Scores:
+    """Measures of a fine-tuned folder on labelled rows; as JSON in ``output`` if given.
+
+    data: a file, or what else the task reads: for "image" a folder, or arrays (images, labels).
+    Raises ``InputError`` with the line for an answer that the model cannot give.
+    """
+    columns = Columns(text_column, second_column, label_column)
+    if named := isinstance(data, str | Path):
+        _refuse_missing(Path(data))
+        if output is not None:
+            refuse_same(data, output)
+    predictor = Predictor(folder, columns=columns, device=device, precision=precision)
+    task = predictor.task
+    if not (named or task.in_memory):
+        raise InputError(f"{task.name} is measured on a file, not on {type(data).__name__}")
+    rows = task.read(data)
+    task.check(rows, data if named else "", f"the model {folder}")
+    decided = decide_all(predictor, rows, progress)
+    scores = task.score(rows, decided)
+    if say is not None:
+        for line in (*predictor.warnings(), *scores.warnings):
+            say(line)
+    if output is not None:
+        write_json(output, scores.as_json())
+    return scores

@@ -1,0 +1,1 @@
+"""Pretraining: from a token store to a model folder."""

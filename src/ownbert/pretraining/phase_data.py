@@ -1,0 +1,137 @@
+"""What each phase of pretraining learns from, and how it is examined."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ownbert.data.batch import Batch
+from ownbert.data.corpus.store import Store
+from ownbert.data.examples.pairs import PretrainingData, pretraining_data
+from ownbert.data.loader import once
+from ownbert.data.masking import Masking, continuing_tokens
+from ownbert.objectives import (
+    CausalLM,
+    Learner,
+    MaskedLM,
+    Objective,
+    ReplacedToken,
+    SentencePair,
+    causal,
+)
+from ownbert.pretraining.recipe import PretrainData, PretrainTask
+from ownbert.text.tokenizer import Tokenizer
+from ownbert.train.device import autocast
+from ownbert.train.meter import add_up, measures_of
+
+# Held-out tokens that an evaluation looks at: enough for two digits, little time.
+_EVALUATION_TOKENS = 30_000
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Examples to learn from and held-out ones. unigram (V): log probabilities of the words by
+    their frequency; words: how many there are besides special ones."""
+
+    task: PretrainTask
+    settings: PretrainData
+    data: PretrainingData
+    held_out: PretrainingData
+    unigram: torch.Tensor
+    words: int
+
+    def objectives(self) -> list[Objective]:
+        task = self.task
+        made: dict[str, Objective] = {
+            "mlm": MaskedLM(task.mlm_weight),
+            "clm": CausalLM(task.clm_weight),
+            "rtd": ReplacedToken(task.rtd_weight),
+            "nsp": SentencePair(task.nsp_weight),
+            "sop": SentencePair(task.sop_weight, name="sop"),
+        }
+        return [made[name] for name in task.objectives]
+
+    def batches(self) -> list[Batch]:
+        """The same held-out examples with the same masks at every evaluation."""
+        batches, tokens = [], 0
+        for batch in once(self.held_out, batch_tokens=2 * self.settings.batch_tokens):
+            batches.append(batch)
+            tokens += batch.tokens
+            if tokens >= _EVALUATION_TOKENS:
+                break
+        return batches
+
+    @torch.no_grad()
+    def evaluate(
+        self, learner: Learner, batches: Sequence[Batch], precision: str
+    ) -> Mapping[str, float]:
+        """Losses and accuracies on ``batches``, and what they are for who has learnt nothing: the
+        loss of words by their frequencies alone and by mere guessing, and of two classes the
+        accuracy of always saying the commoner one. Empty without batches."""
+        learner.eval()
+        device = learner.model.device
+        torch.manual_seed(0)  # the same draws of replaced tokens at every evaluation
+        sums: dict[str, list] = {}
+        words = next(name for name in ("mlm", "clm") if name in self.task.objectives)
+        unigram, zeros = 0.0, Counter()
+        for batch in batches:
+            with autocast(device, precision):
+                losses = learner(batch.to(device))
+            add_up(sums, losses)
+            zeros.update(
+                {n: int(loss.zeros) for n, loss in losses.items() if loss.zeros is not None}
+            )
+            targets = (batch if words == "mlm" else causal(batch)).masked_ids
+            assert targets is not None
+            unigram -= float(self.unigram[targets].sum())
+        if not sums:
+            return {}
+        measures = measures_of(sums)
+        loss = sum(measures[f"{o.name}_loss"] * o.weight for o in learner.objectives)
+        return {
+            "loss": loss,
+            "unigram_loss": unigram / max(1, sums[words][2]),
+            "uniform_loss": math.log(max(1, self.words)),
+            **measures,
+            **{
+                f"{name}_majority_accuracy": max(zeros[name], sums[name][2] - zeros[name])
+                / sums[name][2]
+                for name in zeros
+            },
+        }
+
+
+def make_lesson(
+    store: Store,
+    tokenizer: Tokenizer,
+    task: PretrainTask,
+    settings: PretrainData,
+    *,
+    ordinary: np.ndarray,
+    unigram: torch.Tensor,
+    seed: int,
+) -> Lesson:
+    """The examples of a phase. ordinary (V) is true for tokens that are not special."""
+    masking = None
+    if "mlm" in task.objectives:
+        masking = Masking(
+            tokenizer.mask_id,
+            ordinary,
+            task.mask_rate,
+            kind=task.masking,
+            continues=None if task.masking == "token" else continuing_tokens(tokenizer),
+            longest=task.ngram if task.masking == "ngram" else None,
+        )
+    data, held_out = pretraining_data(
+        store,
+        tokenizer,
+        masking,
+        max_length=settings.max_length,
+        pairs=task.pairs,
+        held_out=settings.held_out,
+        seed=seed,
+    )
+    return Lesson(task, settings, data, held_out, unigram, int(ordinary.sum()))

@@ -1,0 +1,283 @@
+"""One of several choices that go with a prompt. B sequences (a prompt with a choice each), R rows,
+N choices of the row that has most."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ownbert.checkpoint import Description
+from ownbert.config import HeadSpec
+from ownbert.data.batch import Batch
+from ownbert.data.readers.tables import as_text, columns, kind_of, place, read_values
+from ownbert.errors import InputError
+from ownbert.nn.model import Model
+from ownbert.objectives import Loss
+from ownbert.tasks.metrics import Scores
+from ownbert.tasks.row_objectives import RowObjective, divergence
+from ownbert.tasks.rows import Columns, Row, at_least_one
+from ownbert.tasks.task import Task
+from ownbert.tasks.text_input import Encoded, Frame, join
+
+# Usual names of columns in small letters, in the order of preference.
+_PROMPTS = (
+    *("prompt", "premise", "question", "context", "startphrase", "sentence", "sent1", "text"),
+    "stem",
+)
+_LISTS = ("choices", "options", "endings", "candidates", "answers")
+_PREFIXES = ("ending", "choice", "option", "answer", "candidate")
+_LABELS = ("label", "answer", "answerkey", "answer_key", "correct", "gold", "target")
+# The score of a choice that a row does not have: no share of a softmax, and a finite logarithm.
+_NONE = -1e9
+
+_NUMBERED = re.compile(r"(.*?)(\d+)")
+# choice_a, optionA, or a letter alone.
+_LETTERED = re.compile(r"(.*[ _.-]|.*[a-z](?=[A-Z])|)([A-Za-z])")
+_WHOLE = re.compile(r"-?\d+(\.0*)?")
+
+
+class Choose(Task):
+    """Softmax over the scores of a row's choices, of which each is read after the prompt.
+
+    Rows differ in how many choices they have. In .jsonl and .parquet they are a list; in tables a
+    column each, of a common name with a running number or letter, those at the end empty where a
+    row has fewer.
+
+    A label is a number, else the text of a choice, else its letter (A is the first). Numbers count
+    from 0. They count from 1 where none in the file is 0, none is more than the choices of its row,
+    and one is as many; a file that tells neither is read as the one before it was (dev rows as
+    training rows, and those of ``evaluate`` too).
+    """
+
+    name = "choose"
+    keeps = (*Task.keeps, "first_label")
+    head = "choice"
+    measures = ("accuracy",)
+    uses = frozenset({"pooling", "rdrop"})
+    unit = "questions"
+    # The number of the first choice, as far as files told.
+    first_label = 0
+
+    def read(self, path: str | Path) -> list[Row]:
+        rows = list(_rows(path, self.columns, labelled=True))
+        numbers = [(_number(row.target), len(row.texts) - 1) for row in rows]
+        known = [(number, size) for number, size in numbers if number is not None]
+        if any(number == 0 for number, _ in known):
+            self.first_label = 0
+        elif known and all(1 <= n <= size for n, size in known) and any(n == s for n, s in known):
+            self.first_label = 1
+        return [replace(row, target=self._index(row, place(path, row.line))) for row in rows]
+
+    def _index(self, row: Row, where: str) -> int:
+        """The place of the right choice, from 0."""
+        choices, number = row.texts[1:], _number(row.target)
+        if number is not None:
+            index, first = number - self.first_label, self.first_label
+            if 0 <= index < len(choices):
+                return index
+            last = first + len(choices) - 1
+            raise InputError(f"{where}: label {number} must be from {first} to {last}")
+        text = as_text(row.target, "label", where).strip()
+        same = [i for i, choice in enumerate(choices) if choice.strip() == text]
+        letter = ord(text.upper()) - ord("A") if re.fullmatch("[A-Za-z]", text) else len(choices)
+        if len(same) == 1:
+            return same[0]
+        if not same and letter < len(choices):
+            return letter
+        what = "several choices" if same else "none of the choices, nor a number or letter of one"
+        raise InputError(f"{where}: label {text!r} is {what}")
+
+    def stream(self, path: str | Path) -> Iterator[Row]:
+        return _rows(path, self.columns, labelled=False)
+
+    def spec(self, said: Description) -> HeadSpec:
+        spec, pooling = super().spec(said), self.settings.pooling
+        return spec if pooling is None else replace(spec, pooling=pooling)
+
+    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> Encoded:
+        ids = frame.ids([text for row in rows for text in row.texts])
+        examples, cut, start = [], 0, 0
+        for row in rows:
+            prompt, *choices = ids[start : start + len(row.texts)]
+            start += len(row.texts)
+            pairs = [frame.example((prompt, choice)) for choice in choices]
+            given = {} if row.target is None else {"label": row.target}
+            examples.append(join([pair for pair, _ in pairs], **given))
+            cut += any(was_cut for _, was_cut in pairs)
+        return Encoded(examples, cut, [None] * len(examples))
+
+    def objective(self, model: Model) -> "OneChoice":
+        return OneChoice()
+
+    def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
+        assert batch.groups is not None
+        found = by_row(logits, batch).softmax(-1).cpu().numpy()
+        return [row[:size] for row, size in zip(found, batch.groups, strict=True)]
+
+    def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
+        return raw
+
+    def shown(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
+        choice = int(decided.argmax())
+        probabilities = [round(p, 6) for p in decided.tolist()]
+        return {"choice": choice, "text": row.texts[1 + choice], "probabilities": probabilities}
+
+    def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
+        right = [int(p.argmax()) == row.target for p, row in zip(decided, rows, strict=True)]
+        return Scores({"accuracy": float(np.mean(right))})
+
+    def kept_together(self, row: Row) -> Sequence[Any]:
+        """The prompt; choices may be the same of many."""
+        return row.texts[:1]
+
+    def preview(self, row: Row) -> str:
+        return f"{row.target} ({row.texts[1 + row.target]})"
+
+    def shares(self, rows: Sequence[Row]) -> str:
+        counts = np.bincount([row.target for row in rows])
+        return ", ".join(f"{i} {count / len(rows):.1%}" for i, count in enumerate(counts))
+
+
+@dataclass(frozen=True)
+class OneChoice(RowObjective):
+    """Cross entropy of the right choice among those of its row."""
+
+    name: str = "choice"
+    head: str = "choice"
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.labels is not None
+        scores, labels = by_row(logits, batch), batch.labels  # (R, N), (R)
+        right = (scores.detach().argmax(-1) == labels).sum()
+        return Loss(F.cross_entropy(scores, labels, reduction="sum"), right, len(labels))
+
+    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
+        return divergence(by_row(one, batch), by_row(two, batch)).sum()
+
+
+def by_row(logits: Tensor, batch: Batch) -> Tensor:
+    """(B, 1) -> (R, N) in float32; where a row has fewer choices, a score that counts nothing."""
+    assert batch.groups is not None
+    scores = logits.float()[:, 0].split(batch.groups)
+    return pad_sequence(list(scores), batch_first=True, padding_value=_NONE)
+
+
+def _rows(path: str | Path, given: Columns, *, labelled: bool) -> Iterator[Row]:
+    """Rows with the label as it stands there."""
+    prompt, choices, label = _find_columns(path, given, labelled=labelled)
+    wanted = [prompt, *choices, *([label] if label is not None else [])]
+
+    def rows() -> Iterator[Row]:
+        for line, (first, *values) in read_values(path, wanted):
+            where = place(path, line)
+            target = values.pop() if label is not None else None
+            if label is not None and (target is None or not str(target).strip()):
+                raise InputError(f"{where}: {label!r} is missing or empty; a label is needed")
+            texts = (as_text(first, prompt, where), *_choices(values, choices, where))
+            yield Row(line, texts, target)
+
+    return at_least_one(rows(), path)
+
+
+def _choices(values: Sequence[Any], names: Sequence[str], where: str) -> list[str]:
+    """The texts of a row's choices: at least two, none of them empty."""
+    if len(names) == 1:
+        (found,) = values
+        if not isinstance(found, list):
+            raise InputError(f"{where}: {names[0]!r} must hold a list of texts")
+        names = list(names) * len(found)
+    else:
+        last = max((i for i, v in enumerate(values) if v is not None and v != ""), default=-1)
+        found = values[: last + 1]
+    if len(found) < 2:
+        raise InputError(f"{where}: at least two choices are needed, and there are {len(found)}")
+    texts = [as_text(value, name, where) for value, name in zip(found, names, strict=False)]
+    for number, text in enumerate(texts):
+        if not text.strip():
+            raise InputError(f"{where}: choice {number} (from 0) is empty")
+    return texts
+
+
+def _find_columns(
+    path: str | Path, given: Columns, *, labelled: bool
+) -> tuple[str, tuple[str, ...], str | None]:
+    """The columns of the prompt, of the choices (one of lists, or one each) and of the label."""
+    names = columns(path)
+    label = _named(path, names, "label", given.label, _LABELS) if labelled else None
+    left = [name for name in names if name not in (label, given.text)]
+    choices = _choice_columns(path, left, given.second)
+    left = [name for name in names if name not in (label, *choices)]
+    prompt = _named(path, left, "prompt", given.text, _PROMPTS)
+    return prompt, choices, label
+
+
+def _named(
+    path: str | Path, names: Sequence[str], what: str, given: str | None, usual: Sequence[str]
+) -> str:
+    lower = {name.lower(): name for name in reversed(names)}
+    found = given if given in names else None
+    if given is None:
+        found = next((lower[name] for name in usual if name in lower), None)
+    if found is not None:
+        return found
+    option = "--label-column" if what == "label" else "--text-column"
+    start = f"no column of the {what}" if given is None else f"no column {given!r}"
+    raise InputError(
+        f"{path}: {start}; name it with {option}; the columns are: {', '.join(names[:20])}"
+    )
+
+
+def _choice_columns(path: str | Path, names: Sequence[str], given: str | None) -> tuple[str, ...]:
+    """The column of lists or the columns of the choices, by the name or the prefix given."""
+    lower = {name.lower(): name for name in reversed(names)}
+    series = {prefix.lower(): found for prefix, found in _series(names).items()}
+    if given is not None:
+        if given in names:
+            return (given,)
+        usual = [given.rstrip(" _.-").lower()]
+    else:
+        lists = [lower[name] for name in _LISTS if name in lower]
+        if lists and kind_of(path) != "delimited":
+            return (lists[0],)
+        # What is numbered but holds a usual name of prompts (sent1, sent2) is no list of choices.
+        others = [p for p, found in series.items() if not {n.lower() for n in found} & {*_PROMPTS}]
+        usual = [*_PREFIXES, *(others if len(others) == 1 else ())]
+    for prefix in usual:
+        if prefix in series:
+            return series[prefix]
+    raise InputError(
+        f"{path}: cannot tell which columns hold the choices (choices, a list; or choice0, "
+        "choice1, ...); name that of lists, or what stands before the numbers, with "
+        f"--second-column; the columns are: {', '.join(names[:20])}"
+    )
+
+
+def _series(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Columns that differ by a running number (from 0 or 1) or letter, by what stands before."""
+    found: dict[str, dict[int, str]] = {}
+    for name in names:
+        if match := _NUMBERED.fullmatch(name):
+            number = int(match[2])
+        elif match := _LETTERED.fullmatch(name):
+            number = ord(match[2].lower()) - ord("a")
+        else:
+            continue
+        found.setdefault(match[1].rstrip(" _.-"), {})[number] = name
+    return {
+        prefix: tuple(by_number[n] for n in sorted(by_number))
+        for prefix, by_number in found.items()
+        if len(by_number) > 1
+        and sorted(by_number) in [[*range(first, first + len(by_number))] for first in (0, 1)]
+    }
+
+
+def _number(label: Any) -> int | None:
+    """A label that is a whole number, as one; else None."""
+    text = "" if isinstance(label, bool) else str(label).strip()
+    return int(float(text)) if _WHOLE.fullmatch(text) else None

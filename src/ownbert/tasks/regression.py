@@ -1,0 +1,235 @@
+"""Numbers of a text, or of a pair of texts. B sequences, R or N rows, C columns of numbers."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ownbert.data.batch import Batch
+from ownbert.data.readers.tables import as_text, columns, guess_column, place, read_values
+from ownbert.errors import InputError
+from ownbert.nn.model import Model
+from ownbert.objectives import Loss
+from ownbert.tasks.metrics import Scores
+from ownbert.tasks.row_objectives import RowObjective
+from ownbert.tasks.rows import Found, Row, find_columns
+from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_of_groups
+
+# Columns that hold numbers more often than classes, before the usual names of labels.
+_USUAL = ("score", "rating", "value")
+# Weights are float32, and squares of numbers must stay numbers.
+_LARGEST = 1e15
+# Least squares spread the predictions by r of the truth's spread, where r is their correlation.
+_NEARLY_CONSTANT = 0.05
+
+
+@dataclass(frozen=True)
+class Numbers(RowObjective):
+    """Squared error (mse) or Huber's (1964, quadratic up to 1), the mean over the columns, of
+    standardised numbers. Windows of a document answer by their mean. Right is a row whose numbers
+    are all within half a standard deviation."""
+
+    loss: str = "mse"
+    name: str = "regression"
+    right: bool = False
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.labels is not None
+        found, labels = mean_of_groups(logits.float(), batch), batch.labels.float()  # (R, C)
+        measure = F.huber_loss if self.loss == "huber" else F.mse_loss
+        losses = measure(found, labels, reduction="none").mean(-1)
+        right = ((found.detach() - labels).abs() < 0.5).all(-1)
+        return Loss(losses.sum(), right.sum(), len(labels))
+
+    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
+        """The Kullback-Leibler divergence of normal distributions of spread 1 around the two."""
+        a, b = (mean_of_groups(x.float(), batch) for x in (one, two))
+        return ((a - b) ** 2).mean(-1).sum() / 2
+
+
+class Regress(SentenceTask):
+    """One linear output a column, learnt on standardised numbers and saved in the user's units.
+
+    mean, std: (C), what undoes the standardisation of the model's outputs; 0 and 1 where the model
+    itself has the user's units.
+    """
+
+    name = "regress"
+    problem_type = "regression"
+    label_unit = "numbers"
+    measures = ("spearman", "pearson", "mae", "r2")
+    uses = COMMON | {"loss"}
+    mean, std = np.zeros(1), np.ones(1)
+
+    def read(self, path: str | Path) -> list[Row]:
+        found, names = self._columns(path)
+        count = len(found.texts)
+        rows = []
+        for line, values in read_values(path, [*found.texts, *names]):
+            where = place(path, line)
+            texts = map(as_text, values[:count], found.texts, [where] * count)
+            numbers = map(_number, values[count:], names, [where] * len(names))
+            rows.append(Row(line, tuple(texts), tuple(numbers)))
+        if not rows:
+            raise InputError(f"{path} has no rows")
+        self.labels = self.labels or names
+        self.pair = count == 2
+        return rows
+
+    def _columns(self, path: str | Path) -> tuple[Found, tuple[str, ...]]:
+        """The columns of the texts, and those of the numbers."""
+        there, given = columns(path), self.columns.label
+        names = () if given is None else (given,)
+        if given is not None and given not in there:
+            names = tuple(name.strip() for name in given.split(","))
+        elif given is None and set(self.labels) <= set(there):
+            names = self.labels
+        if not names:
+            taken = (self.columns.text, self.columns.second)
+            lower = {n.lower(): n for n in reversed(there) if n not in taken}
+            names = tuple(lower[usual] for usual in _USUAL if usual in lower)[:1]
+        label = names[0] if names else None
+        given = replace(self.columns, label=label)
+        found = find_columns(path, given, labelled=True, pair=self.pair)
+        assert found.label is not None
+        names = (found.label, *(guess_column(there, "label", n, source=path) for n in names[1:]))
+        if twice := [n for n in names if (*names, *found.texts).count(n) > 1]:
+            raise InputError(f"{path}: the column {twice[0]!r} cannot be both of two things")
+        if self.labels and len(names) != len(self.labels):
+            raise InputError(
+                f"{path}: {len(names)} columns of numbers ({', '.join(names)}), but the model has "
+                f"{len(self.labels)} ({', '.join(self.labels)}); name as many with --label-column"
+            )
+        return found, names
+
+    def learn(self, rows: Sequence[Row], source: str | Path) -> None:
+        numbers = np.asarray([row.target for row in rows])
+        for name, column in zip(self.labels, numbers.T, strict=True):
+            if column.min() == column.max():
+                raise InputError(
+                    f"{source}: all rows have {column[0]:g} in column {name!r}; numbers that "
+                    "differ are needed"
+                )
+        self.learnt = numbers.mean(0), numbers.std(0)
+        self.mean, self.std = self.learnt
+
+    def target(self, row: Row) -> np.ndarray:
+        """(C), standardised."""
+        return ((np.asarray(row.target) - self.mean) / self.std).astype(np.float32)
+
+    def objective(self, model: Model) -> Numbers:
+        # A model that is to be trained is not one that ``finish`` has been at.
+        self.mean, self.std = self.learnt
+        return Numbers(loss=self.settings.loss)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits
+
+    def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
+        return raw * self.std + self.mean
+
+    def finish(self, model: Model) -> Model:
+        """The model, its last layer now in the user's units."""
+        last: Any = model.heads[self.head].dense
+        mean, std = (torch.as_tensor(x, device=model.device) for x in (self.mean, self.std))
+        with torch.no_grad():
+            last.weight.copy_(last.weight * std[:, None])
+            last.bias.copy_(last.bias * std + mean)
+        self.mean, self.std = np.zeros(len(self.labels)), np.ones(len(self.labels))
+        return model
+
+    def shown(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
+        # As many digits as float32 has.
+        numbers = [float(f"{x:.7g}") for x in decided.tolist()]
+        if len(numbers) == 1:
+            return {"value": numbers[0]}
+        return {"values": dict(zip(self.labels, numbers, strict=True))}
+
+    def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
+        truth = np.asarray([row.target for row in rows])
+        return score_numbers(truth, np.stack(decided), self.labels)
+
+    def preview(self, row: Row) -> str:
+        pairs = zip(self.labels, row.target, strict=True)
+        return ", ".join(f"{name} {number:g}" for name, number in pairs)
+
+    def shares(self, rows: Sequence[Row]) -> str:
+        numbers = np.asarray([row.target for row in rows])
+        return "; ".join(
+            f"{name} from {x.min():g} to {x.max():g}, mean {x.mean():.4g}, spread {x.std():.4g}"
+            for name, x in zip(self.labels, numbers.T, strict=True)
+        )
+
+
+def score_numbers(truth: np.ndarray, found: np.ndarray, labels: Sequence[str]) -> Scores:
+    """Scores of predicted numbers, (N, C) each; every measure is the mean over the columns.
+
+    spearman, pearson: correlations of ranks and of numbers, 0 where one side is constant. mae: mean
+    distance, in the user's units. r2: 1 - squared errors / those of the mean of the truth, 0 where
+    the truth is constant.
+    """
+    each: dict[str, list[float]] = {name: [] for name in Regress.measures}
+    warnings = []
+    for name, true, said in zip(labels, truth.T, found.T, strict=True):
+        spread = float(((true - true.mean()) ** 2).sum())
+        each["spearman"].append(_correlation(_ranks(true), _ranks(said)))
+        each["pearson"].append(_correlation(true, said))
+        each["mae"].append(float(np.abs(true - said).mean()))
+        each["r2"].append(1 - float(((true - said) ** 2).sum()) / spread if spread else 0.0)
+        if said.std() < _NEARLY_CONSTANT * true.std():
+            warnings.append(_constant(name, true, said))
+    means = {name: float(np.mean(values)) for name, values in each.items()}
+    return Scores(values=means, warnings=tuple(warnings))
+
+
+def _constant(name: str, true: np.ndarray, said: np.ndarray) -> str:
+    return (
+        f"{name!r}: the model predicts nearly the same for every row ({said.min():.4g} to "
+        f"{said.max():.4g}, where the truth is {true.min():.4g} to {true.max():.4g}); try more "
+        "--epochs, another --learning-rate or more training rows"
+    )
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """From 1 on; equal values share the mean of their ranks."""
+    from scipy.stats import rankdata
+
+    return rankdata(values)
+
+
+def _correlation(one: np.ndarray, two: np.ndarray) -> float:
+    """Pearson's, of (N) and (N); 0 where one is constant."""
+    if one.min() == one.max() or two.min() == two.max():
+        return 0.0
+    a, b = one - one.mean(), two - two.mean()
+    return float(np.clip(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)), -1, 1))
+
+
+def _number(value: Any, column: str, where: str) -> float:
+    """A cell as a finite number. ``InputError`` for anything else, with what would be right."""
+    if isinstance(value, str):
+        value = value.strip()
+    if value is None or value == "":
+        raise InputError(f"{where}: column {column!r} is empty; a number is needed")
+    try:
+        if isinstance(value, bool | list | dict) or "_" in str(value):
+            raise ValueError
+        number = float(value)
+    except (ValueError, TypeError, OverflowError):
+        shown = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:37]}..."
+        right = "a number such as 3 or 0.25 is needed"
+        if isinstance(value, str) and "," in value:
+            right = "write numbers without commas, with a point before the decimals, as 1234.5"
+        raise InputError(f"{where}: column {column!r} has {shown}; {right}") from None
+    if not math.isfinite(number) or abs(number) > _LARGEST:
+        raise InputError(
+            f"{where}: column {column!r} has {value}; a number from -{_LARGEST:g} to "
+            f"{_LARGEST:g} is needed"
+        )
+    return number

@@ -1,0 +1,267 @@
+"""Vectors of texts, learnt from texts that belong together or are alike by a score.
+
+B sequences (a text each), R or N rows, P texts of a row, D hidden.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from ownbert.checkpoint import Description, describe, load
+from ownbert.config import HeadSpec
+from ownbert.data.batch import Batch
+from ownbert.data.readers.tables import as_text, columns, guess_column, kind_of, place, read_values
+from ownbert.errors import InputError
+from ownbert.files import make_folder, write_json
+from ownbert.nn.model import Model
+from ownbert.tasks.metrics import Scores
+from ownbert.tasks.recipe import TaskSettings
+from ownbert.tasks.regression import score_numbers
+from ownbert.tasks.row_objectives import RowObjective
+from ownbert.tasks.rows import Columns, Row, at_least_one, find_columns
+from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS
+from ownbert.tasks.sentence_embedding.retrieval import (
+    RANKED,
+    CosineOfScore,
+    InBatch,
+    ranked,
+    ranks,
+    vectors_of_rows,
+)
+from ownbert.tasks.task import Task
+from ownbert.tasks.text_input import Encoded, Frame, join
+
+COMPARED = ("spearman", "pearson")
+# Usual names of columns in small letters, in the order of preference.
+_SCORES = (
+    *("score", "similarity", "similarity_score", "relatedness", "relatedness_score", "sim"),
+    *("gold_score", "label", "is_duplicate"),
+)
+_NEGATIVES = ("negative", "hard_negative", "neg")
+# The names that sentence-transformers has had for its poolings since its first version.
+_FLAGS = {
+    "first": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens",
+}
+
+
+class Compared(NamedTuple):
+    """The cosine of two texts, and their vectors (2, D) of length one."""
+
+    cosine: float
+    vectors: np.ndarray
+
+
+class Rank(Task):
+    """Learns vectors that tell by their cosine what belongs together.
+
+    What is learnt is seen from the columns: with a score, that the cosine is the score (from the
+    lowest in the training rows, 0, to the highest, 1); without, that the second text belongs to
+    the first more than those of other rows do, and more than a third one, of a column ``negative``.
+
+    The folder is that of a plain encoder with the files of sentence-transformers beside it; the
+    pooling has no weights.
+    """
+
+    name = "embed"
+    head = "embedding"
+    measures = RANKED
+    uses = frozenset({"pooling", "temperature"})
+    unit = "pairs"
+    averages = False
+    whole_batches = True
+
+    def __init__(
+        self,
+        settings: TaskSettings | None = None,
+        columns: Columns | None = None,
+        labels: Sequence[str] = (),
+    ) -> None:
+        super().__init__(settings, columns)
+        self.pooling = self.settings.pooling or "mean"
+        if self.pooling not in POOLINGS:
+            raise InputError(
+                f"task.pooling is {self.pooling!r}; embed knows {', '.join(POOLINGS)}, which need "
+                "no weights of their own"
+            )
+        # Lowest and highest training score, or None for texts that belong together.
+        self.scale: tuple[float, float] | None = None
+        self.learnt = False
+
+    # Reading.
+
+    def read(self, path: str | Path) -> list[Row]:
+        texts, score = self._columns(path)
+        rows = []
+        for line, values in read_values(path, [*texts, *([score] if score else [])]):
+            where = place(path, line)
+            target = _number(values[-1], score, where) if score else None
+            found = map(as_text, values[: len(texts)], texts, [where] * len(texts))
+            rows.append(Row(line, tuple(found), target))
+        return list(at_least_one(iter(rows), path))
+
+    def stream(self, path: str | Path) -> Iterator[Row]:
+        if kind_of(path) == "txt":
+            raise InputError(
+                f"{path} is plain text, and two texts a row are compared; for vectors of single "
+                "texts take ownbert embed"
+            )
+        try:
+            texts = find_columns(path, self.columns, labelled=False, pair=True).texts
+        except InputError as error:
+            raise InputError(f"{error}; for vectors of single texts take ownbert embed") from None
+        pairs = (
+            (line, map(as_text, values, texts, [place(path, line)] * 2))
+            for line, values in read_values(path, texts)
+        )
+        return at_least_one((Row(line, tuple(pair)) for line, pair in pairs), path)
+
+    def _columns(self, path: str | Path) -> tuple[tuple[str, ...], str | None]:
+        """The columns of two texts or three, and that of the score where there is one."""
+        texts = find_columns(path, self.columns, labelled=False, pair=True).texts
+        names = [name for name in columns(path) if name not in texts]
+        lower = {name.lower(): name for name in reversed(names)}
+        score, given = next((lower[s] for s in _SCORES if s in lower), None), self.columns.label
+        if given is not None:
+            score = guess_column(names, "label", given, source=path)
+        negative = next((lower[n] for n in _NEGATIVES if n in lower), None)
+        if negative is None:
+            return texts, score
+        if score is not None:
+            raise InputError(
+                f"{path} has both a column of scores, {score!r}, and one of texts that do not "
+                f"belong to the first, {negative!r}; leave one of them out"
+            )
+        return (*texts, negative), None
+
+    def learn(self, rows: Sequence[Row], source: str | Path) -> None:
+        self.learnt = True
+        self.measures = RANKED if rows[0].target is None else COMPARED
+        if rows[0].target is None:
+            if len({row.texts[:2] for row in rows}) < 2:
+                raise InputError(f"{source}: at least two pairs that differ are needed")
+            self.smallest_batch = 2 if len(rows[0].texts) == 2 else 1
+            return
+        scores = [row.target for row in rows]
+        self.scale = min(scores), max(scores)
+        if self.scale[0] == self.scale[1]:
+            raise InputError(f"{source}: all rows have the score {scores[0]:g}; two are needed")
+
+    def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
+        if self.learnt and (rows[0].target is None) != (self.scale is None):
+            has, others = ("no score", "has") if self.scale else ("a score", "has none")
+            raise InputError(f"{source}: its rows have {has}, and {known} {others}")
+
+    # To the model and back.
+
+    def spec(self, said: Description) -> HeadSpec:
+        return HeadSpec(self.head, pooling=self.pooling)
+
+    def pooler(self, said: Description) -> bool | None:
+        return next(iter(said.family.architectures.values())).pooler
+
+    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> Encoded:
+        ids = frame.ids([text for row in rows for text in row.texts])
+        numbers: dict[str, int] = {}
+        examples, cut, start = [], 0, 0
+        for row in rows:
+            own = ids[start : start + len(row.texts)]
+            start += len(own)
+            made = [frame.example([one]) for one in own]
+            examples.append(join([one for one, _ in made], **self._label(row, numbers)))
+            cut += any(was_cut for _, was_cut in made)
+        return Encoded(examples, cut, [None] * len(examples))
+
+    def _label(self, row: Row, numbers: dict[str, int]) -> dict[str, Any]:
+        """What the objective compares with: the score from 0 to 1, or the numbers of the texts;
+        nothing where nothing is learnt."""
+        if not self.learnt:
+            return {}
+        if self.scale is None:
+            found = [numbers.setdefault(text, len(numbers)) for text in row.texts]
+            return {"label": np.asarray(found)}
+        low, high = self.scale
+        return {"label": np.float32((row.target - low) / (high - low))}
+
+    def objective(self, model: Model) -> RowObjective:
+        return (
+            InBatch(temperature=self.settings.temperature)
+            if self.scale is None
+            else CosineOfScore()
+        )
+
+    def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
+        return list(vectors_of_rows(logits, batch)[:, :2].cpu().numpy())
+
+    def decide(self, raw: np.ndarray, row: Row, note: Any) -> Compared:
+        return Compared(float(raw[0] @ raw[1]), raw)
+
+    def shown(self, decided: Compared, row: Row) -> dict[str, Any]:
+        return {"score": round(decided.cosine, 6)}
+
+    def score(self, rows: Sequence[Row], decided: Sequence[Compared]) -> Scores:
+        if rows[0].target is None:
+            texts = [(row.texts[0], row.texts[1]) for row in rows]
+            return Scores(ranked(ranks(texts, np.stack([d.vectors for d in decided]))))
+        truth = np.asarray([[row.target] for row in rows])
+        found = score_numbers(truth, np.asarray([[d.cosine] for d in decided]), ("score",))
+        return Scores({name: found.values[name] for name in COMPARED})
+
+    # On disk.
+
+    def finish(self, model: Model) -> Model:
+        """The encoder without a head, and with the pooler that was beside it."""
+        pooler = model.pooler is not None
+        bare = Model(model.config, (), pooler=pooler, model_type=model.model_type)
+        bare.encoder, bare.pooler = model.encoder, model.pooler
+        return bare
+
+    def load(self, folder: str | Path) -> Model:
+        return load(folder, heads=[self.spec(describe(folder))])
+
+    def write(self, folder: Path, model: Model) -> None:
+        """The files that sentence-transformers reads, in the names that all its versions know."""
+        kinds = (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
+        modules = [
+            {
+                "idx": i,
+                "name": str(i),
+                "path": path,
+                "type": f"sentence_transformers.models.{kind}",
+            }
+            for i, (kind, path) in enumerate(kinds)
+        ]
+        flags = {flag: name == self.pooling for name, flag in _FLAGS.items()}
+        pooling = {"word_embedding_dimension": model.config.hidden_size, **flags}
+        limit = {"max_seq_length": self.max_length, "do_lower_case": False}
+        said = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+        for _, path in kinds[1:]:
+            make_folder(folder / path)
+        write_json(folder / "1_Pooling" / "config.json", pooling)
+        write_json(folder / "sentence_bert_config.json", limit)
+        write_json(folder / "config_sentence_transformers.json", said)
+        # What names the others comes last.
+        write_json(folder / "modules.json", modules)
+
+    def preview(self, row: Row) -> str:
+        if row.target is not None:
+            return f"score {row.target:g}"
+        return "belong together" + (", but not the last" if len(row.texts) == 3 else "")
+
+
+def _number(value: Any, column: str, where: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isfinite(number):
+        return number
+    raise InputError(
+        f"{where}: {column!r} has {value!r}; a score must be a number (rows without one say by "
+        "being there that their texts belong together)"
+    )

@@ -1,0 +1,107 @@
+"""Tasks with one answer a text or a pair of texts: reading, pooling, long documents.
+
+B sequences of a batch, R rows of it, C outputs.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ownbert.checkpoint import Description
+from ownbert.config import HeadSpec
+from ownbert.data.batch import Batch
+from ownbert.errors import InputError
+from ownbert.tasks.rows import Row, stream_texts
+from ownbert.tasks.task import Task
+from ownbert.tasks.text_input import Encoded
+
+# Settings of every task of this kind.
+COMMON = frozenset({"pooling", "long", "stride", "max_windows", "rdrop"})
+
+
+class SentenceTask(Task):
+    """Has the classification head, on a pooling of the text, and on segments of long ones."""
+
+    head = "classification"
+    keeps = (*Task.keeps, "pair")
+    # Whether a row is two texts; not known before the first file.
+    pair: bool | None = None
+
+    def stream(self, path: str | Path) -> Iterator[Row]:
+        return stream_texts(path, self.columns, pair=self.pair)
+
+    def spec(self, said: Description) -> HeadSpec:
+        spec, settings = super().spec(said), self.settings
+        if settings.pooling is not None:
+            spec = replace(spec, pooling=settings.pooling)
+        if settings.long == "segments":
+            spec = replace(spec, segments="attention")
+        return spec
+
+    def limit(self, max_length: int) -> str:
+        if self.settings.long == "cut":
+            return super().limit(max_length)
+        return f"{self.settings.max_windows} windows of {max_length} tokens"
+
+    def target(self, row: Row) -> Any:
+        """What the objective takes as the label of a row."""
+        raise NotImplementedError
+
+    def encode(self, rows: Sequence[Row], frame: Any, *, training: bool) -> Encoded:
+        if self.pair is None and rows:
+            self.pair = len(rows[0].texts) == 2
+        ids = frame.ids([text for row in rows for text in row.texts])
+        settings, examples, cut, start = self.settings, [], 0, 0
+        if settings.long != "cut" and frame.room <= settings.stride:
+            raise InputError(
+                f"task.stride is {settings.stride}; with sequences of {frame.max_length} tokens "
+                f"it must be below {frame.room}"
+            )
+        for row in rows:
+            own = ids[start : start + len(row.texts)]
+            start += len(own)
+            given = {} if row.target is None else {"label": self.target(row)}
+            if settings.long == "cut":
+                example, was_cut = frame.example(own, **given)
+            elif len(own) > 1:
+                raise InputError(
+                    f"task.long {settings.long} is for single texts, and the rows have two; take "
+                    "task.long cut"
+                )
+            else:
+                example, was_cut = frame.windows(
+                    own[0], stride=settings.stride, most=settings.max_windows, **given
+                )
+            examples.append(example)
+            cut += was_cut
+        return Encoded(examples, cut, [None] * len(examples))
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """What is averaged over the windows of a document: (B, C) of scores (B, C)."""
+        raise NotImplementedError
+
+    def raw(self, logits: Tensor, batch: Batch, model: Any) -> list[np.ndarray]:
+        found = mean_of_groups(self.probabilities(logits.float()), batch)
+        return list(found.cpu().numpy())
+
+
+def of_sequences(labels: Tensor, scores: Tensor, batch: Batch) -> Tensor:
+    """Labels (R, ...) for scores of the B sequences of a batch, or of its R rows, as they are."""
+    if batch.groups is None or len(scores) == len(batch.groups):
+        return labels
+    return labels.repeat_interleave(torch.tensor(batch.groups, device=labels.device), 0)
+
+
+def mean_of_groups(values: Tensor, batch: Batch) -> Tensor:
+    """(B, C) -> (R, C): the mean over the sequences of each row; (R, C) stays."""
+    if batch.groups is None or len(values) == len(batch.groups):
+        return values
+    counts = torch.tensor(batch.groups, device=values.device)
+    rows = torch.arange(len(counts), device=values.device).repeat_interleave(counts)
+    sums = values.new_zeros(len(counts), *values.shape[1:]).index_add(0, rows, values)
+    return sums / counts.view(-1, *[1] * (values.ndim - 1))

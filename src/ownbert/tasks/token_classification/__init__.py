@@ -1,0 +1,1 @@
+"""One tag per word: names, parts of speech, chunks."""

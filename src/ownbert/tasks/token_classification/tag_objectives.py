@@ -1,0 +1,118 @@
+"""What taggers learn: a tag a token, or the tags of a sentence together.
+
+T tokens, N of them with a tag, R sentences of up to S words, C tags.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ownbert.data.batch import Batch
+from ownbert.objectives import Loss
+from ownbert.tasks.row_objectives import RowObjective, divergence
+from ownbert.tasks.token_classification.word_windows import NOTHING
+
+
+def word_counts(batch: Batch) -> list[int]:
+    """How many tagged tokens each of the R sentences of a batch has."""
+    assert batch.tags is not None
+    groups = (1,) * batch.sequences if batch.groups is None else batch.groups
+    rows = np.repeat(np.arange(len(groups)), groups)
+    tagged = (batch.tags >= 0).cpu().numpy()
+    tokens = np.repeat(rows, batch.layout.lengths)
+    return np.bincount(tokens[tagged], minlength=len(groups)).tolist()
+
+
+@dataclass(frozen=True)
+class TokenTags(RowObjective):
+    """Cross entropy of the tag of each tagged token."""
+
+    name: str = "tags"
+    head: str = "tokens"
+    smoothing: float = 0.0
+
+    def count(self, batch: Batch) -> int:
+        return 0 if batch.tags is None else int((batch.tags >= 0).sum())
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.tags is not None
+        logits, tags = logits.float(), batch.tags
+        total = F.cross_entropy(
+            logits,
+            tags,
+            ignore_index=NOTHING,
+            label_smoothing=self.smoothing,
+            reduction="sum",
+        )
+        return Loss(total, _right(logits, tags), self.count(batch))
+
+    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
+        assert batch.tags is not None
+        tagged = batch.tags >= 0
+        return divergence(one[tagged], two[tagged]).sum()
+
+
+@dataclass(frozen=True)
+class SentenceTags(TokenTags):
+    """Negative log likelihood of the tags of a sentence under a linear-chain CRF (Lafferty,
+    McCallum, Pereira 2001, section 3), whose scores of single words are the logits. Its mean is a
+    word, so that it compares with cross entropy; what is counted right is by the logits alone."""
+
+    crf: Any = None
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.tags is not None
+        tagged = batch.tags >= 0
+        counts = word_counts(batch)
+        emissions, mask = by_sentence(logits.float()[tagged], counts)
+        tags, _ = by_sentence(batch.tags[tagged], counts)
+        total = -self.crf(emissions, tags, mask, reduction="sum")
+        return Loss(total, _right(logits, batch.tags), sum(counts))
+
+    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
+        found = [word_marginals(logits, batch, self.crf) for logits in (one, two)]
+        return divergence(*found).sum()
+
+
+def _right(logits: Tensor, tags: Tensor) -> Tensor:
+    # A token without a tag is never right: its tag is no class.
+    return (logits.detach().argmax(-1) == tags).sum()
+
+
+def by_sentence(values: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+    """(N, ...) -> (R, S, ...) with zeros at the ends, and where there is a word (R, S)."""
+    counts = [n for n in counts if n]
+    padded = nn.utils.rnn.pad_sequence(list(values.split(counts)), batch_first=True)
+    lengths = torch.tensor(counts, device=values.device)
+    return padded, torch.arange(padded.shape[1], device=values.device) < lengths[:, None]
+
+
+def word_marginals(logits: Tensor, batch: Batch, crf: Any) -> Tensor:
+    """(T, C) -> (N, C): log probability of each tag at each word, given the whole sentence."""
+    assert batch.tags is not None
+    emissions = logits.float()[batch.tags >= 0]
+    if not len(emissions):
+        return emissions
+    padded, mask = by_sentence(emissions, word_counts(batch))
+    return log_marginals(crf, padded, mask)[mask]
+
+
+def log_marginals(crf: Any, emissions: Tensor, mask: Tensor) -> Tensor:
+    """Forward-backward in log space (Lafferty et al. 2001, section 3): (R, S, C) of scores
+    (R, S, C). The best tag of each word by these makes the fewest wrong words expected; it need
+    not be on the single best path."""
+    transitions = crf.transitions.float()  # (C, C), from row to column
+    forward = [crf.start_transitions + emissions[:, 0]]
+    for step in range(1, emissions.shape[1]):
+        after = (forward[-1][:, :, None] + transitions).logsumexp(1) + emissions[:, step]
+        forward.append(torch.where(mask[:, step, None], after, forward[-1]))
+    backward = [crf.end_transitions.expand_as(forward[0])]
+    for step in range(emissions.shape[1] - 1, 0, -1):
+        next_score = emissions[:, step] + backward[-1]
+        before = (transitions + next_score[:, None]).logsumexp(2)
+        backward.append(torch.where(mask[:, step, None], before, backward[-1]))
+    return (torch.stack(forward, 1) + torch.stack(backward[::-1], 1)).log_softmax(-1)

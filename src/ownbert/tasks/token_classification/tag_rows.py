@@ -1,0 +1,152 @@
+"""Sentences of words, with or without tags, out of files of several kinds.
+
+Tables: .jsonl, .ndjson, .json, .parquet, .csv, and a .tsv whose first line names columns of words
+and tags (``WORDS``, ``TAGS``) or the column that was given. All other files are CoNLL columns
+(``data.conll``); only to predict, a file without one of the endings ``CONLL`` (as .txt) is plain
+text, a sentence a line. Each also with .gz.
+
+Words of a table are a list, or a text that is split at blanks. To predict, a text is split at
+blanks and every Chinese character is a word of its own (by BERT's ranges), but in a column that
+is named tokens or words at blanks alone. Where a row has no text, its text is its words joined:
+without blanks where each word is a single character and one of them is Chinese, else by blanks.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ownbert.data.readers.conll import read_conll
+from ownbert.data.readers.tables import as_text, columns, guess_column, kind_of, place, read_values
+from ownbert.errors import InputError
+from ownbert.files import open_text
+from ownbert.tasks.rows import Columns, Row, at_least_one
+
+WORDS, TAGS = ("tokens", "words"), ("tags", "labels", "ner_tags")
+CONLL = frozenset(
+    (".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes", ".iobes", ".bilou", ".ner", ".tsv")
+)
+# The ideographs that google-research/bert sets apart (tokenization.py, _is_chinese_char).
+_CHINESE = (
+    "\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002b73f"
+    "\U0002b740-\U0002b81f\U0002b820-\U0002ceaf\U0002f800-\U0002fa1f"
+)
+_IDEOGRAPH = re.compile(f"[{_CHINESE}]")
+_WORD = re.compile(rf"[{_CHINESE}]|[^\s{_CHINESE}]+")
+_BLANKS = re.compile(r"\S+")
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRow(Row):
+    """A row whose words were found in a ``text``, with where each of them ``starts``."""
+
+    text: str = ""
+    starts: tuple[int, ...] = ()
+
+
+def text_of(row: Row) -> tuple[str, Sequence[int]]:
+    """The text of a row, its own or of its words, and the offset of each word in it."""
+    if isinstance(row, PlainRow):
+        return row.text, row.starts
+    single = all(len(word) == 1 for word in row.texts)
+    gap = "" if single and any(map(_IDEOGRAPH.match, row.texts)) else " "
+    starts, end = [], 0
+    for word in row.texts:
+        starts.append(end)
+        end += len(word) + len(gap)
+    return gap.join(row.texts), starts
+
+
+def split_text(line: int, text: str, *, chinese: bool = True) -> PlainRow:
+    """A row of plain text; ``chinese``: every Chinese character is a word."""
+    found = list((_WORD if chinese else _BLANKS).finditer(text))
+    words, starts = tuple(m[0] for m in found), tuple(m.start() for m in found)
+    return PlainRow(line, words, None, text, starts)
+
+
+def read_sentences(path: str | Path, given: Columns) -> list[Row]:
+    """Rows with a tag for each word, at least one. Raises ``InputError`` with file and line."""
+    if _is_table(path, given):
+        rows = list(_tagged(path, given))
+    else:
+        found = read_conll(path, tags=True, word_column=given.text, tag_column=given.label)
+        rows = [Row(s.line, s.words, s.tags) for s in found]
+    if not rows:
+        raise InputError(f"{path} has no rows")
+    return rows
+
+
+def stream_sentences(path: str | Path, given: Columns) -> Iterator[Row]:
+    """Rows to predict, without tags; empty ones of tables and plain text are kept."""
+    if _is_table(path, given):
+        rows = _untagged(path, given)
+    elif _ending(path) in CONLL:
+        found = read_conll(path, tags=False, word_column=given.text)
+        rows = (Row(s.line, s.words) for s in found)
+    else:
+        rows = (split_text(line, text) for line, text in open_text(path))
+    return at_least_one(rows, path)
+
+
+def _ending(path: str | Path) -> str:
+    return Path(Path(path).name.lower().removesuffix(".gz")).suffix
+
+
+def _is_table(path: str | Path, given: Columns) -> bool:
+    if _ending(path) != ".tsv":
+        return kind_of(path) != "txt"
+    names = columns(path)
+    usual = [any(name.lower() in known for name in names) for known in (WORDS, TAGS)]
+    return given.text in names or all(usual)
+
+
+def _word_column(path: str | Path, given: Columns, *, exclude: str | None = None) -> str:
+    names = columns(path)
+    usual = next((n for u in WORDS for n in names if n.lower() == u), None)
+    found = _named(given.text, names) or usual
+    return guess_column(names, "text", found, exclude=[exclude], source=path)
+
+
+def _named(given: str | None, names: Sequence[str]) -> str | None:
+    """What was given, but not the number of a CoNLL column, which a table has no use for."""
+    return None if given not in names and (given or "").isdecimal() else given
+
+
+def _tagged(path: str | Path, given: Columns) -> Iterator[Row]:
+    names = columns(path)
+    usual = next((n for u in TAGS for n in names if n.lower() == u), None)
+    label = guess_column(names, "label", _named(given.label, names) or usual, source=path)
+    column = _word_column(path, given, exclude=label)
+    if column == label:
+        raise InputError(f"{path}: the column {label!r} cannot be both of two things")
+    for line, (words, tags) in read_values(path, [column, label]):
+        where = place(path, line)
+        words, tags = _items(words, column, where), _items(tags, label, where)
+        if len(words) != len(tags):
+            raise InputError(
+                f"{where}: {len(words)} words, but {len(tags)} tags; every word needs one"
+            )
+        if not words:
+            raise InputError(f"{where}: there are no words")
+        if "" in tags:
+            raise InputError(f"{where}: the tag of word {tags.index('') + 1} is empty")
+        yield Row(line, words, tags)
+
+
+def _untagged(path: str | Path, given: Columns) -> Iterator[Row]:
+    column = _word_column(path, given)
+    for line, (value,) in read_values(path, [column]):
+        where = place(path, line)
+        if isinstance(value, list):
+            yield Row(line, _items(value, column, where))
+        else:
+            text = as_text(value, column, where)
+            yield split_text(line, text, chinese=column.lower() not in WORDS)
+
+
+def _items(value: Any, column: str, where: str) -> tuple[str, ...]:
+    """The items of a list, or of a text with blanks between them."""
+    if isinstance(value, list):
+        return tuple(as_text(item, column, where) for item in value)
+    return tuple(as_text(value, column, where).split())

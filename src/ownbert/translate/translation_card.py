@@ -1,0 +1,95 @@
+"""The model card of a translation: what it was learnt from, how good it is, how to use it."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ownbert.run.model_card import code, save_card, settings, sha256, table
+from ownbert.translate.recipe import PairFiles, TranslateRecipe
+
+_RIGHT = "translation_accuracy"
+_SECTIONS = ("vocabulary", "model", "task", "optim", "run")
+
+
+def write_card(
+    folder: Path,
+    recipe: TranslateRecipe,
+    *,
+    pairs: Mapping[str, int],
+    parameters: int,
+    shared: bool,
+    measures: Mapping[str, float],
+) -> str | None:
+    """Write README.md into a model folder; see ``ownbert.run.model_card.save_card``.
+
+    recipe: a completed one. pairs: how many were learnt from and measured ("training", "dev").
+    shared: whether both sides have one vocabulary. measures: on the dev pairs.
+    """
+    name, net = folder.resolve().name, recipe.model
+    ours = net.norm_first or not shared
+    words = "one vocabulary" if shared else "a vocabulary each"
+    blocks = [
+        f"An encoder-decoder Transformer ({net.N} + {net.N} layers, hidden size {net.d_model}, "
+        f"{parameters:,} parameters) that turns one sequence into another (`ownbert translate "
+        f"train`). It starts from new weights; source and target have {words} of "
+        f"{recipe.vocabulary.kind} tokens.",
+        "## Data",
+        table(("", "file", "pairs", "sha256"), _files(recipe.data, pairs)),
+        "## Settings",
+        table(("setting", "value"), _settings(recipe)),
+        "## Measures",
+        "On the dev pairs: cross entropy a token without smoothing, and how many tokens are right "
+        "where those before them are given.",
+        table(
+            ("measure", "value"),
+            [(n, f"{measures[k]:.4f}") for n, k in (("loss", "loss"), ("accuracy", _RIGHT))],
+        ),
+        "## Use",
+        code(
+            "bash",
+            f"ownbert translate {name} --input new.txt -o translated.txt\n"
+            f"ownbert translate score {name} --source test.source --target test.target",
+        ),
+        code(
+            "python",
+            "from ownbert.translate.translator import Translator\n\n"
+            f'for text in Translator("{name}")(["a text", "another"]):\n    print(text)',
+        ),
+        *_transformers(name, ours),
+    ]
+    front = {"pipeline_tag": "translation"}
+    return save_card(folder, front if ours else {"library_name": "transformers"} | front, blocks)
+
+
+def _files(data: PairFiles, pairs: Mapping[str, int]) -> Iterator[tuple[str, ...]]:
+    for part, mark in (("training", ""), ("dev", "dev_")):
+        found = [getattr(data, mark + side) for side in ("pairs", "source", "target")]
+        for path in filter(None, found):
+            yield part, Path(path).name, f"{pairs[part]:,}", sha256(path)
+        if not any(found):
+            yield part, "held out of the training pairs", f"{pairs[part]:,}", ""
+
+
+def _settings(recipe: TranslateRecipe) -> Iterator[tuple[str, str]]:
+    """Those that are always asked for, then all that are not the default."""
+    yield "learning rate", f"{recipe.optim.learning_rate:.3g} at the highest"
+    yield "steps", f"{recipe.run.max_steps:,} at most" if recipe.run.max_steps else "by time"
+    yield "batch", f"{recipe.data.batch_tokens:,} tokens of both sides"
+    yield "seed", str(recipe.seed)
+    yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"
+    yield from settings(recipe, TranslateRecipe(), _SECTIONS)
+
+
+def _transformers(name: str, ours: bool) -> Iterator[str]:
+    if ours:
+        yield (
+            "The folder is for ownbert alone: Transformers has no Marian with norms first, and "
+            "loads one tokenizer a folder."
+        )
+        return
+    yield "In Transformers:"
+    yield code(
+        "python",
+        "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n\n"
+        f'tokenizer = AutoTokenizer.from_pretrained("{name}")\n'
+        f'model = AutoModelForSeq2SeqLM.from_pretrained("{name}")',
+    )

@@ -1,0 +1,360 @@
+"""The scikit-learn estimators: on three easy classes, and with scikit-learn's own tools."""
+
+import _thread
+import csv
+import importlib
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import accuracy_score, f1_score, log_loss, r2_score, roc_auc_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils import estimator_checks
+from transformers import AutoModelForSequenceClassification
+
+from ownbert import (
+    InputError,
+    OwnBertClassifier,
+    OwnBertRegressor,
+    evaluate,
+    finetune,
+    load_tokenizer,
+    predict,
+)
+from ownbert.finetuning.arrays import rows_of, texts_of
+
+UNITS = {"red": 100.0, "green": 250.0, "blue": 300.0}
+
+
+def labels_and_texts(path: Path) -> tuple[list[str], list[str]]:
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [r["label"] for r in rows], [r["text"] for r in rows]
+
+
+def predicted(folder: Path, texts: list, tmp_path: Path) -> list[dict]:
+    """What the command line says of texts or pairs."""
+    with (tmp_path / "in.csv").open("w", newline="") as file:
+        pairs = not isinstance(texts[0], str)
+        names = ["text1", "text2"] if pairs else ["text"]
+        csv.writer(file).writerows([names, *(texts if pairs else ([t] for t in texts))])
+    predict(folder, tmp_path / "in.csv", tmp_path / "out.jsonl")
+    return [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def train(topics: Path) -> tuple[list[str], list[str]]:
+    return labels_and_texts(topics / "train.csv")
+
+
+@pytest.fixture(scope="module")
+def test(topics: Path) -> tuple[list[str], list[str]]:
+    return labels_and_texts(topics / "test.csv")
+
+
+@pytest.fixture(scope="module")
+def fitted(pretrained: Path, train) -> OwnBertClassifier:
+    y, X = train
+    return OwnBertClassifier(pretrained, epochs=4).fit(X, y)
+
+
+def test_it_learns_the_classes_as_scikit_learn_has_them(fitted: OwnBertClassifier, test):
+    y, X = test
+    found, probabilities = fitted.predict(X), fitted.predict_proba(X)
+    assert fitted.classes_.tolist() == ["blue", "green", "red"]
+    assert found.dtype == np.asarray(y).dtype
+    assert fitted.score(X, y) == accuracy_score(y, found) > 0.9
+    assert probabilities.shape == (45, 3)
+    assert np.allclose(probabilities.sum(1), 1, atol=1e-5)
+    assert (fitted.classes_[probabilities.argmax(1)] == found).all()
+    assert log_loss(y, probabilities, labels=fitted.classes_) < 0.7
+    assert roc_auc_score(y, probabilities, multi_class="ovr") > 0.9
+
+
+def test_it_is_the_same_as_finetune_and_predict(
+    fitted: OwnBertClassifier, pretrained: Path, topics: Path, test, tmp_path: Path
+):
+    finetune(
+        model=pretrained, train=topics / "train.csv", output=tmp_path / "m", epochs=4, quiet=True
+    )
+    rows = predicted(tmp_path / "m", test[1], tmp_path)
+    there = [[row["probabilities"][name] for name in fitted.classes_] for row in rows]
+    assert np.abs(fitted.predict_proba(test[1]) - there).max() < 1e-5
+
+
+def test_a_saved_one_is_for_predict_and_transformers(
+    fitted: OwnBertClassifier, test, tmp_path: Path
+):
+    X, folder = test[1][:9], tmp_path / "saved"
+    fitted.save(folder)
+    mine = fitted.predict_proba(X)
+    rows = predicted(folder, X, tmp_path)
+    assert [row["label"] for row in rows] == fitted.predict(X).tolist()
+    theirs = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = load_tokenizer(folder)
+    for text, expected in zip(X, mine, strict=True):
+        ids = [tokenizer.cls_id, *tokenizer.encode_batch([text])[0][:46], tokenizer.sep_id]
+        with torch.no_grad():
+            found = theirs(input_ids=torch.tensor([ids])).logits.softmax(-1)[0]
+        assert np.abs(found.numpy() - expected).max() < 1e-5
+    assert theirs.config.id2label == {0: "blue", 1: "green", 2: "red"}
+
+
+@pytest.mark.parametrize(
+    "classes", [[10, 2, -1], [10.0, 2.0, -1.0], [True, False, True], np.asarray(["c", "a", "b"])]
+)
+def test_labels_of_any_kind_come_back_in_their_kind(
+    classes, pretrained: Path, train, tmp_path: Path
+):
+    values = dict(zip(UNITS, classes, strict=True))
+    y = np.asarray([values[label] for label in train[0]])
+    X = train[1]
+    model = OwnBertClassifier(pretrained, epochs=3).fit(X, y)
+    assert model.classes_.tolist() == np.unique(y).tolist()
+    assert model.predict(X).dtype == y.dtype
+    assert model.score(X, y) > 0.9  # so the columns are those of classes_
+    model.save(tmp_path / "saved")
+    text = [json.dumps(v) if not isinstance(v, str) else v for v in model.predict(X).tolist()]
+    assert [row["label"] for row in predicted(tmp_path / "saved", X, tmp_path)] == text
+
+
+def test_texts_of_any_kind_are_the_same(fitted: OwnBertClassifier, test):
+    X = test[1]
+    expected = fitted.predict_proba(X)
+    for other in (
+        tuple(X),
+        np.asarray(X),
+        np.asarray(X, dtype=object),
+        np.asarray(X)[:, None],
+        [text.split() for text in X],
+    ):
+        assert np.array_equal(fitted.predict_proba(other), expected)
+
+
+def test_pairs_are_tuples_or_two_columns(pretrained: Path, train, tmp_path: Path):
+    """Whether both texts are of one topic: what no text tells alone."""
+    labels, texts = train
+    pairs = [(a, b) for a in texts[:10] for b in texts[10:20]]
+    y = [a == b for a in labels[:10] for b in labels[10:20]]
+    model = OwnBertClassifier(pretrained, epochs=1, pooling="mean").fit(pairs, y)
+    expected = model.predict_proba(pairs)
+    assert np.array_equal(model.predict_proba(np.asarray(pairs)), expected)
+    model.save(tmp_path / "saved")
+    rows = predicted(tmp_path / "saved", pairs, tmp_path)
+    there = [[row["probabilities"][name] for name in ("false", "true")] for row in rows]
+    assert np.abs(expected - there).max() < 1e-5
+    with pytest.raises(InputError, match="must be a pair of texts, as in fit"):
+        model.predict(texts)
+
+
+def test_max_length_holds_after_fit_and_in_a_saved_folder(pretrained: Path, train, tmp_path: Path):
+    y, X = train
+    model = OwnBertClassifier(pretrained, epochs=1, max_length=8).fit(X, y)
+    cut = [" ".join(text.split()[:6]) for text in X]
+    expected = model.predict_proba(X)
+    assert np.array_equal(model.predict_proba(cut), expected)
+    model.save(tmp_path / "saved")
+    rows = predicted(tmp_path / "saved", X, tmp_path)
+    there = [[row["probabilities"][name] for name in model.classes_] for row in rows]
+    assert np.abs(expected - there).max() < 1e-5
+
+
+def test_class_weights_by_label(pretrained: Path, train):
+    labels, X = train
+    y = [list(UNITS).index(label) for label in labels]
+    found = []
+    for weights in ({0: 50, 2: 0.5}, "0=50,2=0.5", None):
+        model = OwnBertClassifier(pretrained, epochs=1, class_weights=weights).fit(X, y)
+        found.append(model.predict_proba(X))
+    assert np.array_equal(found[0], found[1])
+    assert found[0][:, 0].mean() > found[2][:, 0].mean() + 0.05
+
+
+@pytest.mark.parametrize("kind", [OwnBertClassifier, OwnBertRegressor])
+def test_scikit_learns_own_checks_that_need_no_numbers(kind):
+    for name in (
+        *("no_attributes_set_in_init", "get_params_invariance", "set_params"),
+        *("estimator_cloneable", "estimator_repr", "mixin_order"),
+        *("do_not_raise_errors_in_init_or_set_params", "valid_tag_types"),
+    ):
+        # Some of them are of newer versions.
+        check = getattr(estimator_checks, f"check_{name}", None)
+        if check is not None:
+            check(kind.__name__, kind("folder"))
+    with pytest.raises(NotFittedError):
+        kind("folder").predict(["red1"])
+    with pytest.raises(NotFittedError):
+        kind("folder").save("anywhere")
+
+
+def test_a_clone_learns_the_same(fitted: OwnBertClassifier, train):
+    other: Any = clone(fitted)
+    assert not hasattr(other, "classes_")
+    y, X = train
+    assert np.array_equal(other.fit(X, y).predict_proba(X), fitted.predict_proba(X))
+
+
+LOADED = """
+import sys, joblib, numpy
+model, X = joblib.load(sys.argv[1])
+numpy.save(sys.argv[2], model.predict_proba(X))
+"""
+
+
+@pytest.mark.slow
+def test_it_is_pickled_for_another_process(fitted: OwnBertClassifier, test, tmp_path: Path):
+    X = test[1]
+    expected = fitted.predict_proba(X)  # packs the model, which no pickle can hold
+    joblib.dump((fitted, X), tmp_path / "model.joblib")
+    files = [tmp_path / "model.joblib", tmp_path / "found.npy"]
+    subprocess.run([sys.executable, "-c", LOADED, *files], check=True)
+    assert np.abs(np.load(files[1]) - expected).max() < 1e-6
+
+
+def cleaned(texts: list[str]) -> list[str]:
+    return [text.lower().strip() for text in texts]
+
+
+@pytest.mark.slow
+def test_a_grid_of_pipelines_in_two_processes(pretrained: Path, train, test):
+    y, X = train
+    steps = [("clean", FunctionTransformer(cleaned)), ("bert", OwnBertClassifier(pretrained))]
+    grid = {"bert__learning_rate": np.asarray([1e-3, 1e-7]), "bert__epochs": np.asarray([3])}
+    search: Any = GridSearchCV(Pipeline(steps), grid, cv=2, n_jobs=2)
+    search.fit([text.upper() for text in X], y)
+    assert search.best_params_ == {"bert__learning_rate": 1e-3, "bert__epochs": 3}
+    assert search.score(test[1], test[0]) > 0.8
+    best = search.best_estimator_
+    scores = cross_val_score(best, X, y, cv=2)
+    assert scores.shape == (2,)
+    assert scores.min() > 0.6
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder where all temporary files go."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_it_leaves_nothing_and_says_nothing(pretrained: Path, train, temporary: Path, capfd):
+    y, X = train
+    OwnBertClassifier(pretrained, epochs=1).fit(X, y)
+    assert list(temporary.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+    OwnBertClassifier(pretrained, epochs=1, verbose=True).fit(X, y)
+    assert "60 training and no dev documents, 3 labels" in capfd.readouterr().out
+
+
+def test_it_can_be_stopped(pretrained: Path, train, temporary: Path):
+    def watch() -> None:
+        while not list(temporary.glob("*/log.jsonl")):
+            time.sleep(0.002)
+        _thread.interrupt_main()
+
+    threading.Thread(target=watch, daemon=True).start()
+    y, X = train
+    model = OwnBertClassifier(pretrained, epochs=1000)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        model.fit(X, y)
+    assert "resume" not in str(stopped.value)  # there is nothing to go on from
+    assert list(temporary.iterdir()) == []
+    assert not hasattr(model, "classes_")
+
+
+def test_a_share_is_held_out_and_ends_the_run(
+    pretrained: Path, topics: Path, train, tmp_path: Path
+):
+    y, X = train
+    output = tmp_path / "run"
+    settings = {"epochs": 30, "dev_share": 0.25, "patience": 2, "precision": "float32"}
+    model = OwnBertClassifier(pretrained, **settings, output=output).fit(X, y)
+    log = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
+    held_out = [row for row in log if row.get("evaluation")]
+    assert 2 < len(held_out) < 30
+    _, dev = model._split(rows_of(texts_of(X), y), np.asarray(y))
+    assert dev is not None
+    assert len(dev) == 15
+    found = model.predict([row.texts for row in dev])
+    best = f1_score([row.target for row in dev], found, average="macro")
+    assert best == pytest.approx(max(row["macro_f1"] for row in held_out))
+    scores = evaluate(output, topics / "test.csv")
+    truth, texts = labels_and_texts(topics / "test.csv")
+    assert model.score(texts, truth) == pytest.approx(scores.accuracy)
+    with pytest.raises(InputError, match="already holds a model"):
+        model.fit(X, y)
+
+
+def test_every_class_is_held_out_in_its_share(pretrained: Path, train, capfd):
+    labels, texts = train
+    others = [i for i, label in enumerate(labels) if label != "red"]
+    rows = [*others, *[i for i, label in enumerate(labels) if label == "red"][:5]]
+    y, X = [labels[i] for i in rows], [texts[i] for i in rows]
+    model = OwnBertClassifier(pretrained, epochs=1, dev_share=0.2, verbose=True)
+    _, dev = model._split(rows_of(texts_of(X), y), np.asarray(y))
+    assert dev is not None
+    assert sorted(Counter(row.target for row in dev).values()) == [1, 4, 4]
+    model.fit(X, y)
+    assert "36 training and 9 dev documents" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"dev_share": 1.5}, "dev_share is 1.5"),
+        ({"epochs": 0}, "run.epochs is 0"),
+        ({"max_length": 4}, "max_length 4 must be from 8 to 48"),
+        ({"pooling": "middle"}, "task.pooling is 'middle'"),
+        ({"class_weights": {"z": 2}}, "task.class_weights has 'z=2'"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict, said: str, pretrained: Path):
+    with pytest.raises(InputError, match=said):
+        OwnBertClassifier(pretrained, **settings).fit(["a", "b"] * 3, ["x", "y"] * 3)
+
+
+def test_a_regressor_answers_in_the_units_of_y(pretrained: Path, train, test, tmp_path: Path):
+    numbers = [np.asarray([UNITS[label] for label in part[0]]) for part in (train, test)]
+    model = OwnBertRegressor(pretrained, epochs=8).fit(train[1], numbers[0])
+    found = model.predict(test[1])
+    assert found.shape == (45,)
+    assert model.score(test[1], numbers[1]) == r2_score(numbers[1], found) > 0.8
+    model.save(tmp_path / "saved")
+    rows = predicted(tmp_path / "saved", test[1], tmp_path)
+    assert [row["value"] for row in rows] == pytest.approx(found.tolist(), rel=1e-5)
+
+
+def test_a_regressor_of_several_numbers(pretrained: Path, train, test, tmp_path: Path):
+    one = np.asarray([UNITS[label] for label in train[0]])
+    y = np.stack([one, -one / 1000], 1)
+    settings = {"epochs": 8, "dev_share": 0.2, "loss": "huber"}
+    model = OwnBertRegressor(pretrained, **settings).fit(train[1], y)
+    found = model.predict(test[1])
+    truth = np.asarray([UNITS[label] for label in test[0]])
+    assert found.shape == (45, 2)
+    assert r2_score(np.stack([truth, -truth / 1000], 1), found) > 0.5
+    joblib.dump(model, tmp_path / "model")
+    assert np.allclose(joblib.load(tmp_path / "model").predict(test[1]), found)
+
+
+def test_without_scikit_learn_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    monkeypatch.delitem(sys.modules, "ownbert.finetuning.estimator")
+    with pytest.raises(InputError, match=r"needs scikit-learn: pip install 'ownbert\[eval\]'"):
+        importlib.import_module("ownbert.finetuning.estimator")

@@ -1,0 +1,292 @@
+"""Files of answers: streamed, in JSON lines or a table, whole or not at all, gone on with."""
+
+import csv
+import gzip
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ownbert import InputError, finetune, learn_vocabulary, predict
+from ownbert.checkpoint import load_tokenizer, save
+from ownbert.config import EncoderConfig
+from ownbert.finetuning.ensemble import Ensemble
+from ownbert.inference.prediction_writer import AnswerFile
+from ownbert.inference.predictor import Predictor
+from ownbert.nn.model import Model
+from ownbert.tasks import batched_forward as forward
+from ownbert.tasks.batched_forward import answers
+from ownbert.tasks.rows import Row
+from ownbert.tasks.task import TASKS
+from support.kills import kill_when_written
+
+COMMAND = (sys.executable, "-m", "ownbert")
+
+
+def texts_of(path: Path) -> list[str]:
+    with path.open(newline="") as file:
+        return [row["text"] for row in csv.DictReader(file)]
+
+
+def many_rows(topics: Path, path: Path, rows: int) -> Path:
+    """A file of so many lines, of the test texts over and over."""
+    texts = texts_of(topics / "test.csv")
+    path.write_text("".join(f"{texts[i % len(texts)]}\n" for i in range(rows)))
+    return path
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward.blocks, "__defaults__", (16, 4_000_000, len))
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_table_says_what_json_lines_say(classifier: Path, topics: Path, tmp_path: Path):
+    for name in ("a.jsonl", "a.csv", "a.tsv", "a.csv.gz"):
+        predict(classifier, topics / "test.csv", tmp_path / name)
+    rows = read(tmp_path / "a.jsonl")
+    for name, separator in (("a.csv", ","), ("a.tsv", "\t")):
+        with (tmp_path / name).open(newline="") as file:
+            found = list(csv.DictReader(file, delimiter=separator))
+        assert list(found[0]) == [
+            "label",
+            *(f"probabilities.{n}" for n in rows[0]["probabilities"]),
+        ]
+        for one, other in zip(found, rows, strict=True):
+            assert one["label"] == other["label"]
+            for label, p in other["probabilities"].items():
+                assert float(one[f"probabilities.{label}"]) == p
+    assert (
+        gzip.decompress((tmp_path / "a.csv.gz").read_bytes()) == (tmp_path / "a.csv").read_bytes()
+    )
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
+        ("a.jsonl", "a.csv", "a.tsv", "a.csv.gz")
+    )
+
+
+ODD = {
+    "text": 'a "quoted", one',
+    "lines": "two\nlines\twith a tab",
+    "list": [1, "é"],
+    "none": None,
+    "in": {"x": True, "y": {"z": 0.5}},
+}
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_values_of_any_kind_stand_in_a_table(tmp_path: Path, name: str):
+    file = AnswerFile(tmp_path / name, {}, resume=False)
+    file.write([ODD, ODD])
+    file.finish()
+    with (tmp_path / name).open(newline="") as opened:
+        rows = list(csv.DictReader(opened, delimiter="," if name == "a.csv" else "\t"))
+    assert len(rows) == 2
+    assert rows[0]["text"] == ODD["text"]
+    lines = rows[1]["lines"]
+    assert (lines if name == "a.csv" else json.loads(lines)) == ODD["lines"]
+    assert json.loads(rows[0]["list"]) == ODD["list"]
+    assert (rows[0]["none"], rows[0]["in.x"], rows[0]["in.y.z"]) == ("", "true", "0.5")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
+@pytest.mark.parametrize("left", [1, 30, 150, 199, -1])
+def test_a_cut_file_is_gone_on_with_after_its_last_whole_row(tmp_path: Path, name: str, left: int):
+    rows = [ODD | {"text": f'"{i}"\n\n"'} for i in range(9)]
+    whole = AnswerFile(tmp_path / name, {"of": "it"}, resume=False)
+    whole.write(rows)
+    whole.finish()
+    expected = (tmp_path / name).read_bytes()
+    stopped = AnswerFile(tmp_path / name, {"of": "it"}, resume=False)
+    stopped.write(rows[:4])
+    stopped.leave()
+    stopped.part.write_bytes(stopped.part.read_bytes()[:left])
+    again = AnswerFile(tmp_path / name, {"of": "it"}, resume=True)
+    assert again.done < 4
+    again.write(rows[again.done :])
+    again.finish()
+    assert (tmp_path / name).read_bytes() == expected
+
+
+def test_a_column_that_the_first_row_lacks_is_refused(tmp_path: Path):
+    file = AnswerFile(tmp_path / "a.csv", {}, resume=False)
+    with pytest.raises(InputError, match=r"a.csv: answer 2 has 'b', which is no column"):
+        file.write([{"a": 1}, {"a": 1, "b": 2}])
+    file.leave()
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_processes_do_not_write_one_file(tmp_path: Path):
+    file = AnswerFile(tmp_path / "a.csv", {}, resume=False)
+    with pytest.raises(InputError, match="another process is writing"):
+        AnswerFile(tmp_path / "a.csv", {}, resume=False)
+    file.leave()
+
+
+@pytest.mark.parametrize("name", ["out.csv"])
+def test_a_killed_run_is_gone_on_with(classifier: Path, topics: Path, tmp_path: Path, name: str):
+    rows = many_rows(topics, tmp_path / "new.txt", 8_000)
+    predict(classifier, rows, tmp_path / f"whole-{name}")
+    output = tmp_path / name
+    command = [*COMMAND, "predict", str(classifier), "--input", str(rows), "-o", str(output)]
+    part = kill_when_written(command, output)
+    before = len(part.read_bytes().splitlines())
+    assert 0 < before < 8_000
+    counts: list[int] = []
+    assert predict(classifier, rows, output, resume=True, progress=counts.append) == 8_000
+    assert counts[0] > 0
+    assert counts[-1] == 8_000
+    assert output.read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
+    assert not part.exists()
+
+
+def test_an_interrupted_run_says_how_to_go_on(
+    classifier: Path, topics: Path, tmp_path: Path, small_blocks: None
+):
+    rows, output = topics / "test.csv", tmp_path / "out.jsonl"
+
+    def stop(count: int) -> None:
+        if count == 32:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=r"32 answers are kept in .*--resume"):
+        predict(classifier, rows, output, progress=stop)
+    assert not output.exists()
+    kept = (tmp_path / ".out.jsonl.part").read_bytes()
+    predict(classifier, rows, output, resume=True)
+    assert output.read_bytes().startswith(kept)
+    assert len(read(output)) == 45
+
+
+def test_another_model_input_or_precision_is_refused(
+    classifier: Path, topics: Path, pretrained: Path, tmp_path: Path, small_blocks: None
+):
+    rows, output = tmp_path / "rows.csv", tmp_path / "out.jsonl"
+    rows.write_bytes((topics / "test.csv").read_bytes())
+
+    def stop(count: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        predict(classifier, rows, output, progress=stop)
+    given = {"model": pretrained, "train": topics / "train.csv", "quiet": True, "max_steps": 1}
+    finetune(output=tmp_path / "other", **given)
+    with pytest.raises(InputError, match="the model is not that of the stopped run; start anew"):
+        predict(tmp_path / "other", rows, output, resume=True)
+    with pytest.raises(InputError, match="the precision is not that"):
+        predict(classifier, rows, output, precision="bfloat16", resume=True)
+    with rows.open("a") as file:
+        file.write("red,red1 red2 9\n")
+    with pytest.raises(InputError, match="the input is not that"):
+        predict(classifier, rows, output, resume=True)
+    assert predict(classifier, rows, output) == 46
+
+
+def test_a_broken_line_is_named_and_what_was_done_is_kept(
+    classifier: Path, topics: Path, tmp_path: Path
+):
+    lines = [json.dumps({"text": t}) for t in texts_of(topics / "test.csv")] * 120
+    lines[4999] = '{"text": "red1'
+    (tmp_path / "new.jsonl").write_text("\n".join(lines) + "\n")
+    output = tmp_path / "out.jsonl"
+    with pytest.raises(InputError, match=r"new.jsonl, line 5000: not JSON") as caught:
+        predict(classifier, tmp_path / "new.jsonl", output)
+    assert "4,096 answers are kept in" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not output.exists()
+    assert len(read(tmp_path / ".out.jsonl.part")) == 4096
+
+
+def test_an_earlier_file_stays_until_the_new_one_is_whole(
+    classifier: Path, topics: Path, tmp_path: Path, small_blocks: None
+):
+    output = tmp_path / "out.jsonl"
+    output.write_text("before\n")
+    (tmp_path / "new.jsonl").write_text('{"text": "red1"}\n' * 40 + "broken\n")
+    with pytest.raises(InputError):
+        predict(classifier, tmp_path / "new.jsonl", output)
+    assert output.read_text() == "before\n"
+    predict(classifier, topics / "test.csv", output)
+    assert len(read(output)) == 45
+
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "tasks"
+
+
+@pytest.fixture(scope="module")
+def blank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model without training that reads the files of the examples."""
+    folder = tmp_path_factory.mktemp("blank") / "model"
+    learn_vocabulary(EXAMPLES / "letters.txt", folder, kind="blank")
+    tokenizer = load_tokenizer(folder)
+    config = EncoderConfig.of_size(
+        "tiny", vocab_size=tokenizer.vocab_size, max_position_embeddings=64
+    )
+    torch.manual_seed(0)
+    save(Model(config, ["mlm", "nsp"]), folder, tokenizer=tokenizer)
+    return folder
+
+
+def rows_of(task: str, part: str) -> Path:
+    return next(EXAMPLES.glob(f"{task}.{part}.*"))
+
+
+def scores(predictor: Predictor, rows: Sequence[Row], size: int) -> list[np.ndarray]:
+    """The scores of rows that are answered so many at a time."""
+    task, found = predictor.task, []
+    for start in range(0, len(rows), size):
+        data = task.encode(rows[start : start + size], predictor.frame, training=False)
+        model = predictor.models[-1]
+        found += answers(model, task, data.examples, precision="float32").raws
+    return found
+
+
+@pytest.mark.parametrize("task", [name for name in TASKS if name not in ("embed", "image")])
+def test_no_task_depends_on_the_company(task: str, blank: Path, tmp_path: Path):
+    given = {"model": blank, "train": rows_of(task, "train"), "quiet": True, "max_steps": 3}
+    finetune(task, output=tmp_path / "it", seeds=2, **given)
+    predictor = Predictor(tmp_path / "it")
+    rows = list(predictor.task.stream(rows_of(task, "test")))[:40]
+    together = scores(predictor, rows, len(rows))
+    for size in (1, 7):
+        for one, other in zip(together, scores(predictor, rows, size), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    # And several models of any task are averaged.
+    count = predict(tmp_path / "it", rows_of(task, "test"), tmp_path / "out.csv")
+    with (tmp_path / "out.csv").open(newline="") as file:
+        assert len(list(csv.reader(file))) == count + 1
+
+
+def test_vectors_of_several_models_are_not_averaged(blank: Path, tmp_path: Path):
+    files = {part: rows_of("embed", part) for part in ("train", "dev")}
+    given: dict[str, Any] = {"model": blank, "quiet": True, **files}
+    found = finetune("embed", output=tmp_path / "it", seeds=2, max_steps=2, **given)
+    assert isinstance(found, Ensemble)
+    assert found.mean
+    with pytest.raises(InputError, match="cannot be averaged for embed"):
+        predict(tmp_path / "it", rows_of("embed", "test"), tmp_path / "out.jsonl")
+    with pytest.raises(InputError, match=r"run.folds averages answers"):
+        finetune("embed", output=tmp_path / "no", folds=2, **given)
+
+
+@pytest.mark.parametrize("long", ["cut", "windows", "segments"])
+def test_numbers_do_not_depend_on_the_company(
+    pretrained: Path, topics: Path, tmp_path: Path, long: str
+):
+    given = {"model": pretrained, "train": topics / "train.csv", "quiet": True, "max_steps": 4}
+    finetune(output=tmp_path / "it", long=long, stride=None if long == "cut" else 8, **given)
+    predictor = Predictor(tmp_path / "it")
+    rows = [Row(i, (t,)) for i, t in enumerate(texts_of(topics / "test.csv"))]
+    rows.append(Row(45, ("red1 blue2 9 " * 60,)))
+    together = predictor(rows)
+    alone = [predictor([row])[0] for row in rows]
+    thirds = [d for i in range(0, len(rows), 3) for d in predictor(rows[i : i + 3])]
+    assert np.abs(np.stack(together) - np.stack(alone)).max() < 1e-5
+    assert np.abs(np.stack(together) - np.stack(thirds)).max() < 1e-5

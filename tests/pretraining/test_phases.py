@@ -1,0 +1,101 @@
+"""Everything that can be learnt, jointly or in phases, leaves a folder that Transformers reads."""
+
+import json
+from pathlib import Path
+
+import pytest
+import transformers
+
+from ownbert import InputError, pretrain
+from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.settings import dump, resolve
+from support.training_runs import learnt
+
+SHORT = {"max_length": 48, "batch_tokens": 512, "log_every": 1, "quiet": True}
+PHASES = (
+    "phases=[{share: 0.5, objectives: mlm, max_length: 32}, "
+    "{share: 0.5, objectives: [mlm, nsp], masking: ngram, max_length: 48}]"
+)
+
+
+def test_phases_follow_each_other_and_a_resumed_run_knows_where_it_is(topics: Path, tmp_path: Path):
+    options = {"max_steps": 8, "save_every": 3, "overrides": [PHASES, "run.keep=9"]}
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    for place in (whole, folder):
+        pretrain(topics / "tokens", place, **options, **SHORT)
+    trained = [r for r in learnt(whole) if not r.get("evaluation")]
+    assert [r["phase"] for r in trained] == [1] * 4 + [2] * 4
+    assert ["nsp_loss" in r for r in trained] == [False] * 4 + [True] * 4
+    for step in (3, 6):
+        pretrain(None, folder, resume_step=step, quiet=True)
+        assert learnt(folder) == learnt(whole)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["max_position_embeddings"] == 48
+    assert config["architectures"] == ["BertForPreTraining"]
+    recipe = resolve(PretrainRecipe, config=folder / "recipe.yaml")
+    (tmp_path / "again.yaml").write_text(dump(recipe))
+    assert resolve(PretrainRecipe, config=tmp_path / "again.yaml") == recipe
+
+
+@pytest.mark.parametrize(
+    ("objectives", "architecture"),
+    [
+        ("mlm", "BertForMaskedLM"),
+        ("mlm,sop", "BertForPreTraining"),
+        ("clm", "BertLMHeadModel"),
+        ("mlm,clm", "BertForMaskedLM"),
+        ("mlm,rtd", "ElectraForPreTraining"),
+    ],
+)
+def test_what_is_learnt_decides_what_is_saved(
+    topics: Path, tmp_path: Path, objectives: str, architecture: str
+):
+    folder = tmp_path / "run"
+    pretrain(topics / "tokens", folder, objectives=objectives, max_steps=40, **SHORT)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == [architecture]
+    model, info = getattr(transformers, architecture).from_pretrained(
+        folder, output_loading_info=True
+    )
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert model.config.is_decoder == (objectives == "clm")
+    if "rtd" in objectives:
+        generator = transformers.ElectraForMaskedLM.from_pretrained(folder / "generator")
+        words = [m.get_input_embeddings().weight for m in (model, generator)]
+        assert words[0].equal(words[1])
+    rows = [r for r in learnt(folder) if not r.get("evaluation")]
+    for name in objectives.split(","):
+        assert 0 <= rows[-1][f"{name}_accuracy"] <= 1
+        if name != "sop":  # 40 steps are too few for the order of sentences
+            assert rows[-1][f"{name}_loss"] < rows[0][f"{name}_loss"]
+
+
+@pytest.mark.parametrize("masking", ["word", "ngram", "span"])
+def test_each_kind_of_masking_learns(topics: Path, tmp_path: Path, masking: str):
+    pretrain(topics / "tokens", tmp_path / "run", masking=masking, max_steps=30, **SHORT)
+    held_out = [r for r in learnt(tmp_path / "run") if r.get("evaluation")]
+    assert held_out[-1]["mlm_loss"] < held_out[0]["mlm_loss"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["phases=[{share: 0.5}]"], "add up to 0.5; they must give 1"),
+        (["phases=[{share: 1, mask: 2}]"], r"no setting phases\[0\].mask"),
+        (["phases=[{share: 0.5, objectives: [mlm, rtd]}, {share: 0.5}]"], "needs it in all"),
+        (["task.objectives=mlm,nsp,sop"], "nsp and sop, which share a head"),
+        (["task.objectives=rtd"], "must have mlm or clm"),
+        (["task.objectives=mlm,nsp,rtd"], "beside it stands mlm"),
+        (["task.masking=words"], "task.masking is 'words'; one of token, word, ngram, span"),
+        (["task.mask_rate=1.5"], "between 0 and 1"),
+        (["model.init_counts=x.txt"], "needs model.init_from"),
+    ],
+)
+def test_what_cannot_be_learnt_is_said_in_one_line(
+    topics: Path, tmp_path: Path, overrides: list[str], message: str
+):
+    with pytest.raises(InputError, match=message) as error:
+        pretrain(topics / "tokens", tmp_path / "run", overrides=overrides, **SHORT)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()

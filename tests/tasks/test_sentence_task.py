@@ -1,0 +1,269 @@
+"""Poolings, long documents, pairs, and the habits of fine-tuning, from file to folder."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from ownbert import InputError, evaluate, finetune
+from ownbert.checkpoint import load
+from ownbert.data.batch import Example, pack
+from ownbert.finetuning.run import Finetuning
+from ownbert.finetuning.word_table import WordsInUse
+from ownbert.inference.predictor import Predictor
+from ownbert.tasks.batched_forward import answers
+from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
+from ownbert.tasks.row_objectives import OneLabel, Twice, divergence
+from ownbert.tasks.rows import Row
+
+POOLINGS = ("pooler", "first", "mean", "max", "attention", "gru", "lstm")
+
+
+def tune(topics: Path, model: Path, output: Path, *overrides: str, **options):
+    given = {"train": topics / "train.csv", "dev": topics / "dev.csv", "quiet": True, "epochs": 1}
+    options = given | options
+    return finetune("classify", model=model, output=output, overrides=overrides, **options)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_every_pooling_learns_and_is_saved(pooling, pretrained: Path, topics: Path, tmp_path: Path):
+    tune(topics, pretrained, tmp_path / "out", pooling=pooling, epochs=4)
+    assert evaluate(tmp_path / "out", topics / "test.csv").macro_f1 > 0.8
+    spec = load(tmp_path / "out").specs["classification"]
+    assert spec.pooling == pooling
+
+
+def documents(path: Path, *, rows: int, words: int) -> Path:
+    """Long documents whose topic stands at the very end, or nowhere else."""
+    rng = np.random.default_rng(rows)
+    lines = ["label,text"]
+    for number in range(rows):
+        topic = ("red", "green", "blue")[number % 3]
+        noise = " ".join(f"w{i}" for i in rng.integers(0, 30, words))
+        end = " ".join(f"{topic}{i}" for i in rng.integers(0, 12, 6))
+        lines.append(f"{topic},{noise} {end}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("long", ["cut", "windows", "segments"])
+def test_what_stands_at_the_end_of_long_documents(long, pretrained: Path, tmp_path: Path):
+    train = documents(tmp_path / "train.csv", rows=60, words=150)
+    dev = documents(tmp_path / "dev.csv", rows=30, words=150)
+    output = tmp_path / "out"
+    tune(tmp_path, pretrained, output, train=train, dev=dev, long=long, epochs=8, stride=8)
+    found = evaluate(output, dev).macro_f1
+    if long == "cut":
+        assert found < 0.6  # the model is of 48 tokens
+    else:
+        assert found > 0.8
+    alone = Predictor(output)
+    texts = [Row(i, (line.split(",")[1],)) for i, line in enumerate(dev.read_text().splitlines())]
+    together = np.stack(alone(texts[1:]))
+    one_by_one = np.concatenate([alone([row]) for row in texts[1:]])
+    assert np.abs(together - one_by_one).max() < 1e-5
+
+
+def test_the_answer_to_windows_is_the_mean_of_transformers_answers(pretrained, tmp_path: Path):
+    train = documents(tmp_path / "train.csv", rows=30, words=100)
+    tune(tmp_path, pretrained, tmp_path / "out", train=train, dev=train, long="windows", stride=4)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    text = train.read_text().splitlines()[1].split(",")[1]
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    windows = [ids[start : start + 46] for start in range(0, len(ids) - 4, 42)]
+    with torch.inference_mode():
+        each = [
+            theirs(torch.tensor([[tokenizer.cls_token_id, *w, tokenizer.sep_token_id]])).logits[0]
+            for w in windows
+        ]
+    mean = torch.stack(each).softmax(-1).mean(0).numpy()
+    assert np.abs(Predictor(tmp_path / "out")([Row(1, (text,))])[0] - mean).max() < 1e-5
+
+
+@pytest.mark.slow
+def test_a_document_of_ten_thousand_tokens_is_learnt_from(pretrained: Path, tmp_path: Path):
+    train = documents(tmp_path / "train.csv", rows=6, words=10_000)
+    most = "task.max_windows=300"
+    model = tune(tmp_path, pretrained, tmp_path / "out", most, train=train, dev=train,
+                 long="segments", batch_size=2, stride=4)  # fmt: skip
+    assert model.encoder.gradient_checkpointing
+    predictor = Predictor(tmp_path / "out")
+    predictor([Row(1, ("w1 " * 10_000,))])
+    assert predictor.cut == 0
+    predictor([Row(1, ("w1 " * 50_000,))])
+    assert predictor.cut == 1
+
+
+def pairs(path: Path, rows: int, seed: int) -> Path:
+    """Whether two texts are of one topic."""
+    rng = np.random.default_rng(seed)
+    topics = ("red", "green", "blue")
+    lines = []
+    for _ in range(rows):
+        one, other = rng.integers(0, 3, 2)
+        if rng.random() < 0.5:
+            other = one
+        texts = [" ".join(f"{topics[t]}{i}" for i in rng.integers(0, 12, 4)) for t in (one, other)]
+        label = "same" if one == other else "no"
+        lines.append(json.dumps({"premise": texts[0], "hypothesis": texts[1], "label": label}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_pairs_are_found_by_their_names_and_are_transformers_pairs(pretrained, tmp_path: Path):
+    train, dev = pairs(tmp_path / "a.jsonl", 60, 0), pairs(tmp_path / "b.jsonl", 30, 1)
+    output = tmp_path / "out"
+    tune(tmp_path, pretrained, output, train=train, dev=dev, epochs=2)
+    rows = [json.loads(line) for line in dev.read_text().splitlines()]
+    ours = Predictor(output)([Row(i, (r["premise"], r["hypothesis"])) for i, r in enumerate(rows)])
+    tokenizer = AutoTokenizer.from_pretrained(output)
+    theirs = AutoModelForSequenceClassification.from_pretrained(output).eval()
+    given = [[r[name] for r in rows] for name in ("premise", "hypothesis")]
+    with torch.inference_mode():
+        logits = theirs(**tokenizer(*given, padding=True, return_tensors="pt")).logits
+    assert np.abs(np.stack(ours) - logits.softmax(-1).numpy()).max() < 1e-5
+
+
+def test_without_dev_rows_all_epochs_are_run(pretrained: Path, topics: Path, tmp_path: Path, capfd):
+    tune(topics, pretrained, tmp_path / "out", dev=None, epochs=3, quiet=False)
+    assert "no --dev: all epochs are run" in capfd.readouterr().out
+    rows = [json.loads(x) for x in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert not [row for row in rows if row.get("evaluation")]
+    assert evaluate(tmp_path / "out", topics / "test.csv").accuracy > 0.5
+
+
+def test_frozen_layers_stay_as_they_are(pretrained: Path, topics: Path, tmp_path: Path):
+    before = load(pretrained, heads=()).state_dict()
+    tune(topics, pretrained, tmp_path / "out", freeze=1)
+    after = load(tmp_path / "out").state_dict()
+    for name in before:
+        frozen = name.startswith(("encoder.embeddings", "encoder.blocks.0."))
+        if name.startswith("encoder"):
+            assert torch.equal(before[name], after[name]) == frozen, name
+    with pytest.raises(InputError, match=r"model\.freeze is 3; the model has 2 layers"):
+        tune(topics, pretrained, tmp_path / "no", freeze=3)
+
+
+def test_words_that_are_not_trained_stay_and_the_others_are_learnt_just_so(
+    pretrained: Path, topics: Path, tmp_path: Path
+):
+    model = load(pretrained, heads=["classification"], labels=("a", "b"), dropout=0.0)
+    recipe = FinetuneRecipe(
+        data=FinetuneData(train=str(topics / "train.csv"), dev=str(topics / "dev.csv")),
+        model=FinetuneModel(folder=str(pretrained), dropout=0.0),
+    )
+    data = Finetuning(recipe).lesson.train_data
+    whole = model.encoder.embeddings.word
+    start = whole.weight.detach().clone()
+    batch = pack(data.examples[:8])
+    expected = model(batch).logits["classification"]
+    words = WordsInUse(model, data)
+    few = model.encoder.embeddings.word
+    assert few.num_embeddings < whole.num_embeddings
+    again = model(pack(words.data.examples[:8])).logits["classification"]
+    torch.testing.assert_close(again, expected)
+    with torch.no_grad():
+        few.weight += 1.0
+    with words.all():
+        assert model.encoder.embeddings.word is whole
+        used = np.unique(np.concatenate([e.token_ids for e in data.examples]))
+        moved = (whole.weight - start).abs().amax(1) > 0
+        assert moved.nonzero().flatten().tolist() == used.tolist()
+    assert model.encoder.embeddings.word is few
+
+
+def test_two_passes_add_their_distance():
+    torch.manual_seed(0)
+    examples = [_example(0), _example(1)]
+    logits = torch.randn(4, 3, requires_grad=True)
+    twice = Twice(OneLabel(), 0.7)
+    batch = pack(examples * 2)
+    loss = twice(logits, batch)
+    labels = torch.tensor([0, 1, 0, 1])
+    plain = torch.nn.functional.cross_entropy(logits, labels)
+    one, two = logits[:2].log_softmax(-1), logits[2:].log_softmax(-1)
+    kl = torch.nn.functional.kl_div
+    apart = (kl(one, two.exp(), reduction="sum") + kl(two, one.exp(), reduction="sum")) / 2
+    torch.testing.assert_close(loss.total / loss.count, plain + 0.7 * apart / 2)
+    torch.testing.assert_close(divergence(logits[:2], logits[2:]).sum(), apart)
+
+
+def test_the_habits_learn_too(pretrained: Path, topics: Path, tmp_path: Path):
+    habits = {"rdrop": 1.0, "ema": 0.9, "adversarial": 0.5, "layer_decay": 0.9}
+    tune(topics, pretrained, tmp_path / "out", epochs=4, accumulate=2, batch_size=8, **habits)
+    assert evaluate(tmp_path / "out", topics / "test.csv").macro_f1 > 0.85
+
+
+def test_class_weights_and_smoothing(pretrained: Path, topics: Path, tmp_path: Path):
+    labels = torch.tensor([0, 2, 1])
+    logits = torch.randn(3, 3)
+    batch = pack([_example(i) for i in labels.tolist()])
+    weights = (0.5, 2.0, 1.0)
+    loss = OneLabel(smoothing=0.1, label_weights=weights)(logits, batch)
+    truth = torch.nn.functional.cross_entropy(
+        logits, labels, torch.tensor(weights), label_smoothing=0.1, reduction="sum"
+    )
+    torch.testing.assert_close(loss.total, truth)
+    for given in ("balanced", "red=2,blue=0.5"):
+        tune(topics, pretrained, tmp_path / given[:3], class_weights=given, epochs=2)
+    for wrong in ("mauve=2", "red", "red=-1", "red=x"):
+        with pytest.raises(InputError, match=r"task\.class_weights has"):
+            tune(topics, pretrained, tmp_path / "no", class_weights=wrong)
+
+
+def _example(label: int) -> Example:
+    ids = np.asarray([2, 5, 3])
+    return Example(ids, ids * 0, label=label)
+
+
+def test_settings_of_other_tasks_and_measures_are_refused(pretrained: Path, topics: Path, tmp_path):
+    with pytest.raises(InputError, match=r"task\.crf is of no use to classify"):
+        tune(topics, pretrained, tmp_path / "no", crf=True)
+    with pytest.raises(InputError, match=r"run\.measure is 'f2'; classify has macro_f1"):
+        tune(topics, pretrained, tmp_path / "no", measure="f2")
+    with pytest.raises(InputError, match="task 'clasify' is not known"):
+        finetune("clasify", model=pretrained, train="x", output=tmp_path / "no")
+    assert not (tmp_path / "no").exists()
+
+
+def test_the_loss_can_be_watched(pretrained: Path, topics: Path, tmp_path: Path):
+    tune(topics, pretrained, tmp_path / "out", measure="loss", epochs=3, patience=1)
+    rows = [json.loads(x) for x in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    least = min(row["loss"] for row in rows if row.get("evaluation"))
+    task = Predictor(tmp_path / "out").task
+    assert task.name == "classify"
+    run = Finetuning(
+        FinetuneRecipe(
+            data=FinetuneData(train=str(topics / "train.csv"), dev=str(topics / "dev.csv")),
+            model=FinetuneModel(folder=str(pretrained)),
+            task=TaskSettings(),
+        )
+    )
+    model = load(tmp_path / "out")
+    found = answers(
+        model,
+        run.task,
+        run.lesson.dev_data.examples,
+        precision=run.recipe.run.precision,
+        objective=run.task.objective(model),
+    )
+    assert found.loss == pytest.approx(least, abs=2e-3)
+
+
+def test_a_step_does_not_depend_on_how_it_is_cut(
+    pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    train = documents(tmp_path / "train.csv", rows=24, words=60)
+    weights = []
+    for most in (100_000, 150):
+        monkeypatch.setattr("ownbert.finetuning.run.MICRO_TOKENS", most)
+        output = tmp_path / str(most)
+        options = {"train": train, "dev": train, "dropout": 0.0, "precision": "float32"}
+        model = tune(tmp_path, pretrained, output, max_steps=3, batch_size=8, **options)
+        weights.append(model.state_dict())
+    for name, one in weights[0].items():
+        torch.testing.assert_close(one, weights[1][name], rtol=1e-3, atol=2e-5)

@@ -1,0 +1,89 @@
+"""Sequences of one text, of two, and of many windows."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import transformers
+
+from ownbert.config import EncoderConfig
+from ownbert.data.batch import Example, pack
+from ownbert.tasks.text_input import Encoded, Frame, join
+from ownbert.text.tokenizer import Tokenizer
+from support.tokenizer_folders import FOLDERS
+
+SHORT, LONG, OTHER = (
+    "The quick brown fox",
+    "over the lazy dog, and other animals " * 3,
+    "words 1,234",
+)
+
+
+def frame(tokenizer: Tokenizer, max_length: int) -> Frame:
+    config = EncoderConfig(vocab_size=tokenizer.vocab_size, type_vocab_size=2)
+    return Frame(tokenizer, config, max_length)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize(
+    "texts", [(SHORT,), (SHORT, LONG), (LONG, SHORT), (LONG, LONG), (OTHER, SHORT)]
+)
+@pytest.mark.parametrize("max_length", [12, 13, 30, 200])
+def test_sequences_are_those_of_transformers(name, texts, max_length, tmp_path: Path):
+    folder = FOLDERS[name](tmp_path / name)
+    tokenizer = Tokenizer.load(folder)
+    theirs = getattr(transformers, f"{name}TokenizerFast").from_pretrained(folder)
+    truth = theirs(*texts, truncation=True, max_length=max_length, return_token_type_ids=True)
+    ours = frame(tokenizer, max_length)
+    found, cut = ours.example(ours.ids(texts))
+    assert found.token_ids.tolist() == truth["input_ids"]
+    assert found.type_ids.tolist() == truth["token_type_ids"]
+    assert cut == (len(theirs(*texts)["input_ids"]) > max_length)
+
+
+def blank(max_length: int) -> Frame:
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    return frame(Tokenizer.blank([*special, *"abcdef"]), max_length)
+
+
+@pytest.mark.parametrize("length", range(30))
+@pytest.mark.parametrize("stride", [0, 1, 5])
+def test_windows_hold_every_token_and_share_so_many(length: int, stride: int):
+    ids = list(range(100, 100 + length))
+    example, cut = blank(10).windows(ids, stride=stride, most=99)
+    assert example.parts is not None
+    windows = np.split(example.token_ids, np.cumsum(example.parts)[:-1])
+    assert not cut
+    assert all(w[0] == 2 and w[-1] == 3 and len(w) <= 10 for w in windows)
+    inner = [w[1:-1].tolist() for w in windows]
+    assert sorted({i for w in inner for i in w}) == ids
+    for one, two in pairwise(inner):
+        assert one[len(one) - stride :] == two[:stride]
+    assert len(inner) == 1 or all(len(w) > stride for w in inner)
+
+
+def test_windows_beyond_the_most_are_cut_off():
+    example, cut = blank(10).windows(list(range(20)), stride=0, most=2)
+    assert cut
+    assert example.parts == (10, 10)
+
+
+def test_a_group_is_packed_as_sequences_that_have_one_answer():
+    one = Example(np.arange(4), np.zeros(4, int))
+    batch = pack([join([one, one], label=1), join([one, one, one], label=0)])
+    assert batch.layout.lengths == (4,) * 5
+    assert batch.groups == (2, 3)
+    assert (batch.answers, batch.sequences) == (2, 5)
+    assert batch.labels is not None
+    assert batch.labels.tolist() == [1, 0]
+    assert batch.positions.tolist() == [0, 1, 2, 3] * 5
+
+
+def test_identity_tells_answers_and_texts_apart():
+    def encoded(label: int, token: int, parts: tuple[int, ...] | None = None) -> str:
+        ids = np.asarray([2, token, 3])
+        return Encoded([Example(ids, ids * 0, label=label, parts=parts)]).identity()
+
+    assert encoded(0, 5) == encoded(0, 5)
+    assert len({encoded(0, 5), encoded(1, 5), encoded(0, 6), encoded(0, 5, (1, 2))}) == 4

@@ -1,0 +1,133 @@
+"""A trained folder at work: whatever the company, in order, by the command."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ownbert
+from ownbert.cli import translate as command
+from ownbert.errors import InputError
+from ownbert.translate.translator import Translator
+from support.sequences import copying, files, rows
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Half-learnt copying: its answers are neither all right nor all alike."""
+    return copying(tmp_path_factory.mktemp("translate"), count=1000, epochs=4)
+
+
+def texts() -> list[str]:
+    return [" ".join(row) for row in rows(40, seed=5)]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_company_and_cache_change_nothing(folder: Path, beams: int):
+    together = list(Translator(folder, beams=beams)(texts()))
+    assert len(set(together)) > 20
+    one = Translator(folder, beams=beams, batch_tokens=1)
+    assert list(one(texts())) == together
+    assert list(Translator(folder, beams=beams, cached=False)(texts())) == together
+
+
+def test_half_precision_says_much_the_same(folder: Path):
+    whole, half = (list(Translator(folder, precision=p)(texts())) for p in ("float32", "bfloat16"))
+    assert sum(a == b for a, b in zip(whole, half, strict=True)) > 30
+
+
+def test_order_is_kept_and_blank_texts_stay_blank(folder: Path):
+    given = texts()
+    whole = list(Translator(folder)(given))
+    mixed = list(Translator(folder)(["", *given[::-1], "  "]))
+    assert mixed == ["", *whole[::-1], ""]
+
+
+def test_max_length(folder: Path):
+    written = Translator(folder, max_length=2)(texts())
+    assert max(len(text.split()) for text in written) <= 2
+    with pytest.raises(InputError, match="max_length is 0"):
+        Translator(folder, max_length=0)
+    with pytest.raises(InputError, match="beams is 0"):
+        Translator(folder, beams=0)
+    for penalty in (400, float("nan")):
+        with pytest.raises(InputError, match="length_penalty is"):
+            Translator(folder, length_penalty=penalty)
+    with pytest.raises(InputError, match="texts is one string"):
+        list(Translator(folder)("10 11"))
+
+
+def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "ownbert", "translate", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, input=given, check=False)
+
+
+def test_the_command(folder: Path, tmp_path: Path):
+    given = texts()
+    expected = list(Translator(folder)(given))
+    source, output = tmp_path / "in.txt", tmp_path / "new" / "out.txt"
+    source.write_text("".join(f"{text}\n" for text in given))
+    done = run(str(folder), "--input", str(source), "-o", str(output))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert output.read_text().splitlines() == expected
+    done = run(str(folder), "--input", "-", given="\n".join(given[:3]))
+    assert done.stdout.splitlines() == expected[:3]
+
+
+def test_the_scores(folder: Path, tmp_path: Path):
+    pytest.importorskip("sacrebleu")
+    pairs = files(tmp_path, rows(30, seed=6), list, "test")
+    done = run("score", str(folder), "--source", pairs["source"], "--target", pairs["target"])
+    lines = done.stdout.splitlines()
+    assert lines[0] == "30 pairs"
+    assert lines[1].startswith("BLEU ")
+    assert "case:mixed" in lines[1]
+    assert "tok:13a" in lines[1]
+    assert "case:lc" in lines[2]
+    from ownbert.translate.score import bleu
+
+    truth = Path(pairs["target"]).read_text().splitlines()
+    assert bleu(truth, truth).score == pytest.approx(100)
+    for text, cut in (
+        ("一个人在路上", "zh"),
+        ("ひとりの人が道にいる", "char"),
+        ("คนหนึ่งอยู่บนถนน", "char"),
+        ("한 사람이 길에 있다", "13a"),
+        ("12 34 56 78", "13a"),
+    ):
+        found = bleu([text], [text])
+        assert f"tok:{cut}|" in found.signature
+        assert found.score == pytest.approx(100)
+
+
+def test_mistakes(folder: Path, tmp_path: Path):
+    source = tmp_path / "in.txt"
+    source.write_text("10 11\n")
+    for given, said in (
+        ({"folder": tmp_path / "none", "texts": ["10"]}, "no such file"),
+        ({"texts": ["10"], "input": source}, "both given"),
+        ({"input": source, "output": source}, "is the file that is read"),
+        ({"input": source, "resume": True}, "--resume goes on with a file"),
+        ({"texts": ["10"], "output": tmp_path / "o", "resume": True}, "only a file can be gone on"),
+        ({"input": source, "output": tmp_path}, "it is a folder"),
+    ):
+        with pytest.raises(InputError, match=said):
+            command.use(**({"folder": folder} | given))
+    done = run("score", str(folder))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --source and --target are needed")
+    assert source.read_text() == "10 11\n"
+
+
+def test_other_commands_name_this_one(folder: Path):
+    with pytest.raises(InputError, match="marian model has an encoder and a decoder; use it by"):
+        ownbert.load(folder)
+
+
+def test_a_folder_of_another_kind(tmp_path: Path):
+    from tiny import made
+
+    made(tmp_path / "bert", "mlm")
+    with pytest.raises(InputError, match="holds a bert model; an encoder-decoder"):
+        Translator(tmp_path / "bert")
