@@ -3,16 +3,15 @@
 import json
 import os
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
-from ownbert.files import atomic_path, model_folder
+from ownbert.files import model_folder
 from ownbert.hf.tokenizers.special import ADDITIONAL, ATTRIBUTES, texts
 from ownbert.text.files import CONFIG, SPECIAL, TOKENIZER, read_json
 from ownbert.text.styles import SPECIAL_NAMES, Style
-from ownbert.text.writing import vocabulary_files
+from ownbert.text.writing import vocabulary_files, write_files
 
 if TYPE_CHECKING:
     import tokenizers
@@ -126,10 +125,8 @@ def vocabulary_contents(
     A SentencePiece model is copied from ``source``; nothing is returned if it is no longer there.
     """
     found = vocabulary_files(backend)
-    if found:
-        return {name: text.encode("utf-8") for name, text in found.items()}
-    if style is None or source is None or not os.path.isfile(source):
-        return {}
+    if found or style is None or source is None or not os.path.isfile(source):
+        return found
     return {style.files["vocab_file"]: Path(source).read_bytes()}
 
 
@@ -181,16 +178,9 @@ def _json(value: Any) -> bytes:
     return (text + "\n").encode("utf-8")
 
 
-def write_files(
+def write_prefixed(
     folder: "str | os.PathLike[str]", contents: Mapping[str, bytes], prefix: str | None
 ) -> tuple[str, ...]:
-    """Write files, ``prefix`` and a hyphen before their names; no file is replaced unless all are.
-
-    Returns their paths.
-    """
+    """Write files, ``prefix`` and a hyphen before their names if it is given; returns the paths."""
     start = f"{prefix}-" if prefix else ""
-    paths = {name: Path(folder, start + name) for name in contents}
-    with ExitStack() as stack:
-        for name, data in contents.items():
-            stack.enter_context(atomic_path(paths[name])).write_bytes(data)
-    return tuple(str(path) for path in paths.values())
+    return tuple(map(str, write_files(folder, {start + n: data for n, data in contents.items()})))

@@ -170,7 +170,7 @@ class PreTrainedTokenizerFast:
             files.vocabulary_contents(self._tokenizer, self.style, self.vocab_file),
             legacy_format,
         )
-        return files.write_files(save_directory, contents, filename_prefix)
+        return files.write_prefixed(save_directory, contents, filename_prefix)
 
     def save_vocabulary(
         self, save_directory: "str | os.PathLike[str]", filename_prefix: str | None = None
@@ -182,7 +182,7 @@ class PreTrainedTokenizerFast:
         contents = files.vocabulary_contents(self._tokenizer, self.style, self.vocab_file)
         if not contents:
             raise InputError("the SentencePiece model is not at hand; save_pretrained needs none")
-        return files.write_files(save_directory, contents, filename_prefix)
+        return files.write_prefixed(save_directory, contents, filename_prefix)
 
     # Vocabulary.
 
@@ -474,9 +474,10 @@ class PreTrainedTokenizerFast:
         return BatchEncoding(columns, tensor_type=options.return_tensors)
 
     def _encode_texts(self, texts: Any, options: CallOptions) -> BatchEncoding:
-        options = self._resolved(options)
+        defaults = self._defaults
+        options = options.resolved(defaults, self._warn_once)
         encoder = self._encoder(words=options.is_split_into_words)
-        return encode_texts(encoder, texts, options, self._defaults, self._warn_once)
+        return encode_texts(encoder, texts, options, defaults, self._warn_once)
 
     def _encoder(self, *, words: bool) -> "tokenizers.Tokenizer":
         """The backend, or its copy for words that are never split or that stand alone."""
