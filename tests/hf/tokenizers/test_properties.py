@@ -62,10 +62,10 @@ def outcome(tokenizer: Any, errors: type[BaseException], *args: Any, **options: 
     except errors:
         return None
     rows = range(len(encoding.encodings))
-    told = [
+    details = [
         (encoding.tokens(row), encoding.word_ids(row), encoding.sequence_ids(row)) for row in rows
     ]
-    return dict(encoding), told
+    return dict(encoding), details
 
 
 def compare(both: tuple[Any, Any], *args: Any, **options: Any) -> Any:
