@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-import ownbert.hf.tokenizer as ours_module
+import ownbert.hf as ours_module
 from ownbert.errors import InputError
 from support.tokenizer_folders import FOLDERS, SNIPPETS
 
@@ -62,10 +62,10 @@ def outcome(tokenizer: Any, errors: type[BaseException], *args: Any, **options: 
     except errors:
         return None
     rows = range(len(encoding.encodings))
-    told = [
+    details = [
         (encoding.tokens(row), encoding.word_ids(row), encoding.sequence_ids(row)) for row in rows
     ]
-    return dict(encoding), told
+    return dict(encoding), details
 
 
 def compare(both: tuple[Any, Any], *args: Any, **options: Any) -> Any:

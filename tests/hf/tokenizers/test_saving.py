@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-import ownbert.hf.tokenizer as ours_module
+import ownbert.hf as ours_module
 from ownbert.errors import InputError
-from ownbert.hf.tokenizer import AutoTokenizer, BertTokenizer, RobertaTokenizer
+from ownbert.hf import AutoTokenizer, BertTokenizer, RobertaTokenizer
 from ownbert.text.tokenizer import Tokenizer
 from support.tokenizer_folders import FOLDERS, SNIPPETS, xlm_roberta_folder
 

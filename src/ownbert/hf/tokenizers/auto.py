@@ -1,16 +1,14 @@
-"""The tokenizers under the names that Transformers gives them.
+"""The tokenizer classes of the families, and ``AutoTokenizer``, which chooses among them.
 
-Every ``...TokenizerFast`` is the same class as ``...Tokenizer``. ``AutoTokenizer`` chooses by the
-files of a folder.
+Every ``...TokenizerFast`` of Transformers is the same class as ``...Tokenizer`` here.
 """
 
 import os
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.hf.tokenizer_face import PreTrainedTokenizerFast
-from ownbert.hf.tokenizer_files import folder_of
-from ownbert.hf.tokenizer_words import BasicTokenizer, WordpieceTokenizer
+from ownbert.hf.tokenizers.files import folder_of
+from ownbert.hf.tokenizers.tokenizer import PreTrainedTokenizerFast
 from ownbert.text.files import (
     CONFIG,
     MODEL_CONFIG,
@@ -22,30 +20,6 @@ from ownbert.text.files import (
     read_json,
 )
 from ownbert.text.styles import BERT, CLASSES, MODEL_TYPES, ROBERTA, class_name
-
-__all__ = [
-    "AlbertTokenizer",
-    "AlbertTokenizerFast",
-    "AutoTokenizer",
-    "BasicTokenizer",
-    "BertTokenizer",
-    "BertTokenizerFast",
-    "CamembertTokenizer",
-    "CamembertTokenizerFast",
-    "DistilBertTokenizer",
-    "DistilBertTokenizerFast",
-    "ElectraTokenizer",
-    "ElectraTokenizerFast",
-    "MobileBertTokenizer",
-    "MobileBertTokenizerFast",
-    "PreTrainedTokenizer",
-    "PreTrainedTokenizerFast",
-    "RobertaTokenizer",
-    "RobertaTokenizerFast",
-    "WordpieceTokenizer",
-    "XLMRobertaTokenizer",
-    "XLMRobertaTokenizerFast",
-]
 
 # Arguments by position, as in 4.57.6.
 _ORDERS = {
@@ -95,18 +69,20 @@ class AutoTokenizer:
     ) -> PreTrainedTokenizerFast:
         """The tokenizer of a folder; ``kwargs`` replace what its tokenizer_config.json says.
 
-        tokenizer_config.json's ``tokenizer_class`` decides, then config.json, then the files.
+        The class is that of ``tokenizer_type``, else of tokenizer_config.json
+        (``tokenizer_class``), else of config.json, else the one that the files fit. Raises
+        ``InputError`` where there is no such folder, or no tokenizer in it.
         """
         kind = kwargs.pop("tokenizer_type", None)
         if kind is not None and kind not in MODEL_TYPES:
             raise InputError(f"tokenizer_type is {kind!r}; one of {', '.join(MODEL_TYPES)}")
-        name = MODEL_TYPES[kind] if kind else _named(pretrained_model_name_or_path, kwargs)
-        made: Any = globals()[name] if name else PreTrainedTokenizerFast
-        return made.from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        name = MODEL_TYPES[kind] if kind else _class_of(pretrained_model_name_or_path, kwargs)
+        found: type[PreTrainedTokenizerFast] = globals()[name] if name else PreTrainedTokenizerFast
+        return found.from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
 
-def _named(name: Any, kwargs: dict[str, Any]) -> str | None:
-    """The class for a folder; None for the general one."""
+def _class_of(name: Any, kwargs: dict[str, Any]) -> str | None:
+    """The name of the class for a folder; None for the general one."""
     folder = folder_of(name, kwargs.get("subfolder") or "")
     config, whole = read_json(folder / CONFIG), folder / TOKENIZER
     stated = config.get("tokenizer_class")

@@ -1,26 +1,27 @@
-"""The ``tokenizers`` object behind a tokenizer of Transformers' names."""
+"""The object of the ``tokenizers`` library that does a tokenizer's work."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
+from ownbert.hf.tokenizers.special import text_of, unique_tokens
 from ownbert.text.bert import split_at_blanks
 from ownbert.text.build import build, register, surround
-from ownbert.text.files import CASE_SETTINGS, kind_of, never_split_of, read_backend
+from ownbert.text.files import apply_case_settings, kind_of, never_split_of, read_backend
 from ownbert.text.styles import BERT, ROBERTA, Style
 
 if TYPE_CHECKING:
     import tokenizers
 
-    from ownbert.hf.tokenizer_face import PreTrainedTokenizerFast
-
 
 def make_backend(
     style: Style | None, files: Mapping[str, Any], settings: dict[str, Any]
 ) -> "tuple[tokenizers.Tokenizer, bool]":
-    """The backend of the files that are given, and whether it was built from a family's own ones.
+    """The backend of the given files, and whether it was built from the family's own ones.
 
-    Takes ``tokenizer_object``, ``from_slow`` out of ``settings``.
+    Removes ``tokenizer_object`` and ``from_slow`` from ``settings``. Raises ``InputError`` where
+    neither the family's files nor tokenizer.json nor an object is given.
     """
     from tokenizers import Tokenizer
 
@@ -35,39 +36,44 @@ def make_backend(
     if style is None or missing:
         names = ", ".join([*missing, "tokenizer_file"])
         raise InputError(f"a tokenizer needs its files: {names} or tokenizer_object")
-    never_split_of(settings)
-    plain = {name: value for name, value in settings.items() if name not in ("unk_token",)}
+    never_split_of(settings)  # refuses a value that is no list of words
     unk = settings.get("unk_token") or style.special["unk_token"]
-    return build(style, {name: files[name] for name in needed}, {**plain, "unk_token": unk}), True
+    return build(
+        style, {name: files[name] for name in needed}, {**settings, "unk_token": unk}
+    ), True
 
 
-def prepared(
-    tokenizer: "PreTrainedTokenizerFast",
-    listed: list[Any],
+def apply_settings(
+    backend: "tokenizers.Tokenizer",
+    style: Style | None,
+    special: Mapping[str, Any],
+    added: "Iterable[tokenizers.AddedToken]",
     settings: Mapping[str, Any],
     *,
     built: bool,
 ) -> None:
-    """Register special tokens and let ``settings`` change the backend's rules, as 4.57.6 does."""
-    backend, style = tokenizer.backend_tokenizer, tokenizer.style
-    register(backend, tokenizer.all_special_tokens_extended, listed)
-    _set_prefix(backend, tokenizer.add_prefix_space)
+    """Register ``special`` and ``added`` tokens and apply ``settings`` to the backend's rules.
+
+    Which settings have an effect on which family is as in Transformers 4.57.6.
+    """
+    register(backend, unique_tokens(special), added)
+    prefix = bool(settings.get("add_prefix_space"))
+    _set_prefix(backend, prefix)
     if style is BERT:
         if settings.get("do_basic_tokenize", True):
-            _set_case(backend, settings)
+            apply_case_settings(backend, settings)
         elif kind_of(backend) == "wordpiece":
             split_at_blanks(backend)
     if style is None or not (built or style is ROBERTA):
         return
-    cls, sep = tokenizer.cls_token, tokenizer.sep_token
-    if style not in (BERT, ROBERTA):
-        # Transformers builds these families with their own two tokens, whatever is asked for.
-        cls, sep = style.special["cls_token"], style.special["sep_token"]
-    if cls is None or sep is None:
+    # Transformers builds the other families with their own two tokens, whatever is asked for.
+    ends = special if style in (BERT, ROBERTA) else style.special
+    if "cls_token" not in ends or "sep_token" not in ends:
         return
     if built:
-        surround(backend, style, cls, sep, add_prefix_space=tokenizer.add_prefix_space)
-    _set_offsets(backend, tokenizer.add_prefix_space, bool(settings.get("trim_offsets")))
+        cls, sep = text_of(ends["cls_token"]), text_of(ends["sep_token"])
+        surround(backend, style, cls, sep, add_prefix_space=prefix)
+    _set_offsets(backend, prefix, bool(settings.get("trim_offsets")))
 
 
 def _set_prefix(backend: "tokenizers.Tokenizer", add_prefix_space: bool) -> None:
@@ -80,8 +86,6 @@ def _set_prefix(backend: "tokenizers.Tokenizer", add_prefix_space: bool) -> None
 
 
 def _set_offsets(backend: "tokenizers.Tokenizer", add_prefix_space: bool, trim: bool) -> None:
-    import json
-
     from tokenizers import processors
 
     part = backend.post_processor
@@ -94,14 +98,3 @@ def _set_offsets(backend: "tokenizers.Tokenizer", add_prefix_space: bool, trim: 
         add_prefix_space=add_prefix_space,
         trim_offsets=trim,
     )
-
-
-def _set_case(backend: "tokenizers.Tokenizer", settings: Mapping[str, Any]) -> None:
-    from tokenizers import normalizers
-
-    normalizer = backend.normalizer
-    if not isinstance(normalizer, normalizers.BertNormalizer):
-        return
-    for name, attribute in CASE_SETTINGS.items():
-        setattr(normalizer, attribute, settings[name])
-    backend.normalizer = normalizer

@@ -1,4 +1,4 @@
-"""The two halves of BERT's tokenizer under Transformers' names: words, and pieces of a word."""
+"""The two halves of BERT's tokenizer under Transformers' names: text to words, words to pieces."""
 
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -7,9 +7,10 @@ from ownbert.text.bert import CONTINUATION, LONGEST_WORD, WordRules
 
 
 class BasicTokenizer:
-    """Text to words: cleaned up, in lower case without accents if asked, punctuation apart.
+    """Text to words: control characters removed, lower-cased, punctuation split off.
 
-    Words of ``never_split`` that stand between blanks stay as they are.
+    ``strip_accents`` left at None follows ``do_lower_case``. Words of ``never_split`` that stand
+    between spaces stay as they are.
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class BasicTokenizer:
         self.do_split_on_punc = do_split_on_punc
 
     def tokenize(self, text: str, never_split: Iterable[str] | None = None) -> list[str]:
-        """The words of ``text``; ``never_split`` adds to the words that stay."""
+        """The words of ``text``; words of ``never_split`` stay whole as well."""
         from tokenizers import normalizers
 
         normalizer = normalizers.BertNormalizer(
@@ -47,7 +48,7 @@ class BasicTokenizer:
 
 
 class WordpieceTokenizer:
-    """Words to pieces: the longest of ``vocab`` from the left."""
+    """Words to pieces: the longest entries of ``vocab`` from the left, else ``unk_token``."""
 
     def __init__(
         self,
@@ -68,5 +69,5 @@ class WordpieceTokenizer:
         )
 
     def tokenize(self, text: str) -> list[str]:
-        """The pieces of each word of ``text``, words being what blanks part."""
+        """The pieces of all words of ``text``, which whitespace separates."""
         return [token.value for word in text.split() for token in self._model.tokenize(word)]

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-import ownbert.hf.tokenizer as ours_module
+import ownbert.hf as ours_module
 from ownbert.errors import InputError
-from ownbert.hf.tokenizer import AutoTokenizer, BertTokenizer, DistilBertTokenizer, RobertaTokenizer
+from ownbert.hf import AutoTokenizer, BertTokenizer, DistilBertTokenizer, RobertaTokenizer
 from support.tokenizer_folders import FOLDERS, SNIPPETS
 
 transformers = pytest.importorskip("transformers")

@@ -1,6 +1,6 @@
-"""What a tokenizer returns: a mapping whose keys are attributes too, and the way back to the text.
+"""What a tokenizer returns: a mapping whose keys are attributes too, and its link to the text.
 
-B sequences, S tokens of each (the longest, where they are padded).
+B sequences, S tokens in each (after padding, if any).
 """
 
 from collections import UserDict
@@ -14,24 +14,25 @@ if TYPE_CHECKING:
 
 
 class CharSpan(NamedTuple):
-    """Characters ``start`` to ``end`` of a text, the end left out."""
+    """Characters ``start`` to ``end`` of a text, ``end`` excluded."""
 
     start: int
     end: int
 
 
 class TokenSpan(NamedTuple):
-    """Tokens ``start`` to ``end``, the end left out."""
+    """Tokens ``start`` to ``end``, ``end`` excluded."""
 
     start: int
     end: int
 
 
 class BatchEncoding(UserDict):
-    """``input_ids`` and so on, lists (B)(S) or tensors (B, S); a single text has lists (S).
+    """``input_ids`` and so on: B lists of S numbers or tensors (B, S); S numbers for one text.
 
-    ``encodings`` are those of the ``tokenizers`` library, None where the ids did not come from
-    text. Methods that take ``(batch_index, index)`` take ``index`` alone for the first sequence.
+    ``encodings`` are those of the ``tokenizers`` library, None if the ids did not come from text.
+    Methods that take ``(batch_index, index)`` take ``index`` alone for the first sequence. Those
+    that refer to the text raise ``InputError`` if there was none.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class BatchEncoding(UserDict):
         return self._encodings
 
     def __getitem__(self, item: Any) -> Any:
-        """A key's value; the encoding of a number; of a slice the same rows of every value."""
+        """The value of a key, the encoding of an index, or a slice of every value."""
         if isinstance(item, str):
             return self.data[item]
         if self._encodings is not None:
@@ -78,15 +79,8 @@ class BatchEncoding(UserDict):
             return self.data[name]
         raise AttributeError(name)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"data": self.data, "encodings": self._encodings, "n_sequences": self._n_sequences}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.data = state["data"]
-        self._encodings = state["encodings"]
-        self._n_sequences = state["n_sequences"]
-
     def tokens(self, batch_index: int = 0) -> list[str]:
+        """The tokens of a sequence."""
         return self._of(batch_index).tokens
 
     def sequence_ids(self, batch_index: int = 0) -> list[int | None]:
@@ -100,50 +94,58 @@ class BatchEncoding(UserDict):
     words = word_ids
 
     def token_to_sequence(self, first: int, token_index: int | None = None) -> int | None:
-        batch, token = self._place(first, token_index)
-        return self._of(batch).token_to_sequence(self._from_end(batch, token))
+        """The text of a token, 0 or 1; None for special tokens."""
+        encoding, token = self._at(first, token_index, from_end=True)
+        return encoding.token_to_sequence(token)
 
     def token_to_word(self, first: int, token_index: int | None = None) -> int | None:
-        batch, token = self._place(first, token_index)
-        return self._of(batch).token_to_word(self._from_end(batch, token))
+        """The number of a token's word; None for special tokens."""
+        encoding, token = self._at(first, token_index, from_end=True)
+        return encoding.token_to_word(token)
 
     def token_to_chars(self, first: int, token_index: int | None = None) -> CharSpan | None:
-        batch, token = self._place(first, token_index)
-        span = self._of(batch).token_to_chars(token)
+        """The characters of a token; None for special tokens."""
+        encoding, token = self._at(first, token_index)
+        span = encoding.token_to_chars(token)
         return None if span is None else CharSpan(*span)
 
     def word_to_tokens(
         self, first: int, word_index: int | None = None, sequence_index: int = 0
     ) -> TokenSpan | None:
-        batch, word = self._place(first, word_index)
-        word = self._from_end(batch, word)
-        span = self._of(batch).word_to_tokens(word, sequence_index)
+        """The tokens of a word; None for a word that has none."""
+        encoding, word = self._at(first, word_index, from_end=True)
+        span = encoding.word_to_tokens(word, sequence_index)
         return None if span is None else TokenSpan(*span)
 
     def word_to_chars(
         self, first: int, word_index: int | None = None, sequence_index: int = 0
     ) -> CharSpan | None:
-        batch, word = self._place(first, word_index)
-        span = self._of(batch).word_to_chars(word, sequence_index)
+        """The characters of a word."""
+        encoding, word = self._at(first, word_index)
+        span = encoding.word_to_chars(word, sequence_index)
         return None if span is None else CharSpan(*span)
 
     def char_to_token(
         self, first: int, char_index: int | None = None, sequence_index: int = 0
     ) -> int | None:
-        """The token that covers a character; None for a blank between words."""
-        batch, char = self._place(first, char_index)
-        return self._of(batch).char_to_token(char, sequence_index)
+        """The token that covers a character; None for a space between words."""
+        encoding, char = self._at(first, char_index)
+        return encoding.char_to_token(char, sequence_index)
 
     def char_to_word(
         self, first: int, char_index: int | None = None, sequence_index: int = 0
     ) -> int | None:
-        batch, char = self._place(first, char_index)
-        return self._of(batch).char_to_word(char, sequence_index)
+        """The number of the word that covers a character; None for a space between words."""
+        encoding, char = self._at(first, char_index)
+        return encoding.char_to_word(char, sequence_index)
 
     def convert_to_tensors(
         self, tensor_type: str | None = None, prepend_batch_axis: bool = False
     ) -> "BatchEncoding":
-        """Make every value a tensor (``pt``) or an array (``np``), in place."""
+        """Make every value a tensor (``pt``) or an array (``np``), in place.
+
+        Raises ``InputError`` for rows of different lengths.
+        """
         if tensor_type is None:
             return self
         kind = str(getattr(tensor_type, "value", tensor_type))
@@ -152,7 +154,7 @@ class BatchEncoding(UserDict):
         return self
 
     def to(self, device: Any, *, non_blocking: bool = False) -> "BatchEncoding":
-        """Move all tensors to ``device``, in place; a dtype is ignored, ids stay whole numbers."""
+        """Move all tensors to ``device``, in place; a dtype is ignored, ids stay integers."""
         import torch
 
         if isinstance(device, str | int | torch.device):
@@ -169,11 +171,20 @@ class BatchEncoding(UserDict):
             raise InputError("this encoding was made from ids: it knows no words or characters")
         return self._encodings[batch_index]
 
-    def _place(self, first: int, second: int | None) -> tuple[int, int]:
-        return (0, first) if second is None else (first, second)
+    def _at(
+        self, first: int, second: int | None, *, from_end: bool = False
+    ) -> "tuple[tokenizers.Encoding, int]":
+        """The encoding and the index that ``(batch_index, index)`` or ``index`` alone mean."""
+        batch, index = (0, first) if second is None else (first, second)
+        encoding = self._of(batch)
+        return encoding, index + len(encoding.ids) if from_end and index < 0 else index
 
-    def _from_end(self, batch: int, index: int) -> int:
-        return index + len(self._of(batch).ids) if index < 0 else index
+
+def as_lists(value: Any) -> Any:
+    """Tensors and arrays as lists and numbers, inside of lists too."""
+    if isinstance(value, list | tuple):
+        return [as_lists(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def as_tensor(key: str, value: Any, kind: str) -> Any:
