@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ownbert.inspect.parts import head_columns
-from ownbert.inspect.trace import Cut, Made, Step, scored, weights_step
+from ownbert.inspect.overview.parameters import head_columns
+from ownbert.inspect.trace.steps import Cut, Made, Step, scored, weights_step
 from ownbert.nn.multihead import Attention
 
 _NAMES = {"queries": "query", "keys": "key", "values": "value"}

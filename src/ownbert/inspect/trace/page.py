@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ownbert.files import write_text
-from ownbert.inspect.trace import Step, Trace
-from ownbert.inspect.trace_script import SCRIPT, STYLE
+from ownbert.inspect.trace.page_script import SCRIPT, STYLE
+from ownbert.inspect.trace.steps import Step, Trace
 
 # Larger matrices are written as float32 in base64, a third of the size of their digits.
 _DIGITS = 4096

@@ -15,8 +15,8 @@ from ownbert.checkpoint.description import describe as read_description
 from ownbert.checkpoint.weights import FORMS
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
-from ownbert.inspect.parts import Group, HeadColumns, groups_of, head_columns
-from ownbert.inspect.shapes import Walk, walk
+from ownbert.inspect.overview.parameters import Group, HeadColumns, groups_of, head_columns
+from ownbert.inspect.overview.shapes import Walk, walk
 from ownbert.nn.bottleneck import NoNorm
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import Attention
@@ -77,7 +77,7 @@ class Overview:
         return {**derived, **values}
 
     def __str__(self) -> str:
-        from ownbert.inspect.render import as_text
+        from ownbert.inspect.overview.overview import as_text
 
         return as_text(self)
 

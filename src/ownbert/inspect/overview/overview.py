@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ownbert.config import EncoderConfig
-from ownbert.inspect.describe import Overview
-from ownbert.inspect.parts import Group, Part, ranges
-from ownbert.inspect.shapes import Walk
+from ownbert.inspect.overview.describe import Overview
+from ownbert.inspect.overview.parameters import Group, Part, ranges
+from ownbert.inspect.overview.shapes import Walk
 
 _POSITIONS = {
     "absolute": "a learnt vector for each of {n} positions, added to the words once; later "

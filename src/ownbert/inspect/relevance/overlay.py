@@ -15,7 +15,7 @@ from ownbert.data.images.pixels import Processor
 from ownbert.errors import InputError
 from ownbert.files import atomic_path
 from ownbert.finetuning.confusion import fitting_fonts
-from ownbert.inspect.relevance import (
+from ownbert.inspect.relevance.attribution import (
     attention_and_gradient,
     class_number,
     first_rows,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ownbert.inspect.trace import Made, Step, Trace
+from ownbert.inspect.trace.steps import Made, Step, Trace
 
 # Terms of a sum that are written out; more are counted.
 _TERMS = 6

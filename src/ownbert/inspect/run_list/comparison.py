@@ -11,7 +11,7 @@ from typing import Any
 from rich.cells import cell_len
 
 from ownbert.errors import InputError
-from ownbert.inspect.runs import BASELINE, RunSummary, differing, main_measure
+from ownbert.inspect.run_list.run_summary import BASELINE, RunSummary, differing, main_measure
 from ownbert.train.curves import draw_runs
 from ownbert.train.display import duration
 from ownbert.train.metric_names import shown_name

@@ -10,7 +10,7 @@ import numpy as np
 from ownbert.data.images.npz import open_npz
 from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_unreadable
-from ownbert.inspect.trace import EXAMPLE
+from ownbert.inspect.trace.steps import EXAMPLE
 
 # A score is a sum of products of four numbers, and a float64 ends at 1e308.
 _LARGEST = 1e60

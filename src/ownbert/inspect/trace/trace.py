@@ -10,8 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ownbert.inspect.trace import Cut, Step, Trace
-from ownbert.inspect.trace_formula import explain, number
+from ownbert.inspect.trace.formula import explain, number
+from ownbert.inspect.trace.steps import Cut, Step, Trace
 
 _ROWS = 10
 _NAME = 10  # cells of a row's name, and at most of a column's

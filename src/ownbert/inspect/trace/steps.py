@@ -119,7 +119,7 @@ class Trace:
         }
 
     def __str__(self) -> str:
-        from ownbert.inspect.trace_table import as_text
+        from ownbert.inspect.trace.trace import as_text
 
         return as_text(self)
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.errors import InputError
-from ownbert.inspect.parts import ranges
-from ownbert.inspect.trace import Trace
-from ownbert.inspect.trace_steps import Noted, cut_of, steps_of
+from ownbert.inspect.overview.parameters import ranges
+from ownbert.inspect.trace.model_steps import Noted, cut_of, steps_of
+from ownbert.inspect.trace.steps import Trace
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import Attention
