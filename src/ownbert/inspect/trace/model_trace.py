@@ -1,25 +1,25 @@
 """Self-attention of one head of a model, step by step, with the model's own numbers.
 
-The model runs as it always does; what passes through one attention layer is noted.
+The model runs as usual; what passes through one attention layer is captured.
 T tokens, D hidden, H heads, K head size.
 """
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ownbert.checkpoint import load, load_tokenizer
-from ownbert.data.batch import Batch, Example, pack
 from ownbert.errors import InputError
-from ownbert.inspect.overview.parameters import ranges
-from ownbert.inspect.trace.model_steps import Noted, cut_of, steps_of
-from ownbert.inspect.trace.steps import Trace
+from ownbert.inspect.overview.parameters import head_columns, ranges
+from ownbert.inspect.probe import core_model, evaluating, observing_attend, text_batch, text_ids
+from ownbert.inspect.trace.model_steps import CapturedAttention, attention_steps
+from ownbert.inspect.trace.steps import HeadSlice
+from ownbert.inspect.trace.trace import Trace
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import Attention
@@ -43,27 +43,18 @@ def trace_model(
     ``InputError`` for a layer or head that is not there, a text that is longer than the model
     takes, and models that do not read one text alone (pictures, decoders with an encoder).
     """
-    core = model if isinstance(model, Model) else getattr(model, "model", None)
-    if not isinstance(core, Model):
-        raise InputError(f"{type(model).__name__} is no model of ours; give one, or a folder")
+    core = core_model(model)
     attention = _attention(core, layer)
     place = _place(attention, layer, head)
-    (inner,) = tokenizer.encode_batch([text])
-    ids = [tokenizer.cls_id, *inner, tokenizer.sep_id]
-    longest = core.config.max_length
-    if longest is not None and len(ids) > longest:
-        raise InputError(
-            f"the text has {len(ids):,} tokens with the special ones; the model takes at most "
-            f"{longest:,}"
-        )
-    array = np.asarray(ids, dtype=np.int64)
-    batch = pack([Example(array, np.zeros_like(array))]).to(core.device)
+    ids = text_ids(text, tokenizer)
+    batch = text_batch(core, ids, " with the special ones")
     context = replace(core.encoder.plain_context(batch), keep=frozenset([layer]))
-    noted = _run(core, attention, batch, context, layer)
-    tokens = tuple(tokenizer.tokens(ids))
+    captured = CapturedAttention(context.layout.causal, core.config.norm_first)
+    with _capturing(attention, layer, captured), evaluating(core):
+        core(batch, (), context=context)
     weights = context.attentions[layer][0][place]
-    cut = cut_of(attention, head, place)
-    steps = steps_of(attention, cut, noted, weights, tokens)
+    tokens = tuple(tokenizer.tokens(ids))
+    cut = _head_slice(attention, head, place)
     name = model.__class__.__name__ if core is not model else core.model_type
     facts = {
         "model": f"{name}, {core.config.num_hidden_layers} layers of "
@@ -72,8 +63,8 @@ def trace_model(
         "head": str(head),
         "tokens": str(len(tokens)),
     }
-    title = f"Layer {layer}, head {head}, step by step"
-    return Trace(title, facts, tuple(steps), cut)
+    steps = attention_steps(attention, cut, captured, weights, tokens)
+    return Trace(f"Layer {layer}, head {head}, step by step", facts, tuple(steps), cut)
 
 
 def _attention(model: Model, layer: int) -> Attention:
@@ -88,55 +79,48 @@ def _attention(model: Model, layer: int) -> Attention:
 
 
 def _place(attention: Attention, layer: int, head: int) -> int:
-    """Of the head among those that are left."""
+    """The index of the head among the remaining ones."""
     if head in attention.kept:
         return attention.kept.index(head)
     raise InputError(f"layer {layer} has no head {head}; it has {ranges(attention.kept)}")
 
 
-def _run(model: Model, attention: Attention, batch: Batch, context: Context, layer: int) -> Noted:
-    noted = Noted(causal=context.layout.causal, norm_first=model.config.norm_first)
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with _watched(attention, layer, noted):
-            model(batch, (), context=context)
-    finally:
-        for module in training:
-            module.training = True
-    return noted
+def _head_slice(attention: Attention, head: int, place: int) -> HeadSlice:
+    columns = head_columns(attention)[place]
+    return HeadSlice(
+        size=attention.output.out_features,
+        width=attention.width,
+        head_size=attention.head_size,
+        head=head,
+        heads=attention.kept,
+        columns=columns.columns,
+        rows=columns.rows,
+    )
 
 
 @contextmanager
-def _watched(attention: Attention, layer: int, noted: Noted) -> Iterator[None]:
-    """Layers may share their weights (ALBERT), so only the run of ``layer`` is noted."""
-    attend: Any = attention.attend
-    latest: dict[str, Tensor] = {}
-    made: dict[str, Tensor] = {}
+def _capturing(attention: Attention, layer: int, captured: CapturedAttention) -> Iterator[None]:
+    """Layers may share their weights (ALBERT), so only the run of ``layer`` is captured."""
+    latest: dict[str, tuple[Tensor, Tensor]] = {}  # inputs and outputs of the projections
+    at_layer = False
 
-    def watched(q: Tensor, k: Tensor, v: Tensor, context: Context, number: int) -> Tensor:
-        noted.now = number == layer
-        if noted.now:
-            noted.inputs, noted.before, noted.after = dict(latest), dict(made), (q, k, v)
-        result = attend(q, k, v, context, number)
-        noted.now = False
-        return result
+    def project(name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        latest[name] = inputs[0], output
 
-    def outward(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if noted.now:
-            noted.joined, noted.output = inputs[0], output
+    def attend(q: Tensor, k: Tensor, v: Tensor, _: Context, number: int) -> None:
+        nonlocal at_layer
+        at_layer = number == layer
+        if at_layer:
+            captured.projections, captured.attended = dict(latest), (q, k, v)
 
-    def inward(name: str):
-        def note(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            latest[name], made[name] = inputs[0], output
-
-        return note
+    def leave(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if at_layer:
+            captured.joined, captured.output = inputs[0], output
 
     with ExitStack() as stack:
         for name in attention.fused:
-            hook = getattr(attention, name).register_forward_hook(inward(name))
+            hook = getattr(attention, name).register_forward_hook(partial(project, name))
             stack.callback(hook.remove)
-        stack.callback(attention.output.register_forward_hook(outward).remove)
-        object.__setattr__(attention, "attend", watched)
-        stack.callback(object.__delattr__, attention, "attend")
+        stack.callback(attention.output.register_forward_hook(leave).remove)
+        stack.enter_context(observing_attend(attention, attend))
         yield
