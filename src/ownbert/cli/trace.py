@@ -37,7 +37,7 @@ def trace(
     html: Annotated[
         Path | None,
         typer.Option(
-            help="Write a page with every number and the sum behind it.", show_default=False
+            help="Write a page with every number and how it is computed.", show_default=False
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,

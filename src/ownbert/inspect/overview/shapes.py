@@ -35,8 +35,8 @@ _STEPS = (
     (_BLOCK + ".attention.qkv", "out", "fused", "T 3HK", "one product for all heads, then cut"),
     (_BLOCK + ".attention.query_key", "out", "fused", "T 2HK", "one product for all heads, cut"),
     (_BLOCK + ".attention", "q", "queries", "T H K", "what each token looks for, one row per head"),
-    (_BLOCK + ".attention", "k", "keys", "T H K", "by what each token is found"),
-    (_BLOCK + ".attention", "v", "values", "T H K", "what each token hands over"),
+    (_BLOCK + ".attention", "k", "keys", "T H K", "what each token is found by"),
+    (_BLOCK + ".attention", "v", "values", "T H K", "what each token passes on"),
     (
         _BLOCK + ".attention",
         "weights",

@@ -61,7 +61,7 @@ def _terms(made: Derivation, row: int, column: int, matrices: Matrices) -> list[
     words = {
         "hide": "unless it is hidden",
         "round": "rounded",
-        "rotate": "turned with its pair by the position",
+        "rotate": "rotated with its pair by the position",
     }
     return [f"{made.left}{place} ({number(one)}) {words[made.kind]}"]
 

@@ -53,10 +53,10 @@ def attention_steps(
         steps += [
             TraceStep(
                 name,
-                f"{name}, turned",
+                f"{name}, rotated",
                 values,
-                f"{name} = turned {name}",
-                "pairs of numbers turned by the token's position (rotary)",
+                f"{name} = rotated {name}",
+                "pairs of numbers rotated by the token's position (rotary)",
                 Derivation("rotate", left=f"{name}_unturned"),
                 rows=tokens,
             )
@@ -97,8 +97,8 @@ def _projected(
         source = next((key for key, other in sources.items() if other is hidden), None)
         if source is None:
             source = f"hidden_{matrix}" if sources else "hidden"
-            title = f"hidden states into {matrix}" if sources else "hidden states in"
-            meaning = f"what attention gets, a row a token{normed}"
+            title = f"hidden states into {matrix}" if sources else "incoming hidden states"
+            meaning = f"what attention gets, one row per token{normed}"
             steps.append(TraceStep(source, title, _array(hidden), source, meaning, rows=tokens))
             sources[source] = hidden
         own, (key, meaning) = slice(first, last + 1), PROJECTIONS[name]
@@ -143,7 +143,7 @@ def _distances(
         "scores with distances",
         scores.values + distance.values,
         f"summed = {scores.key} + distance",
-        "what the softmax gets",
+        "the input of the softmax",
         Derivation("add", left=scores.key, right="distance"),
     )
     return [distance, total]
@@ -191,7 +191,7 @@ def _outputs(
             "the other heads and the bias",
             total - share,
             "rest",
-            "what the output has besides",
+            "everything else in the output",
             rows=tokens,
         ),
         TraceStep(
@@ -199,7 +199,7 @@ def _outputs(
             "output of attention",
             total,
             "attended = share + rest",
-            f"the shares of all {len(cut.heads)} heads and the bias, added up: leaves the layer",
+            f"the sum of the shares of all {len(cut.heads)} heads and the bias leaves the layer",
             Derivation("add", left="share", right="rest"),
             rows=tokens,
         ),

@@ -60,7 +60,7 @@ const kinds = {
       `${signed(at(m.left, i, j))} * ${signed(at(m.right, j, c))}`];
   },
   hide: from("unless it is hidden"), round: from("rounded"),
-  rotate: from("turned with its pair by the position"),
+  rotate: from("rotated with its pair by the position"),
 };
 function explain(step, r, c) {
   const value = num(step.values[r][c]);

@@ -1,4 +1,4 @@
-"""A trace as one page for a browser: every number, coloured by its value, and the sum behind it.
+"""A trace as one page for a browser: every number, coloured by its value, and how it is computed.
 
 The page is self-contained: nothing is fetched.
 """
@@ -87,7 +87,7 @@ def _head_figure(head: HeadSlice) -> str:
     width = left + max(wide, 90)
     words = (
         f"All heads lie side by side in the same matrices: head {head.head} of {count} "
-        f"owns {head.head_size} columns of queries, keys and values each and as many rows of "
+        f"has {head.head_size} columns each of queries, keys and values, and as many rows of "
         "output."
     )
     return (

@@ -13,8 +13,8 @@ import numpy as np
 # Queries, keys and values: the matrix that makes them, and what they are.
 PROJECTIONS = {
     "queries": ("query", "what each token looks for"),
-    "keys": ("key", "by what each token is found"),
-    "values": ("value", "what each token hands over"),
+    "keys": ("key", "what each token is found by"),
+    "values": ("value", "what each token passes on"),
 }
 
 

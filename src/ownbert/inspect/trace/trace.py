@@ -60,7 +60,7 @@ def explain(trace: Trace, key: str, row: int, column: int) -> str:
 
 
 def show(trace: Trace, console: Console) -> None:
-    """Every step: its formula, what it is, its numbers, and one of them worked out."""
+    """Every step: its formula, what it is, its numbers, and how one of them is computed."""
     console.print(Text(trace.title, style="bold"))
     console.print(facts_table(trace.facts.items()))
     if trace.cut is not None:

@@ -59,7 +59,7 @@ def trace_attention(
     _require_fit(x, dict(zip(("query", "key", "value"), matrices, strict=True)))
     if digits is not None and not 0 <= digits <= 10:
         raise InputError(f"the weights can be rounded to 0..10 decimals, not {digits}")
-    steps = [TraceStep("inputs", "inputs", x, "inputs", "a row a token")]
+    steps = [TraceStep("inputs", "inputs", x, "inputs", "one row per token")]
     projected = []
     for (name, (matrix, meaning)), w in zip(PROJECTIONS.items(), matrices, strict=True):
         words = "learnt; the same for every token"
@@ -143,7 +143,7 @@ def _weighted(weights: np.ndarray, v: np.ndarray, left: str) -> list[TraceStep]:
                 "weighted values",
                 (weights[:, :, None] * v[None]).reshape(tokens * tokens, -1),
                 f"weighted = {left}[i][j] x values[j]",
-                "a row for each token i and each token j that it takes from",
+                "one row per pair: what token i takes from token j",
                 Derivation("weigh", left=left, right="values"),
                 rows=tuple(f"{i} from {j}" for i in range(tokens) for j in range(tokens)),
             )
