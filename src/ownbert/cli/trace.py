@@ -64,8 +64,7 @@ def trace(
 
         found = trace_folder(folder, text, layer, head)
     else:
-        from ownbert.inspect.trace import EXAMPLE, trace_attention
-        from ownbert.inspect.trace.worked_example import read_inputs
+        from ownbert.inspect.trace.worked_example import EXAMPLE, read_inputs, trace_attention
 
         if layer or head:
             raise InputError("--layer and --head are of a model; name its folder and a text")

@@ -32,10 +32,10 @@ def describe(
 ) -> Overview:
     """What a model, or the model of a folder, is made of.
 
-    Of a folder only config.json is read, and the tokenizer where there is a ``text``: weights
-    need not be there. With ``text``, or a number of ``tokens``, the shape of everything on the
-    way through the model. ``InputError`` for a folder that is no model, a text without a
-    tokenizer, and one that is longer than the model takes.
+    Of a folder only config.json and the tokenizer are read: it needs no weights. With a ``text``,
+    or a number of ``tokens``, the overview has the shape of every step on its way through the
+    model. ``InputError`` for a folder without a model, a text without a tokenizer, and one longer
+    than the model takes.
     """
     if text is not None and tokens is not None:
         raise InputError("a text and a number of tokens are both given; give one of them")

@@ -21,16 +21,16 @@ from ownbert.inspect.overview.shapes import ForwardShapes
 from ownbert.inspect.terminal import facts_table, open_table, plain_text
 
 _POSITIONS = {
-    "absolute": "a learnt vector for each of {n} positions, added to the words once; later "
-    "layers know it from what reaches them",
-    "sinusoidal": "sines and cosines, added to the words once, made for {n} tokens; later layers "
-    "know them from what reaches them",
+    "absolute": "a learnt vector for each of {n} positions, added to the word vectors once; "
+    "later layers know them only from the hidden states",
+    "sinusoidal": "sines and cosines, added to the word vectors once, made for {n} tokens; later "
+    "layers know them only from the hidden states",
     "relative_key": "a learnt vector for each distance, in the scores of every layer; made for "
     "{n} tokens",
     "relative_key_query": "a learnt vector for each distance, with queries and keys, in the scores "
     "of every layer; made for {n} tokens",
-    "rotary": "queries and keys of every layer are turned by their place; made for {n} tokens",
-    "alibi": "scores of every layer fall with the distance; made for {n} tokens",
+    "rotary": "queries and keys of every layer are rotated by position; made for {n} tokens",
+    "alibi": "scores of every layer fall with distance; made for {n} tokens",
 }
 _SHOWN_TOKENS, _SHOWN_LABELS = 24, 8
 
@@ -112,7 +112,12 @@ def show(overview: Overview, console: Console) -> None:
 def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
     config = overview.config
     yield "layers", f"{config.num_hidden_layers}, hidden size {config.hidden_size:,}"
-    yield "attention heads", _head_words(config)
+    heads, k = config.num_attention_heads, config.head_size
+    before = " before pruning" if config.pruned_heads else ""
+    yield (
+        "attention heads",
+        f"{heads} in each layer{before}, of {k} numbers each ({heads} x {k} = {heads * k:,})",
+    )
     if config.pruned_heads:
         gone = (f"block {i} without {ranges(heads)}" for i, heads in config.pruned_heads.items())
         yield "pruned heads", "; ".join(gone)
@@ -134,7 +139,8 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
     yield "shared", "; ".join(overview.shared) or "nothing"
     yield "norms", ", ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in overview.norms.items())
     yield "dropouts", ", ".join(f"{n} of rate {p}" for p, n in overview.dropouts.items()) or "none"
-    yield "on top", ", ".join(_on_top(overview)) or "nothing: hidden states come out"
+    on_top = ["pooler"] * overview.pooler + [f"{name} head" for name in overview.outputs]
+    yield "on top", ", ".join(on_top) or "nothing: the output is hidden states"
     if overview.labels and {"classification", "tokens"} & {*overview.outputs}:
         more = ", ..." if len(overview.labels) > _SHOWN_LABELS else ""
         shown = ", ".join(overview.labels[:_SHOWN_LABELS])
@@ -144,25 +150,14 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
         yield "weights", files or "none in the folder: this is what config.json says"
 
 
-def _head_words(config: EncoderConfig) -> str:
-    heads, k = config.num_attention_heads, config.head_size
-    before = " before pruning" if config.pruned_heads else ""
-    return f"{heads} in each layer{before}, of {k} numbers each ({heads} x {k} = {heads * k:,})"
-
-
-def _on_top(overview: Overview) -> list[str]:
-    heads = [f"{name} head" for name in overview.outputs]
-    return ["pooler", *heads] if overview.pooler else heads
-
-
 def _parameters(overview: Overview) -> Table:
     """By module: in one block, in all blocks, share of the whole, and memory."""
     total = overview.parameters
     table = open_table()
     table.add_column("parameters")
     table.add_column("in x out", justify="right")
-    table.add_column("a block", justify="right", no_wrap=True)
-    table.add_column("in all", justify="right", no_wrap=True)
+    table.add_column("per block", justify="right", no_wrap=True)
+    table.add_column("total", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     table.add_column("float32", justify="right", no_wrap=True)
     for group in overview.groups:
@@ -197,7 +192,7 @@ def size(count: int) -> str:
 
 
 def _attention_note(overview: Overview) -> str:
-    """4 D^2 + 4 D, where that is what a block has."""
+    """That attention has 4 D^2 + 4 D parameters, where it does."""
     config = overview.config
     d = config.hidden_size
     parts = {p.path.split(".", 3)[-1]: p.count for g in overview.groups for p in g.parts}
@@ -205,7 +200,7 @@ def _attention_note(overview: Overview) -> str:
     if count != 4 * d * d + 4 * d:
         return ""
     return (
-        f"Attention of a block has 4 D² + 4 D = {count:,} parameters (D = {d:,}), whatever the "
+        f"The attention of a block has 4 D² + 4 D = {count:,} parameters (D = {d:,}), whatever the "
         "number of heads."
     )
 
@@ -235,10 +230,10 @@ def _heads_note(overview: Overview) -> str:
     if matrices != {"qkv"}:
         return f"The heads lie side by side in the matrices, {k} columns each."
     width = k * len(overview.head_columns)
-    size = overview.config.hidden_size
+    d = overview.config.hidden_size
     return (
-        f"The heads lie side by side in one matrix of {size} x {3 * width}. Transformers keeps its "
-        f"thirds as query, key and value, {size} x {width} each, with the heads side by side too."
+        f"The heads lie side by side in one matrix of {d} x {3 * width}. Transformers stores its "
+        f"thirds as query, key and value, {d} x {width} each, the heads side by side there too."
     )
 
 
@@ -254,7 +249,7 @@ def _show_shapes(shapes: ForwardShapes, console: Console) -> None:
     table = open_table()
     table.add_column("step", no_wrap=True)
     table.add_column("shape", no_wrap=True)
-    table.add_column("here", no_wrap=True)
+    table.add_column("sizes", no_wrap=True)
     table.add_column("what it is")
     for step in shapes.steps:
         numbers = " x ".join(str(n) for n in step.sizes)
