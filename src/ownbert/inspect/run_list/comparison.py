@@ -22,13 +22,13 @@ _HEADINGS = ("run", "name", "state", "time", "size", "steps", "tokens")
 _TITLES = {"pretrain": "pretraining", "finetune": "fine-tuning"}
 _NAMES = {
     "mlm_loss": "MLM loss",
-    "mlm_accuracy": "MLM right",
+    "mlm_accuracy": "MLM accuracy",
     "unigram_loss": "unigram",
-    "nsp_accuracy": "NSP right",
-    "sop_accuracy": "SOP right",
-    "rtd_accuracy": "RTD right",
+    "nsp_accuracy": "NSP accuracy",
+    "sop_accuracy": "SOP accuracy",
+    "rtd_accuracy": "RTD accuracy",
     "clm_loss": "CLM loss",
-    "clm_accuracy": "CLM right",
+    "clm_accuracy": "CLM accuracy",
 }
 
 

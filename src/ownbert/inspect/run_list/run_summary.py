@@ -1,6 +1,5 @@
 """The runs below a folder: their settings, how far they got, and what they reached."""
 
-import json
 import math
 import os
 import statistics
@@ -14,6 +13,7 @@ import yaml
 
 from ownbert.config import SIZES
 from ownbert.errors import InputError
+from ownbert.files import read_json
 from ownbert.train.log import LOG, read_log
 from ownbert.train.metric_names import LOWER, UP_TO_ONE
 
@@ -214,11 +214,11 @@ def _size(folder: Path, settings: Mapping[str, Any]) -> str:
     """The name of the size, else layers x width, by config.json; by the recipe if there is none
     yet."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        layers = config.get("num_hidden_layers", config.get("n_layers"))
-        width = config.get("hidden_size", config.get("dim"))
-    except (OSError, ValueError, AttributeError):
+        config = read_json(folder / "config.json")
+    except (OSError, InputError):
         return str(settings.get("model.size", "?"))
+    layers = config.get("num_hidden_layers", config.get("n_layers"))
+    width = config.get("hidden_size", config.get("dim"))
     named = (n for n, s in SIZES.items() if (s[0], s[1]) == (layers, width))
     return next(named, f"{layers}x{width}")
 
