@@ -109,7 +109,7 @@ def _shared(model: Model) -> tuple[str, ...]:
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    known = {
+    known: dict[tuple[str, ...], str] = {
         ("encoder.embeddings.word.weight", "heads.mlm.decoder.weight"): (
             "MLM decoder = word table (tied, counted once)"
         )

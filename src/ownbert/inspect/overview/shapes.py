@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
@@ -179,6 +179,12 @@ def _observing(model: Model, observed: Observed) -> Iterator[None]:
         if isinstance(value, Tensor):
             observed.setdefault(place, tuple(value.shape))
 
+    def note_input(place: tuple[str, str], _: nn.Module, inputs: tuple[Any, ...]) -> None:
+        note(place, inputs[0])
+
+    def note_output(place: tuple[str, str], _: nn.Module, __: Any, output: Any) -> None:
+        note(place, output)
+
     def note_attention(path: str, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> None:
         for side, value in (("q", q), ("k", k), ("v", v)):
             note((path, side), value)
@@ -192,14 +198,10 @@ def _observing(model: Model, observed: Observed) -> Iterator[None]:
             if side == "q":
                 stack.enter_context(observing_attend(module, partial(note_attention, path)))
             elif side == "in":
-                hook = module.register_forward_pre_hook(
-                    lambda _, inputs, place=(path, side): note(place, inputs[0])
-                )
+                hook = module.register_forward_pre_hook(partial(note_input, (path, side)))
                 stack.callback(hook.remove)
             elif side == "out":
-                hook = module.register_forward_hook(
-                    lambda _, inputs, output, place=(path, side): note(place, output)
-                )
+                hook = module.register_forward_hook(partial(note_output, (path, side)))
                 stack.callback(hook.remove)
         yield
 

@@ -107,7 +107,7 @@ def explain(
         values = processor([picture.read(processor.channels) for picture in some])
         batch = to_batch(torch.from_numpy(values).to(model.device), model.config)
         found = attention_and_gradient(model, batch, keep_attention=layers)
-        predicted = found.targets.tolist()
+        predicted: list[int] = found.targets.tolist()
         rows = [(predicted, first_rows(found))]
         if chosen is not None:
             others = gradient_relevance(model, batch, chosen, layers=layers)

@@ -1,3 +1,4 @@
+// Draws the matrices of a trace. The sums must read like those of formula.py.
 "use strict";
 const steps = JSON.parse(document.getElementById("data").textContent), by = {};
 for (const step of steps) {
