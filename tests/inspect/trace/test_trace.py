@@ -13,10 +13,15 @@ import torch
 
 from ownbert.data.layout import make_layout
 from ownbert.errors import InputError
-from ownbert.inspect.trace import EXAMPLE, round_weights, trace_attention
-from ownbert.inspect.trace_formula import explain, number
-from ownbert.inspect.trace_inputs import read_inputs
-from ownbert.inspect.trace_page import as_page
+from ownbert.inspect.trace.formula import number
+from ownbert.inspect.trace.page import as_page
+from ownbert.inspect.trace.trace import explain
+from ownbert.inspect.trace.worked_example import (
+    EXAMPLE,
+    read_inputs,
+    round_weights,
+    trace_attention,
+)
 from ownbert.nn.attention import attend
 
 

@@ -1,81 +1,103 @@
-"""A trace as tables for a terminal: small matrices whole, corners of large ones."""
+"""A trace, and its tables in a terminal: small matrices whole, corners of large ones."""
 
-import io
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ownbert.inspect.trace import Cut, Step, Trace
-from ownbert.inspect.trace_formula import explain, number
+from ownbert.inspect.terminal import facts_table, indented, open_table, plain_text
+from ownbert.inspect.trace.formula import formula_of, number
+from ownbert.inspect.trace.steps import HeadSlice, TraceStep
 
 _ROWS = 10
 _NAME = 10  # cells of a row's name, and at most of a column's
 _MORE = "…"
 
 
-def as_text(trace: Trace, width: int = 80) -> str:
-    """Plain text, without colours."""
-    console = Console(file=io.StringIO(), width=width, highlight=False, no_color=True)
-    show(trace, console)
-    assert isinstance(console.file, io.StringIO)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+@dataclass(frozen=True)
+class Trace:
+    """All steps in order. facts: what was traced, by name. cut: where the head of a model lies."""
+
+    title: str
+    facts: Mapping[str, str]
+    steps: tuple[TraceStep, ...]
+    cut: HeadSlice | None = None
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        """The matrix of a step."""
+        return self.step(key).values
+
+    def step(self, key: str) -> TraceStep:
+        for step in self.steps:
+            if step.key == key:
+                return step
+        raise KeyError(f"no step {key!r}; one of {', '.join(s.key for s in self.steps)}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        return {
+            "title": self.title,
+            "facts": dict(self.facts),
+            "cut": None if self.cut is None else asdict(self.cut),
+            "steps": [step.as_json() for step in self.steps],
+        }
+
+    def __str__(self) -> str:
+        return plain_text(partial(show, self), width=80)
+
+
+def explain(trace: Trace, key: str, row: int, column: int) -> str:
+    """How ``trace[key][row][column]`` is computed: "scores[1][2] = queries[1] . keys[2] = ..."."""
+    matrices = {step.key: step.values for step in trace.steps}
+    return formula_of(trace.step(key), row, column, matrices)
 
 
 def show(trace: Trace, console: Console) -> None:
-    """Every step: its formula, what it is, its numbers, and one of them worked out."""
+    """Every step: its formula, what it is, its numbers, and how one of them is computed."""
     console.print(Text(trace.title, style="bold"))
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(no_wrap=True, style="cyan")
-    facts.add_column()
-    for name, value in trace.facts.items():
-        facts.add_row(Text(name), Text(value))
-    console.print(facts)
+    console.print(facts_table(trace.facts.items()))
     if trace.cut is not None:
         console.print()
-        _show_cut(trace.cut, console)
+        _show_head(trace.cut, console)
     for place, step in enumerate(trace.steps, 1):
         rows, columns = step.values.shape
         console.print()
         heading = Text(f"{place}. {step.title}", style="bold")
         console.print(heading.append(f"  {rows} x {columns}", style="not bold cyan"))
         formula = "" if step.formula == step.key else f"{step.formula}: "
-        console.print(Padding(Text(formula + step.meaning), (0, 0, 0, 2), expand=False))
-        console.print(Padding(_table(step, console.width - 2), (0, 0, 0, 2), expand=False))
+        console.print(indented(Text(formula + step.meaning)))
+        console.print(indented(_table(step, console.width - 2)))
         if step.made.kind != "given":
-            column = min(1, columns - 1)
-            console.print(
-                Padding(Text(explain(trace, step.key, 0, column)), (0, 0, 0, 2), expand=False)
-            )
+            console.print(indented(Text(explain(trace, step.key, 0, min(1, columns - 1)))))
 
 
-def _show_cut(cut: Cut, console: Console) -> None:
-    """A character a head, the head's own marked."""
-    bar = "".join("#" if head == cut.head else "." for head in cut.heads)
-    kinds = {
-        matrix: sum(m == matrix for m, *_ in cut.columns.values())
-        for matrix, *_ in cut.columns.values()
-    }
-    count, size = len(cut.heads), cut.head_size
+def _show_head(head: HeadSlice, console: Console) -> None:
+    """A character for each head, that of this one marked."""
+    bar = "".join("#" if other == head.head else "." for other in head.heads)
+    parts = Counter(matrix for matrix, *_ in head.columns.values())
     table = Table.grid(padding=(0, 1))
-    for name, (matrix, first, last) in cut.columns.items():
-        wide = kinds[matrix] * cut.width
-        where = f"columns {first}..{last} of the {wide:,} of {matrix}"
+    for name, (matrix, first, last) in head.columns.items():
+        width = parts[matrix] * head.width
+        where = f"columns {first}..{last} of the {width:,} of {matrix}"
         table.add_row(Text(name), Text(f"|{bar}|"), Text(where))
-    first, last = cut.rows
-    table.add_row(
-        Text("output"), Text(f"|{bar}|"), Text(f"rows {first}..{last} of {cut.width:,} of output")
+    first, last = head.rows
+    where = f"rows {first}..{last} of {head.width:,} of output"
+    table.add_row(Text("output"), Text(f"|{bar}|"), Text(where))
+    words = f"head {head.head} of {len(head.heads)} (#), {head.head_size} columns each"
+    console.print(
+        Text(f"The matrices of the layer hold all heads: {words}, side by side in one matrix.")
     )
-    heads = f"head {cut.head} of {count} (#), {size} columns each, side by side in one matrix"
-    console.print(Text(f"The matrices of the layer hold all heads: {heads}."))
-    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+    console.print(indented(table))
 
 
-def _table(step: Step, width: int) -> Table:
+def _table(step: TraceStep, width: int) -> Table:
     values, decimals = step.values, _decimals(step.values)
     rows = _corner(len(values), _ROWS)
     shown = values[[i for i in rows if i is not None]]
@@ -84,7 +106,7 @@ def _table(step: Step, width: int) -> Table:
     cells = max(cells, min(_NAME - 2, max(map(cell_len, names[:16]), default=0)))
     first = len(str(len(values))) + 2 + (_NAME + 2 if step.rows else 0)
     columns = _corner(values.shape[1], max(3, (width - first) // (cells + 2)))
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="dim")
+    table = open_table("dim")
     table.add_column("", justify="right", style="dim", no_wrap=True)
     if step.rows:
         table.add_column("", style="dim", no_wrap=True)

@@ -1,4 +1,4 @@
-"""The parameters of a model by part, each counted once. D hidden, H heads, K head size."""
+"""The parameters of a model by module, each counted once."""
 
 import re
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from torch import nn
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import Attention
 
-# Modules by their path in the embeddings, a block or a head; others go by that path.
+# Names of modules by their path in the embeddings, a block or a head; others keep that path.
 NAMES = {
     "word": "word table",
     "position": "position table",
@@ -42,11 +42,11 @@ NAMES = {
 
 
 @dataclass(frozen=True)
-class Part:
-    """The parameters of one module.
+class ModuleParameters:
+    """The parameters that one module has of its own.
 
-    shape: of its matrix, inputs before outputs. tied: whether that is the word table, and not
-    counted here. count: biases included.
+    shape: of its matrix, inputs before outputs. count: biases included. tied: whether the matrix
+    is the word embedding table, which is not counted again.
     """
 
     name: str
@@ -57,12 +57,12 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Embeddings, blocks that are alike, the pooler or a head. ``times``: how many are alike."""
+class ParameterGroup:
+    """Embeddings, identical blocks, the pooler or a head. ``times``: how many are identical."""
 
     name: str
     times: int
-    parts: tuple[Part, ...]
+    parts: tuple[ModuleParameters, ...]
 
     @property
     def each(self) -> int:
@@ -75,10 +75,10 @@ class Group:
 
 @dataclass(frozen=True)
 class HeadColumns:
-    """What belongs to one head of a block: its number, and its columns of each matrix.
+    """Where one attention head lies in the matrices of its block.
 
-    columns: queries, keys and values to (matrix, first column, last column). Rows ``first`` to
-    ``last`` of the output matrix are its own too.
+    columns: queries, keys and values to (matrix, first column, last column). rows: first and last
+    row of the output matrix.
     """
 
     head: int
@@ -86,40 +86,44 @@ class HeadColumns:
     rows: tuple[int, int]
 
 
-def groups_of(model: Model) -> tuple[Group, ...]:
+def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
     """All parameters of a model, in the order in which data meets them."""
-    seen: set[int] = set()
-    table = getattr(model.encoder.embeddings, "word", None)  # pictures have none
+    counted: set[int] = set()
+    table = getattr(model.encoder.embeddings, "word", None)  # images have none
     word = None if table is None else table.weight
 
-    def parts(module: nn.Module, path: str) -> tuple[Part, ...]:
+    def parts(module: nn.Module, path: str) -> tuple[ModuleParameters, ...]:
         found = []
         for name, sub in module.named_modules():
             own = dict(sub.named_parameters(recurse=False))
-            new = {n: p for n, p in own.items() if id(p) not in seen}
-            seen.update(id(p) for p in new.values())
+            new = {n: p for n, p in own.items() if id(p) not in counted}
+            counted.update(id(p) for p in new.values())
             if new:
-                shape = _shape(sub, own["weight"].shape) if "weight" in own else ()
-                count = sum(p.numel() for p in new.values())
-                tied = word is not None and own.get("weight") is word and "weight" not in new
-                label = _label(name) or ", ".join(new).replace("_", " ")
-                found.append(Part(label, f"{path}.{name}".rstrip("."), shape, count, tied))
+                found.append(
+                    ModuleParameters(
+                        name=_label(name) or ", ".join(new).replace("_", " "),
+                        path=f"{path}.{name}".rstrip("."),
+                        shape=_shape(sub, own["weight"].shape) if "weight" in own else (),
+                        count=sum(p.numel() for p in new.values()),
+                        tied=word is not None and own.get("weight") is word and "weight" not in new,
+                    )
+                )
         return tuple(found)
 
-    groups = [Group("embeddings", 1, parts(model.encoder.embeddings, "encoder.embeddings"))]
-    blocks = [parts(b, f"encoder.blocks.{i}") for i, b in enumerate(model.encoder.blocks)]
-    groups += _folded(blocks)
-    if model.encoder.norm is not None:
-        groups.append(Group("last LayerNorm", 1, parts(model.encoder.norm, "encoder.norm")))
+    encoder = model.encoder
+    groups = [ParameterGroup("embeddings", 1, parts(encoder.embeddings, "encoder.embeddings"))]
+    groups += _folded([parts(b, f"encoder.blocks.{i}") for i, b in enumerate(encoder.blocks)])
+    if encoder.norm is not None:
+        groups.append(ParameterGroup("last LayerNorm", 1, parts(encoder.norm, "encoder.norm")))
     if model.pooler is not None and (found := parts(model.pooler, "pooler")):
-        groups.append(Group("pooler", 1, found))
+        groups.append(ParameterGroup("pooler", 1, found))
     for name, head in model.heads.items():
-        groups.append(Group(f"{name} head", 1, parts(head, f"heads.{name}")))
+        groups.append(ParameterGroup(f"{name} head", 1, parts(head, f"heads.{name}")))
     return tuple(groups)
 
 
 def head_columns(attention: Attention) -> tuple[HeadColumns, ...]:
-    """Which columns of the fused matrices belong to each head that is left."""
+    """Which columns of the fused matrices belong to each remaining head."""
     found = []
     for place, head in enumerate(attention.kept):
         first = place * attention.head_size
@@ -145,21 +149,21 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def _folded(blocks: list[tuple[Part, ...]]) -> list[Group]:
-    """Blocks of the same parts as one group, under the first one's paths."""
+def _folded(blocks: list[tuple[ModuleParameters, ...]]) -> list[ParameterGroup]:
+    """Identical blocks as one group, under the paths of the first one."""
     alike: dict[tuple, list[int]] = {}
     for number, parts in enumerate(blocks):
         alike.setdefault(tuple((p.name, p.shape, p.count) for p in parts), []).append(number)
     if len(alike) == 1 and len(blocks) > 1:
-        return [Group(f"{len(blocks)} blocks", len(blocks), blocks[0])]
+        return [ParameterGroup(f"{len(blocks)} blocks", len(blocks), blocks[0])]
     return [
-        Group(f"block{'s' * (len(n) > 1)} {ranges(n)}", len(n), blocks[n[0]])
+        ParameterGroup(f"block{'s' * (len(n) > 1)} {ranges(n)}", len(n), blocks[n[0]])
         for n in alike.values()
     ]
 
 
 def _shape(module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
-    # PyTorch keeps a linear layer as outputs x inputs.
+    # PyTorch stores a linear layer as outputs x inputs.
     return tuple(reversed(shape)) if isinstance(module, nn.Linear) else tuple(shape)
 
 

@@ -1,4 +1,4 @@
-"""The runs below a folder: their settings, how far they came, and what they reached."""
+"""The runs below a folder: their settings, how far they got, and what they reached."""
 
 import math
 import os
@@ -13,6 +13,7 @@ import yaml
 
 from ownbert.config import SIZES
 from ownbert.errors import InputError
+from ownbert.files import read_json
 from ownbert.train.log import LOG, read_log
 from ownbert.train.metric_names import LOWER, UP_TO_ONE
 
@@ -20,24 +21,25 @@ from ownbert.train.metric_names import LOWER, UP_TO_ONE
 _RECIPE, _STATES = "recipe.yaml", "checkpoints/step-*"
 _SKIPPED = ("checkpoints", "tensorboard", "node_modules")
 
-# A run that wrote a row so many seconds ago may still be at work.
+# A run whose last row is at most so many seconds old may still be running.
 _ACTIVE = 60.0
 
-# How often something is written says nothing about what is learnt.
-_NO_SETTINGS = ("log_every", "eval_every", "save_every", "keep", "tensorboard")
+# How often something is written has no effect on what is learnt.
+_NO_EFFECT = ("log_every", "eval_every", "save_every", "keep", "tensorboard")
 
-# Of an evaluation, what is no measure; of baselines only the one that tells whether a run learns.
-_NO_MEASURES = ("step", "evaluation", "phase", "seconds", "uniform_loss")
+# What is no metric in a row of an evaluation; the only baseline kept is the one that shows whether
+# a run learns anything.
+_NO_METRICS = ("step", "evaluation", "phase", "seconds", "uniform_loss")
 _TOKEN_LOSSES = ("mlm_loss", "clm_loss")
 BASELINE = "unigram_loss"
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run. name: its folder as seen from where was searched. kind: pretrain or finetune.
+    """One run. name: its folder relative to the one searched. kind: pretrain or finetune.
 
-    written: when the last row was, in seconds since 1970. seconds: in the loop. settings: by dotted
-    name. last: the measures of the last evaluation. best: the best value of each and its step.
+    written: time of the last row, in seconds since 1970. seconds: in the loop. settings: by dotted
+    name. last: the metrics of the last evaluation. best: the best value of each and its step.
     rows: of the log.
     """
 
@@ -68,18 +70,18 @@ class RunSummary:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The runs below a folder, and a line for each folder with a log that cannot be read."""
+class RunList:
+    """The runs below a folder, and a message for each folder whose log cannot be read."""
 
     runs: Sequence[RunSummary]
     broken: Sequence[str]
 
 
-def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> Found:
-    """Every run in ``folder`` and below it, sorted by ``sort``: name, when, time, step, tokens, a
-    measure (the best first) or a setting.
+def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> RunList:
+    """Every run in ``folder`` and below it.
 
-    Raises ``InputError`` where there is none, and for a ``sort`` that no run has.
+    sort: name, when, time, step, tokens, a metric (the best first) or a setting. ``InputError``
+    where there is no run, and for a ``sort`` that none has.
     """
     top = Path(folder)
     if not top.is_dir():
@@ -93,21 +95,20 @@ def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> Found:
     if not runs:
         why = f": {broken[0]}" if broken else f" (folders with {LOG} and {_RECIPE})"
         raise InputError(f"no runs in {top}{why}")
-    return Found(_sorted(runs, sort), broken)
+    return RunList(_sorted(runs, sort), broken)
 
 
 def read_run(folder: Path, *, name: str | None = None) -> RunSummary:
-    """The run in ``folder``. Raises ``InputError`` where log or recipe are missing or damaged."""
+    """The run in ``folder``; ``InputError`` if its log or recipe is missing or damaged."""
     for needed in (_RECIPE, LOG):
         if not (folder / needed).exists():
             raise InputError(f"{folder} has no {needed}")
-    recipe = _recipe(folder / _RECIPE)
+    settings = dict(_flat(_recipe(folder / _RECIPE)))
     rows = list(read_log(folder))
-    settings = dict(_flat(recipe))
     written = (folder / LOG).stat().st_mtime
     trained = [row for row in rows if not row.get("evaluation")]
     speeds = [row["tokens_per_second"] for row in trained if "tokens_per_second" in row]
-    measured = [row for row in rows if row.get("evaluation")]
+    evaluations = [row for row in rows if row.get("evaluation")]
     kind = "pretrain" if "data.tokens" in settings else "finetune"
     return RunSummary(
         name=name or folder.name,
@@ -121,39 +122,40 @@ def read_run(folder: Path, *, name: str | None = None) -> RunSummary:
         tokens=int(trained[-1].get("tokens", 0)) if trained else 0,
         tokens_per_second=statistics.median(speeds) if speeds else None,
         settings=settings,
-        last=_measures(measured[-1]) if measured else {},
-        best=_best(measured),
+        last=_metrics(evaluations[-1]) if evaluations else {},
+        best=_best(evaluations),
         rows=rows,
     )
 
 
 def differing(runs: Sequence[RunSummary]) -> list[str]:
-    """Dotted names of the settings in which ``runs`` differ; one that some do not have (they are
-    older) counts only if the others differ."""
+    """Dotted names of the settings in which ``runs`` differ.
+
+    One that some do not have (they are older) counts only if the others differ."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
     found = []
     for name in names:
         values = [run.settings[name] for run in runs if name in run.settings]
-        if name.rpartition(".")[2] not in _NO_SETTINGS and any(v != values[0] for v in values):
+        if name.rpartition(".")[2] not in _NO_EFFECT and any(v != values[0] for v in values):
             found.append(name)
     return found
 
 
-def main_measure(runs: Sequence[RunSummary]) -> str | None:
-    """What to compare ``runs`` by in one picture: the loss of words, the first measure of a task
-    but accuracy, or the loss."""
+def main_metric(runs: Sequence[RunSummary]) -> str | None:
+    """What to compare ``runs`` by in one picture: the loss of tokens, the first metric of a task
+    other than accuracy, or the loss."""
     for name in (*_TOKEN_LOSSES, *(n for n in UP_TO_ONE if n != "accuracy"), "loss"):
         if any(name in run.last for run in runs):
             return name
     return next((name for run in runs for name in run.last), None)
 
 
-def lower_is_better(measure: str) -> bool:
-    return measure in LOWER or measure.endswith(("loss", "perplexity", "error"))
+def lower_is_better(metric: str) -> bool:
+    return metric in LOWER or metric.endswith(("loss", "perplexity", "error"))
 
 
 def _candidates(top: Path) -> Iterator[Path]:
-    """Folders with a log or a recipe; what a run keeps for itself is not searched."""
+    """Folders with a log; folders that belong to a run are not searched."""
     for place, folders, files in os.walk(top):
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _SKIPPED)
         if LOG in files:
@@ -189,7 +191,7 @@ def _state(
     rows: Sequence[Mapping[str, Any]],
     written: float,
 ) -> str:
-    """finished, or how far it came and whether it can go on."""
+    """finished, or how far it got and whether it can be resumed."""
     resumable = any(folder.glob(_STATES))
     if not rows:
         return "nothing logged yet"
@@ -209,24 +211,22 @@ def _state(
 
 
 def _size(folder: Path, settings: Mapping[str, Any]) -> str:
-    """The name of the size, else layers x width, by config.json; by the recipe where that is not
-    yet there."""
-    import json
-
+    """The name of the size, else layers x width, by config.json; by the recipe if there is none
+    yet."""
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        layers = config.get("num_hidden_layers", config.get("n_layers"))
-        width = config.get("hidden_size", config.get("dim"))
-    except (OSError, ValueError, AttributeError):
+        config = read_json(folder / "config.json")
+    except (OSError, InputError):
         return str(settings.get("model.size", "?"))
+    layers = config.get("num_hidden_layers", config.get("n_layers"))
+    width = config.get("hidden_size", config.get("dim"))
     named = (n for n, s in SIZES.items() if (s[0], s[1]) == (layers, width))
     return next(named, f"{layers}x{width}")
 
 
-def _measures(row: Mapping[str, Any]) -> dict[str, float]:
-    """What tells runs apart: losses of words, and of everything else how much is right."""
+def _metrics(row: Mapping[str, Any]) -> dict[str, float]:
+    """What to compare runs by: losses of tokens, and accuracy and the like of everything else."""
     losses = [k for k in row if k in _TOKEN_LOSSES] or ["loss"]
-    numbers = {k: v for k, v in row.items() if isinstance(v, int | float) and k not in _NO_MEASURES}
+    numbers = {k: v for k, v in row.items() if isinstance(v, int | float) and k not in _NO_METRICS}
     return {
         key: value
         for key, value in numbers.items()
@@ -235,10 +235,10 @@ def _measures(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _best(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
-    """The best value of each measure and its step; values that are no numbers do not count."""
+    """The best finite value of each metric and its step."""
     best: dict[str, tuple[float, int]] = {}
     for row in rows:
-        for key, value in _measures(row).items():
+        for key, value in _metrics(row).items():
             if key == BASELINE or not math.isfinite(value):
                 continue
             old = best.get(key)
@@ -259,15 +259,15 @@ _KEYS = {
 def _sorted(runs: list[RunSummary], sort: str) -> list[RunSummary]:
     if sort in _KEYS:
         return sorted(runs, key=_KEYS[sort])
-    measures = dict.fromkeys(key for run in runs for key in run.best)
+    metrics = dict.fromkeys(key for run in runs for key in run.best)
     settings = dict.fromkeys(key for run in runs for key in run.settings)
     names = [key for key in settings if sort in (key, key.rpartition(".")[2])]
-    if sort in measures:
+    if sort in metrics:
         sign = 1 if lower_is_better(sort) else -1
         return sorted(runs, key=lambda r: sign * r.best[sort][0] if sort in r.best else math.inf)
     if names:
         return sorted(runs, key=lambda run: _order(run.settings.get(names[0])))
-    known = ", ".join([*_KEYS, *measures])
+    known = ", ".join([*_KEYS, *metrics])
     raise InputError(f"cannot sort by {sort!r}; by {known}, or a setting such as learning_rate")
 
 

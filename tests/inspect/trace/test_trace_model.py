@@ -16,10 +16,10 @@ from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig, Mobile
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.errors import InputError
-from ownbert.inspect.trace import EXAMPLE, Trace, trace_attention
-from ownbert.inspect.trace_formula import explain
-from ownbert.inspect.trace_model import trace_model
-from ownbert.inspect.trace_page import as_page
+from ownbert.inspect.trace.model_trace import trace_model
+from ownbert.inspect.trace.page import as_page
+from ownbert.inspect.trace.trace import Trace, explain
+from ownbert.inspect.trace.worked_example import EXAMPLE, trace_attention
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer

@@ -1,27 +1,26 @@
 """Which tokens, or patches of a picture, a model's answer rests on.
 
-Attention maps alone (rollout), and with the gradient of the score of a class. T tokens, B
-sequences, S tokens of one, H heads, C classes, D hidden.
+By attention maps alone (rollout), or with the gradient of a class's score. B sequences, S tokens
+of one, H heads, C classes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ownbert.data.batch import Batch
 from ownbert.errors import InputError
-from ownbert.nn.context import Context
+from ownbert.inspect.probe import evaluating
 from ownbert.nn.model import Model
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What was kept of a pass forwards and, for ``gradients``, backwards.
+class AttentionGradients:
+    """Attention maps, and the gradients by them of the score of each sequence's class.
 
-    attentions, gradients: by layer, then one (H, S, S) a sequence; the gradient is that of the
-    score of the sequence's class. logits (B, C), targets (B).
+    attentions, gradients: by layer, then one (H, S, S) per sequence. logits (B, C), targets (B).
     """
 
     attentions: Mapping[int, list[Tensor]]
@@ -37,36 +36,32 @@ def attention_and_gradient(
     keep_attention: Sequence[int] | None = None,
     target: int | str | Sequence[int] | Tensor | None = None,
     head: str = "classification",
-) -> Kept:
+) -> AttentionGradients:
     """The attention maps of chosen layers and the gradients of each sequence's score by them.
 
-    keep_attention: layers from 0, by default all. target: class by number or label, for all or
-    one a sequence; by default the one with the highest score. One pass in each direction, without
-    dropout, however many sequences there are: they do not see each other.
+    keep_attention: layers from 0, by default all. target: class by number or label, for all
+    sequences or one for each; by default the one with the highest score. One pass in each
+    direction, without dropout, however many sequences there are: they do not see each other.
     """
     if head not in model.heads:
         raise InputError(f"the model has no head {head!r} whose score could be traced back")
-    kept = frozenset(_layers(model, keep_attention))
-    plain = model.encoder.plain_context(batch)
-    context = Context(plain.layout, plain.positions, keep=kept, differentiable=True)
-    training = model.training
-    model.eval()
-    try:
-        with torch.enable_grad():
-            logits = model(batch, [head], context=context).logits[head]  # (B, C)
-            targets = _targets(model, logits.detach(), target)
-            score = logits.gather(1, targets[:, None]).sum()
-            maps = [(i, b, a) for i in sorted(kept) for b, a in enumerate(context.attentions[i])]
-            # A layer after which only other tokens count has no gradient.
-            found = torch.autograd.grad(score, [a for *_, a in maps], materialize_grads=True)
-    finally:
-        model.train(training)
-    attentions: dict[int, list[Tensor]] = {i: [] for i in sorted(kept)}
-    gradients: dict[int, list[Tensor]] = {i: [] for i in sorted(kept)}
-    for (layer, _, attention), gradient in zip(maps, found, strict=True):
+    layers = sorted(set(_layers(model, keep_attention)))
+    context = replace(
+        model.encoder.plain_context(batch), keep=frozenset(layers), differentiable=True
+    )
+    with evaluating(model), torch.enable_grad():
+        logits = model(batch, [head], context=context).logits[head]  # (B, C)
+        targets = _targets(model, logits.detach(), target)
+        score = logits.gather(1, targets[:, None]).sum()
+        maps = [(layer, a) for layer in layers for a in context.attentions[layer]]
+        # A layer after which only other tokens count has no gradient.
+        grads = torch.autograd.grad(score, [a for _, a in maps], materialize_grads=True)
+    attentions: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+    gradients: dict[int, list[Tensor]] = {layer: [] for layer in layers}
+    for (layer, attention), gradient in zip(maps, grads, strict=True):
         attentions[layer].append(attention.detach())
         gradients[layer].append(gradient)
-    return Kept(attentions, gradients, logits.detach(), targets)
+    return AttentionGradients(attentions, gradients, logits.detach(), targets)
 
 
 def rollout(attentions: Sequence[Tensor]) -> Tensor:
@@ -83,16 +78,16 @@ def rollout(attentions: Sequence[Tensor]) -> Tensor:
 
 
 def relevance(attentions: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """What each token means for each other one with regard to a score: (H, S, S) a layer -> (S, S).
+    """How much each token matters to each other one for a score: (H, S, S) per layer -> (S, S).
 
     Chefer, Gur and Wolf 2021 ("Generic Attention-model Explainability"), equations 5 and 6: R is
     the identity at first, and every layer adds the mean over heads of the positive part of
     gradient x attention, times R.
     """
-    found = _identity(attentions[0])
+    total = _identity(attentions[0])
     for attention, gradient in zip(attentions, gradients, strict=True):
-        found = found + (attention.float() * gradient.float()).clamp(min=0).mean(0) @ found
-    return found
+        total = total + (attention.float() * gradient.float()).clamp(min=0).mean(0) @ total
+    return total
 
 
 def gradient_relevance(
@@ -105,27 +100,28 @@ def gradient_relevance(
 ) -> list[Tensor]:
     """The relevance (S) of the tokens of each sequence for a class: the first token's row.
 
-    The first token, on which heads stand, is among them with the 1 that it starts from; of a
-    picture the patches follow, row by row (``over_patches``). target and layers: as ``target``
-    and ``keep_attention`` of ``attention_and_gradient``.
+    The first token, which heads read, is included with the 1 that it starts from; the patches of
+    a picture follow, row by row (``over_patches``). target and layers: as ``target`` and
+    ``keep_attention`` of ``attention_and_gradient``.
     """
-    kept = attention_and_gradient(model, batch, keep_attention=layers, target=target, head=head)
-    return first_rows(kept)
+    return first_rows(
+        attention_and_gradient(model, batch, keep_attention=layers, target=target, head=head)
+    )
 
 
-def first_rows(kept: Kept) -> list[Tensor]:
+def first_rows(found: AttentionGradients) -> list[Tensor]:
     """The first token's row (S) of each sequence's relevance."""
     return [
         relevance(
-            [maps[b] for maps in kept.attentions.values()],
-            [maps[b] for maps in kept.gradients.values()],
+            [maps[b] for maps in found.attentions.values()],
+            [maps[b] for maps in found.gradients.values()],
         )[0]
-        for b in range(len(kept.targets))
+        for b in range(len(found.targets))
     ]
 
 
 def over_patches(row: Tensor, model: Model) -> Tensor:
-    """What a row (S) says of each patch, as they lie in the picture: (down, across)."""
+    """The values of a row (S) for each patch, as they lie in the picture: (rows, columns)."""
     image = model.config.image
     if image is None:
         raise InputError("the model reads words: there are no patches")
@@ -133,15 +129,15 @@ def over_patches(row: Tensor, model: Model) -> Tensor:
 
 
 def class_number(model: Model, label: str) -> int:
-    """The number of a class by its label. ``InputError`` names the labels that there are."""
+    """The number of a class by its label. ``InputError`` names the known labels."""
     if label not in model.labels:
         raise InputError(f"the model has no class {label!r}; one of {', '.join(model.labels)}")
     return model.labels.index(label)
 
 
-def _layers(model: Model, asked: Sequence[int] | None) -> list[int]:
+def _layers(model: Model, chosen: Sequence[int] | None) -> list[int]:
     count = len(model.encoder.schedule())
-    layers = list(range(count)) if asked is None else list(asked)
+    layers = list(range(count)) if chosen is None else list(chosen)
     wrong = [layer for layer in layers if layer not in range(count)]
     if wrong or not layers:
         named = f"no layer {wrong[0]}" if wrong else "no layers to keep the attention of"
@@ -165,7 +161,7 @@ def _targets(
     if classes.shape not in ((), (len(logits),)):
         raise InputError(
             f"target has the shape {tuple(classes.shape)}, and there are {len(logits)} sequences; "
-            "it must be one class, or one a sequence"
+            "it must be one class, or one per sequence"
         )
     if classes.dtype == torch.bool or classes.is_floating_point() or classes.is_complex():
         kind = str(classes.dtype).removeprefix("torch.")

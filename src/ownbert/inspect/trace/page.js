@@ -1,57 +1,4 @@
-"""The style and the script of the page of a trace. The sums are those of ``trace_formula``."""
-
-STYLE = """
-:root { color-scheme: light dark; --back: #fff; --text: #1c2126; --soft: #5c6670; --line: #d5dae0;
-  --plus: 214, 110, 20; --minus: 40, 110, 200; --mark: #b0186a; --bar: #f3f5f7; }
-@media (prefers-color-scheme: dark) { :root { --back: #14181c; --text: #e6e9ec; --soft: #9aa5b0;
-  --line: #333b43; --plus: 240, 140, 50; --minus: 80, 150, 245; --mark: #ff7ac0; --bar: #20262c; } }
-* { box-sizing: border-box; }
-body { margin: 0; padding: 1.2rem; background: var(--back); color: var(--text);
-  font: 15px/1.45 system-ui, sans-serif; }
-h1 { font-size: 1.35rem; margin: 0 0 .4rem; }
-h2 { font-size: 1rem; margin: 0; }
-h2 small, dt, figcaption, .legend, .meaning { color: var(--soft); font-weight: normal; }
-dl { display: flex; flex-wrap: wrap; gap: .2rem 1.4rem; margin: 0 0 .5rem; }
-dl div { display: flex; gap: .4rem; }
-dd { margin: 0; }
-p, figure { margin: .3rem 0 .6rem; max-width: 62rem; }
-svg { max-width: 100%; height: auto; }
-svg text { font: 9px system-ui, sans-serif; fill: var(--soft); }
-svg .all { fill: none; stroke: var(--soft); }
-svg .head { stroke: var(--line); }
-svg .third { stroke: var(--soft); }
-svg .own { fill: rgba(var(--plus), .75); }
-.legend { display: block; }
-.legend i { display: inline-block; width: .9em; height: .9em; vertical-align: -.1em; }
-.plus { background: rgb(var(--plus)); }
-.minus { background: rgb(var(--minus)); }
-.plus { margin-left: .6em; }
-main { display: flex; flex-wrap: wrap; gap: 1.3rem 2rem; align-items: flex-start; }
-section { max-width: 100%; }
-.meaning { margin: 0 0 .3rem; max-width: 34rem; font-size: .88rem; }
-.formula { font: .85rem ui-monospace, monospace; margin: 0; }
-.scroll { overflow: auto; max-width: 100%; max-height: 26rem; }
-table { border-collapse: collapse; font: 13px ui-monospace, monospace; }
-th { color: var(--soft); font-weight: normal; padding: .1rem .4rem; white-space: nowrap; }
-tbody th { text-align: left; position: sticky; left: 0; background: var(--back); }
-thead th { position: sticky; top: 0; background: var(--back); z-index: 1; }
-td { text-align: right; padding: .18rem .45rem; border: 1px solid var(--line); min-width: 2.2rem;
-  cursor: pointer; white-space: nowrap; }
-td.part { box-shadow: inset 0 0 0 2px var(--soft); }
-td.here { box-shadow: inset 0 0 0 2px var(--mark); }
-.map { display: flex; gap: .4rem; }
-.map div { position: relative; }
-.map span { display: block; font: 11px ui-monospace, monospace; color: var(--soft);
-  white-space: nowrap; }
-canvas { display: block; outline: 1px solid var(--line); cursor: crosshair; }
-.map b { position: absolute; pointer-events: none; outline: 2px solid var(--soft); }
-.map b.here { outline-color: var(--mark); }
-#sum { position: sticky; bottom: 0; display: block; margin: 1.2rem -1.2rem -1.2rem;
-  padding: .6rem 1.2rem; background: var(--bar); border-top: 1px solid var(--line);
-  font: 13px ui-monospace, monospace; overflow-wrap: anywhere; min-height: 2.8rem; }
-"""
-
-SCRIPT = r"""
+// Draws the matrices of a trace. The sums must read like those of formula.py.
 "use strict";
 const steps = JSON.parse(document.getElementById("data").textContent), by = {};
 for (const step of steps) {
@@ -114,7 +61,7 @@ const kinds = {
       `${signed(at(m.left, i, j))} * ${signed(at(m.right, j, c))}`];
   },
   hide: from("unless it is hidden"), round: from("rounded"),
-  rotate: from("turned with its pair by the position"),
+  rotate: from("rotated with its pair by the position"),
 };
 function explain(step, r, c) {
   const value = num(step.values[r][c]);
@@ -267,4 +214,3 @@ document.addEventListener("keydown", e => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
   steps.forEach(step => step.paint && step.paint()));
 if (location.hash.length > 1) keep(decodeURIComponent(location.hash.slice(1)));
-"""

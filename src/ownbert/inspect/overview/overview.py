@@ -1,7 +1,9 @@
-"""An overview as tables for a terminal. T tokens, D hidden, H heads, K head size."""
+"""An overview of a model, and its tables in a terminal."""
 
-import io
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
@@ -9,46 +11,93 @@ from rich.table import Table
 from rich.text import Text
 
 from ownbert.config import EncoderConfig
-from ownbert.inspect.describe import Overview
-from ownbert.inspect.parts import Group, Part, ranges
-from ownbert.inspect.shapes import Walk
+from ownbert.inspect.overview.parameters import (
+    HeadColumns,
+    ModuleParameters,
+    ParameterGroup,
+    ranges,
+)
+from ownbert.inspect.overview.shapes import ForwardShapes
+from ownbert.inspect.terminal import facts_table, open_table, plain_text
 
 _POSITIONS = {
-    "absolute": "a learnt vector for each of {n} positions, added to the words once; later "
-    "layers know it from what reaches them",
-    "sinusoidal": "sines and cosines, added to the words once, made for {n} tokens; later layers "
-    "know them from what reaches them",
+    "absolute": "a learnt vector for each of {n} positions, added to the word vectors once; "
+    "later layers know them only from the hidden states",
+    "sinusoidal": "sines and cosines, added to the word vectors once, made for {n} tokens; later "
+    "layers know them only from the hidden states",
     "relative_key": "a learnt vector for each distance, in the scores of every layer; made for "
     "{n} tokens",
     "relative_key_query": "a learnt vector for each distance, with queries and keys, in the scores "
     "of every layer; made for {n} tokens",
-    "rotary": "queries and keys of every layer are turned by their place; made for {n} tokens",
-    "alibi": "scores of every layer fall with the distance; made for {n} tokens",
+    "rotary": "queries and keys of every layer are rotated by position; made for {n} tokens",
+    "alibi": "scores of every layer fall with distance; made for {n} tokens",
 }
 _SHOWN_TOKENS, _SHOWN_LABELS = 24, 8
 
 
-def as_text(overview: Overview, width: int = 100) -> str:
-    """Plain text, without colours."""
-    console = Console(file=io.StringIO(), width=width, highlight=False, no_color=True)
-    show(overview, console)
-    assert isinstance(console.file, io.StringIO)
-    lines = console.file.getvalue().splitlines()
-    return "\n".join(line.rstrip() for line in lines)
+@dataclass(frozen=True)
+class Overview:
+    """A model in words and numbers; printed, it is what ``ownbert describe`` shows.
+
+    folder, architecture and weights (file names and bytes on disk) are set for a folder. outputs:
+    the heads on top. shared: a line for each thing that layers or modules share. norms: how many
+    of each class; dropouts: how many of each rate above 0. head_columns: the attention heads of
+    block 0. walk: the shapes of one text, if wanted.
+    """
+
+    model_type: str
+    config: EncoderConfig
+    groups: tuple[ParameterGroup, ...]
+    head_columns: tuple[HeadColumns, ...]
+    outputs: tuple[str, ...]
+    pooler: bool
+    labels: tuple[str, ...]
+    shared: tuple[str, ...]
+    norms: dict[str, int]
+    dropouts: dict[float, int]
+    folder: str | None = None
+    architecture: str | None = None
+    weights: dict[str, int] | None = None
+    tokenizer: str | None = None
+    walk: ForwardShapes | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Their number, tied ones counted once."""
+        return sum(group.count for group in self.groups)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        values = asdict(self)
+        for row, group in zip(values["groups"], self.groups, strict=True):
+            row |= {"each": group.each, "count": group.count}
+        values["dropouts"] = {str(rate): count for rate, count in self.dropouts.items()}
+        values["config"]["pruned_heads"] = {
+            str(block): list(heads) for block, heads in self.config.pruned_heads.items()
+        }
+        config = self.config
+        derived = {
+            "parameters": self.parameters,
+            "float32_bytes": 4 * self.parameters,
+            "layers": config.num_hidden_layers,
+            "blocks": config.num_blocks,
+            "heads": [len(config.kept_heads(i)) for i in range(config.num_blocks)],
+            "head_size": config.head_size,
+            "longest": config.longest,
+        }
+        return {**derived, **values}
+
+    def __str__(self) -> str:
+        return plain_text(partial(show, self), width=100)
 
 
 def show(overview: Overview, console: Console) -> None:
-    """Structure, parameters, the heads' columns and, if there is one, the walk of a text."""
+    """Structure, parameters, the columns of the heads and, if there are any, shapes of a text."""
     name = overview.architecture or "Model"
     place = f"{overview.folder}: " if overview.folder else ""
     console.print(Text(f"{place}{name} ({overview.model_type})", style="bold"))
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(no_wrap=True, style="cyan")
-    facts.add_column()
-    for fact, words in _facts(overview):
-        facts.add_row(Text(fact), Text(words))
     console.print()
-    console.print(facts)
+    console.print(facts_table(_facts(overview)))
     console.print()
     console.print(_parameters(overview))
     if note := _attention_note(overview):
@@ -57,13 +106,18 @@ def show(overview: Overview, console: Console) -> None:
     console.print(_heads(overview))
     console.print(Text(_heads_note(overview)))
     if overview.walk is not None:
-        _show_walk(overview.walk, console)
+        _show_shapes(overview.walk, console)
 
 
 def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
     config = overview.config
     yield "layers", f"{config.num_hidden_layers}, hidden size {config.hidden_size:,}"
-    yield "attention heads", _head_words(config)
+    heads, k = config.num_attention_heads, config.head_size
+    before = " before pruning" if config.pruned_heads else ""
+    yield (
+        "attention heads",
+        f"{heads} in each layer{before}, of {k} numbers each ({heads} x {k} = {heads * k:,})",
+    )
     if config.pruned_heads:
         gone = (f"block {i} without {ranges(heads)}" for i, heads in config.pruned_heads.items())
         yield "pruned heads", "; ".join(gone)
@@ -85,7 +139,8 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
     yield "shared", "; ".join(overview.shared) or "nothing"
     yield "norms", ", ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in overview.norms.items())
     yield "dropouts", ", ".join(f"{n} of rate {p}" for p, n in overview.dropouts.items()) or "none"
-    yield "on top", ", ".join(_on_top(overview)) or "nothing: hidden states come out"
+    on_top = ["pooler"] * overview.pooler + [f"{name} head" for name in overview.outputs]
+    yield "on top", ", ".join(on_top) or "nothing: the output is hidden states"
     if overview.labels and {"classification", "tokens"} & {*overview.outputs}:
         more = ", ..." if len(overview.labels) > _SHOWN_LABELS else ""
         shown = ", ".join(overview.labels[:_SHOWN_LABELS])
@@ -95,25 +150,14 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
         yield "weights", files or "none in the folder: this is what config.json says"
 
 
-def _head_words(config: EncoderConfig) -> str:
-    heads, k = config.num_attention_heads, config.head_size
-    before = " before pruning" if config.pruned_heads else ""
-    return f"{heads} in each layer{before}, of {k} numbers each ({heads} x {k} = {heads * k:,})"
-
-
-def _on_top(overview: Overview) -> list[str]:
-    heads = [f"{name} head" for name in overview.outputs]
-    return ["pooler", *heads] if overview.pooler else heads
-
-
 def _parameters(overview: Overview) -> Table:
-    """By part: those of one block, of all blocks, the share of the whole, and their memory."""
+    """By module: in one block, in all blocks, share of the whole, and memory."""
     total = overview.parameters
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table = open_table()
     table.add_column("parameters")
     table.add_column("in x out", justify="right")
-    table.add_column("a block", justify="right", no_wrap=True)
-    table.add_column("in all", justify="right", no_wrap=True)
+    table.add_column("per block", justify="right", no_wrap=True)
+    table.add_column("total", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     table.add_column("float32", justify="right", no_wrap=True)
     for group in overview.groups:
@@ -127,7 +171,9 @@ def _parameters(overview: Overview) -> Table:
     return table
 
 
-def _row(part: Part, group: Group, total: int, *, blocks: bool) -> tuple[str, ...]:
+def _row(
+    part: ModuleParameters, group: ParameterGroup, total: int, *, blocks: bool
+) -> tuple[str, ...]:
     shape = "= word table" if part.tied else " x ".join(str(n) for n in part.shape)
     each = f"{part.count:,}" if blocks else ""
     return (f"  {part.name}", shape, each, *_figures(part.count * group.times, total))
@@ -146,7 +192,7 @@ def size(count: int) -> str:
 
 
 def _attention_note(overview: Overview) -> str:
-    """4 D^2 + 4 D, where that is what a block has."""
+    """That attention has 4 D^2 + 4 D parameters, where it does."""
     config = overview.config
     d = config.hidden_size
     parts = {p.path.split(".", 3)[-1]: p.count for g in overview.groups for p in g.parts}
@@ -154,7 +200,7 @@ def _attention_note(overview: Overview) -> str:
     if count != 4 * d * d + 4 * d:
         return ""
     return (
-        f"Attention of a block has 4 D² + 4 D = {count:,} parameters (D = {d:,}), whatever the "
+        f"The attention of a block has 4 D² + 4 D = {count:,} parameters (D = {d:,}), whatever the "
         "number of heads."
     )
 
@@ -162,7 +208,7 @@ def _attention_note(overview: Overview) -> str:
 def _heads(overview: Overview) -> Table:
     """The first heads and the last one, with their columns of the fused matrices."""
     rows = overview.head_columns
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table = open_table()
     table.add_column("columns of block 0")
     kinds = rows[0].columns
     for kind, (matrix, *_) in kinds.items():
@@ -184,28 +230,28 @@ def _heads_note(overview: Overview) -> str:
     if matrices != {"qkv"}:
         return f"The heads lie side by side in the matrices, {k} columns each."
     width = k * len(overview.head_columns)
-    size = overview.config.hidden_size
+    d = overview.config.hidden_size
     return (
-        f"The heads lie side by side in one matrix of {size} x {3 * width}. Transformers keeps its "
-        f"thirds as query, key and value, {size} x {width} each, with the heads side by side too."
+        f"The heads lie side by side in one matrix of {d} x {3 * width}. Transformers stores its "
+        f"thirds as query, key and value, {d} x {width} each, the heads side by side there too."
     )
 
 
-def _show_walk(walk: Walk, console: Console) -> None:
-    legend = ", ".join(f"{k} = {n:,} {words}" for k, (n, words) in walk.legend.items())
+def _show_shapes(shapes: ForwardShapes, console: Console) -> None:
+    legend = ", ".join(f"{k} = {n:,} {words}" for k, (n, words) in shapes.legend.items())
     console.print()
-    if walk.tokens is not None:
-        pairs = [f"{token} {i}" for token, i in zip(walk.tokens, walk.ids, strict=True)]
+    if shapes.tokens is not None:
+        pairs = [f"{token} {i}" for token, i in zip(shapes.tokens, shapes.ids, strict=True)]
         more = f" ... ({len(pairs)} in all)" if len(pairs) > _SHOWN_TOKENS else ""
         words = " | ".join(pairs[:_SHOWN_TOKENS]) + more
         console.print(Text("tokens and ids", style="bold"))
         console.print(Padding(Text(words), (0, 0, 1, 2)))
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table = open_table()
     table.add_column("step", no_wrap=True)
     table.add_column("shape", no_wrap=True)
-    table.add_column("here", no_wrap=True)
+    table.add_column("sizes", no_wrap=True)
     table.add_column("what it is")
-    for step in walk.steps:
+    for step in shapes.steps:
         numbers = " x ".join(str(n) for n in step.sizes)
         table.add_row(step.name, step.letters.replace(" ", " x "), numbers, Text(step.meaning))
     console.print(Text(f"{legend}\n"))

@@ -16,8 +16,8 @@ import yaml
 from rich.cells import cell_len
 
 from ownbert import InputError
-from ownbert.inspect.runs import differing, find_runs, read_run
-from ownbert.inspect.runs_table import draw, runs_csv, show_runs
+from ownbert.inspect.run_list.comparison import draw, runs_csv, show_runs
+from ownbert.inspect.run_list.run_summary import differing, find_runs, read_run
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.settings import dump, resolve
 from ownbert.tasks.recipe import FinetuneRecipe

@@ -1,4 +1,4 @@
-"""Relevance maps laid over pictures, as one PNG: a row a picture."""
+"""Relevance maps laid over pictures, as one PNG with a row for each picture."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from ownbert.data.images.pixels import Processor
 from ownbert.errors import InputError
 from ownbert.files import atomic_path
 from ownbert.finetuning.confusion import fitting_fonts
-from ownbert.inspect.relevance import (
+from ownbert.inspect.relevance.attribution import (
     attention_and_gradient,
     class_number,
     first_rows,
@@ -26,26 +26,28 @@ from ownbert.inspect.relevance import (
 from ownbert.nn.model import Model
 from ownbert.vit import to_batch
 
-# More rows than this nobody reads, and they would not fit into memory.
-_MOST, _TOGETHER = 64, 8
+# Nobody reads more rows than this, and they would not fit into memory.
+_MOST, _BATCH = 64, 8
 _INCHES, _DPI = 2.2, 120
 _LONGEST = 26  # characters of a title
 # From nothing to a full orange red over a grey picture.
 _COLOURS = [(1, 0.75, 0, 0), (1, 0.6, 0, 0.4), (1, 0.3, 0, 0.65), (0.85, 0, 0.1, 0.85)]
 _DARK, _LIGHT = 0.15, 0.95  # the greys below it
-_HEADS = (
-    *("as the model sees it", "attention rollout"),
-    *("relevance: predicted", "relevance: chosen"),
+_COLUMNS = (
+    "as the model sees it",
+    "attention rollout",
+    "relevance: predicted",
+    "relevance: chosen",
 )
 
 
 @dataclass(frozen=True)
-class Explained:
-    """What a model says of a picture, and on which patches that rests (h down, w across).
+class ImageExplanation:
+    """A model's answer for a picture, and on which patches it rests (h rows, w columns of them).
 
     pixels (H, W, C): as the model sees it, from 0 to 1. rollout (h, w): attention alone.
-    predicted: the class with the highest score, and answer its label. probabilities (C). maps: the
-    relevance (h, w) for a class, by its number; the predicted one's first.
+    predicted: the class with the highest score; answer: its label. probabilities (C). maps: class
+    numbers and their relevance (h, w), the predicted one first.
     """
 
     name: str
@@ -64,7 +66,7 @@ def draw_relevance(
     *,
     label: str | None = None,
     layers: Sequence[int] | None = None,
-) -> list[Explained]:
+) -> list[ImageExplanation]:
     """Explain each picture by the model of a folder, and draw them all into a PNG.
 
     pictures: files, or folders of them, at most 64 altogether. label: a class whose relevance is
@@ -79,12 +81,12 @@ def draw_relevance(
     if describe(folder).config.image is None:
         raise InputError(f"{folder} holds a model of words; relevance maps are of pictures")
     model, processor = load(folder), Processor.load(folder)
-    given = list(islice(chain.from_iterable(map(stream_pictures, pictures)), _MOST + 1))
-    if len(given) > _MOST:
+    files = list(islice(chain.from_iterable(map(stream_pictures, pictures)), _MOST + 1))
+    if len(files) > _MOST:
         raise InputError(f"there are more than {_MOST} pictures; draw fewer at a time")
-    found = list(explain(model, processor, given, label=label, layers=layers))
-    _draw(figure, found, model.labels, Path(output))
-    return found
+    explained = list(explain(model, processor, files, label=label, layers=layers))
+    _draw(figure, explained, model.labels, Path(output))
+    return explained
 
 
 def explain(
@@ -94,32 +96,33 @@ def explain(
     *,
     label: str | None = None,
     layers: Sequence[int] | None = None,
-) -> Iterator[Explained]:
-    """What ``draw_relevance`` draws, picture by picture."""
+) -> Iterator[ImageExplanation]:
+    """What ``draw_relevance`` draws, one picture at a time."""
     image = model.config.image
     if image is None or (processor.size, processor.channels) != (image.size, image.channels):
         raise InputError("the folder's preprocessor_config.json is not of its model: sizes differ")
     chosen = None if label is None else class_number(model, label)
-    for start in range(0, len(pictures), _TOGETHER):
-        some = pictures[start : start + _TOGETHER]
+    for start in range(0, len(pictures), _BATCH):
+        some = pictures[start : start + _BATCH]
         values = processor([picture.read(processor.channels) for picture in some])
         batch = to_batch(torch.from_numpy(values).to(model.device), model.config)
-        kept = attention_and_gradient(model, batch, keep_attention=layers)
-        rows = [(kept.targets.tolist(), first_rows(kept))]
+        found = attention_and_gradient(model, batch, keep_attention=layers)
+        predicted: list[int] = found.targets.tolist()
+        rows = [(predicted, first_rows(found))]
         if chosen is not None:
             others = gradient_relevance(model, batch, chosen, layers=layers)
             rows.append(([chosen] * len(some), others))
-        probabilities = kept.logits.float().softmax(-1).cpu().numpy()
+        probabilities = found.logits.float().softmax(-1).cpu().numpy()
         for b, picture in enumerate(some):
-            flow = rollout([maps[b] for maps in kept.attentions.values()])[0]
-            yield Explained(
+            flow = rollout([maps[b] for maps in found.attentions.values()])[0]
+            yield ImageExplanation(
                 picture.path.name if picture.path else picture.name,
                 _visible(values[b], processor),
                 over_patches(flow, model).cpu().numpy(),
-                int(kept.targets[b]),
-                model.labels[int(kept.targets[b])],
+                predicted[b],
+                model.labels[predicted[b]],
                 probabilities[b],
-                [(of[b], over_patches(found[b], model).cpu().numpy()) for of, found in rows],
+                [(of[b], over_patches(maps[b], model).cpu().numpy()) for of, maps in rows],
             )
 
 
@@ -138,24 +141,26 @@ def _figure_class() -> Any:
     return Figure
 
 
-def _draw(figure_class: Any, found: Sequence[Explained], labels: Sequence[str], path: Path) -> None:
-    files, names, family = _words([one.name for one in found], labels)
-    columns = 2 + len(found[0].maps)
-    high, wide = found[0].pixels.shape[:2]
+def _draw(
+    figure_class: Any, rows: Sequence[ImageExplanation], labels: Sequence[str], path: Path
+) -> None:
+    files, names, family = _titles([one.name for one in rows], labels)
+    columns = 2 + len(rows[0].maps)
+    high, wide = rows[0].pixels.shape[:2]
     cell = _INCHES * high / wide + 0.3
-    size = (columns * (_INCHES + 0.12) + 0.75, len(found) * cell + 0.75)
+    size = (columns * (_INCHES + 0.12) + 0.75, len(rows) * cell + 0.75)
     figure = figure_class(figsize=size, layout="constrained")
     figure.get_layout_engine().set(w_pad=0.04, h_pad=0.04, wspace=0.01, hspace=0.01)
-    axes = figure.subplots(len(found), columns, squeeze=False)
+    axes = figure.subplots(len(rows), columns, squeeze=False)
     shown = None
-    for row, one, file in zip(axes, found, files, strict=True):
+    for row, one, file in zip(axes, rows, files, strict=True):
         named = [f"{_short(names[c])}  {one.probabilities[c]:.1%}" for c, _ in one.maps]
         titles = [_short(file), "", *named]
         heats = [None, one.rollout, *(heat for _, heat in one.maps)]
         for axis, heat, title in zip(row, heats, titles, strict=True):
             shown = _panel(axis, one.pixels, heat) or shown
             axis.set_title(title, fontsize=9, family=family, parse_math=False)
-    for axis, head in zip(axes[0], _HEADS, strict=False):
+    for axis, head in zip(axes[0], _COLUMNS, strict=False):
         axis.annotate(
             head,
             (0.5, 1),
@@ -166,18 +171,19 @@ def _draw(figure_class: Any, found: Sequence[Explained], labels: Sequence[str], 
             weight="bold",
             fontsize=9,
         )
-    bar = figure.colorbar(shown, ax=axes, shrink=min(1.0, 1.5 / len(found)), pad=0.01, aspect=16)
+    bar = figure.colorbar(shown, ax=axes, shrink=min(1.0, 1.5 / len(rows)), pad=0.01, aspect=16)
     bar.set_label("share of the map's largest value", fontsize=8)
     bar.ax.tick_params(labelsize=8)
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=_DPI)
 
 
-def _words(
+def _titles(
     files: Sequence[str], labels: Sequence[str]
 ) -> tuple[Sequence[str], Sequence[str], list[str] | None]:
-    """What to write for files and for labels, with the fonts that have all characters of both:
-    numbers for those whose characters no font has."""
+    """Titles for files and for labels, and the fonts that have all characters of both.
+
+    Where no font has the characters, they are numbers."""
     pictures = [f"picture {i}" for i in range(1, len(files) + 1)]
     classes = [f"class {i}" for i in range(len(labels))]
     for some, others in ((files, labels), (pictures, labels), (files, classes)):
@@ -187,7 +193,7 @@ def _words(
 
 
 def _panel(axis: Any, pixels: np.ndarray, heat: np.ndarray | None) -> Any:
-    """A picture, with ``heat`` in grey and that over it, patch by patch."""
+    """A picture; with ``heat`` in grey, and that over it, patch by patch."""
     axis.set_axis_off()
     size = pixels.shape[:2]
     extent = (0, size[1], size[0], 0)

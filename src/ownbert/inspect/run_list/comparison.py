@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.cells import cell_len
+from rich.text import Text
 
 from ownbert.errors import InputError
-from ownbert.inspect.runs import BASELINE, RunSummary, differing, main_measure
+from ownbert.inspect.run_list.run_summary import BASELINE, RunSummary, differing, main_metric
+from ownbert.inspect.terminal import open_table, plain_text
 from ownbert.train.curves import draw_runs
 from ownbert.train.display import duration
 from ownbert.train.metric_names import shown_name
@@ -20,19 +22,20 @@ _HEADINGS = ("run", "name", "state", "time", "size", "steps", "tokens")
 _TITLES = {"pretrain": "pretraining", "finetune": "fine-tuning"}
 _NAMES = {
     "mlm_loss": "MLM loss",
-    "mlm_accuracy": "MLM right",
+    "mlm_accuracy": "MLM accuracy",
     "unigram_loss": "unigram",
-    "nsp_accuracy": "NSP right",
-    "sop_accuracy": "SOP right",
-    "rtd_accuracy": "RTD right",
+    "nsp_accuracy": "NSP accuracy",
+    "sop_accuracy": "SOP accuracy",
+    "rtd_accuracy": "RTD accuracy",
     "clm_loss": "CLM loss",
-    "clm_accuracy": "CLM right",
+    "clm_accuracy": "CLM accuracy",
 }
 
 
 def show_runs(runs: Sequence[RunSummary], *, width: int | None = None) -> str:
     """A table for pretraining and one for fine-tuning: state, time, the settings that differ, and
-    results. Wider than ``width`` characters, each run is a block; None is any width."""
+    results. A table wider than ``width`` characters becomes a block for each run; None: no limit.
+    """
     parts = []
     for kind, title in _TITLES.items():
         chosen = [run for run in runs if run.kind == kind]
@@ -46,15 +49,15 @@ def show_runs(runs: Sequence[RunSummary], *, width: int | None = None) -> str:
 
 
 def runs_csv(runs: Sequence[RunSummary]) -> str:
-    """A row a run: what it is, the settings that differ, last and best measures."""
+    """One row per run: what it is, the settings that differ, last and best metrics."""
     settings = differing(runs)
-    measures = list(dict.fromkeys(name for run in runs for name in run.last))
+    metrics = list(dict.fromkeys(name for run in runs for name in run.last))
     rows = []
     for run in runs:
         row = {k: v for k, v in run.as_json().items() if k not in ("settings", "last", "best")}
         row |= {name: _plain(run.settings.get(name)) for name in settings}
-        row |= {f"last.{name}": run.last.get(name, "") for name in measures}
-        best = {name: run.best.get(name, ("", ""))[0] for name in measures if name != BASELINE}
+        row |= {f"last.{name}": run.last.get(name, "") for name in metrics}
+        best = {name: run.best.get(name, ("", ""))[0] for name in metrics if name != BASELINE}
         rows.append(row | {f"best.{name}": value for name, value in best.items()})
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -64,13 +67,13 @@ def runs_csv(runs: Sequence[RunSummary]) -> str:
 
 
 def draw(runs: Sequence[RunSummary], path: Path) -> Path:
-    """The main held-out measure of all runs in one picture, of pretraining and of fine-tuning."""
+    """The main held-out metric of all runs in one picture, of pretraining and of fine-tuning."""
     panels = {}
     for kind in _TITLES:
         chosen = [run for run in runs if run.kind == kind]
-        measure = main_measure(chosen)
-        if measure is not None:
-            panels[measure] = {run.name: run.rows for run in chosen if measure in run.last}
+        metric = main_metric(chosen)
+        if metric is not None:
+            panels[metric] = {run.name: run.rows for run in chosen if metric in run.last}
     if not panels:
         raise InputError("no run has been evaluated yet: there is nothing to draw")
     if draw_runs(path, panels) is None:
@@ -82,7 +85,7 @@ Columns = dict[str, list[str]]
 
 
 def _columns(runs: Sequence[RunSummary]) -> Columns:
-    """Heading -> a cell a run."""
+    """Heading to one cell per run."""
     columns: Columns = {
         "run": [run.name for run in runs],
         "state": [run.state for run in runs],
@@ -106,7 +109,7 @@ def _columns(runs: Sequence[RunSummary]) -> Columns:
 
 
 def _result(run: RunSummary, name: str) -> str:
-    """The last value, and the best one where that is another."""
+    """The last value, and the best one if that differs."""
     if name not in run.last:
         return "-"
     last = _figure(name, run.last[name])
@@ -124,7 +127,7 @@ def _setting(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as one word; lists and phases in short."""
+    """A setting in one line; lists and phases abbreviated."""
     if value is None or value == []:
         return "-"
     if isinstance(value, dict):
@@ -138,34 +141,27 @@ def _plain(value: Any) -> Any:
 
 def _table(columns: Columns) -> str:
     """Words to the left, numbers to the right; two spaces between columns."""
-    widths = [max(map(cell_len, [heading, *cells])) for heading, cells in columns.items()]
-    left = [
-        all(c == "-" or not c.strip("+-")[:1].isdigit() for c in cells)
-        or heading in ("run", "state")
-        for heading, cells in columns.items()
-    ]
-    lines = []
-    for cells in [list(columns), *map(list, zip(*columns.values(), strict=True))]:
-        padded = [
-            cell + " " * (width - cell_len(cell))
-            if to_left
-            else " " * (width - cell_len(cell)) + cell
-            for cell, width, to_left in zip(cells, widths, left, strict=True)
-        ]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+    table = open_table()
+    for heading, cells in columns.items():
+        words = all(c == "-" or not c.strip("+-")[:1].isdigit() for c in cells)
+        left = words or heading in ("run", "state")
+        table.add_column(Text(heading), justify="left" if left else "right", no_wrap=True)
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*map(Text, cells))
+    widest = sum(max(map(cell_len, [heading, *cells])) + 2 for heading, cells in columns.items())
+    return plain_text(lambda console: console.print(table), width=widest)
 
 
 def _blocks(columns: Columns, width: int) -> str:
-    """A paragraph a run, for narrow terminals."""
+    """One paragraph per run, for narrow terminals."""
     lines = []
     for cells in zip(*columns.values(), strict=True):
         pairs = dict(zip(columns, cells, strict=True))
         lines.append(f"{pairs.pop('run')}: {pairs.pop('state')}")
         # No-break spaces keep a heading with its value.
-        said = ", ".join(f"{k} {v}".replace(" ", "\xa0") for k, v in pairs.items() if v != "-")
+        facts = ", ".join(f"{k} {v}".replace(" ", "\xa0") for k, v in pairs.items() if v != "-")
         wrapped = textwrap.wrap(
-            said,
+            facts,
             max(20, width),
             initial_indent="  ",
             subsequent_indent="  ",

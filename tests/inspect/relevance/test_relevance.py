@@ -23,7 +23,7 @@ from ownbert.inspect.relevance import (
     relevance,
     rollout,
 )
-from ownbert.inspect.relevance_picture import draw_relevance
+from ownbert.inspect.relevance.overlay import draw_relevance
 from ownbert.nn.model import Model
 
 LABELS = ("horizontal", "vertical", "checks", "diagonal")

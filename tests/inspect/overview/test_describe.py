@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig, HeadSpec, Mobile
 from ownbert.errors import InputError
-from ownbert.inspect.describe import Overview, describe
-from ownbert.inspect.parts import ranges
+from ownbert.inspect.overview.describe import Overview, describe
+from ownbert.inspect.overview.parameters import ranges
 from ownbert.nn.model import Model
 from ownbert.text.bert import SPECIAL_TOKENS
 from ownbert.text.tokenizer import Tokenizer
