@@ -15,7 +15,7 @@ import torch
 
 from ownbert.data.batch import Batch, from_padded
 from ownbert.nn.generate import Written, beam_search, greedy
-from ownbert.nn.prepack import prepack
+from ownbert.nn.kernels.prepack import prepack
 from ownbert.transformer import make_model
 
 VOCABULARY, START, END = 8000, 1, 2

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.data.batch import Batch
-from ownbert.nn.cross_entropy import cross_entropy
+from ownbert.nn.kernels.cross_entropy import cross_entropy
 from ownbert.nn.model import Model
 
 

@@ -20,7 +20,7 @@ from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch, from_padded, to_padded
 from ownbert.errors import InputError
 from ownbert.nn.heads import Generator
-from ownbert.nn.linear import Linear
+from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.model import Model
 
 # Of queries, keys and values: a fused matrix is several of the paper's.

@@ -12,8 +12,8 @@ from ownbert.config import EncoderConfig
 from ownbert.data.batch import make_layout
 from ownbert.nn.attention import BACKENDS, attend
 from ownbert.nn.context import Context
+from ownbert.nn.kernels.varlen import lacks
 from ownbert.nn.multihead import Attention
-from ownbert.nn.varlen import lacks
 
 HEADS, SIZE = 2, 8
 LENGTHS = {

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.data.layout import Group, Layout, Side, distances, lowest
-from ownbert.nn.dropout import dropout as drop
-from ownbert.nn.manual import attend_manually
-from ownbert.nn.runs import Bias, attend_runs
-from ownbert.nn.varlen import attend_varlen, lacks
+from ownbert.nn.kernels.dropout import dropout as drop
+from ownbert.nn.kernels.equal_lengths import Bias, attend_runs
+from ownbert.nn.kernels.manual import attend_manually
+from ownbert.nn.kernels.varlen import attend_varlen, lacks
 
 # From there on PyTorch's kernel, which never holds all scores, is as fast on a CPU.
 _LONG = 1024

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from ownbert.config import EncoderConfig, Mobile
 from ownbert.nn.blocks import FeedForward
 from ownbert.nn.context import Context
-from ownbert.nn.dropout import Dropout
-from ownbert.nn.linear import Linear
+from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.multihead import Attention
 
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
 from ownbert.nn.bottleneck import make_norm
-from ownbert.nn.dropout import Dropout
-from ownbert.nn.linear import Linear
+from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.positions import sinusoids
 
 

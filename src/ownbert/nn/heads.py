@@ -14,8 +14,8 @@ from ownbert.data.batch import Batch
 from ownbert.data.layout import make_layout
 from ownbert.errors import InputError
 from ownbert.nn.activations import ACTIVATION
-from ownbert.nn.dropout import Dropout
-from ownbert.nn.linear import Linear
+from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.pooling import POOLINGS
 
 

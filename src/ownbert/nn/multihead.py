@@ -10,8 +10,8 @@ from ownbert.config import EncoderConfig
 from ownbert.data.layout import Layout
 from ownbert.nn.attention import attend
 from ownbert.nn.context import Context
-from ownbert.nn.dropout import Dropout
-from ownbert.nn.linear import Linear
+from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.positions import Alibi, make_bias, rotate
 
 # What ``Attention.fused`` counts, in its order.

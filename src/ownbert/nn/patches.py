@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
-from ownbert.nn.dropout import Dropout
-from ownbert.nn.linear import Linear
+from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.linear import Linear
 
 
 class PatchEmbeddings(nn.Module):

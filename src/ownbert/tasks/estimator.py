@@ -15,8 +15,8 @@ import numpy as np
 
 from ownbert.checkpoint import describe, load_tokenizer, save
 from ownbert.errors import InputError
+from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.model import Model
-from ownbert.nn.prepack import prepack
 from ownbert.tasks.arrays import name_of, numbers_of, rows_of, texts_of
 from ownbert.tasks.begun import claim
 from ownbert.tasks.finetune import given

@@ -12,7 +12,7 @@ from ownbert.checkpoint.weights import read_json
 from ownbert.data.part import identity_of
 from ownbert.errors import InputError
 from ownbert.files import refuse_same, refuse_unreadable, write_json
-from ownbert.nn.prepack import prepack
+from ownbert.nn.kernels.prepack import prepack
 from ownbert.tasks.begun import ENSEMBLE
 from ownbert.tasks.forward import answers, blocks
 from ownbert.tasks.frame import Unknown, cut_warning

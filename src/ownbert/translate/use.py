@@ -12,7 +12,7 @@ from ownbert.checkpoint.translation import load_translation
 from ownbert.data.batch import Example, pack
 from ownbert.errors import InputError
 from ownbert.nn.generate import Written, beam_search, greedy
-from ownbert.nn.prepack import prepack
+from ownbert.nn.kernels.prepack import prepack
 from ownbert.train.machine import autocast, pick_device, pick_precision
 from ownbert.translate.pairs import sources_of
 from ownbert.translate.vocabulary import load_vocabularies

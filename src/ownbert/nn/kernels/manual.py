@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ownbert.data.layout import Group, Layout, Side
-from ownbert.nn.dropout import keep_some
+from ownbert.nn.kernels.dropout import keep_some
 
 
 def attend_manually(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: float) -> Tensor:
