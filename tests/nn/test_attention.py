@@ -164,11 +164,11 @@ def test_a_backend_refuses_what_it_cannot_do():
     without = [name for name, backend in BACKENDS.items() if not backend.dropout]
     with pytest.raises(ValueError, match=r"'sdpa' has no dropout; asked for 0\.1"):
         attend(q, k, v, layout, dropout=0.1, backend="sdpa")
-    assert without == ["sdpa", "varlen", "runs"]
-    with pytest.raises(ValueError, match="'runs' has no gradients; take matmul or sdpa"):
-        attend(q.clone().requires_grad_(), k, v, layout, backend="runs")
-    with pytest.raises(ValueError, match="'runs' hides nothing; take matmul or sdpa"):
-        attend(q, k, v, replace(layout, causal=True), backend="runs")
+    assert without == ["sdpa", "varlen", "equal_lengths"]
+    with pytest.raises(ValueError, match="'equal_lengths' has no gradients; take matmul or sdpa"):
+        attend(q.clone().requires_grad_(), k, v, layout, backend="equal_lengths")
+    with pytest.raises(ValueError, match="'equal_lengths' hides nothing; take matmul or sdpa"):
+        attend(q, k, v, replace(layout, causal=True), backend="equal_lengths")
     with pytest.raises(ValueError, match="'varlen' is for a GPU, not for cpu"):
         attend(q, k, v, layout, backend="varlen")
     with pytest.raises(ValueError, match="'fast' is not known; one of reference, matmul, sdpa"):

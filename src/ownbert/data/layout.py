@@ -3,6 +3,7 @@
 T tokens, B sequences, Q and S queries and keys of a sequence, P places (tokens and padding).
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ownbert.data.runs import Runs, find_runs
 from ownbert.errors import InputError
 
 # A group of sequences is attended to in one call, padded to its longest. A call costs about as
@@ -74,8 +74,8 @@ class Layout:
         return self.keys is not None or self.causal or self.mask is not None
 
     @cached_property
-    def runs(self) -> Runs:
-        return find_runs(self.lengths, self.cu_seqlens.device)
+    def equal_lengths(self) -> "EqualLengths":
+        return find_equal_lengths(self.lengths, self.cu_seqlens.device)
 
     @cached_property
     def grouping(self) -> "Grouping":
@@ -106,6 +106,38 @@ def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> L
         raise InputError("a batch needs at least one sequence, and every sequence one token")
     cu_seqlens = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
     return Layout(cu_seqlens.to(device), tuple(int(n) for n in lengths))
+
+
+@dataclass(frozen=True)
+class EqualLengths:
+    """Sequences of equal length that lie side by side: (first row, sequences, length) each.
+
+    order (T): the rows sorted by the length of their sequence, and places (T): the way back; None
+    where the batch is sorted already.
+    """
+
+    spans: tuple[tuple[int, int, int], ...]
+    order: Tensor | None
+    places: Tensor | None
+
+
+def find_equal_lengths(lengths: Sequence[int], device: torch.device) -> EqualLengths:
+    """The fewest spans that sequences of these lengths make when they are sorted."""
+    lens = np.asarray(lengths, dtype=np.int64)
+    change = np.flatnonzero(np.diff(lens))
+    order = places = None
+    if len(np.unique(lens)) <= len(change):  # a length comes again after another one
+        sorting = np.argsort(lens, kind="stable")
+        parts = np.split(np.arange(lens.sum()), np.cumsum(lens)[:-1])
+        rows = torch.from_numpy(np.concatenate([parts[b] for b in sorting]))
+        order = rows.to(device)
+        places = rows.argsort().to(device)
+        lens = lens[sorting]
+        change = np.flatnonzero(np.diff(lens))
+    edges = [0, *(change + 1).tolist(), len(lens)]
+    starts = np.concatenate([[0], np.cumsum(lens)])
+    spans = ((int(starts[a]), b - a, int(lens[a])) for a, b in itertools.pairwise(edges))
+    return EqualLengths(tuple(spans), order, places)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ownbert.data.layout import Group, Layout, Side, distances, lowest
 from ownbert.nn.kernels.dropout import dropout as drop
-from ownbert.nn.kernels.equal_lengths import Bias, attend_runs
+from ownbert.nn.kernels.equal_lengths import Bias, attend_equal_lengths
 from ownbert.nn.kernels.manual import attend_manually
 from ownbert.nn.kernels.varlen import attend_varlen, lacks
 
@@ -96,7 +96,7 @@ def _fastest(q: Tensor, layout: Layout, kernel: Kernel, training: bool) -> str:
     # matrix products at the lengths of pretraining, and with dropout it leaves its fast kernel.
     if kernel.dropout or training:
         return "manual"
-    return "sdpa" if layout.hides or layout.max_seqlen > _LONG else "runs"
+    return "sdpa" if layout.hides or layout.max_seqlen > _LONG else "equal_lengths"
 
 
 def _require(backend: Backend, name: str, layout: Layout, kernel: Kernel, training: bool) -> None:
@@ -219,8 +219,8 @@ def _cut_out(weights: dict[int, Tensor], layout: Layout) -> list[Tensor]:
     return [weights[b][:, :queries, :sources] for b, (queries, sources) in enumerate(sizes)]
 
 
-def _runs(q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel: Kernel) -> Attended:
-    return Attended(attend_runs(q, k, v, layout, kernel.bias), None)
+def _equal_lengths(q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel: Kernel) -> Attended:
+    return Attended(attend_equal_lengths(q, k, v, layout, kernel.bias), None)
 
 
 class _Scatter(torch.autograd.Function):
@@ -264,5 +264,7 @@ BACKENDS = {
     "sdpa": Backend(_grouped(_sdpa), dropout=False, weights=False),
     "manual": Backend(_manual, weights=False, biases=False),
     "varlen": Backend(_varlen, dropout=False, weights=False, biases=False, lacks=lacks),
-    "runs": Backend(_runs, dropout=False, weights=False, gradients=False, masks=False),
+    "equal_lengths": Backend(
+        _equal_lengths, dropout=False, weights=False, gradients=False, masks=False
+    ),
 }

@@ -1,4 +1,4 @@
-"""Attention by plain matrix products over runs of neighbours of equal length: no padding, no mask.
+"""Attention by plain matrix products over sequences of equal length: no padding, no mask.
 
 For evaluation on a CPU: at all but great lengths faster than scaled_dot_product_attention. T
 tokens, B sequences, S their length, H heads, K head size.
@@ -19,18 +19,20 @@ Bias = Callable[[Tensor, Tensor, Tensor], Tensor]
 _CHUNK = 512
 
 
-def attend_runs(q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Bias | None) -> Tensor:
+def attend_equal_lengths(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, bias: Bias | None
+) -> Tensor:
     """q, k, v (T, H, K) -> (T, H, K), without gradients."""
-    runs = layout.runs
-    if runs.order is not None:
-        q, k, v = (x[runs.order] for x in (q, k, v))
+    equal = layout.equal_lengths
+    if equal.order is not None:
+        q, k, v = (x[equal.order] for x in (q, k, v))
     out = q.new_empty(q.shape)
-    for start, count, length in runs.spans:
+    for start, count, length in equal.spans:
         step = max(1, _CHUNK // length)
         for first in range(0, count, step):
             part = slice(start + first * length, start + min(first + step, count) * length)
             out[part] = _chunk(q[part], k[part], v[part], length, bias)
-    return out if runs.order is None else out[runs.places]
+    return out if equal.order is None else out[equal.places]
 
 
 def _chunk(q: Tensor, k: Tensor, v: Tensor, length: int, bias: Bias | None) -> Tensor:
