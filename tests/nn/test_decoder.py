@@ -164,7 +164,7 @@ def test_the_cache_can_be_put_in_order_and_taken_apart():
         order = torch.tensor([2, 0, 0])
         turned = Cache.of([cache[0], cache[1]])
         turned.reorder_own(order)
-        turned.reorder_told(order)
+        turned.reorder_memory(order)
     for layer in (0, 1):
         for old, new in zip(cache[layer], turned[layer], strict=True):
             assert torch.equal(new, old[order])

@@ -19,7 +19,7 @@ from ownbert.inspect.parts import Group, HeadColumns, groups_of, head_columns
 from ownbert.inspect.shapes import Walk, walk
 from ownbert.nn.bottleneck import NoNorm
 from ownbert.nn.model import Model
-from ownbert.nn.multihead import Attention
+from ownbert.nn.multihead import MultiHeadAttention
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 
@@ -150,7 +150,7 @@ def _overview(model: Model, **further: Any) -> Overview:
     modules = list(model.modules())
     norms = Counter(type(m).__name__ for m in modules if isinstance(m, nn.LayerNorm | NoNorm))
     dropouts = Counter(m.p for m in modules if isinstance(m, nn.Dropout) and m.p)
-    attention = next(m for m in modules if isinstance(m, Attention))
+    attention = next(m for m in modules if isinstance(m, MultiHeadAttention))
     return Overview(
         model_type=model.model_type,
         config=model.config,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ownbert.nn.model import Model
-from ownbert.nn.multihead import Attention
+from ownbert.nn.multihead import MultiHeadAttention
 
 # Modules by their path in the embeddings, a block or a head; others go by that path.
 NAMES = {
@@ -118,7 +118,7 @@ def groups_of(model: Model) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def head_columns(attention: Attention) -> tuple[HeadColumns, ...]:
+def head_columns(attention: MultiHeadAttention) -> tuple[HeadColumns, ...]:
     """Which columns of the fused matrices belong to each head that is left."""
     found = []
     for place, head in enumerate(attention.kept):

@@ -22,7 +22,7 @@ from ownbert.inspect.trace import Trace
 from ownbert.inspect.trace_steps import Noted, cut_of, steps_of
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model
-from ownbert.nn.multihead import Attention
+from ownbert.nn.multihead import MultiHeadAttention as Attention
 from ownbert.text.tokenizer import Tokenizer
 
 

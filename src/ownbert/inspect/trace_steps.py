@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ownbert.inspect.parts import head_columns
 from ownbert.inspect.trace import Cut, Made, Step, scored, weights_step
-from ownbert.nn.multihead import Attention
+from ownbert.nn.multihead import MultiHeadAttention as Attention
 
 _NAMES = {"queries": "query", "keys": "key", "values": "value"}
 _ASKS = {

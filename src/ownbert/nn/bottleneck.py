@@ -11,7 +11,7 @@ from ownbert.nn.blocks import FeedForward
 from ownbert.nn.context import Context
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.linear import Linear
-from ownbert.nn.multihead import Attention
+from ownbert.nn.multihead import MultiHeadAttention
 
 
 class NoNorm(nn.Module):
@@ -48,25 +48,29 @@ class Narrow(nn.Module):
         return self.norm(self.dense(hidden))
 
 
-class NarrowAttention(Attention):
-    """Queries and keys of one input, values of another: (T, N or D) each -> (T, N)."""
+class NarrowAttention(MultiHeadAttention):
+    """Self-attention whose values are made of another input than its queries and keys."""
 
-    fused = {"query_key": 2, "value": 1}  # noqa: RUF012
+    query_key: Linear
+    value: Linear
 
-    def make_projections(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, block: int = 0) -> None:
         mobile = config.mobile
         assert mobile is not None
+        width = len(config.kept_heads(block)) * config.head_size
         narrow, wide = config.attention_size, config.hidden_size
         shared = mobile.use_bottleneck_attention or mobile.key_query_shared_bottleneck
-        self.query_key = Linear(narrow if shared else wide, 2 * self.width)
-        self.value = Linear(narrow if mobile.use_bottleneck_attention else wide, self.width)
+        query_key = Linear(narrow if shared else wide, 2 * width)
+        value = Linear(narrow if mobile.use_bottleneck_attention else wide, width)
+        super().__init__(config, block, query_key=query_key, value=value)
 
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, asking: Tensor, told: Tensor, context: Context, layer: int = 0
+    def forward(
+        self, query_key_input: Tensor, value_input: Tensor, context: Context, layer: int = 0
     ) -> Tensor:
-        q, k = self.query_key(asking).view(-1, 2, self.heads, self.head_size).unbind(1)
-        v = self.value(told).view(-1, self.heads, self.head_size)
-        return self.mix(q, k, v, context, layer)
+        """Two times (T, N) or (T, D) -> (T, N)"""
+        q, k = self.query_key(query_key_input).view(-1, 2, self.heads, self.head_size).unbind(1)
+        v = self.value(value_input).view(-1, self.heads, self.head_size)
+        return self.attend_to_self(q, k, v, context, layer)
 
 
 class FeedForwardLayer(nn.Module):
@@ -108,8 +112,9 @@ class BottleneckBlock(nn.Module):
         self.feed_forwards = nn.ModuleList([*layers, last])
 
     def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
-        asking, told, residual = self.inputs(hidden)
-        attended = self.attention(asking, told, context, layer)
+        """(T, D) -> (T, D)"""
+        query_key_input, value_input, residual = self.inputs(hidden)
+        attended = self.attention(query_key_input, value_input, context, layer)
         if not self.mobile.use_bottleneck:
             attended = self.dropout(attended)
         narrow = self.attention_norm(attended + residual)  # (T, N)
@@ -129,6 +134,3 @@ class BottleneckBlock(nn.Module):
         if self.mobile.key_query_shared_bottleneck:
             return self.narrow_attention(hidden), hidden, narrow
         return hidden, hidden, narrow
-
-    def prune(self, config: EncoderConfig, block: int) -> None:
-        self.attention.prune(config, block)

@@ -33,7 +33,7 @@ def rows_of(layout: Layout, order: Tensor) -> tuple[Tensor, Layout]:
 
 class Cache:
     """Keys and values of earlier tokens, a layer each: (B, S, H, K); a mask hides padding. Those of
-    an encoder's hidden states lie end to end, (T', H, K), as ``told`` says.
+    an encoder's hidden states lie end to end, (T', H, K), as ``memory_layout`` says.
 
     ``cache[layer]`` gives (keys, values), or (keys, values, cross keys, cross values) in a decoder
     with cross attention, each (B, H, S, K) as in Transformers.
@@ -42,7 +42,7 @@ class Cache:
     def __init__(self) -> None:
         self.own: dict[int, tuple[Tensor, Tensor]] = {}
         self.cross: dict[int, tuple[Tensor, Tensor]] = {}
-        self.told: Layout | None = None
+        self.memory_layout: Layout | None = None
 
     @property
     def length(self) -> int:
@@ -66,10 +66,10 @@ class Cache:
             # By an index in brackets it takes three times as long on a CPU.
             self.own[layer] = kept[0].index_select(0, order), kept[1].index_select(0, order)
 
-    def reorder_told(self, order: Tensor) -> None:
+    def reorder_memory(self, order: Tensor) -> None:
         """Take the sequences ``order`` (B') of what an encoder has read."""
-        assert self.told is not None
-        rows, self.told = rows_of(self.told, order)
+        assert self.memory_layout is not None
+        rows, self.memory_layout = rows_of(self.memory_layout, order)
         for layer, kept in self.cross.items():
             self.cross[layer] = kept[0].index_select(0, rows), kept[1].index_select(0, rows)
 
@@ -84,8 +84,8 @@ class Cache:
             raise IndexError(f"the cache has {len(self)} layers; there is no layer {layer}")
         kept = list(self.own[layer])
         if layer in self.cross:
-            assert self.told is not None
-            kept += [in_step(x, self.told) for x in self.cross[layer]]
+            assert self.memory_layout is not None
+            kept += [in_step(x, self.memory_layout) for x in self.cross[layer]]
         return tuple(x.transpose(1, 2) for x in kept)
 
     @classmethod
@@ -97,7 +97,7 @@ class Cache:
             cache.own[number] = parts[0], parts[1]
             if len(parts) == 4:
                 count, length = parts[2].shape[:2]
-                cache.told = make_layout([length] * count, parts[2].device)
+                cache.memory_layout = make_layout([length] * count, parts[2].device)
                 cache.cross[number] = parts[2].flatten(0, 1), parts[3].flatten(0, 1)
         return cache
 

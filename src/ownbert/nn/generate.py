@@ -70,7 +70,7 @@ class _Writer:
         if sources is None:
             return
         if self.cache is not None:
-            self.cache.reorder_told(sources)
+            self.cache.reorder_memory(sources)
         rows, self.layout = rows_of(self.layout, sources)
         self.told = self.told.index_select(0, rows)
 
