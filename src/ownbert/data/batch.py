@@ -48,9 +48,9 @@ class Batch:
     models that have them; embeds (T, E) stands for the word embeddings of token_ids; replaced (T)
     tells which tokens a generator put there. patches (T - B, values): of pictures, each after its
     class token. source: the sequences that a decoder attends to, one for each of these; cross: who
-    sees whom then. A spare batch counts nothing: it is for a process that a step has no sequence
-    for, as all must take part in it. goes_on: the next batch is of the same step, cut off this one
-    for the sake of memory.
+    sees whom then. dummy: the batch counts nothing; it is for a process that a step has no sequence
+    for, as all must take part in it. continues_step: the next batch is of the same step, cut off
+    this one for the sake of memory.
     """
 
     token_ids: Tensor
@@ -69,8 +69,8 @@ class Batch:
     patches: Tensor | None = None
     source: "Batch | None" = None
     cross: Layout | None = None
-    spare: bool = False
-    goes_on: bool = False
+    dummy: bool = False
+    continues_step: bool = False
 
     @property
     def tokens(self) -> int:

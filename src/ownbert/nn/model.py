@@ -169,7 +169,7 @@ class Model(nn.Module):
         config = replace(self.config, pruned_heads={i: tuple(n) for i, n in gone.items()})
         for i, block in enumerate(self.encoder.blocks):
             if config.kept_heads(i) != self.config.kept_heads(i):
-                block.attention.prune(config, i)  # pyright: ignore[reportCallIssue]
+                block.attention.prune(config, i)  # pyright: ignore
         self.config = self.encoder.config = config
 
     def set_words(self, words: nn.Embedding) -> None:

@@ -84,7 +84,7 @@ def _micro_batches(
     while True:
         batch, after = next(batches)
         found.append(batch)
-        count -= not batch.goes_on
+        count -= not batch.continues_step
         if not count:
             return found, after
 
@@ -145,7 +145,7 @@ class _Loop:
         """One update; false if the processes have agreed to stop before it."""
         job, state, world = self.job, self.job.state, self.job.world
         seconds = time.perf_counter() - self.start if world.first else 0.0
-        mine = sum(0 if batch.spare else batch.tokens for batch in micro)
+        mine = sum(0 if batch.dummy else batch.tokens for batch in micro)
         flops = operations(state.learner, micro) if job.meter.ceiling else 0.0
         stop, state.seconds, tokens, flops, *counts = world.total(
             [len(self.stopped), seconds, mine, flops, *targets(state.learner, micro)]

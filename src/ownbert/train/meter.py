@@ -117,10 +117,10 @@ def operations(learner: Learner, micro: Sequence[Batch]) -> float:
     """Floating-point operations of the matrix products of a step, forward and backward."""
     flops = 0.0
     for batch in micro:
-        if batch.spare:
+        if batch.dummy:
             continue
-        counts = {o.reading: o.count(batch) for o in learner.objectives if o.head == "mlm"}
-        for reading in {o.reading for o in learner.objectives}:
-            config = learner.reader(reading).config
-            flops += training_flops(config, batch.layout.lengths, counts.get(reading, 0))
+        counts = {o.input_view: o.count(batch) for o in learner.objectives if o.head == "mlm"}
+        for view in {o.input_view for o in learner.objectives}:
+            config = learner.model_of(view).config
+            flops += training_flops(config, batch.layout.lengths, counts.get(view, 0))
     return flops

@@ -129,7 +129,7 @@ class NotANumber(Exception):
 
 def targets(learner: Learner, micro: Sequence[Batch]) -> list[int]:
     """How many targets each objective has in micro-batches of this process."""
-    return [sum(0 if b.spare else o.count(b) for b in micro) for o in learner.objectives]
+    return [sum(0 if b.dummy else o.count(b) for b in micro) for o in learner.objectives]
 
 
 def seed_step(seed: int, number: int, world: World = ALONE) -> None:
