@@ -15,8 +15,7 @@ EVERYONE = {"errors", "files"}
 ALLOWED = {
     "errors": set(),
     "files": set(),
-    "structure": set(),
-    "config": {"structure"},
+    "config": set(),
     "text": set(),
     "data": {"text"},
     "nn": {"config", "data"},
