@@ -12,7 +12,7 @@ from ownbert.config import EncoderConfig
 from ownbert.data.batch import make_layout
 from ownbert.nn.attention import BACKENDS, attend
 from ownbert.nn.context import Context
-from ownbert.nn.kernels.varlen import lacks
+from ownbert.nn.kernels.varlen import unsupported
 from ownbert.nn.multihead import Attention
 
 HEADS, SIZE = 2, 8
@@ -26,7 +26,9 @@ LENGTHS = {
 
 
 # Those that work on a CPU.
-HERE = [n for n, b in BACKENDS.items() if b.lacks(torch.zeros(1, 2, 8), make_layout([1])) is None]
+HERE = [
+    n for n, b in BACKENDS.items() if b.unsupported(torch.zeros(1, 2, 8), make_layout([1])) is None
+]
 
 
 def rows(lengths: list[int], dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor]:
@@ -220,7 +222,7 @@ def test_the_module(heads: int):
 def test_the_kernel_for_packed_sequences(lengths: list[int], causal: bool):
     values = [x.cuda() for x in rows(lengths, torch.bfloat16)]
     layout = replace(make_layout(lengths, "cuda"), causal=causal)
-    if reason := lacks(values[0], layout):
+    if reason := unsupported(values[0], layout):
         pytest.skip(f"the kernel {reason}")
     found = []
     for backend, dtype in (("varlen", torch.bfloat16), ("reference", torch.float64)):

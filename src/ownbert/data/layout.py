@@ -1,6 +1,7 @@
 """Which rows of a packed batch attend to which, and how they are grouped for it.
 
-T tokens, B sequences, Q and S queries and keys of a sequence, P places (tokens and padding).
+T tokens, B sequences, S longest sequence; T' and S' of the keys, where these are of another batch.
+Places are tokens and padding.
 """
 
 import itertools
@@ -30,7 +31,7 @@ class Layout:
     the same on the host, so that no forward pass waits for a device. ``keys`` is the layout of
     what is attended to where that is another batch (cross attention, a cache). causal: the last
     query of a sequence sees all of its keys, the one before all but the last, and so on.
-    mask (B, Q or 1, S): true where a query sees a key; only for sequences of one length.
+    mask (B, S or 1, S'): true where a query sees a key; only for sequences of one length.
     """
 
     cu_seqlens: Tensor
@@ -142,10 +143,10 @@ def find_equal_lengths(lengths: Sequence[int], device: torch.device) -> EqualLen
 
 @dataclass(frozen=True)
 class Side:
-    """Rows (T) to places (P) and back, of the queries or of the keys.
+    """Rows (T) to places and back, of the queries or of the keys.
 
-    rows (P): the row at each place, some real row at padding; places (T): the place of each row;
-    padding (P): true where a place holds no token, or None where there is no padding at all.
+    rows (places): the row at each place, some real row at padding; places (T): the place of each
+    row; padding (places): true where a place holds no token, or None where there is no padding.
     ``same`` says that rows and places are one and the same, so that nothing need be moved.
     """
 
@@ -159,9 +160,9 @@ class Side:
 class Group:
     """Sequences ``members``, their queries and keys padded to the longest of each.
 
-    queries, keys: their places. shift: see ``distances``. mask, broadcastable to (B, 1, Q, S): true
-    where a query sees a key, and all through for a query that sees nothing; None where all see
-    all. seen, broadcastable to (B, 1, Q, 1): false for a query that sees nothing; None where there
+    queries, keys: their places. shift: see ``distances``. mask, broadcastable to (B, 1, S, S'):
+    true where a query sees a key, and all through for a query that sees nothing; None where all see
+    all. seen, broadcastable to (B, 1, S, 1): false for a query that sees nothing; None where there
     is none for sure.
     """
 
@@ -179,7 +180,7 @@ class Group:
 
     @cached_property
     def distances(self) -> Tensor:
-        """Where each query stands relative to each key, (1 or B, Q, S)."""
+        """Where each query stands relative to each key, (1 or B, S, S')."""
         queries, keys = (
             (side.stop - side.start) // self.count for side in (self.queries, self.keys)
         )
@@ -200,7 +201,7 @@ def lowest(dtype: torch.dtype) -> float:
 
 
 def distances(queries: int, keys: int, shift: Tensor) -> Tensor:
-    """(1 or B, Q, S): place of a query minus place of a key of the same sequence.
+    """(1 or B, S, S'): place of a query minus place of a key of the same sequence.
 
     shift (1 or B): by how many tokens the keys of a sequence begin before its queries.
     """

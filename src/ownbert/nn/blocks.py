@@ -14,7 +14,10 @@ from ownbert.nn.multihead import Attention, CrossAttention
 
 
 class FeedForward(nn.Module):
-    """Position-wise feed-forward network (Vaswani et al. 2017, equation 2)."""
+    """Position-wise feed-forward network: down(act(up(x))).
+
+    Source: Vaswani et al. 2017, equation 2.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()

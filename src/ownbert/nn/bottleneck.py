@@ -1,6 +1,6 @@
 """MobileBERT's block: narrow attention and feed-forward between two bottlenecks.
 
-Sun et al. 2020, figure 1 (c). T tokens, D hidden, N the narrow width, H heads, K head size.
+Sun et al. 2020, figure 1 (c). T tokens, D hidden, N narrow width.
 """
 
 import torch
@@ -15,7 +15,10 @@ from ownbert.nn.multihead import MultiHeadAttention
 
 
 class NoNorm(nn.Module):
-    """Scale and shift of each channel in place of LayerNorm (Sun et al. 2020, equation 1)."""
+    """Scale and shift of each channel in place of LayerNorm: (..., D) -> (..., D).
+
+    Source: Sun et al. 2020, equation 1.
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -30,14 +33,17 @@ class NoNorm(nn.Module):
 
 
 def make_norm(config: EncoderConfig, size: int, *, eps: float | None = None) -> nn.Module:
-    """LayerNorm, or what MobileBERT has instead of it."""
+    """LayerNorm, or what MobileBERT has instead of it.
+
+    size: channels. eps: of LayerNorm, by default the config's.
+    """
     if config.mobile is not None and config.mobile.normalization_type == "no_norm":
         return NoNorm(size)
     return nn.LayerNorm(size, eps=config.layer_norm_eps if eps is None else eps)
 
 
 class Narrow(nn.Module):
-    """From D to N, normalised."""
+    """A linear layer and a norm: (T, D) -> (T, N)."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -89,7 +95,10 @@ class FeedForwardLayer(nn.Module):
 
 
 class BottleneckBlock(nn.Module):
-    """Narrow, attend, several feed-forward networks, widen: (T, D) -> (T, D)."""
+    """Narrow, attend, several feed-forward networks, widen.
+
+    Source: Sun et al. 2020, figure 1 (c).
+    """
 
     def __init__(self, config: EncoderConfig, block: int = 0) -> None:
         super().__init__()
@@ -125,7 +134,10 @@ class BottleneckBlock(nn.Module):
         return self.widen_norm(self.dropout(self.widen(narrow)) + hidden)
 
     def inputs(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What queries and keys are made of, what values are made of, and the residual (T, N)."""
+        """What queries and keys are made of, what values are made of, and the residual.
+
+        (T, D) -> (T, N) each, or (T, D) where the config does not narrow it.
+        """
         if not self.mobile.use_bottleneck:
             return hidden, hidden, hidden
         narrow = self.narrow(hidden)

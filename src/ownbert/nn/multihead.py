@@ -1,7 +1,6 @@
 """Multi-head attention (Vaswani et al. 2017, section 3.2.2): self-attention and cross attention.
 
-T tokens, T' tokens of an encoder, B sequences, Q and S queries and keys of the longest, D hidden,
-H heads, K head size.
+T tokens, T' those of an encoder, B sequences, D hidden, H heads, K head size.
 """
 
 import torch
@@ -20,12 +19,14 @@ _KINDS = ("queries", "keys", "values")
 
 
 class MultiHeadAttention(nn.Module):
-    """What every kind of attention has: heads, their scores' bias, and the output matrix.
+    """What every kind of attention has: heads, a bias of their scores, and the output matrix.
 
-    A kind says by its matrices, ``projections``, and by ``forward`` what queries, keys and values
-    are made of. Each matrix makes one, two or three of them side by side, which ``fused`` counts by
-    its name; head h owns the columns ``h * K : (h + 1) * K`` of each. ``kept`` are the numbers of
-    the heads that pruning has left.
+    What queries, keys and values are made of, each kind defines in its ``forward``.
+
+    config: sizes, rates and the position kind. block: number of the block, for its pruned heads.
+    projections: by name, the matrices that make queries, keys and values (D, HK), or two or three
+    of these side by side, which ``fused`` counts. Head h owns the columns ``h * K : (h + 1) * K``
+    of each. ``kept`` are the numbers of the heads that pruning has left.
     """
 
     def __init__(self, config: EncoderConfig, block: int, **projections: Linear) -> None:
@@ -54,7 +55,7 @@ class MultiHeadAttention(nn.Module):
     def attend_to_self(
         self, q: Tensor, k: Tensor, v: Tensor, context: Context, layer: int
     ) -> Tensor:
-        """Self-attention, with the keys and values that a cache has: (T, H, K) each -> (T, D)."""
+        """Self-attention, also to the tokens in a cache: q, k, v (T, H, K) -> (T, D)."""
         if self.rotary:
             q, k = (rotate(x, context.positions) for x in (q, k))
         if context.cache is not None:
@@ -99,7 +100,7 @@ class MultiHeadAttention(nn.Module):
         return scale if scale.shape[-1] == self.heads else scale[..., list(self.kept)]
 
     def prune(self, config: EncoderConfig, block: int) -> None:
-        """Lose the heads that ``config`` no longer has."""
+        """Remove the heads of this block that ``config`` no longer has."""
         kept = config.kept_heads(block)
         rows = torch.cat(
             [torch.arange(self.head_size) + self.kept.index(head) * self.head_size for head in kept]
@@ -126,6 +127,8 @@ class Attention(MultiHeadAttention):
     """Multi-head self-attention: one D x 3HK matrix makes queries, keys and values of all heads.
 
     The number of heads does not change the number of parameters, 4 D^2 + 4 D.
+
+    Source: Vaswani et al. 2017, section 3.2.2.
     """
 
     qkv: Linear
@@ -146,9 +149,11 @@ class Attention(MultiHeadAttention):
 
 
 class CrossAttention(MultiHeadAttention):
-    """Queries of a decoder to the keys and values of an encoder's hidden states.
+    """Attention of a decoder's queries to keys and values made of an encoder's hidden states.
 
-    Pruning is of self-attention alone, as in Transformers.
+    Only heads of self-attention can be pruned, as in Transformers.
+
+    Source: Vaswani et al. 2017, section 3.2.3.
     """
 
     query: Linear
@@ -172,17 +177,17 @@ class CrossAttention(MultiHeadAttention):
         return context.cross, context.cross_attentions
 
     def keys_and_values(self, context: Context, layer: int) -> tuple[Tensor, Tensor]:
-        """(T', H, K) each: made once per source, then taken from the cache."""
+        """(T', H, K) each: made once for a source, then taken from the cache."""
         cache = context.cache
-        if cache is not None and layer in cache.cross:
-            return cache.cross[layer]
+        if cache is not None and layer in cache.cross_attention:
+            return cache.cross_attention[layer]
         assert context.encoder_hidden is not None
         assert context.cross is not None
         both = self.key_value(context.encoder_hidden).view(-1, 2, self.heads, self.head_size)
         k, v = both.unbind(1)
         if cache is not None:
             cache.memory_layout = context.cross.keys or context.cross
-            cache.cross[layer] = k, v
+            cache.cross_attention[layer] = k, v
         return k, v
 
 
