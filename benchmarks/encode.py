@@ -173,7 +173,7 @@ def likeness(one: np.ndarray, other: np.ndarray) -> float:
 
 def ceiling_of(precision: str, clock: Clock) -> Callable[[], float]:
     """A function that measures products of 4,096 rows with a packed matrix (operations/s)."""
-    from ownbert.nn.prepack import prepack
+    from ownbert.nn.kernels.prepack import prepack
 
     rows, width, inner = 4096, 768, 3072
     linear = prepack(torch.nn.Sequential(torch.nn.Linear(inner, width)), precision)

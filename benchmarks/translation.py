@@ -14,8 +14,8 @@ from collections.abc import Callable
 import torch
 
 from ownbert.data.batch import Batch, from_padded
-from ownbert.nn.generate import Written, beam_search, greedy
-from ownbert.nn.prepack import prepack
+from ownbert.nn.generate import Hypothesis, beam_search, greedy
+from ownbert.nn.kernels.prepack import prepack
 from ownbert.transformer import make_model
 
 VOCABULARY, START, END = 8000, 1, 2
@@ -28,7 +28,7 @@ def sources(count: int) -> Batch:
     return from_padded(ids, (torch.arange(30) < lengths).long())[0]
 
 
-def seconds(run: Callable[[], list[Written]]) -> tuple[float, list[Written]]:
+def seconds(run: Callable[[], list[Hypothesis]]) -> tuple[float, list[Hypothesis]]:
     start = time.perf_counter()
     written = run()
     return time.perf_counter() - start, written

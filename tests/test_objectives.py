@@ -19,8 +19,8 @@ from ownbert.objectives import (
     Objective,
     ReplacedToken,
     SentencePair,
-    causal,
-    replaced,
+    causal_view,
+    corrupted_view,
     unmasked,
 )
 from ownbert.tasks.row_objectives import OneLabel
@@ -138,7 +138,7 @@ def test_a_step_does_not_depend_on_how_it_is_cut(cuts: list[int]):
 def test_a_spare_batch_changes_nothing():
     parts = [pack(examples())]
     models = [tiny_model(), tiny_model()]
-    seen = descend(models[0], parts), descend(models[1], [*parts, replace(parts[0], spare=True)])
+    seen = descend(models[0], parts), descend(models[1], [*parts, replace(parts[0], dummy=True)])
     torch.testing.assert_close(models[1].state_dict(), models[0].state_dict())
     assert seen[0].sums["mlm"][2] == seen[1].sums["mlm"][2] == 22
 
@@ -182,9 +182,9 @@ def test_the_next_token_is_told_from_those_before_alone():
         count += len(sequence) - 1
     assert loss.count == CausalLM().count(batch) == count
     torch.testing.assert_close(loss.total, total)
-    other = copy.deepcopy(causal(batch))
+    other = copy.deepcopy(causal_view(batch))
     other.token_ids[8] = 7  # the last token of the first sequence: nothing before may see it
-    hidden = [tiny_model().eval()(b).hidden[:8] for b in (causal(batch), other)]
+    hidden = [tiny_model().eval()(b).hidden[:8] for b in (causal_view(batch), other)]
     torch.testing.assert_close(hidden[0], hidden[1], rtol=0, atol=0)
 
 
@@ -195,7 +195,7 @@ def test_replaced_tokens_are_drawn_from_the_generator():
     logits = torch.full((len(batch.masked_ids), 40), -1e9)
     logits[:, 11], logits[:, 30] = 0.0, float(np.log(3.0))
     torch.manual_seed(0)
-    given = replaced(batch, logits)
+    given = corrupted_view(batch, logits)
     drawn = given.token_ids[batch.masked_positions]
     assert set(drawn.tolist()) == {11, 30}
     assert (drawn == 30).float().mean() == pytest.approx(0.75, abs=0.02)

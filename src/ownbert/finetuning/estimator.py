@@ -19,8 +19,8 @@ from ownbert.finetuning.arrays import name_of, numbers_of, rows_of, texts_of
 from ownbert.finetuning.finetune import given
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
+from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.model import Model
-from ownbert.nn.prepack import prepack
 from ownbert.settings import resolve
 from ownbert.tasks.batched_forward import answers
 from ownbert.tasks.recipe import FinetuneRecipe

@@ -20,7 +20,7 @@ from ownbert.objectives import (
     Objective,
     ReplacedToken,
     SentencePair,
-    causal,
+    causal_view,
 )
 from ownbert.pretraining.recipe import PretrainData, PretrainTask
 from ownbert.text.tokenizer import Tokenizer
@@ -88,7 +88,7 @@ class PhaseData:
             zeros.update(
                 {n: int(loss.zeros) for n, loss in losses.items() if loss.zeros is not None}
             )
-            targets = (batch if words == "mlm" else causal(batch)).masked_ids
+            targets = (batch if words == "mlm" else causal_view(batch)).masked_ids
             assert targets is not None
             unigram -= float(self.unigram[targets].sum())
         if not sums:

@@ -21,7 +21,7 @@ class RowObjective:
     weight: float = 1.0
     name: str = "classification"
     head: str = "classification"
-    reading: str = "given"
+    input_view: str = "masked"
     right: bool = True
 
     def count(self, batch: Batch) -> int:
@@ -91,8 +91,8 @@ class RDrop:
         return self.inner.weight
 
     @property
-    def reading(self) -> str:
-        return self.inner.reading
+    def input_view(self) -> str:
+        return self.inner.input_view
 
     @property
     def right(self) -> bool:

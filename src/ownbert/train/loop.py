@@ -86,7 +86,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
 
                 # What all processes must know: whether to stop, and the sums over them.
                 seconds = time.perf_counter() - start if world.first else 0.0
-                tokens = sum(0 if batch.spare else batch.tokens for batch in micro_batches)
+                tokens = sum(0 if batch.dummy else batch.tokens for batch in micro_batches)
                 flops = 0.0
                 if job.meter.peak_flops:
                     flops = step_flops(learner, phase.objectives, micro_batches)
@@ -164,7 +164,7 @@ def _next_micro_batches(
     while True:
         batch, after = next(batches)
         found.append(batch)
-        count -= not batch.goes_on
+        count -= not batch.continues_step
         if not count:
             return found, after
 

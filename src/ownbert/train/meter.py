@@ -124,10 +124,10 @@ def step_flops(
     """Floating-point operations of the matrix products of a step, forward and backward."""
     flops = 0.0
     for batch in micro_batches:
-        if batch.spare:
+        if batch.dummy:
             continue
-        counts = {o.reading: o.count(batch) for o in objectives if o.head == "mlm"}
-        for reading in {o.reading for o in objectives}:
-            config = learner.reader(reading).config
-            flops += training_flops(config, batch.layout.lengths, counts.get(reading, 0))
+        counts = {o.input_view: o.count(batch) for o in objectives if o.head == "mlm"}
+        for view in {o.input_view for o in objectives}:
+            config = learner.model_of(view).config
+            flops += training_flops(config, batch.layout.lengths, counts.get(view, 0))
     return flops

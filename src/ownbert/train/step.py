@@ -131,7 +131,7 @@ class NotANumber(Exception):
 
 def count_targets(objectives: Sequence[Objective], micro_batches: Sequence[Batch]) -> list[int]:
     """How many targets each objective has in the micro-batches of this process."""
-    return [sum(0 if b.spare else o.count(b) for b in micro_batches) for o in objectives]
+    return [sum(0 if b.dummy else o.count(b) for b in micro_batches) for o in objectives]
 
 
 def seed_step(seed: int, number: int, world: World = ALONE) -> None:

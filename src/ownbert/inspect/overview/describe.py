@@ -18,7 +18,7 @@ from ownbert.inspect.overview.shapes import ForwardShapes, forward_shapes
 from ownbert.inspect.probe import core_model, text_ids
 from ownbert.nn.bottleneck import NoNorm
 from ownbert.nn.model import Model
-from ownbert.nn.multihead import Attention
+from ownbert.nn.multihead import MultiHeadAttention
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 
@@ -88,7 +88,7 @@ def _overview(model: Model, **further: Any) -> Overview:
     modules = list(model.modules())
     norms = Counter(type(m).__name__ for m in modules if isinstance(m, nn.LayerNorm | NoNorm))
     dropouts = Counter(m.p for m in modules if isinstance(m, nn.Dropout) and m.p)
-    attention = next(m for m in modules if isinstance(m, Attention))
+    attention = next(m for m in modules if isinstance(m, MultiHeadAttention))
     return Overview(
         model_type=model.model_type,
         config=model.config,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ownbert.nn.model import Model
-from ownbert.nn.multihead import Attention
+from ownbert.nn.multihead import MultiHeadAttention
 
 # Names of modules by their path in the embeddings, a block or a head; others keep that path.
 NAMES = {
@@ -122,7 +122,7 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
     return tuple(groups)
 
 
-def head_columns(attention: Attention) -> tuple[HeadColumns, ...]:
+def head_columns(attention: MultiHeadAttention) -> tuple[HeadColumns, ...]:
     """Which columns of the fused matrices belong to each remaining head."""
     found = []
     for place, head in enumerate(attention.kept):

@@ -18,7 +18,7 @@ from ownbert.inspect.trace.steps import (
     score_steps,
     weights_step,
 )
-from ownbert.nn.multihead import Attention
+from ownbert.nn.multihead import MultiHeadAttention
 
 
 @dataclass
@@ -39,7 +39,7 @@ class CapturedAttention:
 
 
 def attention_steps(
-    attention: Attention,
+    attention: MultiHeadAttention,
     cut: HeadSlice,
     captured: CapturedAttention,
     weights: Tensor,
@@ -84,7 +84,10 @@ def attention_steps(
 
 
 def _projected(
-    attention: Attention, cut: HeadSlice, captured: CapturedAttention, tokens: tuple[str, ...]
+    attention: MultiHeadAttention,
+    cut: HeadSlice,
+    captured: CapturedAttention,
+    tokens: tuple[str, ...],
 ) -> list[TraceStep]:
     """The incoming hidden states, the head's part of the matrices, and queries, keys, values."""
     steps: list[TraceStep] = []
@@ -126,7 +129,7 @@ def _projected(
 
 
 def _distances(
-    attention: Attention, captured: CapturedAttention, place: int, scores: TraceStep
+    attention: MultiHeadAttention, captured: CapturedAttention, place: int, scores: TraceStep
 ) -> list[TraceStep]:
     """What distances add to the scores, and the sum."""
     assert attention.bias is not None
@@ -150,7 +153,10 @@ def _distances(
 
 
 def _outputs(
-    attention: Attention, cut: HeadSlice, captured: CapturedAttention, tokens: tuple[str, ...]
+    attention: MultiHeadAttention,
+    cut: HeadSlice,
+    captured: CapturedAttention,
+    tokens: tuple[str, ...],
 ) -> list[TraceStep]:
     """The head's outputs, its share of what leaves the layer, and all of that."""
     assert captured.joined is not None

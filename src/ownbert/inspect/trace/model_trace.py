@@ -22,7 +22,7 @@ from ownbert.inspect.trace.steps import HeadSlice
 from ownbert.inspect.trace.trace import Trace
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model
-from ownbert.nn.multihead import Attention
+from ownbert.nn.multihead import MultiHeadAttention
 from ownbert.text.tokenizer import Tokenizer
 
 
@@ -67,7 +67,7 @@ def trace_model(
     return Trace(f"Layer {layer}, head {head}, step by step", facts, tuple(steps), cut)
 
 
-def _attention(model: Model, layer: int) -> Attention:
+def _attention(model: Model, layer: int) -> MultiHeadAttention:
     config, schedule = model.config, model.encoder.schedule()
     if config.image is not None:
         raise InputError("the model reads pictures; a trace is of a text")
@@ -78,14 +78,14 @@ def _attention(model: Model, layer: int) -> Attention:
     return schedule[layer][0].attention  # pyright: ignore[reportReturnType]
 
 
-def _place(attention: Attention, layer: int, head: int) -> int:
+def _place(attention: MultiHeadAttention, layer: int, head: int) -> int:
     """The index of the head among the remaining ones."""
     if head in attention.kept:
         return attention.kept.index(head)
     raise InputError(f"layer {layer} has no head {head}; it has {ranges(attention.kept)}")
 
 
-def _head_slice(attention: Attention, head: int, place: int) -> HeadSlice:
+def _head_slice(attention: MultiHeadAttention, head: int, place: int) -> HeadSlice:
     columns = head_columns(attention)[place]
     return HeadSlice(
         size=attention.output.out_features,
@@ -99,7 +99,9 @@ def _head_slice(attention: Attention, head: int, place: int) -> HeadSlice:
 
 
 @contextmanager
-def _capturing(attention: Attention, layer: int, captured: CapturedAttention) -> Iterator[None]:
+def _capturing(
+    attention: MultiHeadAttention, layer: int, captured: CapturedAttention
+) -> Iterator[None]:
     """Layers may share their weights (ALBERT), so only the run of ``layer`` is captured."""
     latest: dict[str, tuple[Tensor, Tensor]] = {}  # inputs and outputs of the projections
     at_layer = False

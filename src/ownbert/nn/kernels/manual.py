@@ -2,8 +2,10 @@
 
 The same matrix products as autograd would make, on nearly equal sequences at a time, without its
 copies: scores and their gradients of all groups lie in one piece each, and dropout draws for all of
-them at once. T tokens, P places (tokens and padding), B sequences of a group, Q queries and S keys
-of the longest, H heads, K head size.
+them at once.
+
+T tokens, B sequences of a group, S longest of them, H heads, K head size; T' and S' of the keys,
+where these are of another batch. Places are tokens and padding.
 """
 
 from collections.abc import Sequence
@@ -14,21 +16,24 @@ import torch
 from torch import Tensor
 
 from ownbert.data.layout import Group, Layout, Side
-from ownbert.nn.dropout import keep_some
+from ownbert.nn.kernels.dropout import keep_some
 
 
 def attend_manually(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: float) -> Tensor:
-    """q (T, H, K), k and v (T', H, K) -> (T, H, K). Can be differentiated once."""
+    """As ``ownbert.nn.attention.attend``: q (T, H, K), k and v (T', H, K) -> (T, H, K).
+
+    dropout: rate for the attention weights. Can be differentiated once.
+    """
     return _Attend.apply(q.to(v.dtype), k.to(v.dtype), v, layout, dropout)  # pyright: ignore[reportReturnType]
 
 
 @dataclass(frozen=True)
-class _Heads:
+class _HeadOrder:
     """From token by token, head beside head, to group by group, sequence by sequence, head by
     head, and back: so the queries of a head of a sequence lie together.
 
-    tokens and heads (P H): which token and which head comes to each place; back (T H): the place
-    of each head of each token; padding: the places that no token comes to.
+    tokens, heads (places H): which token and which head comes to each place; back (T H): the
+    place of each head of each token; padding: the places that no token comes to.
     """
 
     tokens: Tensor
@@ -38,7 +43,7 @@ class _Heads:
     _rows: dict[int, Tensor]
 
     def take(self, x: Tensor) -> Tensor:
-        """(T, H, K), as it lies in memory -> (P H, K)"""
+        """(T, H, K), as it lies in memory -> (places H, K)"""
         tokens, heads, size = x.shape
         if x.stride()[1:] != (size, 1) or x.stride(0) % size:
             x = x.contiguous()
@@ -49,11 +54,11 @@ class _Heads:
         return flat.index_select(0, self._rows[width])
 
     def put(self, x: Tensor, heads: int) -> Tensor:
-        """(P H, K) -> (T, H, K)"""
+        """(places H, K) -> (T, H, K)"""
         return x.index_select(0, self.back).unflatten(0, (-1, heads))
 
 
-def _order(side: Side, spans: Sequence[tuple[slice, int]], heads: int) -> _Heads:
+def _order(side: Side, spans: Sequence[tuple[slice, int]], heads: int) -> _HeadOrder:
     """spans: the places of each group, and of how many sequences."""
     first, step = [], []  # of the first head, and from head to head, by place
     for places, count in spans:
@@ -62,7 +67,7 @@ def _order(side: Side, spans: Sequence[tuple[slice, int]], heads: int) -> _Heads
         first.append((at * heads + np.arange(size)).ravel())
         step.append(np.full(count * size, size))
     start, between = (np.concatenate(parts)[:, None] for parts in (first, step))
-    order = start + between * np.arange(heads)  # (P, H)
+    order = start + between * np.arange(heads)  # (places, H)
     tokens, numbers = np.empty((2, order.size), dtype=np.int64)
     tokens[order] = side.rows.numpy(force=True)[:, None]
     numbers[order] = np.arange(heads)
@@ -73,12 +78,12 @@ def _order(side: Side, spans: Sequence[tuple[slice, int]], heads: int) -> _Heads
         return torch.from_numpy(x).to(side.rows.device)
 
     kept = None if padding is None else here(padding)
-    return _Heads(here(tokens), here(numbers), here(back), kept, {})
+    return _HeadOrder(here(tokens), here(numbers), here(back), kept, {})
 
 
 @dataclass(frozen=True)
 class _Part:
-    """Where a group lies in queries (P H, K), in keys and in scores, and how many rows it has."""
+    """Where a group lies in queries (places H, K), in keys and in scores, and its rows."""
 
     group: Group
     rows: int  # B H
@@ -86,30 +91,32 @@ class _Part:
     keys: slice
     scores: slice
 
-    def asking(self, x: Tensor) -> Tensor:
-        """(P H, K) -> (B H, Q, K)"""
+    def queries_of(self, x: Tensor) -> Tensor:
+        """(places H, K) -> (B H, S, K)"""
         return x[self.queries].view(self.rows, -1, x.shape[1])
 
-    def told(self, x: Tensor) -> Tensor:
-        """(P' H, K) -> (B H, S, K)"""
+    def keys_of(self, x: Tensor) -> Tensor:
+        """(places' H, K) -> (B H, S', K)"""
         return x[self.keys].view(self.rows, -1, x.shape[1])
 
-    def pairs(self, x: Tensor) -> Tensor:
-        """Scores of all groups -> (B H, Q, S)"""
+    def scores_of(self, x: Tensor) -> Tensor:
+        """Scores of all groups -> (B H, S, S')"""
         queries = (self.queries.stop - self.queries.start) // self.rows
         return x[self.scores].view(self.rows, queries, -1)
 
-    def blind(self, x: Tensor) -> None:
-        """Zero where a query sees nothing, (P H, K): its scores are equal then, as its mask is."""
+    def zero_blind(self, x: Tensor) -> None:
+        """Zero (places H, K) where a query sees no key: its scores are equal then, as its mask."""
         if self.group.seen is not None:
-            rows = self.asking(x).unflatten(0, (self.group.count, -1))  # (B, H, Q, K)
+            rows = self.queries_of(x).unflatten(0, (self.group.count, -1))  # (B, H, S, K)
             rows.masked_fill_(~self.group.seen, 0)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    queries: _Heads
-    keys: _Heads
+    """The order of queries and of keys, where each group lies, and how many scores there are."""
+
+    queries: _HeadOrder
+    keys: _HeadOrder
     parts: tuple[_Part, ...]
     scores: int
 
@@ -121,10 +128,10 @@ def _plan(layout: Layout, heads: int) -> _Plan:
     grouping, parts, end = layout.grouping, [], 0
     for group in grouping.groups:
         rows = group.count * heads
-        asking, told = (slice(s.start * heads, s.stop * heads) for s in (group.queries, group.keys))
-        pairs = (asking.stop - asking.start) * (told.stop - told.start) // rows
-        start, end = end, end + pairs
-        parts.append(_Part(group, rows, asking, told, slice(start, end)))
+        sides = (group.queries, group.keys)
+        at, keys_at = (slice(s.start * heads, s.stop * heads) for s in sides)
+        start, end = end, end + (at.stop - at.start) * (keys_at.stop - keys_at.start) // rows
+        parts.append(_Part(group, rows, at, keys_at, slice(start, end)))
     queries = _order(grouping.queries, [(g.queries, g.count) for g in grouping.groups], heads)
     keys = queries
     if grouping.keys is not grouping.queries:
@@ -138,20 +145,20 @@ class _Attend(torch.autograd.Function):
     def forward(ctx, q, k, v, layout, dropout):
         heads, size = q.shape[1:]
         plan = _plan(layout, heads)
-        q, k, v = plan.queries.take(q), plan.keys.take(k), plan.keys.take(v)  # (P H, K)
+        q, k, v = plan.queries.take(q), plan.keys.take(k), plan.keys.take(v)  # (places H, K)
         q *= size**-0.5
         weights = q.new_empty(plan.scores)
         for part in plan.parts:
-            part.blind(q)
-            scores = part.pairs(weights)
-            torch.bmm(part.asking(q), part.told(k).transpose(1, 2), out=scores)
+            part.zero_blind(q)
+            scores = part.scores_of(weights)
+            torch.bmm(part.queries_of(q), part.keys_of(k).transpose(1, 2), out=scores)
             _softmax(scores, part.group)
         keep, ctx.scale = keep_some(plan.scores, dropout) if dropout else (None, 1.0)
         dropped = weights if keep is None else keep.to(weights.dtype).mul_(weights)
         v *= ctx.scale  # in place of the weights, which are more
         out = torch.empty_like(q)
         for part in plan.parts:
-            torch.bmm(part.pairs(dropped), part.told(v), out=part.asking(out))
+            torch.bmm(part.scores_of(dropped), part.keys_of(v), out=part.queries_of(out))
         ctx.save_for_backward(q, k, v, weights, keep)
         ctx.plan = plan
         return plan.queries.put(out, heads)
@@ -167,28 +174,30 @@ class _Attend(torch.autograd.Function):
         dropped = weights if keep is None else keep.to(weights.dtype).mul_(weights)
         scores, dv = torch.empty_like(weights), torch.empty_like(v)
         for part in plan.parts:
-            torch.bmm(part.pairs(dropped).transpose(1, 2), part.asking(grad), out=part.told(dv))
-            above = part.told(v).transpose(1, 2)
-            torch.bmm(part.asking(grad), above, out=part.pairs(scores))
+            torch.bmm(
+                part.scores_of(dropped).transpose(1, 2), part.queries_of(grad), out=part.keys_of(dv)
+            )
+            above = part.keys_of(v).transpose(1, 2)
+            torch.bmm(part.queries_of(grad), above, out=part.scores_of(scores))
         if keep is not None:
             scores *= keep.to(scores.dtype)
             dv *= ctx.scale
         dq, dk = torch.empty_like(q), torch.empty_like(k)
         for part in plan.parts:
-            above, own = part.pairs(scores), part.pairs(weights)
+            above, own = part.scores_of(scores), part.scores_of(weights)
             above = torch.ops.aten._softmax_backward_data(above, own, -1, above.dtype)
-            torch.bmm(above, part.told(k), out=part.asking(dq))
-            part.blind(dq)
-            torch.bmm(above.transpose(1, 2), part.asking(q), out=part.told(dk))
+            torch.bmm(above, part.keys_of(k), out=part.queries_of(dq))
+            part.zero_blind(dq)
+            torch.bmm(above.transpose(1, 2), part.queries_of(q), out=part.keys_of(dk))
         dq *= size**-0.5
         back, back_keys = plan.queries.put, plan.keys.put
         return back(dq, heads), back_keys(dk, heads), back_keys(dv, heads), None, None
 
 
 def _softmax(scores: Tensor, group: Group) -> None:
-    """In place, (B H, Q, S), over the keys that a query sees."""
+    """In place, (B H, S, S'), over the keys that a query sees."""
     if group.mask is not None:
-        by_sequence = scores.view(group.count, -1, *scores.shape[1:])  # (B, H, Q, S)
+        by_sequence = scores.view(group.count, -1, *scores.shape[1:])  # (B, H, S, S')
         by_sequence += group.hidden(scores.dtype)
     if scores.dtype in (torch.float32, torch.float64):
         torch.softmax(scores, -1, out=scores)

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ownbert.nn import cross_entropy as module
-from ownbert.nn.cross_entropy import cross_entropy
+from ownbert.nn.kernels import cross_entropy as module
+from ownbert.nn.kernels.cross_entropy import cross_entropy
 
 ROWS, VOCAB = 37, 101
 

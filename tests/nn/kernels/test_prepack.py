@@ -7,8 +7,8 @@ from torch import nn
 
 from ownbert import EncoderConfig, Model
 from ownbert.data.batch import Batch, Example, pack
-from ownbert.nn import prepack as module
-from ownbert.nn.prepack import PackedLinear, prepack
+from ownbert.nn.kernels import prepack as module
+from ownbert.nn.kernels.prepack import PackedLinear, prepack
 
 SMALL = {
     "vocab_size": 50,

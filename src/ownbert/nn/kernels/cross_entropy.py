@@ -1,7 +1,7 @@
-"""Cross entropy over a vocabulary, a few rows at a time. M rows, V vocabulary.
+"""Cross entropy over a vocabulary, a few rows at a time. M targets (masked tokens), V vocabulary.
 
 The logits of a step are its largest tensor. Here they are read once: loss, right answers and
-gradient come of the same rows while these are in the cache, in float32 whatever the logits are,
+gradient come from the same rows while these are in the cache, in float32 whatever the logits are,
 and nothing of that size in float32 is kept.
 """
 
@@ -16,9 +16,14 @@ _CHUNK = 1 << 18
 def cross_entropy(
     logits: Tensor, targets: Tensor, *, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Summed cross entropy (float32, with gradient) of logits (M, V) and targets (M), and how
-    often the target has the highest logit (without). smoothing: the share of a target that is
-    spread over all of the vocabulary."""
+    """Summed cross entropy, and how many predictions are right.
+
+    logits (M, V). targets (M): token ids. smoothing: the share of a target that is spread evenly
+    over the vocabulary (Szegedy et al. 2016, section 7).
+
+    Returns the sum in nats (float32, with gradient), and how often the target has the highest
+    logit (without).
+    """
     if logits.device.type != "cpu" or logits.numel() < _CHUNK or not logits.requires_grad:
         logits = logits.float()
         # Comparing with the maximum takes a tenth of the time of argmax on a CPU.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.nn.blocks import FeedForward
-from ownbert.nn.heads import Generator
+from ownbert.nn.heads import NextTokenHead
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -37,10 +37,12 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 def prepack(model: AnyModule, precision: str = "float32") -> AnyModule:
     """A copy of a model or of any part of one, in evaluation mode, without gradients.
 
-    precision: "float32", which computes the same as ``model`` to rounding, or "bfloat16". What is
-    not packed shares the memory of ``model`` in float32. Linear layers that share their matrix
-    (an MLM decoder) or whose matrix a head reads stay as they are, but for a generator's: it is
-    the largest of each step. Raises ``ValueError`` for another precision.
+    precision: "float32", which computes the same as ``model`` to rounding, or "bfloat16".
+
+    Returns the copy, which in float32 shares the memory of what is not packed. Linear layers that
+    share their matrix (an MLM decoder) or whose matrix a head reads stay as they are, except a
+    next-token head's: it is the largest product of each step. Raises ``ValueError`` for another
+    precision.
     """
     if precision not in PRECISIONS:
         known = " or ".join(PRECISIONS)
@@ -92,7 +94,7 @@ def _replace(model: nn.Module) -> None:
         for name, child in list(parent.named_children()):
             if not isinstance(child, nn.Linear):
                 continue
-            if id(child.weight) in shared and not isinstance(parent, Generator):
+            if id(child.weight) in shared and not isinstance(parent, NextTokenHead):
                 continue
             if id(child) not in done:
                 done[id(child)] = PackedLinear(child, act if name == "up" else None)

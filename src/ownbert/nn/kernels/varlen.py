@@ -1,4 +1,7 @@
-"""Attention by PyTorch's kernel for packed sequences, on a GPU. T tokens, H heads, K head size."""
+"""Attention by PyTorch's kernel for packed sequences, on a GPU.
+
+T tokens (T' those of the keys), H heads, K head size.
+"""
 
 import importlib.util
 
@@ -12,8 +15,8 @@ _CAPABILITY = (8, 0)
 _LARGEST_HEAD = 256
 
 
-def lacks(q: Tensor, layout: Layout) -> str | None:
-    """What keeps the kernel from these queries (T, H, K), in words; None where nothing does."""
+def unsupported(q: Tensor, layout: Layout) -> str | None:
+    """Why the kernel cannot take these queries (T, H, K) and this layout; None if it can."""
     if q.device.type != "cuda":
         return f"is for a GPU, not for {q.device.type}"
     if q.dtype not in (torch.float16, torch.bfloat16):
@@ -30,7 +33,7 @@ def lacks(q: Tensor, layout: Layout) -> str | None:
 
 
 def attend_varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
-    """q (T, H, K), k and v (T', H, K) -> (T, H, K), with gradients."""
+    """As ``ownbert.nn.attention.attend``: q (T, H, K), k and v (T', H, K) -> (T, H, K)."""
     from torch.nn.attention.varlen import varlen_attn
 
     keys = layout.keys or layout

@@ -1,4 +1,4 @@
-"""Linear layers that train faster on a CPU. T tokens, D in, I out.
+"""Linear layers that train faster on a CPU. T tokens, D numbers in, I out.
 
 PyTorch multiplies float32 matrices on a CPU by MKL. oneDNN, which it brings along for inference, is
 about a tenth faster at a model's sizes, and nearly twice as fast where few rows meet a whole
@@ -19,12 +19,12 @@ class Linear(nn.Linear):
         trains = torch.is_grad_enabled() and self.weight.requires_grad
         if not trains or input.ndim != 2 or input.device.type != "cpu" or self.bias is None:
             return super().forward(input)
-        given = input, self.weight, self.bias
+        operands = input, self.weight, self.bias
         if torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")
-            x, weight, bias = (x.to(dtype) for x in given)
+            x, weight, bias = (x.to(dtype) for x in operands)
         else:
-            x, weight, bias = given
+            x, weight, bias = operands
         same = x.dtype == weight.dtype == bias.dtype and x.shape[1] == weight.shape[1]
         if not same or not onednn_has_linear(x.dtype):
             return super().forward(input)
@@ -36,7 +36,7 @@ def onednn_has_linear(dtype: torch.dtype) -> bool:
     """Whether this PyTorch on this processor can multiply by oneDNN, and gets it right."""
     if dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():
         return False
-    # No random numbers: a training run would get others than one that goes on from a saved state.
+    # No random numbers: a training run would get others than one that resumes from a saved state.
     x, weight = torch.linspace(-1, 1, 8 * 32).view(8, 32), torch.linspace(-2, 1, 16 * 32)
     x, weight, bias = x.to(dtype), weight.view(16, 32).to(dtype), torch.ones(16, dtype=dtype)
     try:
@@ -51,7 +51,7 @@ def onednn_has_linear(dtype: torch.dtype) -> bool:
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """(T, D) by (I, D) -> (T, I), by oneDNN, without gradients."""
+    """x (T, D), weight (I, D), bias (I) -> x weight^T + bias (T, I), by oneDNN, no gradients."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
@@ -64,14 +64,14 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, weight = ctx.saved_tensors
-        asked = ctx.needs_input_grad[0]
+        wanted = ctx.needs_input_grad[0]
         if torch.is_grad_enabled():  # for a second derivative
-            return grad @ weight if asked else None, grad.t() @ x, grad.sum(0)
+            return grad @ weight if wanted else None, grad.t() @ x, grad.sum(0)
         grad = grad.contiguous()
-        above = None
-        if asked:
+        of_input = None
+        if wanted:
             # Here oneDNN gains in float32 alone.
             fast = grad.dtype == torch.float32
-            above = multiply(grad, weight.t(), None) if fast else grad @ weight
+            of_input = multiply(grad, weight.t(), None) if fast else grad @ weight
         # As a product, the sum over the tokens takes half the time.
-        return above, grad.t() @ x, (grad.new_ones(1, len(grad)) @ grad)[0]
+        return of_input, grad.t() @ x, (grad.new_ones(1, len(grad)) @ grad)[0]

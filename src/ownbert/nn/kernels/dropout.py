@@ -1,4 +1,4 @@
-"""Dropout (Srivastava et al. 2014) that draws eight bits an element.
+"""Dropout (Srivastava et al. 2014) that draws eight bits per element.
 
 On a CPU the random numbers are what dropout costs. One 64-bit draw serves eight elements, which
 takes less than half the time of PyTorch's. The rate is rounded to 1/256 (0.1 becomes 26/256), and
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
-    """``x`` with a share ``p`` of its elements zero and the others scaled up; for training."""
+    """``x``, of any shape, with a share ``p`` of its elements zero and the others scaled up."""
     if not p:
         return x
     if x.device.type != "cpu":
@@ -20,7 +20,7 @@ def dropout(x: Tensor, p: float) -> Tensor:
 
 
 def keep_some(count: int, p: float) -> tuple[Tensor, float]:
-    """1 for those of ``count`` elements that stay and 0 for the others, and what to scale by.
+    """Which of ``count`` elements stay: 1 or 0 for each (uint8), and the factor for those that do.
 
     In eight bits each: a comparison in place takes a thirtieth of the time of one that makes
     booleans, and to turn bytes into another type and multiply, a quarter of multiplying by those.
@@ -31,7 +31,7 @@ def keep_some(count: int, p: float) -> tuple[Tensor, float]:
 
 
 class Dropout(nn.Dropout):
-    """``torch.nn.Dropout`` by ``dropout`` above."""
+    """``torch.nn.Dropout`` by ``dropout`` above; in evaluation it changes nothing."""
 
     def forward(self, input: Tensor) -> Tensor:
         return dropout(input, self.p) if self.training else input

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ownbert.nn.linear import Linear, onednn_has_linear
+from ownbert.nn.kernels.linear import Linear, onednn_has_linear
 
 TYPES = [torch.float32, torch.bfloat16]
 
