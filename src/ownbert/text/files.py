@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert import files
 from ownbert.errors import InputError
-from ownbert.files import open_text
+from ownbert.files import open_text, read_json
 from ownbert.text.bert import CONTINUATION
 from ownbert.text.blank import blank_backend
 from ownbert.text.build import build, register, special_tokens, surround
@@ -75,8 +74,8 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     place = Path(folder)
     if not place.is_dir():
         raise InputError(f"no such folder: {place}")
-    config = read_json(place / CONFIG)
-    named = class_name(config, read_json(place / MODEL_CONFIG))
+    config = read_json(place / CONFIG, missing={})
+    named = class_name(config, read_json(place / MODEL_CONFIG, missing={}))
     if named:
         config.setdefault("tokenizer_class", named)
     if (place / TOKENIZER).is_file():
@@ -85,7 +84,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
         if (place / VOCABULARY).is_file() and kind_of(backend) in ("blank", "wordpiece"):
             _require_agreement(place, vocabulary_of(backend))
         if config.get("do_basic_tokenize", True):
-            _apply_case_settings(backend, config)
+            apply_case_settings(backend, config)
         style = CLASSES[named][0] if named else guess_style(backend)
         special = special_names(place, config, style)
     else:
@@ -136,7 +135,7 @@ def guess_style(backend: "tokenizers.Tokenizer") -> Style:
 
 def special_names(folder: Path, config: Mapping[str, Any], style: Style) -> dict[str, str]:
     """``pad_token`` and so on to the token, as ``folder`` states it or else as ``style`` does."""
-    stated = read_json(folder / SPECIAL) | dict(config)
+    stated = read_json(folder / SPECIAL, missing={}) | dict(config)
     found = dict(style.special)
     for name in SPECIAL_NAMES:
         value = stated.get(name)
@@ -218,7 +217,8 @@ def _from_vocabulary(
     return build(style, files, {**config, "unk_token": special["unk_token"]})
 
 
-def _apply_case_settings(backend: "tokenizers.Tokenizer", config: dict[str, Any]) -> None:
+def apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, Any]) -> None:
+    """Set the case, accents and Chinese characters that ``config`` states, for BERT's rules."""
     from tokenizers import normalizers
 
     normalizer = backend.normalizer
@@ -228,11 +228,6 @@ def _apply_case_settings(backend: "tokenizers.Tokenizer", config: dict[str, Any]
         if name in config and getattr(normalizer, attribute) != config[name]:
             setattr(normalizer, attribute, config[name])
     backend.normalizer = normalizer
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; {} where there is no such file."""
-    return files.read_json(path, missing={})
 
 
 def never_split_of(config: Mapping[str, Any]) -> tuple[str, ...]:
