@@ -11,6 +11,7 @@ import torch
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Batch, from_padded, to_padded
 from ownbert.nn.model import Model
+from support.floats import assert_close
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ def test_outputs(folder: Path, reference: dict[str, np.ndarray]):
             size = (expected.shape[0], expected.shape[1])
             tensor = to_padded(tensor, index, size)
             expected = expected * reference["attention_mask"][..., None]
-        np.testing.assert_allclose(tensor, expected, atol=1e-5, rtol=1e-5, err_msg=name)
+        assert_close(tensor, expected, name=name)
 
 
 def test_bfloat16_stays_near(folder: Path, reference: dict[str, np.ndarray]):
