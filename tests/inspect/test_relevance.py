@@ -26,6 +26,7 @@ from ownbert.inspect.relevance import (
 from ownbert.inspect.relevance_picture import draw_relevance
 from ownbert.nn.model import Model
 
+pytestmark = pytest.mark.usefixtures("painted")
 LABELS = ("horizontal", "vertical", "checks", "diagonal")
 SIDE, PATCH, SEED = 16, 4, 3
 

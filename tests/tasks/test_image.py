@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from ownbert.tasks.recipe import FinetuneRecipe, TaskSettings, Vit
 from ownbert.tasks.start import waves
 from ownbert.train.job import Interrupted
 from ownbert.train.settings import resolve
+from support.cli import run_cli
 
 Arrays = tuple[np.ndarray, np.ndarray]
 SMALL: dict[str, Any] = {"hidden_size": 32, "layers": 1, "heads": 2, "quiet": True}
@@ -267,16 +266,9 @@ def test_pictures_of_several_sizes_become_squares():
     assert sizes_for(pictures, Vit()) == ((42, 42), (6, 6))
 
 
-COMMAND = [sys.executable, "-m", "ownbert"]
-
-
-def run(*options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *map(str, options)], capture_output=True, text=True)
-
-
 def test_the_dry_run_shows_pictures(folders: Path, tmp_path: Path):
     given = ("--train", folders / "train", "--dev", folders / "test", "--patch", "4")
-    done = run("finetune", "image", *given, "--dry-run", "-o", tmp_path / "out")
+    done = run_cli("finetune", "image", *given, "--dry-run", "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     text = done.stdout
     assert not (tmp_path / "out").exists()
@@ -351,7 +343,7 @@ def test_mistakes_are_one_line(folders: Path, model: Path, tmp_path: Path):
         assert message in " ".join(said.split()), (options, said)
         assert "\n" not in said or "No such option" in said
     assert not (tmp_path / "out").exists()
-    done = run(*image, "--train", alone)
+    done = run_cli(*image, "--train", alone)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
 
