@@ -18,7 +18,7 @@ def assert_close(
 
     Args:
         found: a tensor, an array or a number.
-        expected: the same of the same shape.
+        expected: the same of the same shape, or one number for all.
         rtol: the share by which values may differ.
         scale: the size of the numbers that the values are sums of, where that is more than the
             largest of the values. A value near zero may be what is left of large numbers, and its
@@ -30,7 +30,8 @@ def assert_close(
         AssertionError: something differs by more, or in its shape.
     """
     one, two = _array(found), _array(expected)
-    assert one.shape == two.shape, f"{name}: shape {one.shape}, expected {two.shape}"
+    if two.ndim:  # a number stands for all
+        assert one.shape == two.shape, f"{name}: shape {one.shape}, expected {two.shape}"
     finite = np.abs(two[np.isfinite(two)])
     largest = max(scale, float(finite.max(initial=0.0)))
     np.testing.assert_allclose(one, two, rtol=rtol, atol=rtol * largest, err_msg=name)

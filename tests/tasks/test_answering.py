@@ -25,6 +25,7 @@ from ownbert.tasks.answering import (
 from ownbert.tasks.frame import Frame
 from ownbert.tasks.objectives import Twice
 from ownbert.text.tokenizer import Tokenizer
+from support.floats import assert_close
 
 FAMILIES = ("bert", "roberta", "albert", "xlm_roberta")
 CONTEXT = "Où est l'e\u0301te\u0301 ? 我喜欢自然语言处理。 😀 Größe 1,234 \u200bjumps\u200b"
@@ -101,7 +102,7 @@ def test_right_spans_are_counted_and_the_distance_is_a_divergence():
     one, two = twice.chunk(2)
     apart = inner.distance(one, two, batch)
     loss = Twice(inner, 0.5)(twice, doubled)
-    assert loss.total.item() == pytest.approx((inner(twice, doubled).total + apart).item())
+    assert_close(loss.total, inner(twice, doubled).total + apart)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

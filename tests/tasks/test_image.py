@@ -30,6 +30,7 @@ from ownbert.tasks.start import waves
 from ownbert.train.job import Interrupted
 from ownbert.train.settings import resolve
 from support.cli import run_cli
+from support.floats import assert_close
 
 Arrays = tuple[np.ndarray, np.ndarray]
 SMALL: dict[str, Any] = {"hidden_size": 32, "layers": 1, "heads": 2, "quiet": True}
@@ -152,7 +153,7 @@ def test_colours_and_other_sizes_are_made_to_fit(model: Path, digits: tuple[Arra
     grey = np.round(digits[1][0][:20] * 255).astype("u1")
     expected = np.stack(predictor(list(task.stream(grey))))
     colour = np.stack(predictor(list(task.stream(np.stack([grey] * 3, -1)))))
-    np.testing.assert_allclose(colour, expected, atol=1e-6)
+    assert_close(colour, expected)
     large = np.stack(predictor(list(task.stream(grey.repeat(3, 1).repeat(3, 2)))))
     assert (large.argmax(1) == expected.argmax(1)).mean() > 0.9
 
@@ -240,7 +241,7 @@ def test_seeds_are_averaged_and_share_what_was_measured(folders: Path, tmp_path:
         )
         for i in (1, 2)
     ]
-    np.testing.assert_allclose(found, np.mean(alone, 0), atol=1e-6)
+    assert_close(found, np.mean(alone, 0))
     assert predict(tmp_path / "it", folders / "test", tmp_path / "out.jsonl") == 15
 
 
