@@ -15,6 +15,8 @@ demo: .venv/demo.stamp
 
 # pyproject.toml gives pytest its -q; a second one would hide the summary. A test uses one thread, so
 # there is one process a core; an idle one takes tests from the other.
+# Compiled modules are kept even where Python is set not to: every process would compile them again.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
 test: .venv/full.stamp
 	$(BIN)/python -m pytest -n auto --dist worksteal
 

@@ -23,6 +23,11 @@ def folder() -> Path:
 
 
 @pytest.fixture(scope="module")
+def model(folder: Path) -> Model:
+    return load(folder)
+
+
+@pytest.fixture(scope="module")
 def reference(shared_data: Path) -> dict[str, np.ndarray]:
     with np.load(shared_data / "reference" / "minilm_reference.npz") as arrays:
         return dict(arrays)
@@ -51,8 +56,7 @@ def outputs(model: Model, batch: Batch) -> dict[str, torch.Tensor]:
     return {**found, "last_hidden_state": out.hidden, "pooler_output": out.pooled}
 
 
-def test_outputs(folder: Path, reference: dict[str, np.ndarray]):
-    model = load(folder)
+def test_outputs(model: Model, reference: dict[str, np.ndarray]):
     batch, index = batch_of(reference)
     for name, tensor in outputs(model, batch).items():
         expected = reference[name]
@@ -63,8 +67,7 @@ def test_outputs(folder: Path, reference: dict[str, np.ndarray]):
         assert_close(tensor, expected, name=name)
 
 
-def test_bfloat16_stays_near(folder: Path, reference: dict[str, np.ndarray]):
-    model = load(folder)
+def test_bfloat16_stays_near(model: Model, reference: dict[str, np.ndarray]):
     batch, _ = batch_of(reference)
     with torch.autocast("cpu", torch.bfloat16):
         pooled = outputs(model, batch)["pooler_output"]
@@ -73,8 +76,8 @@ def test_bfloat16_stays_near(folder: Path, reference: dict[str, np.ndarray]):
     assert float(likeness.min()) > 0.999
 
 
-def test_the_tokenizer_gives_the_same_ids(folder: Path, shared_data: Path):
-    tokenizer = load_tokenizer(folder, config=load(folder).config)
+def test_the_tokenizer_gives_the_same_ids(folder: Path, model: Model, shared_data: Path):
+    tokenizer = load_tokenizer(folder, config=model.config)
     path = shared_data / "reference" / "minilm_reference.json"
     reference = json.loads(path.read_text(encoding="utf-8"))
     for texts, tokens in zip(reference["inputs"], reference["tokens"], strict=True):
