@@ -26,7 +26,7 @@ test-slow: .venv/full.stamp
 check: .venv/full.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --threads
 
 fix: .venv/full.stamp
 	$(BIN)/ruff check --fix .
