@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.finetuning.checks import Part
+from ownbert.finetuning.checks import LabelledSplit
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective
 from ownbert.tasks.batched_forward import answers
@@ -102,13 +102,15 @@ class Lesson:
         return rows, self.task.read(data.dev) if data.dev else None
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[LabelledSplit]:
         """The rows with the files they come from."""
         data, task, sets = self.recipe.data, self.task, self.task.name == "multilabel"
-        found = [Part("training", self.train_rows, data.train, task.unit, sets)]
+        found = [LabelledSplit("training", self.train_rows, data.train, task.unit, sets)]
         if self.dev_rows is not None:
             # Without a file of their own they are some of the training file.
-            found.append(Part("dev", self.dev_rows, data.dev or data.train, task.unit, sets))
+            found.append(
+                LabelledSplit("dev", self.dev_rows, data.dev or data.train, task.unit, sets)
+            )
         return found
 
     def cuts(self) -> Iterator[str]:
