@@ -9,6 +9,7 @@ from pathlib import Path
 from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig
 from ownbert.data.loader import Loader
+from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.files import write_text
 from ownbert.finetuning.checks import check_rows
@@ -24,7 +25,6 @@ from ownbert.settings import dump
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.row_objectives import Twice
-from ownbert.tasks.rows import Columns
 from ownbert.tasks.task import Task, task_class
 from ownbert.train.device import pick_device, pick_precision
 from ownbert.train.display import Display
@@ -256,7 +256,7 @@ class Finetuning:
 
 def _task(recipe: FinetuneRecipe, labels: Sequence[str]) -> Task:
     data = recipe.data
-    columns = Columns(data.text_column, data.second_column, data.label_column)
+    columns = ColumnNames(data.text_column, data.second_column, data.label_column)
     return task_class(recipe.task.name)(recipe.task, columns, labels)
 
 

@@ -1,4 +1,4 @@
-"""Any number of labels a text, or a pair of texts. B sequences, R or N rows, C labels."""
+"""Any number of labels per text or pair of texts. B sequences, R or N rows, C labels."""
 
 import json
 from collections import Counter
@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.data.batch import Batch
-from ownbert.data.readers.tables import as_text, kind_of, place
+from ownbert.data.readers.columns import COLUMNS, ColumnNames
+from ownbert.data.readers.tables import as_text, kind_of
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Loss
@@ -21,7 +22,7 @@ from ownbert.tasks.classification import in_order, label_weights
 from ownbert.tasks.metrics import Scores, label_scores
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.row_objectives import RowObjective
-from ownbert.tasks.rows import Columns, Row, read_labelled, shown_labels
+from ownbert.tasks.rows import Row, read_table, shown_labels, unknown_label
 from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_of_groups, of_sequences
 from ownbert.tasks.text_input import Encoded
 
@@ -58,9 +59,10 @@ class ManyLabels(RowObjective):
 
 
 class MultiLabel(SentenceTask):
-    """A sigmoid a label; those hold whose probability reaches the threshold."""
+    """One sigmoid per label; those hold whose probability reaches the threshold."""
 
     name = "multilabel"
+    column_specs = COLUMNS["multilabel"]
     problem_type = "multi_label_classification"
     keeps = (*SentenceTask.keeps, "threshold")
     measures = ("micro_f1", "macro_f1", "average_precision", "subset_accuracy")
@@ -69,7 +71,7 @@ class MultiLabel(SentenceTask):
     def __init__(
         self,
         settings: TaskSettings | None = None,
-        columns: Columns | None = None,
+        columns: ColumnNames | None = None,
         labels: Sequence[str] = (),
     ) -> None:
         super().__init__(settings, columns, labels)
@@ -81,17 +83,22 @@ class MultiLabel(SentenceTask):
         self.threshold = 0.5 if given is None else given
 
     def read(self, path: str | Path) -> list[Row]:
-        cells = list(read_labelled(path, self.columns, pair=self.pair))
-        self.pair = len(cells[0][1]) == 2
+        texts, labels = self.find_columns(path)
+        rows = list(read_table(path, texts, labels))
+        self.pair = len(texts) == 2
         if self.settings.separator is None:
-            texts = [c for *_, c in cells if isinstance(c, str) and not _is_list(c, path)]
-            found = next((s for s in SEPARATORS if any(s in text for text in texts)), None)
+            cells = [c for row in rows for c in row.cells]
+            cells = [c for c in cells if isinstance(c, str) and not _is_list(c, path)]
+            found = next((s for s in SEPARATORS if any(s in cell for cell in cells)), None)
             # Kept, so that every other file is read in the same way.
             self.settings = replace(self.settings, separator=found)
-        return [Row(line, texts, self._labels(cell, path, line)) for line, texts, cell in cells]
+        return [
+            Row(row.line, row.texts, self._labels(cell, path, row.where))
+            for row in rows
+            for cell in row.cells
+        ]
 
-    def _labels(self, cell: Any, path: str | Path, line: int) -> tuple[str, ...]:
-        where = place(path, line)
+    def _labels(self, cell: Any, path: str | Path, where: str) -> tuple[str, ...]:
         if cell is None:
             raise InputError(f"{where}: the labels are missing or null; [] says that none holds")
         if isinstance(cell, str) and _is_list(cell, path):
@@ -130,10 +137,7 @@ class MultiLabel(SentenceTask):
         for row in rows:
             for label in row.target:
                 if label not in labels:
-                    raise InputError(
-                        f"{place(source, row.line)}: label {label!r} is not in {known}, "
-                        f"which has {shown_labels(self.labels)}"
-                    )
+                    raise unknown_label(label, self.labels, row.place(source), known)
 
     def target(self, row: Row) -> np.ndarray:
         """(C) of 0 and 1."""

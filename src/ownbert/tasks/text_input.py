@@ -10,7 +10,7 @@ import numpy as np
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Example
-from ownbert.tasks.rows import shortened
+from ownbert.tasks.rows import Row, shortened
 from ownbert.text.files import guess_style
 from ownbert.text.tokenizer import Tokenizer
 
@@ -94,6 +94,11 @@ class Frame:
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens."""
         return self.tokenizer.encode_batch(texts)
+
+    def ids_by_row(self, rows: Sequence[Row]) -> Iterator[list[list[int]]]:
+        """As ``ids``, those of a row's texts together."""
+        ids = iter(self.ids([text for row in rows for text in row.texts]))
+        return ([next(ids) for _ in row.texts] for row in rows)
 
     def one(self, ids: Sequence[int]) -> np.ndarray:
         """[CLS] text [SEP], (L)."""

@@ -11,7 +11,7 @@ from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.nn.model import Model
-from ownbert.tasks.question_answering.answer import Answer, Asked
+from ownbert.tasks.question_answering.answer import Answer, QuestionRow
 from ownbert.tasks.question_answering.answer_spans import (
     SpanObjective,
     Window,
@@ -49,7 +49,10 @@ def test_the_objective_is_that_of_transformers(tmp_path: Path):
         parameter.data.normal_(std=0.3)
     save(model, tmp_path, tokenizer=tokenizer)
     frame, task = Frame(tokenizer, config, 10), Answer()
-    rows = [Asked(1, ("a b", "c d e f a c f d"), (("a c", 8),)), Asked(2, ("f", "b a"), ())]
+    rows = [
+        QuestionRow(1, ("a b", "c d e f a c f d"), (("a c", 8),)),
+        QuestionRow(2, ("f", "b a"), ()),
+    ]
     theirs = BertForQuestionAnswering.from_pretrained(tmp_path).eval()
     total, count = 0.0, 0
     examples = task.encode(rows, frame, training=True).examples
