@@ -1,4 +1,4 @@
-"""Several trainings whose answers are averaged: one a fold of the rows, or one a seed."""
+"""Several trainings whose answers are averaged: one per fold of the rows, or one per seed."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -38,10 +38,10 @@ def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
     A label with fewer than `n` rows gives all of them. The draw of a label depends on `seed`, its
     name and its number of rows only, so adding a label changes no other label's rows; and for one
     seed the rows for a smaller `n` are among those for a larger one, so that scores at 20, 100,
-    ... labels a class differ by what was added and not by a fresh draw.
+    ... labels per class differ by what was added and not by a fresh draw.
     """
     if n < 1:
-        raise InputError(f"labels a class is {n}; it must be at least 1")
+        raise InputError(f"labels per class is {n}; it must be at least 1")
     if seed < 0:
         raise InputError(f"seed is {seed}; it must not be negative")
     rows_of: dict[str, list[int]] = {}

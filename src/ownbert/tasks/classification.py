@@ -13,7 +13,7 @@ from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.tasks.metrics import Scores, score
 from ownbert.tasks.row_objectives import OneLabel
-from ownbert.tasks.rows import Row, label_text, read_table, shown_labels, unknown_label
+from ownbert.tasks.rows import Row, label_text, shown_labels, unknown_label
 from ownbert.tasks.sentence_task import COMMON, SentenceTask
 from ownbert.tasks.task import Task
 
@@ -83,13 +83,10 @@ class Classify(SingleLabelTask, SentenceTask):
     uses = COMMON | {"class_weights", "label_smoothing"}
 
     def read(self, path: str | Path) -> list[Row]:
-        texts, (label,) = self.find_columns(path)
-        rows = [
-            Row(row.line, row.texts, label_text(row.cells[0], row.where, label))
-            for row in read_table(path, texts, [label])
+        (label,), rows = self.read_table(path)
+        return [
+            Row(row.line, row.texts, label_text(row.cells[0], row.where, label)) for row in rows
         ]
-        self.pair = len(texts) == 2
-        return rows
 
 
 @lru_cache(maxsize=8)

@@ -15,12 +15,11 @@ from ownbert.data.batch import Batch
 from ownbert.data.images.augmentation import Augmentation
 from ownbert.data.images.image_files import Picture, read_labelled, stream_pictures
 from ownbert.data.images.pixels import Processor
-from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.image_input import Canvas, EncodedPictures, PictureRow, Views
-from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
+from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, Vit
 from ownbert.tasks.rows import Row, label_text
 
 # A new model reads pictures in their own size up to this side, in pixels; others are made smaller.
@@ -45,13 +44,8 @@ class ImageTask(SingleLabelTask):
     keeps = ()
     in_memory = True
 
-    def __init__(
-        self,
-        settings: TaskSettings | None = None,
-        columns: ColumnNames | None = None,
-        labels: Sequence[str] = (),
-    ) -> None:
-        super().__init__(settings, columns, labels)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
         self.processor: Processor | None = None
         if others := [name for name, value in vars(self.columns).items() if value is not None]:
             raise InputError(f"a {others[0]} column is of no use to image: pictures have none")

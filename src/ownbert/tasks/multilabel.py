@@ -13,16 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.data.batch import Batch
-from ownbert.data.readers.columns import COLUMNS, ColumnNames
+from ownbert.data.readers.columns import COLUMNS
 from ownbert.data.readers.tables import as_text, kind_of
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Loss
 from ownbert.tasks.classification import in_order, label_weights
 from ownbert.tasks.metrics import Scores, label_scores
-from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.row_objectives import RowObjective
-from ownbert.tasks.rows import Row, read_table, shown_labels, unknown_label
+from ownbert.tasks.rows import Row, shown_labels, unknown_label
 from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_of_groups, of_sequences
 from ownbert.tasks.text_input import Encoded
 
@@ -68,34 +67,27 @@ class MultiLabel(SentenceTask):
     measures = ("micro_f1", "macro_f1", "average_precision", "subset_accuracy")
     uses = COMMON | {"class_weights", "separator", "threshold"}
 
-    def __init__(
-        self,
-        settings: TaskSettings | None = None,
-        columns: ColumnNames | None = None,
-        labels: Sequence[str] = (),
-    ) -> None:
-        super().__init__(settings, columns, labels)
-        given = self.settings.threshold
-        if given is not None and not 0 < given < 1:
-            raise InputError(f"task.threshold is {given}; a probability between 0 and 1 is needed")
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        threshold = self.settings.threshold
+        if threshold is not None and not 0 < threshold < 1:
+            raise InputError(
+                f"task.threshold is {threshold}; a probability between 0 and 1 is needed"
+            )
         if self.settings.separator == "":
             raise InputError('task.separator is empty; write the sign between labels, as "|"')
-        self.threshold = 0.5 if given is None else given
+        self.threshold = 0.5 if threshold is None else threshold
 
     def read(self, path: str | Path) -> list[Row]:
-        texts, labels = self.find_columns(path)
-        rows = list(read_table(path, texts, labels))
-        self.pair = len(texts) == 2
+        _, rows = self.read_table(path)
         if self.settings.separator is None:
-            cells = [c for row in rows for c in row.cells]
+            cells = [row.cells[0] for row in rows]
             cells = [c for c in cells if isinstance(c, str) and not _is_list(c, path)]
             found = next((s for s in SEPARATORS if any(s in cell for cell in cells)), None)
             # Kept, so that every other file is read in the same way.
             self.settings = replace(self.settings, separator=found)
         return [
-            Row(row.line, row.texts, self._labels(cell, path, row.where))
-            for row in rows
-            for cell in row.cells
+            Row(row.line, row.texts, self._labels(row.cells[0], path, row.where)) for row in rows
         ]
 
     def _labels(self, cell: Any, path: str | Path, where: str) -> tuple[str, ...]:
@@ -195,7 +187,7 @@ def best_threshold(truth: np.ndarray, probabilities: np.ndarray) -> float:
 def score_many(
     truth: np.ndarray, probabilities: np.ndarray, threshold: float, labels: Sequence[str]
 ) -> Scores:
-    """Scores of any number of labels a row: truth of 0 and 1, and probabilities, (N, C).
+    """Scores of any number of labels per row: truth of 0 and 1, and probabilities, (N, C).
 
     Macro-F1 is the mean over the labels that stand in the truth or among the predictions (in
     scikit-learn: zero_division=nan), average precision that over the labels in the truth.

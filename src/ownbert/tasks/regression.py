@@ -19,7 +19,7 @@ from ownbert.nn.model import Model
 from ownbert.objectives import Loss
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RowObjective
-from ownbert.tasks.rows import Row, read_table
+from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_of_groups
 
 # Weights are float32, and squares of numbers must stay numbers.
@@ -68,15 +68,12 @@ class Regress(SentenceTask):
     mean, std = np.zeros(1), np.ones(1)
 
     def read(self, path: str | Path) -> list[Row]:
-        texts, names = self.find_columns(path)
-        rows = [
-            Row(
-                row.line, row.texts, tuple(map(_number, row.cells, names, [row.where] * len(names)))
-            )
-            for row in read_table(path, texts, names)
-        ]
+        names, table = self.read_table(path)
+        rows = []
+        for line, where, texts, cells in table:
+            numbers = map(_number, cells, names, [where] * len(names))
+            rows.append(Row(line, texts, tuple(numbers)))
         self.labels = self.labels or names
-        self.pair = len(texts) == 2
         return rows
 
     def find_columns(

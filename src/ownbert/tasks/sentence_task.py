@@ -19,7 +19,7 @@ from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.tables import at_least_one, kind_of
 from ownbert.errors import InputError
 from ownbert.files import open_text
-from ownbert.tasks.rows import Row, read_table
+from ownbert.tasks.rows import Row, TableRow, read_table
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import Encoded
 
@@ -47,12 +47,19 @@ class SentenceTask(Task):
         )
         return (*found["text"], *found.get("second", ())), found.get("label", ())
 
+    def read_table(self, path: str | Path) -> tuple[tuple[str, ...], list[TableRow]]:
+        """The columns of the answers, and the rows with these as cells; at least one."""
+        texts, labels = self.find_columns(path)
+        rows = list(read_table(path, texts, labels))
+        self.pair = len(texts) == 2
+        return labels, rows
+
     def stream(self, path: str | Path) -> Iterator[Row]:
         if kind_of(path) != "txt":
             texts, _ = self.find_columns(path, labelled=False)
             return (Row(row.line, row.texts) for row in read_table(path, texts))
         if self.pair:
-            raise InputError(f"{path} is plain text; two texts a row need a table")
+            raise InputError(f"{path} is plain text; two texts per row need a table")
         return (Row(line, (text,)) for line, text in at_least_one(open_text(path), path))
 
     def spec(self, said: Description) -> HeadSpec:

@@ -281,11 +281,11 @@ def read_texts(path: PathLike, *, text_column: str | None = None) -> Iterator[st
 
 TEXT = ColumnSpec("text", "texts", names=TEXT_NAMES, set_aside=LABEL_NAMES)
 _TEXT = replace(
-    TEXT, help="Column of the texts; where there are two a row, of the first.", pairs=PAIRS
+    TEXT, help="Column of the texts; where there are two per row, of the first.", pairs=PAIRS
 )
 _SECOND = ColumnSpec(
     "second",
-    help="Column of the second texts, where there are two a row.",
+    help="Column of the second texts, where there are two per row.",
     pairs=PAIRS,
     required=False,
 )
@@ -341,7 +341,7 @@ _OF_CHOICES = (
     ColumnSpec(
         "second",
         "of the choices",
-        "Column of the lists of choices; or, with a column a choice, what stands before the "
+        "Column of the lists of choices; or, with one column per choice, what stands before the "
         "numbers or letters in their names.",
         names=("choices", "options", "endings", "candidates", "answers"),
         prefixes=("ending", "choice", "option", "answer", "candidate"),

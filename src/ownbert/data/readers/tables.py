@@ -6,7 +6,7 @@ told by its first line, whatever the ending: a tab if there is one, else a comma
 else the file has a single column. Commas and semicolons follow the csv rules (a quoted field may
 hold separators and line breaks). With tabs a row is a line and quotes are ordinary characters,
 except in a field that is quoted as a whole: it starts and ends with a quote and every quote inside
-is doubled. A .json file holds one object a line, as .jsonl does.
+is doubled. A .json file holds one object per line, as .jsonl does.
 """
 
 import json
@@ -147,7 +147,7 @@ def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else "not readable"
             raise InputError(
-                f"{place(path, line_number)}: not JSON ({reason}); one object a line is needed"
+                f"{place(path, line_number)}: not JSON ({reason}); one object per line is needed"
             ) from error
         if not isinstance(value, dict):
             raise InputError(

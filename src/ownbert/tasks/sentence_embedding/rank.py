@@ -14,13 +14,12 @@ from torch import Tensor
 from ownbert.checkpoint import Description, describe, load
 from ownbert.config import HeadSpec
 from ownbert.data.batch import Batch
-from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
+from ownbert.data.readers.columns import COLUMNS, find_columns
 from ownbert.data.readers.tables import kind_of
 from ownbert.errors import InputError
 from ownbert.files import make_folder, write_json
 from ownbert.nn.model import Model
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.regression import score_numbers
 from ownbert.tasks.row_objectives import RowObjective
 from ownbert.tasks.rows import Row, read_table
@@ -72,13 +71,10 @@ class Rank(Task):
     averages = False
     whole_batches = True
 
-    def __init__(
-        self,
-        settings: TaskSettings | None = None,
-        columns: ColumnNames | None = None,
-        labels: Sequence[str] = (),
-    ) -> None:
-        super().__init__(settings, columns)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        # Those of a folder that it starts from mean nothing here.
+        self.labels = ()
         self.pooling = self.settings.pooling or "mean"
         if self.pooling not in POOLINGS:
             raise InputError(
@@ -108,7 +104,7 @@ class Rank(Task):
     def stream(self, path: str | Path) -> Iterator[Row]:
         if kind_of(path) == "txt":
             raise InputError(
-                f"{path} is plain text, and two texts a row are compared; for vectors of single "
+                f"{path} is plain text, and two texts per row are compared; for vectors of single "
                 "texts take ownbert embed"
             )
         try:
