@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ownbert.data.batch import Batch, from_padded
-from ownbert.nn.generate import Written, beam_search, greedy
+from ownbert.nn.generate import Hypothesis, beam_search, greedy
 from ownbert.nn.model import Model
 from ownbert.transformer import log_probs, make_model
 
@@ -35,7 +35,7 @@ def sources() -> Batch:
     return from_padded(*padded())[0]
 
 
-def same(one: list[Written], two: list[Written]) -> None:
+def same(one: list[Hypothesis], two: list[Hypothesis]) -> None:
     assert [w.ids for w in one] == [w.ids for w in two]
     assert [w.ended for w in one] == [w.ended for w in two]
     assert all(abs(a.score - b.score) < 1e-4 for a, b in zip(one, two, strict=True))

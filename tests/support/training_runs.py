@@ -14,7 +14,7 @@ from ownbert.checkpoint import load
 
 COMMON = ("--max-length", "48", "--batch-tokens", "512", "--log-every", "1")
 # Of a row of the log, what the clock decides.
-CLOCK = ("seconds", "tokens_per_second", "ceiling")
+CLOCK = ("seconds", "tokens_per_second", "mfu")
 
 
 def command(tokens: Path | None, folder: Path, *options: str, processes: int = 1) -> list[str]:

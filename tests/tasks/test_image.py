@@ -23,9 +23,9 @@ from ownbert.cli import app
 from ownbert.data.images.image_files import Picture
 from ownbert.data.images.pixels import PROCESSOR, Processor
 from ownbert.finetuning.init_weights import waves
-from ownbert.finetuning.labelled_splits import Lesson
+from ownbert.finetuning.labelled_splits import LabelledSplits
 from ownbert.finetuning.preview import preview_finetuning
-from ownbert.finetuning.run import Finetuning
+from ownbert.finetuning.run import FinetuningRun
 from ownbert.inference.predictor import Predictor
 from ownbert.settings import resolve
 from ownbert.tasks.image import ImageTask, sizes_for
@@ -183,16 +183,16 @@ def test_a_stopped_run_ends_as_one_that_was_not(
     changes = {"flip": True, "crop": 0.7, "batch_size": 32, "epochs": 3}
     given = {"train": part[0], "dev": part[1], **changes, **SMALL}
     finetune("image", output=tmp_path / "whole", **given)
-    whole, seen = Lesson.measure, [0]
+    whole, seen = LabelledSplits.measure, [0]
 
-    def measure(lesson: Lesson, *args: Any, **named: Any):
+    def measure(splits: LabelledSplits, *args: Any, **named: Any):
         seen[0] += 1
         if seen[0] == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return whole(lesson, *args, **named)
+        return whole(splits, *args, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Lesson, "measure", measure)
+        patched.setattr(LabelledSplits, "measure", measure)
         with pytest.raises(Interrupted):
             finetune("image", output=tmp_path / "parts", **given)
     with pytest.raises(InputError, match="training data"):
@@ -213,8 +213,8 @@ def test_training_pictures_change_with_the_epoch_and_dev_pictures_never(folders:
         "flip": True,
         "image_size": "16",
     }
-    run = Finetuning(resolve(FinetuneRecipe, options=options))
-    learnt, held = run.lesson.train_data, run.lesson.dev_data
+    run = FinetuningRun(resolve(FinetuneRecipe, options=options))
+    learnt, held = run.splits.train_data, run.splits.dev_data
     assert held is not None
     first = learnt.example(0, 3).patches
     assert first is not None

@@ -18,7 +18,7 @@ from ownbert.data.batch import pack
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.inference.predictor import Predictor
 from ownbert.tasks.multiple_choice import Choose, OneChoice
-from ownbert.tasks.row_objectives import Twice
+from ownbert.tasks.row_objectives import RDrop
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import Frame
 
@@ -142,7 +142,7 @@ def test_the_loss_is_that_of_plain_torch(chooser: Path):
     torch.testing.assert_close(found, expected)
     # The distance of two passes, of rows with different numbers of choices.
     both = torch.randn(18, 1, requires_grad=True)
-    plain, twice = OneChoice()(both, doubled), Twice(OneChoice(), 0.5)(both, doubled)
+    plain, twice = OneChoice()(both, doubled), RDrop(OneChoice(), 0.5)(both, doubled)
     one, two = ([x.log_softmax(0) for x in half[:, 0].split((2, 4, 3))] for half in both.chunk(2))
     kinds = [((a.exp() - b.exp()) * (a - b)).sum() / 2 for a, b in zip(one, two, strict=True)]
     torch.testing.assert_close(twice.total, plain.total + torch.stack(kinds).sum())

@@ -126,7 +126,7 @@ def test_other_commands_name_this_one(folder: Path):
 
 
 def test_a_folder_of_another_kind(tmp_path: Path):
-    from tiny import made
+    from support.tiny import made
 
     made(tmp_path / "bert", "mlm")
     with pytest.raises(InputError, match="holds a bert model; an encoder-decoder"):
