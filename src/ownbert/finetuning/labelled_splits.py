@@ -16,7 +16,7 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import Encoded, Unknown, cut_warning
+from ownbert.tasks.text_input import EncodedRows, Unknown, cut_warning
 
 Rows = tuple[Sequence[Row], Sequence[Row] | None]
 
@@ -66,8 +66,8 @@ class LabelledSplits:
     """
 
     frame: Any
-    train_data: Encoded
-    dev_data: Encoded | None = None
+    train_data: EncodedRows
+    dev_data: EncodedRows | None = None
 
     def __init__(
         self,

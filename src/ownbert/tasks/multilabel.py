@@ -23,7 +23,7 @@ from ownbert.tasks.metrics import Scores, label_scores
 from ownbert.tasks.row_objectives import RowObjective
 from ownbert.tasks.rows import Row, shown_labels, unknown_label
 from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_of_groups, of_sequences
-from ownbert.tasks.text_input import Encoded
+from ownbert.tasks.text_input import EncodedRows
 
 # What may stand between labels, the one that is least likely inside of one first.
 SEPARATORS = ("|", ";", ",")
@@ -141,7 +141,7 @@ class MultiLabel(SentenceTask):
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.sigmoid()
 
-    def tune(self, raws: Sequence[np.ndarray], encoded: Encoded, rows: Sequence[Row]) -> None:
+    def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
         if self.settings.threshold is None:
             truth = np.stack([self.target(row) for row in rows])
             self.threshold = best_threshold(truth, np.stack(raws))

@@ -21,7 +21,7 @@ from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.tasks.rows import Row, TableRow, read_table
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import Encoded
+from ownbert.tasks.text_input import EncodedRows
 
 # Settings of every task of this kind.
 COMMON = frozenset({"pooling", "long", "stride", "max_windows", "rdrop"})
@@ -79,7 +79,7 @@ class SentenceTask(Task):
         """What the objective takes as the label of a row."""
         raise NotImplementedError
 
-    def encode(self, rows: Sequence[Row], frame: Any, *, training: bool) -> Encoded:
+    def encode(self, rows: Sequence[Row], frame: Any, *, training: bool) -> EncodedRows:
         if self.pair is None and rows:
             self.pair = len(rows[0].texts) == 2
         settings, examples, cut = self.settings, [], 0
@@ -103,7 +103,7 @@ class SentenceTask(Task):
                 )
             examples.append(example)
             cut += was_cut
-        return Encoded(examples, cut, [None] * len(examples))
+        return EncodedRows(examples, cut, [None] * len(examples))
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """What is averaged over the windows of a document: (B, C) of scores (B, C)."""

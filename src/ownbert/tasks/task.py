@@ -22,7 +22,7 @@ from ownbert.objectives import Objective
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
 from ownbert.tasks.rows import Row
-from ownbert.tasks.text_input import Encoded, Frame
+from ownbert.tasks.text_input import EncodedRows, Frame
 
 # The key of config.json that says what a folder was fine-tuned for.
 KEY = "ownbert_task"
@@ -156,7 +156,7 @@ class Task:
         """Whether a model that is trained has a pooler; None: if its head needs one."""
         return None
 
-    def encode(self, rows: Sequence[Row], frame: Any, *, training: bool) -> Encoded:
+    def encode(self, rows: Sequence[Row], frame: Any, *, training: bool) -> EncodedRows:
         """Rows as the model reads them, with what it should answer where the rows have it; frame:
         what ``frame`` gives. For ``training`` a row may become several examples, else it is one."""
         raise NotImplementedError
@@ -169,7 +169,7 @@ class Task:
         """Scores of each of the R rows of a batch."""
         raise NotImplementedError
 
-    def tune(self, raws: Sequence[np.ndarray], encoded: Encoded, rows: Sequence[Row]) -> None:
+    def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
         """Choose thresholds where the rows are answered best."""
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> Any:

@@ -21,7 +21,7 @@ _TEXTS = 5  # of an example, each on a line
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedRows:
     """Rows as the model reads them, for a loader. cut: of how many rows tokens were left out.
     notes: what a task needs to make an answer of a row's scores (places of words, ...)."""
 
@@ -70,7 +70,7 @@ class Frame:
         """Tokens of two texts together that fit."""
         return self.max_length - (4 if self.double_sep else 3)
 
-    def about(self, data: Encoded, unit: str) -> Iterator[str]:
+    def about(self, data: EncodedRows, unit: str) -> Iterator[str]:
         """Lengths as they are after cutting, and unknown tokens, for people."""
         together = max(len(e.parts or (0,)) for e in data.examples)
         parts = (e.parts or (len(e.token_ids),) for e in data.examples)

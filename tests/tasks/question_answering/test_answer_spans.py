@@ -1,4 +1,4 @@
-"""Windows, the characters of tokens, what is learnt of windows, and the best span."""
+"""QuestionWindows, the characters of tokens, what is learnt of windows, and the best span."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from ownbert.nn.model import Model
 from ownbert.tasks.question_answering.answer import Answer, QuestionRow
 from ownbert.tasks.question_answering.answer_spans import (
     SpanObjective,
-    Window,
+    WindowPosition,
     best_span,
     characters,
     cut_windows,
@@ -176,7 +176,7 @@ def test_the_best_span_is_that_of_all_spans():
         sizes, rows = rng.integers(0, 9, 3), 0
         places = []
         for number, size in enumerate(sizes):
-            places.append(Window(rows, rows + size + 3, rows + 2, 5 * number, int(size)))
+            places.append(WindowPosition(rows, rows + size + 3, rows + 2, 5 * number, int(size)))
             rows += int(size) + 3
         raw = rng.normal(size=(rows, 2)).astype(np.float32)
         longest = int(rng.integers(1, 12))

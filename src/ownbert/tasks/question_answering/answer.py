@@ -17,9 +17,9 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.question_answering.answer_metrics import best_threshold, compare, score_answers
 from ownbert.tasks.question_answering.answer_spans import (
     LONGEST_QUESTION,
-    Context,
+    EncodedContext,
+    QuestionWindows,
     SpanObjective,
-    Windows,
     best_span,
     characters,
     cut_windows,
@@ -30,7 +30,7 @@ from ownbert.tasks.question_answering.answer_spans import (
 )
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import Encoded, Frame, join
+from ownbert.tasks.text_input import EncodedRows, Frame, join
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class QuestionRow(Row):
 
 
 @dataclass(frozen=True)
-class ContextWindows:
-    """Windows of a row, and the characters (N, 2) of the tokens of its context."""
+class EncodedQuestion:
+    """The windows of a row, and the characters (N, 2) of the tokens of its context."""
 
-    windows: Windows
+    windows: QuestionWindows
     offsets: np.ndarray
 
 
@@ -102,7 +102,7 @@ class Answer(Task):
 
     # To the model and back.
 
-    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> Encoded:
+    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> EncodedRows:
         if training:
             self.rows, self.left_out = len(rows), []
         contexts = encode_contexts([row.texts[1] for row in rows], frame)
@@ -130,10 +130,10 @@ class Answer(Task):
             known = row.target is not None
             tags = np.concatenate([piece.tags for piece in pieces if piece.tags is not None])
             examples.append(join(pieces, tags=tags if known else None))
-            notes.append(ContextWindows(windows, context.offsets))
+            notes.append(EncodedQuestion(windows, context.offsets))
         if not examples:
             raise InputError(f"{self.left_out[0]}: no answer of any row stands in its context")
-        return Encoded(examples, cut, notes or [None] * len(examples))
+        return EncodedRows(examples, cut, notes or [None] * len(examples))
 
     def objective(self, model: Model) -> SpanObjective:
         return SpanObjective()
@@ -144,7 +144,7 @@ class Answer(Task):
         firsts = np.cumsum(batch.groups or [1] * batch.sequences)[:-1]
         return np.split(logits.float().cpu().numpy(), starts[firsts])
 
-    def tune(self, raws: Sequence[np.ndarray], encoded: Encoded, rows: Sequence[Row]) -> None:
+    def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
         if not self.tuned:
             return
         found = [self._best(*each) for each in zip(raws, rows, encoded.notes, strict=True)]
@@ -155,14 +155,14 @@ class Answer(Task):
             np.asarray([bool(row.target) for row in rows]),
         )
 
-    def decide(self, raw: np.ndarray, row: Row, note: ContextWindows) -> PredictedAnswer:
+    def decide(self, raw: np.ndarray, row: Row, note: EncodedQuestion) -> PredictedAnswer:
         best = self._best(raw, row, note)
         limit = self.threshold
         if best.start is None or limit is None or best.difference <= limit:
             return best
         return _nothing(raw, note, best.difference)
 
-    def _best(self, raw: np.ndarray, row: Row, note: ContextWindows) -> PredictedAnswer:
+    def _best(self, raw: np.ndarray, row: Row, note: EncodedQuestion) -> PredictedAnswer:
         """The best answer, whether or not "no answer" is ahead of it."""
         places, context = note.windows.places, row.texts[1]
         span = best_span(raw, places, self.settings.answer_length)
@@ -228,7 +228,7 @@ def _texts(row: Row) -> list[str]:
     return [gold.text for gold in row.target]
 
 
-def _span(row: Row, context: Context) -> tuple[int, int] | None:
+def _span(row: Row, context: EncodedContext) -> tuple[int, int] | None:
     """Tokens of the first answer that stands in the context."""
     for text, start in row.target or ():
         if start is not None and (span := token_span(context, start, start + len(text))):
@@ -236,7 +236,7 @@ def _span(row: Row, context: Context) -> tuple[int, int] | None:
     return None
 
 
-def _nothing(raw: np.ndarray, note: ContextWindows, difference: float) -> PredictedAnswer:
+def _nothing(raw: np.ndarray, note: EncodedQuestion, difference: float) -> PredictedAnswer:
     places = note.windows.places
     return PredictedAnswer(
         "", None, None, probability(raw, places, null_span(raw, places)), difference

@@ -21,7 +21,7 @@ from ownbert.tasks.classification import in_order
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import Row, unknown_label
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import Encoded, Frame
+from ownbert.tasks.text_input import EncodedRows, Frame
 from ownbert.tasks.token_classification.entities import (
     are_entity_tags,
     entities,
@@ -116,7 +116,7 @@ class Tag(Task):
     def spec(self, said: Description) -> HeadSpec:
         return replace(super().spec(said), crf=self.settings.crf)
 
-    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> Encoded:
+    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> EncodedRows:
         ids = pieces_of([word for row in rows for word in row.texts], frame)
         numbers = {label: i for i, label in enumerate(self.labels)}
         further = None
@@ -131,7 +131,7 @@ class Tag(Task):
             # A long sentence is learnt window by window, and answered as one.
             parts = [[example] for example in made] if training else [made]
             examples += map(join_windows, parts)
-        return Encoded(examples, 0, [None] * len(examples))
+        return EncodedRows(examples, 0, [None] * len(examples))
 
     def objective(self, model: Model) -> TokenTags:
         head = model.heads[self.head]
