@@ -104,7 +104,7 @@ class LabelledSplits:
     @property
     def parts(self) -> list[LabelledSplit]:
         """The rows with the files they come from."""
-        data, task, sets = self.recipe.data, self.task, self.task.name == "multilabel"
+        data, task, sets = self.recipe.data, self.task, self.task.label_sets
         found = [LabelledSplit("training", self.train_rows, data.train, task.unit, sets)]
         if self.dev_rows is not None:
             # Without a file of their own they are some of the training file.

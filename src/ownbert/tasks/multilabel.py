@@ -62,6 +62,7 @@ class MultiLabel(SentenceTask):
 
     name = "multilabel"
     column_specs = COLUMNS["multilabel"]
+    label_sets = True
     problem_type = "multi_label_classification"
     keeps = (*SentenceTask.keeps, "threshold")
     measures = ("micro_f1", "macro_f1", "average_precision", "subset_accuracy")

@@ -69,6 +69,8 @@ class Task:
     problem_type: ClassVar[str | None] = None
     # Whether scores of several models can be averaged.
     averages: ClassVar[bool] = True
+    # Whether the labels of a row are a set, whose order has no meaning.
+    label_sets: ClassVar[bool] = False
     # Whether rows of a batch are learnt from each other, so that it must not be cut.
     whole_batches: ClassVar[bool] = False
     # Whether ``read`` takes arrays in the place of a file.

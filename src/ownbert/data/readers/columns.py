@@ -68,8 +68,7 @@ class ColumnSpec:
     prefixes: it may be several columns, with these names before a number or letter, and ``names``
     are then those of columns of lists. several: the user may name several, with commas between
     them. required: whether a file must have it. labelled: whether it is looked for only in files
-    with answers. note: ends the default that --help shows. needed: ends the message about a file
-    without it.
+    with answers. note: ends the default that --help shows.
     """
 
     role: str
@@ -83,7 +82,6 @@ class ColumnSpec:
     required: bool = True
     labelled: bool = False
     note: str = ""
-    needed: str = ""
 
     @property
     def option(self) -> str:
@@ -263,7 +261,7 @@ def _missing(path: PathLike, names: Sequence[str], spec: ColumnSpec) -> str:
         start = f"cannot tell which column holds the {spec.what}"
     return (
         f"{path}: {start}; name it with {spec.option}; the columns (from the first line) are: "
-        f"{shown}{spec.needed}"
+        f"{shown}"
     )
 
 
@@ -298,10 +296,6 @@ _LABEL = ColumnSpec(
     labelled=True,
 )
 
-SQUAD_NEEDED = (
-    'SQuAD\'s JSON (one document with "data", "paragraphs", "context", "qas"), or rows with the '
-    "columns question, context and answers"
-)
 _STARTS = ("answer_start", "start")
 _OF_QUESTIONS = (
     ColumnSpec(
@@ -309,14 +303,12 @@ _OF_QUESTIONS = (
         "'question'",
         "Column of the questions, in a table.",
         names=("question", "query"),
-        needed=f"; needed: {SQUAD_NEEDED}",
     ),
     ColumnSpec(
         "second",
         "'context'",
         "Column of the texts that hold the answers, in a table.",
         names=("context", "passage", "paragraph", "document", "text"),
-        needed=f"; needed: {SQUAD_NEEDED}",
     ),
     ColumnSpec(
         "label",
@@ -325,7 +317,6 @@ _OF_QUESTIONS = (
         names=("answers", "answer", "answer_text", "label"),
         labelled=True,
         note=f"and {' or '.join(_STARTS)} for where they begin",
-        needed=f"; needed: {SQUAD_NEEDED}",
     ),
     ColumnSpec("id", names=("id", "qid", "question_id"), required=False),
     ColumnSpec("start", names=_STARTS, required=False, labelled=True),

@@ -14,10 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ownbert.data.readers.columns import COLUMNS, SQUAD_NEEDED, ColumnNames, find_columns
+from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
 from ownbert.data.readers.tables import as_text, kind_of, place, read_values
 from ownbert.errors import InputError
 from ownbert.files import open_text
+
+NEEDED = (
+    'SQuAD\'s JSON (one document with "data", "paragraphs", "context", "qas"), or rows with the '
+    "columns question, context and answers"
+)
 
 
 class Gold(NamedTuple):
@@ -59,7 +64,7 @@ def read_questions(
         empty = False
         yield question
     if empty:
-        raise InputError(f"{path} has no questions; needed: {SQUAD_NEEDED}")
+        raise InputError(f"{path} has no questions; needed: {NEEDED}")
 
 
 def locate(context: str, text: str, start: int | None = None) -> Gold:
@@ -93,9 +98,9 @@ def _document(path: str | Path) -> Mapping[str, Any] | None:
         if isinstance(value, dict) and "data" not in value:
             return None
         if next(lines, None) is not None:
-            raise InputError(f"{path} is not one JSON document; needed: {SQUAD_NEEDED}")
+            raise InputError(f"{path} is not one JSON document; needed: {NEEDED}")
     if not isinstance(value, dict) or "data" not in value:
-        raise InputError(f"{path} is JSON, but not SQuAD's; needed: {SQUAD_NEEDED}")
+        raise InputError(f"{path} is JSON, but not SQuAD's; needed: {NEEDED}")
     return value
 
 
@@ -104,7 +109,7 @@ def _whole(path: str | Path, text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = error.msg if isinstance(error, json.JSONDecodeError) else "not readable"
-        raise InputError(f"{path} is not JSON ({reason}); needed: {SQUAD_NEEDED}") from error
+        raise InputError(f"{path} is not JSON ({reason}); needed: {NEEDED}") from error
 
 
 def _paragraphs(
@@ -136,7 +141,10 @@ def _of_question(asked: Mapping[str, Any], context: str, where: str) -> tuple[Go
 
 
 def _table(path: str | Path, given: ColumnNames | None, labelled: bool) -> Iterator[Question]:
-    several = find_columns(path, COLUMNS["answer"], given, labelled=labelled)
+    try:
+        several = find_columns(path, COLUMNS["answer"], given, labelled=labelled)
+    except InputError as error:
+        raise InputError(f"{error}; needed: {NEEDED}") from None
     found = {role: column for role, (column,) in several.items()}
     for line, values in read_values(path, list(found.values())):
         where = place(path, line)
