@@ -7,7 +7,6 @@ import io
 import json
 import os
 import secrets
-import shutil
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,42 +66,6 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
-
-
-@contextlib.contextmanager
-def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary folder beside ``folder`` that takes its place when the block succeeds.
-
-    Everything in what stood there is lost then. On any exception, an interrupt included, the
-    temporary folder is removed and ``folder`` stays as it was. Errors are those of
-    ``atomic_path``.
-    """
-    target = Path(folder).resolve()
-    if target.exists() and not target.is_dir():
-        raise InputError(f"cannot write the folder {folder}: a file has that name")
-    make_folder(target.parent)
-    temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    old = temporary.with_suffix(".old")
-    try:
-        temporary.mkdir()
-        yield temporary
-        if target.exists():
-            target.rename(old)
-        try:
-            temporary.rename(target)
-        except BaseException:
-            if old.exists():
-                old.rename(target)
-            raise
-    except OSError as error:
-        ours = error.filename is None or temporary in Path(os.fsdecode(error.filename)).parents
-        if (ours or error.filename == str(temporary)) and error.errno in WRITE_FAILURES:
-            raise InputError(f"cannot write {folder}: {error.strerror}") from error
-        raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if target.exists():
-            shutil.rmtree(old, ignore_errors=True)
 
 
 def make_folder(folder: str | os.PathLike[str]) -> Path:

@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.cli import app
 from ownbert.data.batch import pack
+from ownbert.data.readers.columns import ColumnNames
 from ownbert.inference.predictor import Predictor
 from ownbert.tasks.multiple_choice import Choose, OneChoice
 from ownbert.tasks.row_objectives import RDrop
-from ownbert.tasks.rows import Columns, Row
+from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import Frame
 from support.floats import assert_close
 
@@ -59,7 +60,7 @@ def chooser(questions: Path, pretrained: Path, tmp_path_factory: pytest.TempPath
 
 
 def read(
-    tmp_path: Path, text: str, name: str = "rows.csv", columns: Columns | None = None
+    tmp_path: Path, text: str, name: str = "rows.csv", columns: ColumnNames | None = None
 ) -> list[Row]:
     path = tmp_path / name
     path.write_text(text)
@@ -191,7 +192,7 @@ def test_tables_of_every_kind(tmp_path: Path):
     text = "premise,choice_a,choice_b,choice_c,label\np,x,y,z,z\nq,u,v,,u\n"
     assert same(read(tmp_path, text))
     text = "p1,p2,sent1,sent2,why\nx,y,p,0,1\nu,v,q,0,0\n"
-    named = read(tmp_path, text, columns=Columns("sent1", "p", "why"))
+    named = read(tmp_path, text, columns=ColumnNames("sent1", "p", "why"))
     assert [row.texts for row in named] == [("p", "x", "y"), ("q", "u", "v")]
     table = {"stem": ["p", "q"], "options": [["x", "y", "z"], ["u", "v"]], "label": [2, 0]}
     pq.write_table(pa.table(table), tmp_path / "rows.parquet")

@@ -9,7 +9,7 @@ import transformers
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Example, pack
-from ownbert.tasks.text_input import Encoded, Frame, join
+from ownbert.tasks.text_input import EncodedRows, Frame, join
 from ownbert.text.tokenizer import Tokenizer
 from support.tokenizer_folders import FOLDERS
 
@@ -83,7 +83,7 @@ def test_a_group_is_packed_as_sequences_that_have_one_answer():
 def test_identity_tells_answers_and_texts_apart():
     def encoded(label: int, token: int, parts: tuple[int, ...] | None = None) -> str:
         ids = np.asarray([2, token, 3])
-        return Encoded([Example(ids, ids * 0, label=label, parts=parts)]).identity()
+        return EncodedRows([Example(ids, ids * 0, label=label, parts=parts)]).identity()
 
     assert encoded(0, 5) == encoded(0, 5)
     assert len({encoded(0, 5), encoded(1, 5), encoded(0, 6), encoded(0, 5, (1, 2))}) == 4

@@ -71,7 +71,7 @@ def _texts(texts: Sequence[str], input: Path | None, text_column: str | None) ->
     if texts:
         return iter(texts)
     if input is not None and str(input) != "-":
-        from ownbert.data.readers.tables import read_texts
+        from ownbert.data.readers.columns import read_texts
 
         return (text for text in read_texts(input, text_column=text_column) if text.strip())
     if input is None and sys.stdin.isatty():

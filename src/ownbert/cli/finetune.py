@@ -9,6 +9,7 @@ import typer
 from ownbert.cli import options as o
 from ownbert.cli import picture_options as pictures
 from ownbert.cli import task_options as own
+from ownbert.cli.column_options import COLUMNS
 from ownbert.cli.learn import given_output
 
 # Options of every task, by the name of the setting; in the order of --help.
@@ -173,7 +174,7 @@ def _command(task: str, further: Mapping[str, Any], text: str) -> Callable[..., 
         _run(task, given)
 
     # What is further may also take the place of what all tasks have.
-    every = {**_FIRST, **own.COLUMNS.get(task, {}), **further, **_LAST, **further}
+    every = {**_FIRST, **COLUMNS.get(task, {}), **further, **_LAST, **further}
     options = {name: option for name, option in every.items() if option is not None}
     run.__name__, run.__doc__ = task, inspect.cleandoc(text)
     run.__annotations__ = dict(options)

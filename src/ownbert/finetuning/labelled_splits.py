@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.finetuning.checks import Part
+from ownbert.finetuning.checks import LabelledSplit
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective
 from ownbert.tasks.batched_forward import answers
@@ -16,7 +16,7 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import Encoded, Unknown, cut_warning
+from ownbert.tasks.text_input import EncodedRows, Unknown, cut_warning
 
 Rows = tuple[Sequence[Row], Sequence[Row] | None]
 
@@ -38,10 +38,10 @@ def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
     A label with fewer than `n` rows gives all of them. The draw of a label depends on `seed`, its
     name and its number of rows only, so adding a label changes no other label's rows; and for one
     seed the rows for a smaller `n` are among those for a larger one, so that scores at 20, 100,
-    ... labels a class differ by what was added and not by a fresh draw.
+    ... labels per class differ by what was added and not by a fresh draw.
     """
     if n < 1:
-        raise InputError(f"labels a class is {n}; it must be at least 1")
+        raise InputError(f"labels per class is {n}; it must be at least 1")
     if seed < 0:
         raise InputError(f"seed is {seed}; it must not be negative")
     rows_of: dict[str, list[int]] = {}
@@ -66,8 +66,8 @@ class LabelledSplits:
     """
 
     frame: Any
-    train_data: Encoded
-    dev_data: Encoded | None = None
+    train_data: EncodedRows
+    dev_data: EncodedRows | None = None
 
     def __init__(
         self,
@@ -102,13 +102,15 @@ class LabelledSplits:
         return rows, self.task.read(data.dev) if data.dev else None
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[LabelledSplit]:
         """The rows with the files they come from."""
-        data, task, sets = self.recipe.data, self.task, self.task.name == "multilabel"
-        found = [Part("training", self.train_rows, data.train, task.unit, sets)]
+        data, task, sets = self.recipe.data, self.task, self.task.label_sets
+        found = [LabelledSplit("training", self.train_rows, data.train, task.unit, sets)]
         if self.dev_rows is not None:
             # Without a file of their own they are some of the training file.
-            found.append(Part("dev", self.dev_rows, data.dev or data.train, task.unit, sets))
+            found.append(
+                LabelledSplit("dev", self.dev_rows, data.dev or data.train, task.unit, sets)
+            )
         return found
 
     def cuts(self) -> Iterator[str]:

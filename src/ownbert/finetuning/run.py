@@ -9,6 +9,7 @@ from pathlib import Path
 from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig
 from ownbert.data.loader import Loader
+from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.finetuning.checks import check_rows
 from ownbert.finetuning.confusion import CONFUSION, draw_confusion
@@ -24,7 +25,6 @@ from ownbert.run.training_run import Say, TrainingRun
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.row_objectives import RDrop
-from ownbert.tasks.rows import Columns
 from ownbert.tasks.task import Task, task_class
 from ownbert.train.device import pick_precision
 from ownbert.train.distributed import World
@@ -261,7 +261,7 @@ class FinetuningRun(TrainingRun):
 
 def _task(recipe: FinetuneRecipe, labels: Sequence[str]) -> Task:
     data = recipe.data
-    columns = Columns(data.text_column, data.second_column, data.label_column)
+    columns = ColumnNames(data.text_column, data.second_column, data.label_column)
     return task_class(recipe.task.name)(recipe.task, columns, labels)
 
 

@@ -1,4 +1,4 @@
-"""One label a picture, by a ViT (Dosovitskiy et al. 2021): a new one, or one from a folder."""
+"""One label per picture, by a ViT (Dosovitskiy et al. 2021): a new one, or one from a folder."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from ownbert.checkpoint.description import Description, describe, described
-from ownbert.config import EncoderConfig, HeadSpec, Image
+from ownbert.config import EncoderConfig, Image
+from ownbert.data.batch import Batch
 from ownbert.data.images.augmentation import Augmentation
 from ownbert.data.images.image_files import Picture, read_labelled, stream_pictures
 from ownbert.data.images.pixels import Processor
 from ownbert.errors import InputError
-from ownbert.tasks.classification import Classify
+from ownbert.nn.model import Model
+from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.image_input import Canvas, EncodedPictures, PictureRow, Views
-from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
-from ownbert.tasks.rows import Columns, Row, label_text
-from ownbert.tasks.task import Task
+from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, Vit
+from ownbert.tasks.rows import Row, label_text
 
 # A new model reads pictures in their own size up to this side, in pixels; others are made smaller.
 _SIDE = 96
@@ -31,23 +33,19 @@ _RATE, _BATCH = 1e-3, 64
 _FEW, _EPOCHS_OF_FEW, _EPOCHS = 3000, 60, 20
 
 
-class PictureTask(Classify):
+class ImageTask(SingleLabelTask):
     """Softmax over the labels, on the class token; rows hold a picture and no text."""
 
     name = "image"
+    problem_type = "single_label_classification"
     measures = ("accuracy", "macro_f1", "mcc")
     uses = frozenset({"class_weights", "label_smoothing", "flip", "shift", "crop"})
     unit = "pictures"
     keeps = ()
     in_memory = True
 
-    def __init__(
-        self,
-        settings: TaskSettings | None = None,
-        columns: Columns | None = None,
-        labels: Sequence[str] = (),
-    ) -> None:
-        super().__init__(settings, columns, labels)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
         self.processor: Processor | None = None
         if others := [name for name, value in vars(self.columns).items() if value is not None]:
             raise InputError(f"a {others[0]} column is of no use to image: pictures have none")
@@ -126,12 +124,6 @@ class PictureTask(Classify):
             optim=replace(recipe.optim, learning_rate=rate),
         )
 
-    def spec(self, said: Description) -> HeadSpec:
-        return Task.spec(self, said)
-
-    def limit(self, max_length: int) -> str:
-        return Task.limit(self, max_length)
-
     # Reading.
 
     def read(self, path: Any) -> list[Row]:
@@ -160,6 +152,9 @@ class PictureTask(Classify):
             augmentation=augmentation if training else None,
             seed=self.seed,
         )
+
+    def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
+        return list(self.probabilities(logits.float()).cpu().numpy())
 
     def shown(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
         path = _picture(row).path

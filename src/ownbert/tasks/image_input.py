@@ -19,7 +19,7 @@ from ownbert.data.images.image_files import Picture
 from ownbert.data.images.pixels import Processor, patches_of
 from ownbert.errors import InputError
 from ownbert.tasks.rows import Row
-from ownbert.tasks.text_input import Encoded
+from ownbert.tasks.text_input import EncodedRows
 
 # From dark to light, for pictures made of characters; and their size at most, in characters, which
 # are about twice as high as wide.
@@ -65,7 +65,7 @@ class Canvas:
         patches = patches_of(pixels, self.image.patch)
         return Example(nothing, nothing, label=target, patches=patches)
 
-    def about(self, data: Encoded, unit: str) -> Iterator[str]:
+    def about(self, data: EncodedRows, unit: str) -> Iterator[str]:
         """How pictures are read, for people."""
         assert isinstance(data, EncodedPictures)
         sizes = {picture.size for picture in data.examples.pictures}
@@ -122,9 +122,9 @@ class Views(Sequence[Example]):
 
 
 @dataclass(frozen=True)
-class EncodedPictures(Encoded):
-    """As ``Encoded``. With ``augmentation`` a picture is another one in each epoch: a function of
-    seed, epoch and its number."""
+class EncodedPictures(EncodedRows):
+    """As ``EncodedRows``. With ``augmentation`` a picture is another one in each epoch: a function
+    of seed, epoch and its number."""
 
     examples: Views
     augmentation: Augmentation | None = None

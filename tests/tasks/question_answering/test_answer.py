@@ -13,7 +13,7 @@ from ownbert import InputError, evaluate, finetune, predict
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.inference.predictor import Predictor
 from ownbert.tasks.batched_forward import answers
-from ownbert.tasks.question_answering.answer import Answer, Asked
+from ownbert.tasks.question_answering.answer import Answer, QuestionRow
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.text_input import Frame
 
@@ -138,7 +138,7 @@ def test_a_long_context_is_read_in_windows_and_the_rest_is_cut(
     task = Answer(TaskSettings(name="answer", max_windows=5))
     tokenizer = load_tokenizer(pretrained)
     frame = Frame(tokenizer, load(pretrained).config, 48)
-    data = task.encode([Asked(1, ("red0", context))], frame, training=False)
+    data = task.encode([QuestionRow(1, ("red0", context))], frame, training=False)
     assert (data.cut, len(data.examples[0].parts or ())) == (1, 5)
 
 

@@ -1,4 +1,4 @@
-"""Windows, the characters of tokens, what is learnt of windows, and the best span."""
+"""QuestionWindows, the characters of tokens, what is learnt of windows, and the best span."""
 
 import json
 from pathlib import Path
@@ -11,10 +11,10 @@ from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.nn.model import Model
-from ownbert.tasks.question_answering.answer import Answer, Asked
+from ownbert.tasks.question_answering.answer import Answer, QuestionRow
 from ownbert.tasks.question_answering.answer_spans import (
     SpanObjective,
-    Window,
+    WindowPosition,
     best_span,
     characters,
     cut_windows,
@@ -49,7 +49,10 @@ def test_the_objective_is_that_of_transformers(tmp_path: Path):
         parameter.data.normal_(std=0.3)
     save(model, tmp_path, tokenizer=tokenizer)
     frame, task = Frame(tokenizer, config, 10), Answer()
-    rows = [Asked(1, ("a b", "c d e f a c f d"), (("a c", 8),)), Asked(2, ("f", "b a"), ())]
+    rows = [
+        QuestionRow(1, ("a b", "c d e f a c f d"), (("a c", 8),)),
+        QuestionRow(2, ("f", "b a"), ()),
+    ]
     theirs = BertForQuestionAnswering.from_pretrained(tmp_path).eval()
     total, count = 0.0, 0
     examples = task.encode(rows, frame, training=True).examples
@@ -173,7 +176,7 @@ def test_the_best_span_is_that_of_all_spans():
         sizes, rows = rng.integers(0, 9, 3), 0
         places = []
         for number, size in enumerate(sizes):
-            places.append(Window(rows, rows + size + 3, rows + 2, 5 * number, int(size)))
+            places.append(WindowPosition(rows, rows + size + 3, rows + 2, 5 * number, int(size)))
             rows += int(size) + 3
         raw = rng.normal(size=(rows, 2)).astype(np.float32)
         longest = int(rng.integers(1, 12))

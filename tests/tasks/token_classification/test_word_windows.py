@@ -21,7 +21,7 @@ from ownbert.tasks.token_classification.tag_objectives import (
     by_sentence,
     log_marginals,
 )
-from ownbert.tasks.token_classification.word_windows import Window, pieces_of, windows_of
+from ownbert.tasks.token_classification.word_windows import WordWindow, pieces_of, windows_of
 from ownbert.text.tokenizer import Tokenizer
 
 
@@ -74,7 +74,7 @@ def test_byte_level_words_start_with_a_blank(tmp_path: Path):
         assert [i for word in words for i in pieces[word]] == inputs["input_ids"]
 
 
-def margin(window: Window, word: int, size: int) -> int:
+def margin(window: WordWindow, word: int, size: int) -> int:
     """How far a word is from the nearer edge of a window; the sentence's ends are none."""
     left = size if window.start == 0 else word - window.start
     right = size if window.stop == size else window.stop - 1 - word

@@ -13,7 +13,7 @@ NOTHING = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WordWindow:
     """Words ``start`` to ``stop`` of a sentence, of which it answers those from ``first`` to
     ``last``: where it has more context on the nearer side than the windows beside it."""
 
@@ -38,7 +38,7 @@ def pieces_of(words: Sequence[str], frame: Frame) -> dict[str, list[int]]:
     return {w: ids[:room] or [tokenizer.unk_id] for w, ids in zip(different, found, strict=True)}
 
 
-def windows_of(sizes: Sequence[int], room: int, stride: int) -> list[Window]:
+def windows_of(sizes: Sequence[int], room: int, stride: int) -> list[WordWindow]:
     """Windows of words with these numbers of pieces, as many words as fit in ``room`` pieces.
 
     Neighbours share ``stride`` words, or half of the earlier one's if that is less. One without
@@ -60,7 +60,7 @@ def windows_of(sizes: Sequence[int], room: int, stride: int) -> list[Window]:
     # What a window answers is one stretch: from the point where it is the better of two on.
     firsts = np.searchsorted(chosen, np.arange(len(spans) + 1))
     windows = [
-        Window(*span, int(first), int(last))
+        WordWindow(*span, int(first), int(last))
         for span, first, last in zip(spans, firsts, firsts[1:], strict=False)
     ]
     return [w for w in windows if w.first < w.last or not far]
@@ -80,7 +80,7 @@ def _spans(sizes: Sequence[int], room: int, stride: int) -> Iterator[tuple[int, 
 
 
 def window_example(
-    window: Window,
+    window: WordWindow,
     pieces: Sequence[Sequence[int]],
     tags: Sequence[int] | None,
     frame: Frame,
