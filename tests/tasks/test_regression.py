@@ -83,7 +83,7 @@ def in_transformers(folder: Path, predictor: Predictor, rows: list[Row]) -> np.n
     theirs = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     found = []
     for row in rows:
-        ids = torch.from_numpy(predictor.frame.one(predictor.frame.ids(row.texts)[0]))[None]
+        ids = torch.from_numpy(predictor.builder.one(predictor.builder.ids(row.texts)[0]))[None]
         with torch.no_grad():
             found.append(theirs(input_ids=ids).logits[0].numpy())
     return np.stack(found)

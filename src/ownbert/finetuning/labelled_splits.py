@@ -16,7 +16,7 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import EncodedRows, Unknown, cut_warning
+from ownbert.tasks.text_input import EncodedRows, UnknownWords, cut_warning
 
 Rows = tuple[Sequence[Row], Sequence[Row] | None]
 
@@ -65,7 +65,7 @@ class LabelledSplits:
     ``learnt`` that before. ``encode`` comes next.
     """
 
-    frame: Any
+    builder: Any
     train_data: EncodedRows
     dev_data: EncodedRows | None = None
 
@@ -87,12 +87,12 @@ class LabelledSplits:
         if self.dev_rows is not None:
             task.check(self.dev_rows, recipe.data.dev or "", known)
 
-    def encode(self, frame: Any) -> None:
-        """Make of the rows what a model reads; frame: what ``Task.frame`` gives."""
-        self.frame = frame
-        self.train_data = self.task.encode(self.train_rows, frame, training=True)
+    def encode(self, builder: Any) -> None:
+        """Make of the rows what a model reads; builder: what ``Task.builder`` gives."""
+        self.builder = builder
+        self.train_data = self.task.encode(self.train_rows, builder, training=True)
         if self.dev_rows is not None:
-            self.dev_data = self.task.encode(self.dev_rows, frame, training=False)
+            self.dev_data = self.task.encode(self.dev_rows, builder, training=False)
 
     def _read(self) -> Rows:
         data = self.recipe.data
@@ -120,12 +120,15 @@ class LabelledSplits:
             (self.dev_rows, self.dev_data, "dev"),
         ):
             if rows is not None and data is not None and data.cut:
-                unit, limit = f"{what} {self.task.unit}", self.task.limit(self.frame.max_length)
+                unit, limit = (
+                    f"{what} {self.task.unit}",
+                    self.task.limit(self.builder.max_length),
+                )
                 yield cut_warning(data.cut, len(rows), limit, unit)
 
     def unknown(self) -> Iterator[str]:
         """What to tell of words that the model does not know, where they are many."""
-        found = Unknown(self.frame.tokenizer)
+        found = UnknownWords(self.builder.tokenizer)
         found.count(self.train_data.examples)
         if said := found.warning():
             yield said

@@ -42,7 +42,7 @@ def preview_finetuning(
         *run.summary(),
         *_columns(run),
         *_labels(run),
-        *run.frame.about(run.splits.train_data, run.task.unit),
+        *run.builder.about(run.splits.train_data, run.task.unit),
         *(f"{'warning' if f.grave else 'note'}: {f.line}" for f in check_rows(*run.splits.parts)),
         *_examples(run),
     ]
@@ -92,10 +92,10 @@ def _examples(run: FinetuningRun) -> Iterator[str]:
     count = min(_SHOWN, len(run.splits.train_rows))
     places = np.linspace(0, len(run.splits.train_rows) - 1, count).round().astype(int)
     rows = [run.splits.train_rows[i] for i in places]
-    encoded = run.task.encode(rows, run.frame, training=False)
+    encoded = run.task.encode(rows, run.builder, training=False)
     yield "examples, as the model sees them:"
     for row, example in zip(rows, encoded.examples, strict=True):
         target = shortened(run.task.preview(row), _CHARACTERS)
-        lines = run.frame.shown(example)
+        lines = run.builder.shown(example)
         yield f"{target}: {lines[0]}" if len(lines) == 1 else f"{target}:"
         yield from (f"    {line}" for line in lines if len(lines) > 1)

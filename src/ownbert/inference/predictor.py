@@ -19,7 +19,7 @@ from ownbert.tasks.batched_forward import answers, blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
-from ownbert.tasks.text_input import Unknown, cut_warning
+from ownbert.tasks.text_input import UnknownWords, cut_warning
 from ownbert.train.device import pick_device, pick_precision
 from ownbert.train.state_files import summed_model
 
@@ -49,15 +49,18 @@ class Predictor:
         folders = members_of(self.folder)
         self.task = one_task([task_of(describe(f), f, columns) for f in folders])
         models = [self.task.load(f).to(place) for f in folders]
-        self.frame = self.task.frame(folders[0], models[0].config, self.task.max_length)
-        self.tokenizer, self.max_length = self.frame.tokenizer, self.frame.max_length
+        self.builder = self.task.input_builder(folders[0], models[0].config, self.task.max_length)
+        self.tokenizer, self.max_length = (
+            self.builder.tokenizer,
+            self.builder.max_length,
+        )
         self.models = [prepack(m) if self.precision == "float32" else m for m in models]
         self.seen = self.cut = 0
-        self.unknown = Unknown(self.tokenizer)
+        self.unknown = UnknownWords(self.tokenizer)
 
     def __call__(self, rows: Sequence[Row]) -> list[Any]:
         """What the task decides of each row; counts rows seen and cut."""
-        data = self.task.encode(rows, self.frame, training=False)
+        data = self.task.encode(rows, self.builder, training=False)
         self.seen += len(rows)
         self.cut += data.cut
         self.unknown.count(data.examples)

@@ -18,7 +18,7 @@ from ownbert.data.images.pixels import Processor
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.tasks.classification import SingleLabelTask
-from ownbert.tasks.image_input import Canvas, EncodedPictures, PictureRow, Views
+from ownbert.tasks.image_input import EncodedPictures, ImageInputBuilder, PictureRow, Views
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, Vit
 from ownbert.tasks.rows import Row, label_text
 
@@ -94,15 +94,15 @@ class ImageTask(SingleLabelTask):
         }
         return described(values, "model.vit")
 
-    def frame(
+    def input_builder(
         self, folder: str | Path, config: EncoderConfig, max_length: int | None = None
-    ) -> Canvas:
+    ) -> ImageInputBuilder:
         if self.processor is None:
             self.processor = Processor.load(folder)
         assert config.image is not None
-        return Canvas(self.processor, config.image, folder or "the new model")
+        return ImageInputBuilder(self.processor, config.image, folder or "the new model")
 
-    def completed(self, recipe: FinetuneRecipe, frame: Any) -> FinetuneRecipe:
+    def completed(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
         if recipe.data.max_length is not None:
             raise InputError("data.max_length is of no use to image; see model.vit.image_size")
         if recipe.optim.adversarial:
@@ -111,7 +111,7 @@ class ImageTask(SingleLabelTask):
         if not model.new:
             return replace(recipe, model=model)
         if not model.folder:
-            vit = replace(model.vit, image_size=frame.image.size, patch=frame.image.patch)
+            vit = replace(model.vit, image_size=builder.image.size, patch=builder.image.patch)
             model = replace(model, vit=vit)
         few = self.seen < _FEW
         epochs = recipe.run.epochs or (_EPOCHS_OF_FEW if few else _EPOCHS)
@@ -142,12 +142,14 @@ class ImageTask(SingleLabelTask):
         super().learn(rows, source)
         self.seen = len(rows)
 
-    def encode(self, rows: Sequence[Row], frame: Canvas, *, training: bool) -> EncodedPictures:
+    def encode(
+        self, rows: Sequence[Row], builder: ImageInputBuilder, *, training: bool
+    ) -> EncodedPictures:
         targets = [None if row.target is None else self.target(row) for row in rows]
         settings = self.settings
         augmentation = Augmentation(settings.flip, settings.shift, settings.crop)
         return EncodedPictures(
-            Views(list(map(_picture, rows)), targets, frame),
+            Views(list(map(_picture, rows)), targets, builder),
             notes=[None] * len(rows),
             augmentation=augmentation if training else None,
             seed=self.seed,
@@ -193,11 +195,11 @@ def measured(pictures: Sequence[Picture], image: Image) -> Processor:
     pictures, of 5,000 in equal steps where there are more."""
     ones, zeros = (1.0,) * image.channels, (0.0,) * image.channels
     plain = Processor(image.size, zeros, ones, image.channels)
-    canvas = Canvas(plain, image, "")
+    builder = ImageInputBuilder(plain, image, "")
     places = np.linspace(0, len(pictures) - 1, min(len(pictures), _MEASURED)).round().astype(int)
     sums, squares = np.zeros(image.channels), np.zeros(image.channels)
     for place in places:
-        pixels = canvas.pixels(pictures[place]).astype(np.float64)
+        pixels = builder.pixels(pictures[place]).astype(np.float64)
         sums += pixels.mean((1, 2))
         squares += (pixels**2).mean((1, 2))
     mean = sums / len(places)

@@ -24,7 +24,7 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RowObjective, divergence
 from ownbert.tasks.rows import Row, read_table
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import EncodedRows, Frame, join
+from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
 # The score of a choice that a row does not have: no share of a softmax, and a finite logarithm.
 _NONE = -1e9
@@ -91,10 +91,12 @@ class Choose(Task):
         spec, pooling = super().spec(said), self.settings.pooling
         return spec if pooling is None else replace(spec, pooling=pooling)
 
-    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> EncodedRows:
+    def encode(
+        self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
+    ) -> EncodedRows:
         examples, cut = [], 0
-        for row, (prompt, *choices) in zip(rows, frame.ids_by_row(rows), strict=True):
-            pairs = [frame.example((prompt, choice)) for choice in choices]
+        for row, (prompt, *choices) in zip(rows, builder.ids_by_row(rows), strict=True):
+            pairs = [builder.example((prompt, choice)) for choice in choices]
             given = {} if row.target is None else {"label": row.target}
             examples.append(join([pair for pair, _ in pairs], **given))
             cut += any(was_cut for _, was_cut in pairs)

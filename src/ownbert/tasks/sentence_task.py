@@ -79,26 +79,26 @@ class SentenceTask(Task):
         """What the objective takes as the label of a row."""
         raise NotImplementedError
 
-    def encode(self, rows: Sequence[Row], frame: Any, *, training: bool) -> EncodedRows:
+    def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
         if self.pair is None and rows:
             self.pair = len(rows[0].texts) == 2
         settings, examples, cut = self.settings, [], 0
-        if settings.long != "cut" and frame.room <= settings.stride:
+        if settings.long != "cut" and builder.room <= settings.stride:
             raise InputError(
-                f"task.stride is {settings.stride}; with sequences of {frame.max_length} tokens "
-                f"it must be below {frame.room}"
+                f"task.stride is {settings.stride}; with sequences of {builder.max_length} tokens "
+                f"it must be below {builder.room}"
             )
-        for row, own in zip(rows, frame.ids_by_row(rows), strict=True):
+        for row, own in zip(rows, builder.ids_by_row(rows), strict=True):
             given = {} if row.target is None else {"label": self.target(row)}
             if settings.long == "cut":
-                example, was_cut = frame.example(own, **given)
+                example, was_cut = builder.example(own, **given)
             elif len(own) > 1:
                 raise InputError(
                     f"task.long {settings.long} is for single texts, and the rows have two; take "
                     "task.long cut"
                 )
             else:
-                example, was_cut = frame.windows(
+                example, was_cut = builder.windows(
                     own[0], stride=settings.stride, most=settings.max_windows, **given
                 )
             examples.append(example)

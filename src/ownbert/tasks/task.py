@@ -22,7 +22,7 @@ from ownbert.objectives import Objective
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
 from ownbert.tasks.rows import Row
-from ownbert.tasks.text_input import EncodedRows, Frame
+from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 
 # The key of config.json that says what a folder was fine-tuned for.
 KEY = "ownbert_task"
@@ -45,10 +45,10 @@ class Task:
     """Reader of files, head, objective, predictions and measures of one kind of question.
 
     Training: ``origin`` (what the model is made from), ``read``, ``learn`` (what the rows say:
-    labels, scale), ``frame`` (what makes sequences of rows), ``encode``, ``objective``, ``finish``,
-    ``write``. Use: ``load``, ``frame``, ``stream``, ``encode``, ``raw`` (scores of a row that
-    several models' can be averaged with), ``decide``, ``shown``. Measures: ``tune`` (thresholds, on
-    dev rows), ``score``.
+    labels, scale), ``input_builder`` (turns rows into sequences), ``encode``, ``objective``,
+    ``finish``, ``write``. Use: ``load``, ``input_builder``, ``stream``, ``encode``, ``raw`` (scores
+    of a row, which can be averaged over models), ``decide``, ``shown``. Metrics: ``tune``
+    (thresholds, on dev rows), ``score``.
 
     max_length: of a sequence, in tokens, as in training. seed: of what training draws for single
     rows. name: on the command line. head: kind of the head that answers. column_specs: the
@@ -116,18 +116,20 @@ class Task:
                 "finetune image"
             )
 
-    def frame(
+    def input_builder(
         self, folder: str | Path, config: EncoderConfig, max_length: int | None = None
     ) -> Any:
-        """What makes rows into what the model of a folder reads: a ``Frame`` or the like."""
-        return Frame(load_tokenizer(folder, config=config), config, max_length or config.longest)
+        """What turns rows into inputs of the folder's model: a ``TextInputBuilder`` or similar."""
+        return TextInputBuilder(
+            load_tokenizer(folder, config=config), config, max_length or config.longest
+        )
 
-    def completed(self, recipe: FinetuneRecipe, frame: Any) -> FinetuneRecipe:
+    def completed(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
         """The recipe with what depends on the kind of model."""
         dropout = _DROPOUT if recipe.model.dropout is None else recipe.model.dropout
         return replace(
             recipe,
-            data=replace(recipe.data, max_length=frame.max_length),
+            data=replace(recipe.data, max_length=builder.max_length),
             model=replace(recipe.model, dropout=dropout),
         )
 
@@ -158,9 +160,12 @@ class Task:
         """Whether a model that is trained has a pooler; None: if its head needs one."""
         return None
 
-    def encode(self, rows: Sequence[Row], frame: Any, *, training: bool) -> EncodedRows:
-        """Rows as the model reads them, with what it should answer where the rows have it; frame:
-        what ``frame`` gives. For ``training`` a row may become several examples, else it is one."""
+    def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
+        """Rows as the model reads them, with targets where the rows have them.
+
+        builder: what ``input_builder`` returns. For ``training`` a row may become several examples,
+        otherwise it is one.
+        """
         raise NotImplementedError
 
     def objective(self, model: Model) -> Objective:

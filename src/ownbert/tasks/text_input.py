@@ -49,7 +49,7 @@ class EncodedRows:
         return f"{len(self):,} examples ({digest.hexdigest()[:12]})"
 
 
-class Frame:
+class TextInputBuilder:
     """Puts special tokens and types around ids, and cuts them to ``max_length`` tokens in all.
 
     A pair is as the family has it: RoBERTa's has two separators between the texts and no types.
@@ -82,7 +82,7 @@ class Frame:
             f"tokens a sequence{several}: median {half:,}, 90% up to {most:,}, 99% up to "
             f"{nearly:,}, longest {sizes.max():,}; {cut} cut at {self.max_length:,}"
         )
-        unknown = Unknown(self.tokenizer)
+        unknown = UnknownWords(self.tokenizer)
         unknown.count(data.examples)
         yield unknown.warning() or f"unknown tokens: {unknown.share:.2%}"
 
@@ -146,7 +146,7 @@ def cut_warning(cut: int, total: int, limit: str, what: str) -> str:
     return f"warning: {cut:,} of {total:,} {what} are longer than {limit} and are cut there"
 
 
-class Unknown:
+class UnknownWords:
     """How many tokens of texts are [UNK], or what takes its place; none where there is no
     tokenizer."""
 

@@ -19,7 +19,7 @@ from ownbert.finetuning.preview import preview_finetuning
 from ownbert.inference.predictor import Predictor
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.rows import Row
-from ownbert.tasks.text_input import Frame
+from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.tasks.token_classification.tag import Tag
 from ownbert.tasks.token_classification.tag_rows import read_sentences
 
@@ -106,9 +106,9 @@ def test_a_crf_learns_and_transformers_sees_its_encoder(crf_tagger: Path, tagged
 
 def _encoded(folder: Path, rows: list[Row], *, training: bool = False, **settings):
     said = describe(folder)
-    frame = Frame(load_tokenizer(folder), said.config, said.config.longest)
+    builder = TextInputBuilder(load_tokenizer(folder), said.config, said.config.longest)
     task = Tag(TaskSettings(name="tag", **settings), labels=said.labels)
-    return task.encode(rows, frame, training=training).examples
+    return task.encode(rows, builder, training=training).examples
 
 
 def test_transformers_gives_the_same_logits_and_tags(tagger: Path, tagged: Path):

@@ -30,7 +30,7 @@ from ownbert.tasks.question_answering.answer_spans import (
 )
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import EncodedRows, Frame, join
+from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,14 @@ class Answer(Task):
 
     # To the model and back.
 
-    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> EncodedRows:
+    def encode(
+        self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
+    ) -> EncodedRows:
         if training:
             self.rows, self.left_out = len(rows), []
-        contexts = encode_contexts([row.texts[1] for row in rows], frame)
+        contexts = encode_contexts([row.texts[1] for row in rows], builder)
         questions = list(dict.fromkeys(row.texts[0] for row in rows))
-        ids = dict(zip(questions, frame.ids(questions), strict=True))
+        ids = dict(zip(questions, builder.ids(questions), strict=True))
         examples, notes, cut = [], [], 0
         for row in rows:
             question, context = ids[row.texts[0]], contexts[row.texts[1]]
@@ -118,7 +120,7 @@ class Answer(Task):
             windows = cut_windows(
                 question,
                 context,
-                frame,
+                builder,
                 stride=self.settings.stride,
                 most=self.settings.max_windows,
             )

@@ -16,7 +16,7 @@ from torch import Tensor
 from ownbert.data.batch import Batch, Example
 from ownbert.objectives import Loss
 from ownbert.tasks.row_objectives import RowObjective
-from ownbert.tasks.text_input import Frame
+from ownbert.tasks.text_input import TextInputBuilder
 
 # Tokens of a question; what is beyond is cut off (Devlin et al. 2019, their code for SQuAD).
 LONGEST_QUESTION = 64
@@ -33,12 +33,12 @@ class EncodedContext(NamedTuple):
     offsets: np.ndarray
 
 
-def encode_contexts(texts: Sequence[str], frame: Frame) -> dict[str, EncodedContext]:
+def encode_contexts(texts: Sequence[str], builder: TextInputBuilder) -> dict[str, EncodedContext]:
     """The tokens of each text, each text encoded once."""
     unique, found = list(dict.fromkeys(texts)), {}
     for start in range(0, len(unique), _TEXTS):
         block = unique[start : start + _TEXTS]
-        encodings = frame.tokenizer.encoder.encode_batch(block, add_special_tokens=False)
+        encodings = builder.tokenizer.encoder.encode_batch(block, add_special_tokens=False)
         for text, encoding in zip(block, encodings, strict=True):
             offsets = np.asarray(encoding.offsets, dtype=np.int32).reshape(-1, 2)
             # A piece of nothing (the blank before a word) would break the order for searches.
@@ -107,21 +107,26 @@ class QuestionWindows:
 
 
 def cut_windows(
-    question: Sequence[int], context: EncodedContext, frame: Frame, *, stride: int, most: int
+    question: Sequence[int],
+    context: EncodedContext,
+    builder: TextInputBuilder,
+    *,
+    stride: int,
+    most: int,
 ) -> QuestionWindows:
     """[CLS] question [SEP] part of the context [SEP], as often as the context needs.
 
     The question has half of a window at most. stride: tokens that neighbours share, at most half
     of what the context has in one. most: windows.
     """
-    asked = question[: min(LONGEST_QUESTION, frame.pair_room // 2)]
-    size = frame.pair_room - len(asked)
+    asked = question[: min(LONGEST_QUESTION, builder.pair_room // 2)]
+    size = builder.pair_room - len(asked)
     step = size - min(stride, size // 2)
     begins = range(0, max(1, len(context.ids) - (size - step)), step)
     pieces, places, row = [], [], 0
     for begin in begins[:most]:
         part = context.ids[begin : begin + size]
-        ids, types = frame.pair(asked, part.tolist())
+        ids, types = builder.pair(asked, part.tolist())
         first = row + len(ids) - 1 - len(part)
         places.append(WindowPosition(row, row + len(ids), first, begin, len(part)))
         pieces.append((ids.astype(np.int32), types.astype(np.int8)))

@@ -33,7 +33,7 @@ from ownbert.tasks.sentence_embedding.retrieval import (
     vectors_of_rows,
 )
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import EncodedRows, Frame, join
+from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
 COMPARED = ("spearman", "pearson")
 # The names that sentence-transformers has had for its poolings since its first version.
@@ -140,11 +140,13 @@ class Rank(Task):
     def pooler(self, said: Description) -> bool | None:
         return next(iter(said.family.architectures.values())).pooler
 
-    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> EncodedRows:
+    def encode(
+        self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
+    ) -> EncodedRows:
         numbers: dict[str, int] = {}
         examples, cut = [], 0
-        for row, own in zip(rows, frame.ids_by_row(rows), strict=True):
-            made = [frame.example([one]) for one in own]
+        for row, own in zip(rows, builder.ids_by_row(rows), strict=True):
+            made = [builder.example([one]) for one in own]
             examples.append(join([one for one, _ in made], **self._label(row, numbers)))
             cut += any(was_cut for _, was_cut in made)
         return EncodedRows(examples, cut, [None] * len(examples))

@@ -21,7 +21,7 @@ from ownbert.tasks.classification import in_order
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import Row, unknown_label
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import EncodedRows, Frame
+from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 from ownbert.tasks.token_classification.entities import (
     are_entity_tags,
     entities,
@@ -116,8 +116,10 @@ class Tag(Task):
     def spec(self, said: Description) -> HeadSpec:
         return replace(super().spec(said), crf=self.settings.crf)
 
-    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> EncodedRows:
-        ids = pieces_of([word for row in rows for word in row.texts], frame)
+    def encode(
+        self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
+    ) -> EncodedRows:
+        ids = pieces_of([word for row in rows for word in row.texts], builder)
         numbers = {label: i for i, label in enumerate(self.labels)}
         further = None
         if training and self.settings.tag_all:
@@ -126,8 +128,8 @@ class Tag(Task):
         for row in rows:
             tags = None if row.target is None else [numbers[tag] for tag in row.target]
             pieces = [ids[word] for word in row.texts]
-            windows = windows_of([len(p) for p in pieces], frame.room, self.settings.stride)
-            made = [window_example(w, pieces, tags, frame, further=further) for w in windows]
+            windows = windows_of([len(p) for p in pieces], builder.room, self.settings.stride)
+            made = [window_example(w, pieces, tags, builder, further=further) for w in windows]
             # A long sentence is learnt window by window, and answered as one.
             parts = [[example] for example in made] if training else [made]
             examples += map(join_windows, parts)
