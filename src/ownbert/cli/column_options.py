@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ownbert.cli.options import DATA
+from ownbert.train.recipe import DATA
 
 
 def _column(option: str, text: str, usual: str) -> Any:

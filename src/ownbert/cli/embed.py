@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ownbert.cli.corpus import Inputs
-from ownbert.cli.options import Quiet, TextColumn
+from ownbert.cli.options import Device, Precision, Quiet, TextColumn
 
 
 def embed(
@@ -39,10 +39,8 @@ def embed(
         int | None,
         typer.Option(help="Cut texts there, in tokens.", show_default="the model's limit"),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    precision: Annotated[
-        str, typer.Option(help="float32, bfloat16 or auto (what is faster here).")
-    ] = "float32",
+    device: Device = "auto",
+    precision: Precision = "float32",
     batch_tokens: Annotated[int, typer.Option(help="Tokens a forward pass.", min=1)] = 4096,
     quiet: Quiet = False,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ownbert.cli.lines import stdin_lines
+from ownbert.cli.options import Device, TextColumn
 from ownbert.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,11 +34,9 @@ def fill(
         Path | None, typer.Option(help="Texts: a table, or a text a line; - is standard input.")
     ] = None,
     top: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
-    text_column: Annotated[
-        str | None, typer.Option(help="Column of the text in tables.", show_default="by its name")
-    ] = None,
+    text_column: TextColumn = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each text.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Fill the masks of texts: the likeliest tokens and their probabilities.
 

@@ -1,48 +1,40 @@
 """pretrain: from a token store to a model."""
 
 from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from ownbert.cli import options as o
-from ownbert.errors import InputError
+from ownbert.cli.recipe_options import recipe_command
+from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.train.recipe import RUN
 
-_OURS = (
-    *("output", "config", "overrides", "resume", "resume_step", "overwrite", "quiet"),
-    "dry_run",
+SETTINGS = (
+    *("size", "init_embeddings", "init_from", "init_counts", "dropout"),
+    *("objectives", "masking", "mask_rate", "max_length", "batch_tokens", "held_out"),
+    *("learning_rate", "accumulate"),
+    *("max_steps", "max_minutes", "precision", "device", "log_every", "eval_every", "save_every"),
+    *("tensorboard", "seed"),
 )
 
 
+@recipe_command(PretrainRecipe, SETTINGS, command="pretrain")
 def pretrain(
-    context: typer.Context,
-    output: o.ModelFolder = None,
-    tokens: o.Tokens = None,
+    *,
+    output: o.Output = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Argument(help="Token store that ownbert prepare wrote.", show_default=False),
+    ] = None,
     overrides: o.Overrides = None,
-    size: o.Size = None,
-    init_embeddings: o.InitEmbeddings = None,
-    init_from: o.InitFrom = None,
-    init_counts: o.InitCounts = None,
-    dropout: o.PretrainDropout = None,
-    objectives: o.Objectives = None,
-    masking: o.MaskingKind = None,
-    mask_rate: o.MaskRate = None,
-    max_length: o.MaxLength = None,
-    batch_tokens: o.BatchTokens = None,
-    held_out: o.HeldOut = None,
-    learning_rate: o.LearningRate = None,
-    accumulate: o.Accumulate = None,
-    max_steps: o.MaxSteps = None,
-    max_minutes: o.MaxMinutes = None,
-    precision: o.Precision = None,
-    device: o.Device = None,
-    log_every: o.LogEvery = None,
-    eval_every: o.EvalEvery = None,
-    save_every: o.SaveEvery = None,
-    tensorboard: o.TensorBoard = None,
+    settings: dict[str, Any],
     resume: o.Resume = False,
-    resume_step: o.ResumeStep = None,
+    resume_step: Annotated[
+        int | None,
+        typer.Option(help="Resume from the saved state of this step.", rich_help_panel=RUN),
+    ] = None,
     overwrite: o.Overwrite = False,
-    seed: o.Seed = None,
     config: o.Config = None,
     dry_run: o.DryRun = False,
     quiet: o.Quiet = False,
@@ -61,27 +53,18 @@ def pretrain(
     # The first positional is the store unless it is an override of a recipe that names one.
     if tokens is not None and "=" in str(tokens) and not tokens.exists():
         overrides, tokens = [str(tokens), *(overrides or [])], None
-    options = {k: v for k, v in context.params.items() if k not in (*_OURS, "tokens")}
+    recipe = {"config": config, "overrides": overrides or (), **settings}
     if dry_run:
         from ownbert.pretraining.preview import preview_pretraining
 
-        print(preview_pretraining(tokens, config=config, overrides=overrides or (), **options))
+        print(preview_pretraining(tokens, **recipe))
         return
     run(
         tokens,
-        given_output(output),
-        config=config,
-        overrides=overrides or (),
+        o.required_output(output),
         resume=resume,
         resume_step=resume_step,
         overwrite=overwrite,
         quiet=quiet,
-        **options,
+        **recipe,
     )
-
-
-def given_output(output: Path | None) -> Path:
-    """The folder of -o, which only a dry run can do without."""
-    if output is None:
-        raise InputError("-o is needed: the folder for the model")
-    return output

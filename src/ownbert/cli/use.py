@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ownbert.cli.corpus import counting
-from ownbert.cli.options import Quiet
+from ownbert.cli.options import Device, Precision, Quiet, ResumeFile
 
 if TYPE_CHECKING:
     from ownbert.tasks.metrics import Scores
@@ -35,8 +35,6 @@ LabelColumn = Annotated[
     ),
 ]
 _LABELS = 100  # in the table of evaluate
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is faster here).")]
 
 
 def evaluate(
@@ -149,9 +147,7 @@ def predict(
     second_column: SecondColumn = None,
     device: Device = "auto",
     precision: Precision = "float32",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where a stopped run of the same ended.")
-    ] = False,
+    resume: ResumeFile = False,
     quiet: Quiet = False,
 ) -> None:
     """Answer every row of a file with a fine-tuned model of any task.

@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,33 +10,13 @@ from typing import Any, TypeVar
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.weights import WEIGHTS
 from ownbert.errors import InputError
-from ownbert.settings import resolve
+from ownbert.settings import resolve, settings_of
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.log import CURVES, LOG
 from ownbert.train.state_files import FOLDER, Damaged, newest, read_state, refuse_other
 
 RECIPE = "recipe.yaml"
-# A run may be resumed with another value of these; any other setting would make it another run.
-# That the corpus is the same is seen by what it holds, wherever it is.
-FREE = (
-    "optim.learning_rate",
-    "run.precision",
-    "run.max_steps",
-    "run.max_minutes",
-    "run.device",
-    "run.log_every",
-    "run.eval_every",
-    "run.save_every",
-    "run.keep",
-    "run.shard",
-    "run.tensorboard",
-    "run.epochs",
-    "run.patience",
-    "run.seeds",
-    "data.tokens",
-    *(f"data.{dev}{side}" for dev in ("", "dev_") for side in ("source", "target", "pairs")),
-)
 # Which folders an ensemble is made of.
 ENSEMBLE = "ensemble.json"
 T = TypeVar("T")
@@ -60,7 +40,8 @@ def resolve_run(
         return resolve(kind, config=config, overrides=overrides, options=options)
     before = resolve(kind, config=there)
     now = resolve(kind, config=config, overrides=overrides, options=options, base=before)
-    for name, old, new in _differences(asdict(before), asdict(now)):  # type: ignore[call-overload]
+    free = {name for name, about in settings_of(kind).items() if about.resumable}
+    for name, old, new in _differences(asdict(before), asdict(now), free):  # type: ignore[call-overload]
         raise InputError(
             f"cannot resume {output}: {name} was {old!r} and is now {new!r}; leave it as it was, "
             "or start anew with --overwrite"
@@ -68,12 +49,15 @@ def resolve_run(
     return now
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""):
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], free: Set[str], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Settings that differ, with both values, but for those of ``free``."""
     for name, value in old.items():
-        if prefix + name in FREE:
+        if prefix + name in free:
             continue
         if isinstance(value, Mapping):
-            yield from _differences(value, new[name], f"{prefix}{name}.")
+            yield from _differences(value, new[name], free, f"{prefix}{name}.")
         elif value != new[name] and new[name] not in (None, "auto"):  # then it stays as it was
             yield prefix + name, value, new[name]
 
