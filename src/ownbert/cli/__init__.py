@@ -14,17 +14,17 @@ import typer
 
 from ownbert import __version__
 from ownbert.cli import (
-    corpus,
+    describe,
     embed,
+    evaluate,
     fill,
     finetune,
-    inspect,
-    learn,
+    prepare,
+    pretrain,
     relevance,
     runs,
     trace,
     translate,
-    use,
 )
 from ownbert.errors import InputError
 
@@ -58,14 +58,14 @@ for _name, _command in finetune.commands().items():
     finetune.app.command(_name)(_stoppable(_command))
 for _name, _command in translate.COMMANDS.items():
     translate.app.command(_name, hidden=_name == "use")(_stoppable(_command))
-app.command("vocab")(_stoppable(corpus.vocab))
-app.command("prepare")(_stoppable(corpus.prepare))
-app.command("pretrain")(_stoppable(learn.pretrain))
+app.command("vocab")(_stoppable(prepare.vocab))
+app.command("prepare")(_stoppable(prepare.prepare))
+app.command("pretrain")(_stoppable(pretrain.pretrain))
 app.add_typer(finetune.app, name="finetune")
 app.command("runs")(_stoppable(runs.runs))
-app.command("evaluate")(_stoppable(use.evaluate))
-app.command("predict")(_stoppable(use.predict))
-app.command("describe")(_stoppable(inspect.describe))
+app.command("evaluate")(_stoppable(evaluate.evaluate))
+app.command("predict")(_stoppable(evaluate.predict))
+app.command("describe")(_stoppable(describe.describe))
 app.command("trace")(_stoppable(trace.trace))
 app.command("relevance")(_stoppable(relevance.relevance))
 app.command("fill")(_stoppable(fill.fill))

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ownbert.cli.corpus import Inputs
 from ownbert.cli.options import Device, Precision, Quiet, TextColumn
+from ownbert.cli.prepare import Inputs
 
 
 def embed(

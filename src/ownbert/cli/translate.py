@@ -9,8 +9,8 @@ import typer
 from typer.core import TyperGroup
 
 from ownbert.cli import options as o
-from ownbert.cli.corpus import counting
 from ownbert.cli.lines import stdin_lines
+from ownbert.cli.prepare import counting
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.errors import InputError
 from ownbert.settings import resolve

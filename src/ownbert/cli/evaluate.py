@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ownbert.cli.corpus import counting
 from ownbert.cli.options import Device, Precision, Quiet, ResumeFile
+from ownbert.cli.prepare import counting
 
 if TYPE_CHECKING:
     from ownbert.tasks.metrics import Scores
