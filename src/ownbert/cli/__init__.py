@@ -4,13 +4,14 @@ A user's mistake is one line on standard error and exit code 2. Nothing here imp
 a command runs, so that ``--help`` answers at once.
 """
 
-import functools
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from ownbert import __version__
 from ownbert.cli import (
@@ -19,58 +20,66 @@ from ownbert.cli import (
     evaluate,
     fill,
     finetune,
+    predict,
     prepare,
     pretrain,
     relevance,
     runs,
     trace,
     translate,
+    vocab,
 )
 from ownbert.errors import InputError
 
-app = typer.Typer(
-    name="ownbert",
-    help="Make a BERT of your own from your own text, on your own machine.\n\n"
-    "The way from text to answers: vocab, prepare, pretrain, finetune, evaluate, predict.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+# In the order of --help. A command is a file of its name with a function of its name; one that has
+# commands of its own has an ``app``.
+COMMANDS: Mapping[str, Callable[..., None] | typer.Typer] = {
+    "vocab": vocab.vocab,
+    "prepare": prepare.prepare,
+    "pretrain": pretrain.pretrain,
+    "finetune": finetune.app,
+    "evaluate": evaluate.evaluate,
+    "predict": predict.predict,
+    "embed": embed.embed,
+    "fill": fill.fill,
+    "translate": translate.app,
+    "runs": runs.runs,
+    "describe": describe.describe,
+    "trace": trace.trace,
+    "relevance": relevance.relevance,
+}
 
 
 class _Stopped(Exception):
     """An interrupt; typer would answer KeyboardInterrupt by itself, with a word and code 130."""
 
 
-def _stoppable(command: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(command)
-    def run(*arguments: object, **options: object) -> None:
+class _Commands(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def invoke(self, ctx: Any) -> Any:
         try:
-            command(*arguments, **options)
+            return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             raise _Stopped(str(stop) or "interrupted; nothing half-written is left") from None
 
-    return run
 
-
-for _name, _command in finetune.commands().items():
-    finetune.app.command(_name)(_stoppable(_command))
-for _name, _command in translate.COMMANDS.items():
-    translate.app.command(_name, hidden=_name == "use")(_stoppable(_command))
-app.command("vocab")(_stoppable(prepare.vocab))
-app.command("prepare")(_stoppable(prepare.prepare))
-app.command("pretrain")(_stoppable(pretrain.pretrain))
-app.add_typer(finetune.app, name="finetune")
-app.command("runs")(_stoppable(runs.runs))
-app.command("evaluate")(_stoppable(evaluate.evaluate))
-app.command("predict")(_stoppable(evaluate.predict))
-app.command("describe")(_stoppable(describe.describe))
-app.command("trace")(_stoppable(trace.trace))
-app.command("relevance")(_stoppable(relevance.relevance))
-app.command("fill")(_stoppable(fill.fill))
-app.command("embed")(_stoppable(embed.embed))
-app.add_typer(translate.app, name="translate")
+app = typer.Typer(
+    cls=_Commands,
+    name="ownbert",
+    help="Make a BERT of your own from your own text, on your own machine.\n\n"
+    "From text to answers: vocab, prepare, pretrain, finetune, evaluate, predict.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _name, _command in COMMANDS.items():
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name)
+    else:
+        app.command(_name)(_command)
 
 
 def _version(value: bool) -> None:
@@ -82,7 +91,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def _options(
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Show the version and leave."
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
     ),
 ) -> None: ...
 

@@ -1,14 +1,13 @@
 """embed: texts to vectors."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ownbert.cli.options import Device, Precision, Quiet, TextColumn
-from ownbert.cli.prepare import Inputs
+from ownbert.cli.options import Device, Inputs, Precision, Quiet, TextColumn
+from ownbert.cli.progress import counting_of
 
 
 def embed(
@@ -58,7 +57,7 @@ def embed(
     keep_memory()
     # Reads everything once: a mistake in the last line shows at once, not after hours.
     total = count_texts(inputs, text_column=text_column)
-    with _bar(total, quiet=quiet) as progress:
+    with counting_of(total, "texts embedded", quiet=quiet) as progress:
         count = run(
             folder,
             inputs,
@@ -71,28 +70,7 @@ def embed(
             precision=precision,
             batch_tokens=batch_tokens,
             progress=progress,
-            say=_warn,
+            say=partial(typer.echo, err=True),
         )
     if not quiet:
         print(f"{count:,} texts embedded; saved {output}")
-
-
-@contextmanager
-def _bar(total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal; the callback takes the number so far."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda count: None
-        return
-    shown = TextColumn("texts embedded"), BarColumn(), MofNCompleteColumn(), Remaining()
-    with Progress(*shown, console=console) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda count: bar.update(task, completed=count)
-
-
-def _warn(text: str) -> None:
-    typer.echo(text, err=True)

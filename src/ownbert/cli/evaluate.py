@@ -1,44 +1,29 @@
-"""evaluate and predict: a fine-tuned model at work."""
+"""evaluate: how good a fine-tuned model is."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ownbert.cli.options import Device, Precision, Quiet, ResumeFile
-from ownbert.cli.prepare import counting
+from ownbert.cli.options import (
+    Device,
+    FinetunedFolder,
+    Precision,
+    Quiet,
+    TaskLabelColumn,
+    TaskSecondColumn,
+    TaskTextColumn,
+)
+from ownbert.cli.progress import counting
 
 if TYPE_CHECKING:
     from ownbert.tasks.metrics import Scores
 
-Folder = Annotated[
-    Path, typer.Argument(help="Folder that ownbert finetune wrote.", show_default=False)
-]
-# What columns mean is another thing in each task; ownbert finetune TASK --help has it.
-_USUAL = "as in training, else by its name"
-TextColumn = Annotated[
-    str | None,
-    typer.Option(help="Column of the texts, questions, prompts or words.", show_default=_USUAL),
-]
-SecondColumn = Annotated[
-    str | None,
-    typer.Option(
-        help="Column of the second texts, of the texts that hold answers, or of the choices.",
-        show_default=_USUAL,
-    ),
-]
-LabelColumn = Annotated[
-    str | None,
-    typer.Option(
-        help="Column of the labels, numbers, tags, answers, right choices or scores.",
-        show_default=_USUAL,
-    ),
-]
-_LABELS = 100  # in the table of evaluate
+_LABELS = 100  # in the table
 
 
 def evaluate(
-    folder: Folder,
+    folder: FinetunedFolder,
     data: Annotated[
         Path,
         typer.Option(
@@ -54,9 +39,9 @@ def evaluate(
             help="Write the measures there, as JSON; the confusion matrix beside it, as a picture.",
         ),
     ] = None,
-    text_column: TextColumn = None,
-    second_column: SecondColumn = None,
-    label_column: LabelColumn = None,
+    text_column: TaskTextColumn = None,
+    second_column: TaskSecondColumn = None,
+    label_column: TaskLabelColumn = None,
     device: Device = "auto",
     precision: Precision = "float32",
     quiet: Quiet = False,
@@ -85,12 +70,12 @@ def evaluate(
             device=device,
             precision=precision,
             progress=progress,
-            say=_warning,
+            say=_warn,
         )
     if output is not None:
         told = draw_confusion(output.with_name(f"{output.stem}.{CONFUSION}"), scores)
         if told is not None and not quiet:
-            _warn(told)
+            typer.echo(told, err=True)
     if not quiet:
         _show(scores)
 
@@ -127,61 +112,5 @@ def _show_labels(scores: "Scores") -> None:
     print()
 
 
-def predict(
-    folder: Folder,
-    input: Annotated[
-        Path,
-        typer.Option(
-            help="Rows to answer: csv, tsv, jsonl or parquet; a text a line; CoNLL columns (tag), "
-            "SQuAD's JSON (answer), or a folder of pictures, one picture, IDX or .npz (image); "
-            ".gz too."
-        ),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", help="A table (.csv, .tsv) or JSON lines, in the same order; .gz too."
-        ),
-    ],
-    text_column: TextColumn = None,
-    second_column: SecondColumn = None,
-    device: Device = "auto",
-    precision: Precision = "float32",
-    resume: ResumeFile = False,
-    quiet: Quiet = False,
-) -> None:
-    """Answer every row of a file with a fine-tuned model of any task.
-
-    A row each, in the same order: the label or labels with their probabilities, the numbers, the
-    tags of the words and what they name, the answer found in the text, the choice, or how alike
-    two texts are. Plain text, a text a line, will do where a row is a single text.
-
-    Example: ownbert predict runs/clf --input new.csv -o predictions.jsonl
-    """
-    from ownbert.inference.predictor import predict as run
-    from ownbert.train.device import keep_memory
-
-    keep_memory()
-    with counting("rows answered", quiet=quiet) as progress:
-        count = run(
-            folder,
-            input,
-            output,
-            text_column=text_column,
-            second_column=second_column,
-            device=device,
-            precision=precision,
-            resume=resume,
-            progress=progress,
-            say=_warn,
-        )
-    if not quiet:
-        print(f"{count:,} {'row' if count == 1 else 'rows'} answered; saved {output}")
-
-
-def _warning(text: str) -> None:
-    _warn(text if text.startswith("warning:") else f"warning: {text}")
-
-
 def _warn(text: str) -> None:
-    typer.echo(text, err=True)
+    typer.echo(text if text.startswith("warning:") else f"warning: {text}", err=True)

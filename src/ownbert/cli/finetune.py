@@ -125,11 +125,6 @@ _NOT: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def commands() -> Mapping[str, Callable[..., None]]:
-    """The command of each task by its name."""
-    return {task: _command(task, names, text) for task, (names, text) in _TASKS.items()}
-
-
 def _command(task: str, names: tuple[str, ...], text: str) -> Callable[..., None]:
     def run(
         *,
@@ -160,3 +155,7 @@ def _command(task: str, names: tuple[str, ...], text: str) -> Callable[..., None
     shown = [name for name in every if name not in _NOT.get(task, ())]
     command = "embed" if task == "rank" else task
     return recipe_command(FinetuneRecipe, shown, command=command, instead=COLUMNS.get(task))(run)
+
+
+for _task, (_names, _text) in _TASKS.items():
+    app.command(_task)(_command(_task, _names, _text))

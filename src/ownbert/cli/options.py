@@ -8,6 +8,20 @@ import typer
 from ownbert.errors import InputError
 from ownbert.train.recipe import RUN
 
+Inputs = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Files, folders or globs: txt, csv, tsv, jsonl, parquet, plain or .gz.",
+        show_default=False,
+    ),
+]
+Layout = Annotated[
+    str,
+    typer.Option(
+        help="Plain text: line is a document a line; blank is a sentence a line with blank lines "
+        "between documents."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 TextColumn = Annotated[
     str | None, typer.Option(help="Column of the text in tables.", show_default="by its name")
@@ -68,4 +82,27 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is faster here).")]
 ResumeFile = Annotated[
     bool, typer.Option("--resume", help="Resume where a stopped run of the same command ended.")
+]
+FinetunedFolder = Annotated[
+    Path, typer.Argument(help="Folder that ownbert finetune wrote.", show_default=False)
+]
+# What columns mean is another thing in each task; ownbert finetune TASK --help has it.
+_USUAL = "as in training, else by its name"
+TaskTextColumn = Annotated[
+    str | None,
+    typer.Option(help="Column of the texts, questions, prompts or words.", show_default=_USUAL),
+]
+TaskSecondColumn = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of the second texts, of the texts that hold answers, or of the choices.",
+        show_default=_USUAL,
+    ),
+]
+TaskLabelColumn = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of the labels, numbers, tags, answers, right choices or scores.",
+        show_default=_USUAL,
+    ),
 ]

@@ -1,84 +1,19 @@
-"""vocab and prepare: from files to a vocabulary and a token store."""
+"""prepare: from files to a token store."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ownbert.cli.options import Quiet, TextColumn
+from ownbert.cli.options import Inputs, Layout, Quiet, TextColumn
+from ownbert.cli.progress import advancing
 
 if TYPE_CHECKING:
     from ownbert.data.corpus.store import Store
 
 # From this share of the documents on, prepare says how to be rid of duplicates.
 MANY_DUPLICATES = 0.05
-
-Inputs = Annotated[
-    list[Path],
-    typer.Argument(
-        help="Files, folders or globs: txt, csv, tsv, jsonl, parquet, plain or .gz.",
-        show_default=False,
-    ),
-]
-Layout = Annotated[
-    str,
-    typer.Option(
-        help="Plain text: line is a document a line; blank is a sentence a line with blank lines "
-        "between documents."
-    ),
-]
-
-
-def vocab(
-    inputs: Inputs,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the tokenizer.")],
-    kind: Annotated[
-        str,
-        typer.Option(
-            help="blank for text that is already tokens (ids, codes); wordpiece for plain text."
-        ),
-    ] = "wordpiece",
-    vocab_size: Annotated[
-        int | None,
-        typer.Option(help="At most so many tokens.", show_default="100,000 blank, 30,000 else"),
-    ] = None,
-    min_count: Annotated[
-        int | None,
-        typer.Option(help="Leave out what is rarer.", show_default="3 blank, 2 else"),
-    ] = None,
-    lowercase: Annotated[
-        bool, typer.Option(help="Lower case and no accents (wordpiece only).")
-    ] = True,
-    text_column: TextColumn = None,
-    layout: Layout = "auto",
-    quiet: Quiet = False,
-) -> None:
-    """Learn a vocabulary from text and report how well it covers it.
-
-    Writes vocab.txt, tokenizer.json and tokenizer_config.json, which Transformers loads, and
-    vocabulary_report.json.
-
-    Example: ownbert vocab corpus.txt.gz --kind blank -o runs/bert
-    """
-    from ownbert.text.learn import format_report, learn_vocabulary
-
-    with counting("documents read", quiet=quiet) as progress:
-        report = learn_vocabulary(
-            inputs,
-            output,
-            kind=kind,
-            vocab_size=vocab_size,
-            min_count=min_count,
-            text_column=text_column,
-            layout=layout,
-            lowercase=lowercase,
-            progress=progress,
-        )
-    if not quiet:
-        print(format_report(report))
-        print(f"saved {output}")
 
 
 def prepare(
@@ -173,56 +108,3 @@ def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:
         if not dropped and share > MANY_DUPLICATES:
             line += "; to leave them out: --duplicates drop"
         yield line
-
-
-@contextmanager
-def advancing(*, quiet: bool) -> Iterator[Callable[[int, int, int | None], None]]:
-    """Documents, megabytes, rate and time left, on a terminal; a line where a stopped run is gone
-    on with, anywhere."""
-    from rich.console import Console
-    from rich.progress import (
-        DownloadColumn,
-        Progress,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-    from rich.progress import TextColumn as Text
-
-    console = Console(stderr=True)
-    started = False
-
-    def announce(documents: int, done: int) -> None:
-        nonlocal started
-        if not started and documents and not done and not quiet:
-            console.print(f"going on after {documents:,} documents that a stopped run finished")
-        started = True
-
-    if quiet or not console.is_terminal:
-        yield lambda documents, done, total: announce(documents, done)
-        return
-    columns = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(compact=True))
-    with Progress(
-        Text("{task.description}"), *columns, console=console, transient=True
-    ) as progress:
-        task = progress.add_task("documents", total=None)
-
-        def update(documents: int, done: int, total: int | None) -> None:
-            announce(documents, done)
-            progress.update(
-                task, description=f"{documents:,} documents", completed=done, total=total
-            )
-
-        yield update
-
-
-@contextmanager
-def counting(what: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A count that runs on a terminal; the callback takes the number so far."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda count: None
-        return
-    with console.status(what) as status:
-        yield lambda count: status.update(f"{count:,} {what}")

@@ -1,6 +1,5 @@
 """translate: train an encoder-decoder Transformer on pairs of texts, and use it."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,8 +8,8 @@ import typer
 from typer.core import TyperGroup
 
 from ownbert.cli import options as o
-from ownbert.cli.lines import stdin_lines
-from ownbert.cli.prepare import counting
+from ownbert.cli.input_texts import input_texts
+from ownbert.cli.progress import counting
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.errors import InputError
 from ownbert.settings import resolve
@@ -28,16 +27,18 @@ class _WithFolder(TyperGroup):
 
 app = typer.Typer(
     cls=_WithFolder,
-    help="Translate: sequences into sequences, by the Transformer of 2017.\n\n"
+    help="Translate sequences into sequences, by the Transformer of 2017.\n\n"
     "ownbert translate train --source a.de --target a.en -o runs/de-en\n\n"
     "ownbert translate runs/de-en --input new.de -o new.en",
     no_args_is_help=True,
 )
 
+_NOTHING = "no text to translate; give one, or --input FILE"
 # Settings of the files, which score reads too.
 _FILES = ("source", "target", "pairs", "source_column", "target_column")
 
 
+@app.command()
 @recipe_command(
     TranslateRecipe,
     (
@@ -91,6 +92,8 @@ LengthPenalty = Annotated[
 ]
 
 
+# What a folder in the place of a command means.
+@app.command(hidden=True)
 def use(
     folder: Folder,
     texts: Annotated[
@@ -98,11 +101,11 @@ def use(
         typer.Argument(metavar="[TEXT]...", help="Texts; lines of standard input if none."),
     ] = None,
     input: Annotated[
-        Path | None, typer.Option(help="Texts, one a line; - is standard input.")
+        Path | None, typer.Option(help="Texts, one per line; - is standard input.")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File for the translations, one a line."),
+        typer.Option("--output", "-o", help="File for the translations, one per line."),
     ] = None,
     beams: Beams = 4,
     length_penalty: LengthPenalty = 0.6,
@@ -115,15 +118,13 @@ def use(
     resume: o.ResumeFile = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Translate texts with a trained folder, a line each, in their order.
+    """Translate texts with a trained folder, one line per text, in their order.
 
     Example: ownbert translate runs/de-en --input new.de -o new.en
     """
     from ownbert.translate.translate_file import one_line, translate_file
     from ownbert.translate.translator import Translator
 
-    if texts and input is not None:
-        raise InputError("texts and --input are both given; give one of them")
     if resume and output is None:
         raise InputError("--resume goes on with a file; give it as -o FILE")
     translator = Translator(
@@ -134,27 +135,25 @@ def use(
         device=device,
         precision=precision,
     )
+    given = input_texts(texts or (), input, _lines, missing=_NOTHING)
     if output is None:
-        for written in translator(texts or _lines(input)):
+        for written in translator(given):
             print(one_line(written), flush=True)
         return
-    given = input if input is not None and str(input) != "-" else texts or _lines(input)
+    # By its name a stopped run knows its file again.
+    source = input if input is not None and str(input) != "-" else given
     with counting("lines translated", quiet=quiet) as progress:
-        translate_file(translator, given, output, resume=resume, progress=progress)
+        translate_file(translator, source, output, resume=resume, progress=progress)
 
 
-def _lines(path: Path | None) -> Iterator[str]:
-    """Lines of a file or of standard input, blank ones too."""
-    if path is not None and str(path) != "-":
-        from ownbert.files import open_text
+def _lines(path: Path) -> Iterator[str]:
+    """Lines of a file, blank ones too."""
+    from ownbert.files import open_text
 
-        yield from (text for _, text in open_text(path))
-        return
-    if path is None and sys.stdin.isatty():
-        raise InputError("no text to translate; give one, or --input FILE")
-    yield from stdin_lines()
+    return (text for _, text in open_text(path))
 
 
+@app.command()
 @recipe_command(TranslateRecipe, _FILES, command="translate score")
 def score(
     folder: Folder,
@@ -191,7 +190,3 @@ def score(
     print(f"{len(found):,} pairs")
     print(f"BLEU {cased.score:.2f}  {cased.signature}")
     print(f"BLEU {lower.score:.2f}  {lower.signature}")
-
-
-# ``use`` is what a folder in the place of a command means.
-COMMANDS = {"train": train, "score": score, "use": use}

@@ -152,7 +152,7 @@ class PretrainRecipe:
     model: PretrainModel = section(PretrainModel())
     task: PretrainTask = section(PretrainTask())
     optim: Optim = section(Optim())
-    run: Run = section(Run(), max_minutes={"shown": f"{DEFAULT_MINUTES:g}"})
+    run: Run = section(Run(), max_minutes={"shown": f"{DEFAULT_MINUTES:g} without --max-steps"})
     phases: tuple[Phase, ...] = ()
 
     def __post_init__(self) -> None:
