@@ -122,17 +122,17 @@ def _main() -> None:
     try:
         app()
     except InputError as error:
-        _leave(f"error: {error}")
+        _exit(f"error: {error}")
     except _Stopped as stop:
-        _leave(str(stop))
+        _exit(str(stop))
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(2)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _leave(f"error: {where}{error.strerror or error}")
+        _exit(f"error: {where}{error.strerror or error}")
     except MemoryError:
-        _leave("error: out of memory; take smaller batches (--batch-tokens) or a smaller model")
+        _exit("error: out of memory; take smaller batches (--batch-tokens) or a smaller model")
 
 
 def _as_interrupt(number: int, frame: object) -> None:
@@ -140,7 +140,7 @@ def _as_interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _leave(message: str) -> None:
+def _exit(message: str) -> None:
     if _with_others():
         from ownbert.train.distributed import first_to_say
 

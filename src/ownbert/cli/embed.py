@@ -18,7 +18,7 @@ def embed(
         typer.Option(
             "--output",
             "-o",
-            help="vectors.npy (a matrix), .parquet or .jsonl (a row a text, with the text).",
+            help="vectors.npy (a matrix), .parquet or .jsonl (one row per text, with the text).",
         ),
     ],
     text_column: TextColumn = None,
@@ -36,11 +36,14 @@ def embed(
     ] = None,
     max_length: Annotated[
         int | None,
-        typer.Option(help="Cut texts there, in tokens.", show_default="the model's limit"),
+        typer.Option(
+            help="Longest input in tokens; longer texts are cut off.",
+            show_default="the model's limit",
+        ),
     ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
-    batch_tokens: Annotated[int, typer.Option(help="Tokens a forward pass.", min=1)] = 4096,
+    batch_tokens: Annotated[int, typer.Option(help="Tokens per forward pass.", min=1)] = 4096,
     quiet: Quiet = False,
 ) -> None:
     """Turn every text into a vector, in the order of the texts.

@@ -36,7 +36,7 @@ def evaluate(
         typer.Option(
             "--output",
             "-o",
-            help="Write the measures there, as JSON; the confusion matrix beside it, as a picture.",
+            help="Write the metrics there, as JSON; the confusion matrix beside it, as a picture.",
         ),
     ] = None,
     text_column: TaskTextColumn = None,
@@ -46,11 +46,11 @@ def evaluate(
     precision: Precision = "float32",
     quiet: Quiet = False,
 ) -> None:
-    """Measure a fine-tuned model of any task on rows whose answers are known.
+    """Evaluate a fine-tuned model of any task on rows whose answers are known.
 
-    Labels, tags and pictures: accuracy or F1, and each label by itself. Numbers and similarities:
+    Labels, tags and pictures: accuracy or F1, and each label separately. Numbers and similarities:
     correlations. Answers in texts: exact match and F1. Choices: accuracy. Texts that belong
-    together: how near the top the right one is.
+    together: how high the right one ranks.
 
     Example: ownbert evaluate runs/clf --data test.csv
     """
@@ -81,7 +81,7 @@ def evaluate(
 
 
 def _show(scores: "Scores") -> None:
-    """Each label, what is most often taken for what, and the measures."""
+    """Each label, what is most often taken for what, and the metrics."""
     from ownbert.finetuning.confusion import most_confused
     from ownbert.train.metric_names import shown_name
 

@@ -31,11 +31,11 @@ def fill(
         ),
     ] = None,
     input: Annotated[
-        Path | None, typer.Option(help="Texts: a table, or a text a line; - is standard input.")
+        Path | None, typer.Option(help="Texts: a table, or one text per line; - is standard input.")
     ] = None,
     top: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
     text_column: TextColumn = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each text.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per text.")] = False,
     device: Device = "auto",
 ) -> None:
     """Fill the masks of texts: the likeliest tokens and their probabilities.

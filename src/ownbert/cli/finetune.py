@@ -42,7 +42,7 @@ _EMBED = (
 _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "classify": (
         ("labels_per_class", "class_weights", "label_smoothing", *_SENTENCE),
-        """One label a text, or a pair of texts: topics, sentiment, intents, inference.
+        """One label per text or pair of texts: topics, sentiment, intents, inference.
 
         csv, tsv, jsonl or parquet with a column of texts (or two) and one of labels.
 
@@ -51,7 +51,7 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
     ),
     "multilabel": (
         ("separator", "threshold", "class_weights", *_SENTENCE),
-        """Any number of labels a text, or a pair of texts: keywords, subjects, kinds of abuse.
+        """Any number of labels per text or pair of texts: keywords, subjects, kinds of abuse.
 
         csv, tsv, jsonl or parquet with a column of texts (or two) and one of labels: a cell such
         as "war|trade", or a JSON list. An empty cell says that none holds.
@@ -61,7 +61,7 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
     ),
     "regress": (
         ("loss", *_SENTENCE),
-        """A number a text, or a pair of texts: ratings, similarity, readability.
+        """A number per text or pair of texts: ratings, similarity, readability.
 
         csv, tsv, jsonl or parquet with a column of texts (or two) and one of numbers; for several
         numbers name their columns: --label-column joy,anger.
@@ -71,7 +71,7 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
     ),
     "answer": (
         ("answer_length", "threshold", "stride", "rdrop"),
-        """Questions whose answer stands in a text: SQuAD, CMRC and the like.
+        """Questions whose answer is in a text: SQuAD, CMRC and the like.
 
         SQuAD's JSON (version 1.1 or 2.0), or csv, tsv, jsonl or parquet with the columns question,
         context and answers. Long texts are read in windows.
@@ -83,8 +83,9 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
         ("pooling", "rdrop"),
         """One of several choices that go with a prompt: endings of stories, exam questions.
 
-        jsonl or parquet with the columns prompt, choices (a list) and label; or csv or tsv with a
-        column a choice (choice0, choice1, ...). Labels are numbers, letters or the right text.
+        jsonl or parquet with the columns prompt, choices (a list) and label; or csv or tsv with
+        one column per choice (choice0, choice1, ...). Labels are numbers, letters or the right
+        text.
 
         Example: ownbert finetune choose --model runs/bert --train train.tsv --dev dev.tsv
         -o runs/chooser""",
@@ -93,9 +94,9 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "rank": _EMBED,
     "tag": (
         ("crf", "tag_all", "label_smoothing", "stride", "rdrop"),
-        """A tag a word: names of people and places, parts of speech, chunks.
+        """A tag per word: names of people and places, parts of speech, chunks.
 
-        CoNLL columns (a word and its tag a line, a blank line between sentences; --text-column 1
+        CoNLL columns (a word and its tag per line, a blank line between sentences; --text-column 1
         --label-column 4 chooses others), or jsonl, parquet or csv with a column of words and one
         of tags: lists, or texts with blanks between them. The tags of entities are O, B-x, I-x,
         or IOBES, BILOU, BMES.
@@ -108,7 +109,7 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
             *("labels_per_class", "image_size", "patch", "hidden_size", "layers", "heads"),
             *("flip", "shift", "crop", "class_weights", "label_smoothing"),
         ),
-        """One label a picture, by a ViT: a new one, or one from a folder.
+        """One label per picture, by a ViT: a new one, or one from a folder.
 
         A folder with a folder of pictures for each class (the extra vision reads them), IDX files
         as MNIST's, or an .npz file with the arrays images and labels. Training pictures are

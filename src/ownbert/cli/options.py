@@ -18,8 +18,8 @@ Inputs = Annotated[
 Layout = Annotated[
     str,
     typer.Option(
-        help="Plain text: line is a document a line; blank is a sentence a line with blank lines "
-        "between documents."
+        help="Plain text: line is one document per line; blank is one sentence per line, with "
+        "blank lines between documents."
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]

@@ -23,9 +23,9 @@ def predict(
     input: Annotated[
         Path,
         typer.Option(
-            help="Rows to answer: csv, tsv, jsonl or parquet; a text a line; CoNLL columns (tag), "
-            "SQuAD's JSON (answer), or a folder of pictures, one picture, IDX or .npz (image); "
-            ".gz too."
+            help="Rows to answer: csv, tsv, jsonl or parquet; one text per line; CoNLL columns "
+            "(tag), SQuAD's JSON (answer), or a folder of pictures, one picture, IDX or .npz (image);"
+            " .gz too."
         ),
     ],
     output: Annotated[
@@ -43,9 +43,10 @@ def predict(
 ) -> None:
     """Answer every row of a file with a fine-tuned model of any task.
 
-    A row each, in the same order: the label or labels with their probabilities, the numbers, the
-    tags of the words and what they name, the answer found in the text, the choice, or how alike
-    two texts are. Plain text, a text a line, will do where a row is a single text.
+    One row of answers per row, in the same order: the label or labels with their probabilities,
+    the numbers, the tags of the words and what they name, the answer found in the text, the
+    choice, or how alike two texts are. Plain text, one text per line, will do where a row is a
+    single text.
 
     Example: ownbert predict runs/clf --input new.csv -o predictions.jsonl
     """

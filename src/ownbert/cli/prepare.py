@@ -52,7 +52,7 @@ def prepare(
         typer.Option(
             help="Processes that tokenise, about 150 MB of memory each; the store is the same "
             "with any number.",
-            show_default="one a core, at most 5",
+            show_default="one per core, at most 5",
         ),
     ] = None,
     quiet: Quiet = False,
@@ -61,7 +61,7 @@ def prepare(
 
     A store that is there already is kept if text, vocabulary and settings are
     the same. A run that was stopped, even killed, leaves what it has finished
-    in .NAME.part beside the output, and the same command goes on from there.
+    in .NAME.part beside the output, and the same command resumes from there.
 
     Example: ownbert prepare corpus.txt.gz --tokenizer runs/bert -o runs/tokens
     """

@@ -20,7 +20,7 @@ def vocab(
     ] = "wordpiece",
     vocab_size: Annotated[
         int | None,
-        typer.Option(help="At most so many tokens.", show_default="100,000 blank, 30,000 else"),
+        typer.Option(help="At most this many tokens.", show_default="100,000 blank, 30,000 else"),
     ] = None,
     min_count: Annotated[
         int | None,
