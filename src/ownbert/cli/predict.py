@@ -24,8 +24,8 @@ def predict(
         Path,
         typer.Option(
             help="Rows to answer: csv, tsv, jsonl or parquet; one text per line; CoNLL columns "
-            "(tag), SQuAD's JSON (answer), or a folder of pictures, one picture, IDX or .npz (image);"
-            " .gz too."
+            "(tag), SQuAD's JSON (answer), or a folder of pictures, one picture, IDX or .npz "
+            "(image); .gz too."
         ),
     ],
     output: Annotated[
