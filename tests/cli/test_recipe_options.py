@@ -14,12 +14,20 @@ from ownbert.settings import at_least, between, each, one_of, positive, settings
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.translate.recipe import TranslateRecipe
 
-TREE: Any = typer.main.get_command(app)
-FINETUNE = TREE.commands["finetune"].commands
+
+def command_of(*path: str) -> Any:
+    found: Any = typer.main.get_command(app)
+    for name in path:
+        found = found.get_command(None, name)
+    return found
+
+
 COMMANDS: dict[str, tuple[Any, type]] = {
-    "pretrain": (TREE.commands["pretrain"], PretrainRecipe),
-    **{task: (command, FinetuneRecipe) for task, command in FINETUNE.items()},
-    "translate train": (TREE.commands["translate"].commands["train"], TranslateRecipe),
+    "pretrain": (command_of("pretrain"), PretrainRecipe),
+    **{
+        task: (command, FinetuneRecipe) for task, command in command_of("finetune").commands.items()
+    },
+    "translate train": (command_of("translate", "train"), TranslateRecipe),
 }
 # What is no setting.
 OTHERS = {

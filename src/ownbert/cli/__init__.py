@@ -7,47 +7,21 @@ a command runs, so that ``--help`` answers at once.
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from ownbert import __version__
-from ownbert.cli import (
-    describe,
-    embed,
-    evaluate,
-    fill,
-    finetune,
-    predict,
-    prepare,
-    pretrain,
-    relevance,
-    runs,
-    trace,
-    translate,
-    vocab,
-)
 from ownbert.errors import InputError
 
-# In the order of --help. A command is a file of its name with a function of its name; one that has
-# commands of its own has an ``app``.
-COMMANDS: Mapping[str, Callable[..., None] | typer.Typer] = {
-    "vocab": vocab.vocab,
-    "prepare": prepare.prepare,
-    "pretrain": pretrain.pretrain,
-    "finetune": finetune.app,
-    "evaluate": evaluate.evaluate,
-    "predict": predict.predict,
-    "embed": embed.embed,
-    "fill": fill.fill,
-    "translate": translate.app,
-    "runs": runs.runs,
-    "describe": describe.describe,
-    "trace": trace.trace,
-    "relevance": relevance.relevance,
-}
+# In the order of --help. Each is a file of its name, with a function of its name or, for commands
+# of its own, an ``app``.
+COMMANDS = (
+    *("vocab", "prepare", "pretrain", "finetune", "evaluate", "predict", "embed", "fill"),
+    *("translate", "runs", "describe", "trace", "relevance"),
+)
 
 
 class _Stopped(Exception):
@@ -55,8 +29,24 @@ class _Stopped(Exception):
 
 
 class _Commands(TyperGroup):
+    """The file of a command is loaded when the command is asked for, and no other."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = dict.fromkeys(COMMANDS)  # what a wrong name may have meant
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"{__name__}.{cmd_name}")
+        command = getattr(module, "app", None)
+        if command is None:
+            command = typer.Typer(add_completion=False)
+            command.command(cmd_name)(getattr(module, cmd_name))
+        return typer.main.get_command(command)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -75,11 +65,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _name, _command in COMMANDS.items():
-    if isinstance(_command, typer.Typer):
-        app.add_typer(_command, name=_name)
-    else:
-        app.command(_name)(_command)
 
 
 def _version(value: bool) -> None:

@@ -11,7 +11,12 @@ from ownbert.cli.column_options import COLUMNS
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.tasks.recipe import FinetuneRecipe
 
-app = typer.Typer(help="Fine-tune a model on labelled files, by task.", no_args_is_help=True)
+app = typer.Typer(
+    name="finetune",
+    help="Fine-tune a model on labelled files, by task.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 # Settings of every task, before those of its own and after them; in the order of --help.
 _FIRST = ("model.folder", "train", "dev")

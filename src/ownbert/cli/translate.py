@@ -27,10 +27,12 @@ class _WithFolder(TyperGroup):
 
 app = typer.Typer(
     cls=_WithFolder,
+    name="translate",
     help="Translate sequences into sequences, by the Transformer of 2017.\n\n"
     "ownbert translate train --source a.de --target a.en -o runs/de-en\n\n"
     "ownbert translate runs/de-en --input new.de -o new.en",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 _NOTHING = "no text to translate; give one, or --input FILE"
