@@ -50,7 +50,7 @@ def recipe_command(
                 ]
             else:
                 parameters.append(parameter.replace(kind=keyword))
-        run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+        run.__signature__ = inspect.Signature(parameters)  # pyright: ignore
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         return run
 
