@@ -1,8 +1,8 @@
 """Settings: how a recipe declares them, and how a recipe file, dotted overrides and options fill
 them in, in this order; and back to YAML.
 
-A recipe is a frozen dataclass of sections, each a frozen dataclass of settings. What is to be known
-of a setting (help, panel, valid values) stands beside its default; the command line is made of it.
+A recipe is a frozen dataclass of sections, each a frozen dataclass of settings. Help, panel and
+valid values of a setting stand beside its default; the command line is generated from them.
 """
 
 import difflib
@@ -24,11 +24,11 @@ Check = Callable[[str, Any], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is to be known of a setting beside its type and default.
+    """What a recipe declares of a setting beside its type and default.
 
-    help, panel: its text in ``--help``, and the box in which that stands. shown: the default as
+    help, panel: its text in ``--help``, and the box that it is in. shown: the default as
     ``--help`` shows it, where it is not decided before the data or the model are known. option: its
-    name on the command line, if another than in the recipe. path: whether it names a file or
+    name on the command line, if not that in the recipe. path: whether it names a file or
     folder. check: None is not checked. resumable: whether a resumed run may have another value; any
     other setting would make it another run. commands: what is different in a command of this name.
     """
