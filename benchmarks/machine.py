@@ -1,10 +1,10 @@
-"""What glibc's malloc and the spinning of threads cost a pretraining step.
+"""The cost of glibc's malloc and of spinning threads for a pretraining step.
 
     python benchmarks/machine.py TOKENS [--rounds 3]
 
-TOKENS is a token store (ownbert prepare). Runs 60 steps of tiny in fresh processes, the settings
-in turn, once on a quiet machine and once beside a program that keeps one core busy, and prints the
-median time of a step in milliseconds, for every round.
+TOKENS is a token store (ownbert prepare). Runs 60 steps of tiny in new processes, alternating
+between the settings, once on an idle machine and once beside a program that keeps one core busy,
+and prints the median milliseconds per step for every round.
 """
 
 import argparse
@@ -24,7 +24,7 @@ SETTINGS = {
 
 
 def steps(tokens: str) -> float:
-    """Median seconds of a step in this process."""
+    """Median seconds per step in this process."""
     from ownbert.data.loader import Position
     from ownbert.pretraining.recipe import PretrainRecipe
     from ownbert.pretraining.run import Pretraining
@@ -32,28 +32,28 @@ def steps(tokens: str) -> float:
     from ownbert.train.device import keep_memory
     from ownbert.train.distributed import ALONE
     from ownbert.train.optim.optimizers import make_optimizer
-    from ownbert.train.step import step, targets
+    from ownbert.train.step import count_targets, step
 
     if os.environ["KEEP"]:
         keep_memory()
     options = {"tokens": tokens, "max_steps": 60, "init_embeddings": "random"}
     run = Pretraining(resolve(PretrainRecipe, options=options))
-    learner, optim = run.learner(), run.recipe.optim
+    learner, optim = run.make_learner(), run.recipe.optim
     optimizer = make_optimizer(learner, optim)
     (phase,) = run.phases(learner, ALONE)
-    learner.objectives = tuple(phase.objectives)
     took = []
     batches = phase.loader.batches(Position())
     for _ in range(60):
         batch, _ = next(batches)
-        names = [o.name for o in learner.objectives]
-        counts = dict(zip(names, targets(learner, [batch]), strict=True))
+        names = [o.name for o in phase.objectives]
+        counts = dict(zip(names, count_targets(phase.objectives, [batch]), strict=True))
         start = time.perf_counter()
         step(
             learner,
             optimizer,
             [batch],
             counts,
+            objectives=phase.objectives,
             optim=optim,
             rate=1e-3,
             precision=run.recipe.run.precision,
@@ -65,7 +65,7 @@ def steps(tokens: str) -> float:
 
 @contextlib.contextmanager
 def busy(wanted: bool) -> Iterator[None]:
-    """A second program on the machine."""
+    """Keep one core busy with a second program, if ``wanted``."""
     other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if wanted else None
     try:
         yield

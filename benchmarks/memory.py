@@ -1,11 +1,11 @@
-"""What a training step of BERT-base takes of memory, and what checkpointing and chunks save.
+"""Memory of a training step of BERT-base, and what checkpointing and chunking save.
 
     python benchmarks/memory.py [--sequences 16] [--length 512] [--chunk 64] [--size base] [--json]
 
-Random weights and random text, float32, the masked-LM loss on 15 % of the tokens, forward and
-backward pass without an optimiser. Every variant is a process of its own. The table says how far
-the step takes its resident memory above what the model with its gradients has (step), how high
-that is in all (peak), and seconds. The last two are forward passes without gradients.
+Random weights and random text, float32, the MLM loss on 15 % of the tokens, forward and backward
+pass without an optimiser. Every variant runs in its own process. The table shows by how much the
+step raises resident memory above that of the model with its gradients (step), the peak resident
+memory (peak), and seconds. The last two variants are forward passes without gradients.
 """
 
 import argparse
@@ -50,23 +50,23 @@ def make_batch(sequences: int, length: int) -> Batch:
 
 
 def resident(name: str) -> float:
-    """Resident memory of this process in GiB: now (VmRSS), or its highest (VmHWM)."""
+    """Resident memory of this process in GiB: current (VmRSS) or peak (VmHWM)."""
     if STATUS.exists():
         line = next(x for x in STATUS.read_text().splitlines() if x.startswith(name))
         return int(line.split()[1]) / 2**20
-    # Elsewhere only the highest since the start is known.
+    # Other systems report only the peak since the start.
     kibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return kibibytes / 2 ** (30 if sys.platform == "darwin" else 20)
 
 
 def forget_peak() -> None:
-    """Let VmHWM begin again at what is resident now; see proc(5), clear_refs."""
+    """Reset VmHWM to the current resident memory; see proc(5), clear_refs."""
     with contextlib.suppress(OSError):
         STATUS.with_name("clear_refs").write_text("5")
 
 
 def measure(name: str, given: argparse.Namespace) -> dict[str, float]:
-    """One step of a variant in this process."""
+    """Run one step of a variant in this process."""
     checkpointing, chunks, training = VARIANTS[name]
     torch.manual_seed(0)
     chunk = given.chunk if chunks else 0
@@ -86,7 +86,7 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, float]:
         if training:
             loss.backward()
 
-    step(make_batch(1, 16))  # gradients and libraries are there before the clock starts
+    step(make_batch(1, 16))  # allocate gradients and load libraries before the clock starts
     batch = make_batch(given.sequences, given.length)
     forget_peak()
     before, start = resident("VmRSS"), time.perf_counter()
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--size", default="base")
     parser.add_argument("--sequences", type=int, default=16)
     parser.add_argument("--length", type=int, default=512)
-    parser.add_argument("--chunk", type=int, default=64, help="tokens of each sequence at a time")
+    parser.add_argument("--chunk", type=int, default=64, help="tokens per chunk of each sequence")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", choices=VARIANTS, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -114,14 +114,14 @@ def main() -> None:
         command = [sys.executable, __file__, *sys.argv[1:], "--only", name]
         done = subprocess.run(command, stdout=subprocess.PIPE)
         if done.returncode:
-            # Where memory does not suffice the system ends the process.
+            # If memory runs out, the system kills the process.
             rows[name] = {"failed": done.returncode}
         else:
             rows[name] = json.loads(done.stdout)
         if not given.json:
             row = rows[name]
             if done.returncode:
-                print(f"{name:32} ended with {done.returncode}", flush=True)
+                print(f"{name:32} exited with {done.returncode}", flush=True)
                 continue
             print(
                 f"{name:32} {row['step']:6.2f} {row['peak']:6.2f} {row['seconds']:8.1f}", flush=True

@@ -1,7 +1,7 @@
-"""Passages of mixed length that every Python has: its own docstrings and documentation.
+"""Passages of mixed length that every Python installation has: its docstrings and documentation.
 
-Docstrings of the standard library and paragraphs of ``pydoc``'s topics; which ones they are
-depends on the version of Python alone.
+Docstrings of the standard library and paragraphs of ``pydoc``'s topics; the selection depends only
+on the version of Python.
 """
 
 import ast
@@ -13,7 +13,7 @@ from pydoc_data.topics import topics
 
 # Not documentation, or not part of every installation.
 _LEFT_OUT = {"test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3", "turtledemo"}
-# Characters; shorter ones are mostly names.
+# In characters; shorter passages are mostly names.
 _SHORTEST = 45
 
 

@@ -1,21 +1,21 @@
-"""How fast a pretraining step is: OwnBERT against Transformers, in one process, taking turns.
+"""Speed of a pretraining step: OwnBERT and Transformers, alternating in one process.
 
     python benchmarks/pretrain_step.py [--size mini base] [--rounds 10] [--quick] [--profile]
         [--lengths 16 128] [--dropout 0.1] [--threads N] [--clock cpu] [--device auto] [--json]
 
-A step is forward pass, masked-LM loss, backward pass, gradients clipped to a norm of 1, and fused
-AdamW. Each round has sequences of its own, of lengths drawn evenly from 16 to 128 (``--lengths``),
-15 % of the tokens masked: 32 sequences for mini and smaller models, 8 for larger ones. All ways
-start from the same weights and see the same sequences, but for Transformers' best arrangement:
-as many blocks of 128 tokens, with nothing padded and no mask. Batches are made before the clock
-starts, for all. The table has medians over the rounds, and the lowest and highest ratio: tokens a
-second without padding, how many times as fast as Transformers in float32 (and, for OwnBERT in
-bfloat16, as Transformers' best), and which share of the machine's matrix products the arithmetic
-of the step is (the model FLOPs utilisation, against the best product measured in all rounds).
-``--profile`` adds where OwnBERT's time goes. Both sizes take some 5 minutes on two quiet cores,
-``--quick`` 2. On a machine that is not quiet take ``--threads 1 --clock cpu``, which counts the
-processor's time for this process. On a GPU attention takes PyTorch's kernel for packed sequences
-where there is no dropout (``--dropout 0``), which that kernel lacks, and in bfloat16 alone.
+A step is a forward pass, the MLM loss, a backward pass, gradient clipping to a norm of 1, and fused
+AdamW. Each round has its own sequences, of lengths drawn uniformly from 16 to 128 (``--lengths``),
+with 15 % of the tokens masked: 32 sequences for mini and smaller models, 8 for larger ones. All
+variants start from the same weights and see the same sequences, except for Transformers' best
+arrangement: the same number of blocks of 128 tokens, without padding or mask. Batches are prepared
+before the clock starts, for all variants. The table has medians over the rounds, with the lowest
+and highest ratio: tokens per second without padding, how many times as fast as Transformers in
+float32 (and, for OwnBERT in bfloat16, as Transformers' best), and the model FLOPs utilisation (MFU)
+relative to the matmul peak measured in all rounds. ``--profile`` also shows where OwnBERT's time
+goes. Both sizes take some 5 minutes on two idle cores, with ``--quick`` 2. On a busy machine use
+``--threads 1 --clock cpu``, which counts this process's processor time. On a GPU, attention uses
+PyTorch's kernel for packed sequences, but only in bfloat16 and without dropout (``--dropout 0``),
+which that kernel does not support.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from ownbert.config import SIZES, EncoderConfig
 from ownbert.train.device import keep_memory
 from ownbert.train.flops import matmul_rate, training_flops
 
-SEQUENCES = {"tiny": 32, "mini": 32}  # a batch; 8 for all others
+SEQUENCES = {"tiny": 32, "mini": 32}  # per batch; 8 for all others
 F32, BF16 = torch.float32, torch.bfloat16
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 OURS, OURS_BF16 = "OwnBERT, float32", "OwnBERT, bfloat16"
@@ -48,7 +48,7 @@ PROFILED = 16
 
 @dataclass(frozen=True)
 class Way:
-    """A model with its number type, and whether it gets full blocks."""
+    """A model with its precision, and whether it gets full blocks."""
 
     trainer: OwnBERT | Transformers
     dtype: torch.dtype
@@ -82,14 +82,14 @@ def main() -> None:
 
 
 class Race:
-    """All ways in turn, a step each a round."""
+    """All variants in turn, one step each per round."""
 
     def __init__(self, size: str, ways: dict[str, Way], given: argparse.Namespace) -> None:
         self.size, self.ways, self.given = size, ways, given
         self.device, self.clock = torch.device(given.device), CLOCKS[given.clock]
         self.sequences = SEQUENCES.get(size, 8)
         self.config = EncoderConfig.of_size(size, vocab_size=VOCABULARY)
-        # By way, one a round: tokens a second and operations a second.
+        # By variant, one value per round: tokens and operations per second.
         self.rates: dict[str, list[float]] = {name: [] for name in ways}
         self.operations: dict[str, list[float]] = {name: [] for name in ways}
         self.ceilings = {F32: 0.0, BF16: 0.0}
@@ -101,7 +101,7 @@ class Race:
         return make_text(rng, np.full(self.sequences, BLOCK) if blocks else lengths)
 
     def run(self) -> None:
-        for number in range(-1, self.given.rounds):  # the first one is for warming up
+        for number in range(-1, self.given.rounds):  # the first round is a warm-up
             for dtype, ceiling in self.ceilings.items():
                 self.ceilings[dtype] = max(ceiling, matmul_rate(self.device, dtype, 0.2))
             for name, way in self.ways.items():
@@ -122,7 +122,7 @@ class Race:
         self.wait()
         took = self.clock() - start
         if not torch.isfinite(loss):
-            sys.exit("the loss is not a number: these times mean nothing")
+            sys.exit("the loss is not finite: these times are meaningless")
         return took
 
     def wait(self) -> None:
@@ -133,17 +133,17 @@ class Race:
         low, high = self.given.lengths
         print(
             f"\n{self.size}: {self.sequences} sequences of {low} to {high} tokens, dropout "
-            f"{self.given.dropout}, {self.given.threads} threads; matrix products "
+            f"{self.given.dropout}, {self.given.threads} threads; matmul peak "
             f"{self.ceilings[F32] / 1e9:,.0f} GFLOP/s in float32, {self.ceilings[BF16] / 1e9:,.0f} "
             "in bfloat16\n"
         )
-        print("| | tokens/s | times Transformers in float32 | share of the matrix products |")
+        print("| | tokens/s | times as fast as Transformers in float32 | MFU |")
         print("|---|---|---|---|")
         for name, rates in self.rates.items():
             share = statistics.median(self.operations[name]) / self.ceilings[self.ways[name].dtype]
             times = "" if name == THEIRS else self.ratio(name, THEIRS)
             print(f"| {name} | {statistics.median(rates):,.0f} | {times} | {share:.0%} |")
-        print(f"\n{OURS_BF16}, is {self.ratio(OURS_BF16, BEST)} times {BEST}", flush=True)
+        print(f"\n{OURS_BF16}: {self.ratio(OURS_BF16, BEST)} times as fast as {BEST}", flush=True)
         return {
             "float32": round(statistics.median(self.ratios(OURS, THEIRS)), 3),
             "bfloat16": round(statistics.median(self.ratios(OURS_BF16, THEIRS)), 3),
@@ -159,7 +159,7 @@ class Race:
 
 
 def profile(name: str, way: Way, text: Text) -> None:
-    """Operations that take most of the time of a step, without those that they call."""
+    """Print the operations that take most of the time of a step, excluding those that they call."""
     batch = way.trainer.batch(text)
     step(way.trainer, batch, way.dtype)
     with torch.profiler.profile() as profiler:
@@ -168,7 +168,7 @@ def profile(name: str, way: Way, text: Text) -> None:
     rows = profiler.key_averages()
     spent = "self_device_time_total" if batch.token_ids.is_cuda else "self_cpu_time_total"
     total = sum(getattr(row, spent) for row in rows)
-    print(f"\n{name}: where the time goes\n\n| | share | calls a step |\n|---|---|---|")
+    print(f"\n{name}: where the time goes\n\n| | share | calls per step |\n|---|---|---|")
     for row in sorted(rows, key=lambda row: -getattr(row, spent))[:PROFILED]:
         print(f"| {row.key} | {getattr(row, spent) / total:.1%} | {row.count / 3:.0f} |")
 
@@ -183,7 +183,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--profile", action="store_true", help="where OwnBERT's time goes")
+    parser.add_argument("--profile", action="store_true", help="show where OwnBERT's time goes")
     parser.add_argument("--json", action="store_true", help="ratios as JSON on the last line")
     given = parser.parse_args()
     given.rounds = 3 if given.quick else given.rounds

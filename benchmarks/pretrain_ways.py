@@ -22,7 +22,7 @@ Step = Callable[["Text"], float]
 
 @dataclass(frozen=True)
 class Text:
-    """Sequences of one step: ids, and their masked places and what stood there."""
+    """The sequences of one step: ids, masked positions and the original ids there."""
 
     ids: list[np.ndarray]
     places: list[np.ndarray]
@@ -42,7 +42,7 @@ class Text:
 
 
 def make_text(rng: np.random.Generator, lengths: np.ndarray) -> Text:
-    """Random words, of which 15 % are masked (80 % [MASK], 10 % another word, 10 % the same)."""
+    """Random words, 15 % of them masked (80 % [MASK], 10 % a random word, 10 % unchanged)."""
     text = Text([], [], [])
     for length in lengths:
         ids = rng.integers(FIRST_WORD, VOCABULARY, length)
@@ -57,7 +57,7 @@ def make_text(rng: np.random.Generator, lengths: np.ndarray) -> Text:
 
 
 def their_model(size: str, dropout: float, folder: Path) -> Any:
-    """A random BertForMaskedLM of Transformers, saved in ``folder`` too."""
+    """A randomly initialised BertForMaskedLM of Transformers, also saved in ``folder``."""
     from transformers import BertConfig, BertForMaskedLM
 
     layers, hidden, heads = SIZES[size]
@@ -78,7 +78,7 @@ def their_model(size: str, dropout: float, folder: Path) -> Any:
 
 
 class Transformers:
-    """BertForMaskedLM on batches padded to the longest sequence, as its users train it."""
+    """BertForMaskedLM on batches padded to the longest sequence, as it is usually trained."""
 
     def __init__(self, model: Any, device: torch.device) -> None:
         self.model, self.device = model.to(device).train(), device
@@ -88,7 +88,7 @@ class Transformers:
         self.optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=True)
 
     def batch(self, text: Text) -> dict[str, torch.Tensor]:
-        """Padded tensors (B, S); a batch without padding has no mask."""
+        """Padded tensors (B, S); a batch without padding has no attention mask."""
         size = len(text.ids), max(text.lengths)
         ids, mask = np.zeros(size, np.int64), np.zeros(size, np.int64)
         labels = np.full(size, -100, np.int64)
@@ -108,7 +108,7 @@ class Transformers:
 
 
 class OwnBERT:
-    """The same weights in ours, with the parts that ``ownbert pretrain`` trains with."""
+    """The same weights in OwnBERT, with the components that ``ownbert pretrain`` uses."""
 
     def __init__(self, folder: Path, device: torch.device) -> None:
         from ownbert.checkpoint import load
@@ -125,7 +125,7 @@ class OwnBERT:
 
         parts = zip(text.ids, text.places, text.targets, strict=True)
         batch = pack([Example(ids, np.zeros_like(ids), at, what) for ids, at, what in parts])
-        # Made by the loader's thread in training.
+        # In training, the loader's thread computes this.
         _ = batch.layout.grouping
         return batch.to(self.device)
 
@@ -136,7 +136,7 @@ class OwnBERT:
 
 
 def step(way: OwnBERT | Transformers, batch: Any, dtype: torch.dtype) -> torch.Tensor:
-    """One update; the loss before it."""
+    """One update; returns the loss before it."""
     loss = way.loss(batch, dtype)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(way.model.parameters(), 1.0)

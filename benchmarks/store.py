@@ -1,13 +1,13 @@
-"""How fast text becomes a token store, what memory that takes, and what a step's batch costs then.
+"""Speed and memory of preparing a token store, and the time to load a batch from it.
 
     python benchmarks/store.py [--gigabytes 0.05] [--vocabulary 30000] [--rounds 5] [--json]
 
-The text is generated: 50,000 words by Zipf's law, sentences, documents of 20 to 400 words. `ownbert
-prepare` runs in a process of its own whose resident memory is polled together with that of its
-children. While it runs it is stopped (SIGSTOP) again and again for the tokenizer's own
-`encode_batch` to encode the same kind of text, so both meet the same machine; `ratio` is the rate
-of prepare by that of encode_batch. Last comes the time to make a batch of 2,048 tokens from a store
-of 10 MB and from the whole, in turns, and the ratio of the two.
+The text is generated: 50,000 words following Zipf's law, sentences, documents of 20 to 400 words.
+`ownbert prepare` runs in its own process, whose resident memory is polled together with that of its
+children. It is paused (SIGSTOP) repeatedly while the tokenizer's own `encode_batch` encodes the
+same kind of text, so both run under the same conditions; `ratio` is the rate of prepare divided by
+that of encode_batch. Finally, the time to load a batch of 2,048 tokens from a store of 10 MB and
+from the whole store, in alternation, and the ratio of the two.
 """
 
 import argparse
@@ -37,9 +37,9 @@ from ownbert.text.tokenizer import Tokenizer
 
 SMALL = 10_000_000
 BATCH_TOKENS = 2048
-# Batches of a turn, and those that a loader makes ahead.
+# Batches measured per round, and batches that a loader prepares ahead.
 BATCHES, READY = 40, 6
-# Characters of a call of encode_batch.
+# Characters per call of encode_batch.
 BLOCK = 1_000_000
 LETTERS = "etaoinshrdlucmfwypvbgkjqxz"
 
@@ -51,7 +51,7 @@ def generate(path: Path, size: int, words: int = 50_000) -> None:
     letters = rng.choice(list(LETTERS), (words, 11), p=shares / shares.sum())
     lengths = rng.integers(2, 11, words).tolist()
     table = ["".join(row[:n]) for row, n in zip(letters.tolist(), lengths, strict=True)]
-    # A word inside a sentence, one that ends it, and one that begins it.
+    # Each word inside a sentence, at its end, and at its beginning.
     kinds = np.array([*table, *(w + "." for w in table), *(w.capitalize() for w in table)], object)
     edges = np.cumsum(1 / np.arange(1, words + 1))
     written = 0
@@ -69,7 +69,7 @@ def generate(path: Path, size: int, words: int = 50_000) -> None:
 
 
 def resident(process: int) -> float:
-    """MB of a process and its children now."""
+    """Current resident memory of a process and its children in MB."""
     total = 0
     for number in family(process):
         with contextlib.suppress(OSError):
@@ -79,8 +79,8 @@ def resident(process: int) -> float:
 
 
 def family(process: int) -> list[int]:
-    """A process and all below it. A child that has not yet become a program of its own is left
-    out: its memory is its parent's."""
+    """A process and its descendants. A child that has been forked but has not yet called exec is
+    left out: its memory is its parent's."""
     found = [process]
     for task in Path(f"/proc/{process}/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -101,7 +101,7 @@ def send(process: int, number: int) -> None:
 
 
 def blocks(corpus: Path) -> Iterator[list[str]]:
-    """Documents of about ``BLOCK`` characters, again and again from the start."""
+    """Blocks of documents of about ``BLOCK`` characters, repeating the corpus endlessly."""
     while True:
         block, size = [], 0
         for document in read_documents(corpus, layout="line"):
@@ -113,11 +113,11 @@ def blocks(corpus: Path) -> Iterator[list[str]]:
 
 
 def measure_prepare(corpus: Path, vocabulary: Path, output: Path) -> dict[str, Any]:
-    """Rates in MB a second and peak memory in MB."""
+    """Rates in MB per second and peak memory in MB."""
     tokenizer = Tokenizer.load(vocabulary)
     command = [sys.executable, "-m", "ownbert", "prepare", str(corpus), "-o", str(output)]
     own, texts = [], blocks(corpus)
-    tokenizer.backend.encode_batch(next(texts), add_special_tokens=False)  # threads start
+    tokenizer.backend.encode_batch(next(texts), add_special_tokens=False)  # start the threads
     process = subprocess.Popen([*command, "-t", str(vocabulary)], stdout=subprocess.DEVNULL)
     started, stopped, peak = time.perf_counter(), 0.0, 0.0
     begun = False
@@ -168,7 +168,7 @@ def batches(store: Store) -> Iterator[object]:
 
 
 def measure_loading(folders: list[Path], rounds: int) -> list[dict[str, float]]:
-    """Seconds to open a store and to its first batch, milliseconds for each after it."""
+    """Seconds to open a store and to its first batch, milliseconds for each later batch."""
     sources, rows = [], []
     for folder in folders:
         start = time.perf_counter()
@@ -180,7 +180,7 @@ def measure_loading(folders: list[Path], rounds: int) -> list[dict[str, float]]:
         sources.append((source, []))
     for _ in range(rounds):
         for source, times in sources:
-            for _ in range(READY):  # made ahead while the other was measured
+            for _ in range(READY):  # prepared ahead while the other was measured
                 next(source)
             start = time.perf_counter()
             for _ in range(BATCHES):
@@ -196,8 +196,8 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=0.05)
     parser.add_argument("--vocabulary", type=int, default=30_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, help="where the text and stores go for the time")
-    parser.add_argument("--json", action="store_true", help="figures as JSON in the last line")
+    parser.add_argument("--folder", type=Path, help="folder for the temporary text and stores")
+    parser.add_argument("--json", action="store_true", help="results as JSON on the last line")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=given.folder))
     try:

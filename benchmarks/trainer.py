@@ -1,5 +1,5 @@
-"""The same fine-tuning by Transformers' Trainer, for benchmarks/tasks.py: recipe and files in, an
-ordinary folder out, which OwnBERT then measures like its own."""
+"""The same fine-tuning with Transformers' Trainer, for benchmarks/tasks.py: takes a recipe and
+files and writes an ordinary folder, which OwnBERT then evaluates like its own."""
 
 import json
 import time
@@ -25,7 +25,7 @@ _CLASSES = {
 
 
 class Peer:
-    """A model and its examples, ready for ``Trainer``. Rows are read by OwnBERT's readers."""
+    """A model and its examples, ready for ``Trainer``. OwnBERT's readers read the rows."""
 
     def __init__(self, recipe: FinetuneRecipe, model: Path, seed: int) -> None:
         transformers.set_seed(seed)
@@ -122,7 +122,7 @@ class Peer:
         return examples
 
     def trainer(self, output: Path, *, bfloat16: bool, max_steps: int = -1) -> Trainer:
-        """With the settings of the recipe; padding to the longest of a batch."""
+        """A Trainer with the recipe's settings, padding to the longest example of a batch."""
         recipe = self.recipe
         kinds = {
             "tag": collators.DataCollatorForTokenClassification,
@@ -157,7 +157,7 @@ class Peer:
         )
 
     def save(self, folder: Path) -> None:
-        """An ordinary folder, that answers for the same task."""
+        """Save an ordinary folder that predicts for the same task."""
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         path = folder / "config.json"
@@ -168,13 +168,13 @@ class Peer:
             "max_length": self.recipe.data.max_length,
         }
         if self.task.name == "answer":
-            # Without one a folder is of a model that knows no questions without an answer.
+            # Without a threshold, the model would never predict "no answer".
             values["ownbert_task"]["threshold"] = self.task.threshold  # pyright: ignore
         path.write_text(json.dumps(values))
 
 
 class Clock(transformers.TrainerCallback):
-    """Keeps the seconds of each step."""
+    """Records the seconds of each step."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []

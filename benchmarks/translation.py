@@ -1,9 +1,9 @@
-"""What the key-value cache is worth: the same texts written with it and without, in turns.
+"""Speed-up from the key-value cache: the same decoding with and without it, in alternation.
 
     python benchmarks/translation.py [--layers 3] [--d-model 256] [--sentences 32] [--tokens 50]
 
-A model with random weights writes exactly so many tokens for each of the sentences (of 10 to 30
-tokens); the end is never drawn. Median seconds of both ways, and the ratio of each round.
+A model with random weights generates exactly this number of tokens for each sentence (of 10 to 30
+tokens); the end token is never chosen. Prints median seconds with and without, and their ratio.
 """
 
 import argparse
@@ -14,8 +14,8 @@ from collections.abc import Callable
 import torch
 
 from ownbert.data.batch import Batch, from_padded
-from ownbert.nn.generate import Written, beam_search, greedy
-from ownbert.nn.prepack import prepack
+from ownbert.nn.generate import Hypothesis, beam_search, greedy
+from ownbert.nn.kernels.prepack import prepack
 from ownbert.transformer import make_model
 
 VOCABULARY, START, END = 8000, 1, 2
@@ -28,7 +28,7 @@ def sources(count: int) -> Batch:
     return from_padded(ids, (torch.arange(30) < lengths).long())[0]
 
 
-def seconds(run: Callable[[], list[Written]]) -> tuple[float, list[Written]]:
+def seconds(run: Callable[[], list[Hypothesis]]) -> tuple[float, list[Hypothesis]]:
     start = time.perf_counter()
     written = run()
     return time.perf_counter() - start, written
@@ -74,7 +74,7 @@ def main() -> None:
         print(
             f"{name}: {kept:.3f} s with the cache, {again:.3f} s without; "
             f"{statistics.median(ratios):.1f} times as fast ({min(ratios):.1f} to "
-            f"{max(ratios):.1f}); {same} of {given.sentences} texts the same"
+            f"{max(ratios):.1f}); {same} of {given.sentences} texts identical"
         )
 
 

@@ -1,11 +1,11 @@
-"""BLEU of lower-cased words, as tutorials count that tokenise with spaCy before anything else.
+"""BLEU on lower-cased words, as in tutorials that tokenise with spaCy first.
 
     pip install spacy sacrebleu
     python benchmarks/word_bleu.py written.en test.en
 
-Both files are cut into words by spaCy's English rules (no model is needed) and compared as they are
-then: corpus BLEU of up to four words, no smoothing, which is what torchtext's bleu_score does. The
-figure is not comparable with sacrebleu's own on raw text.
+Both files are tokenised with spaCy's English rules (no model is needed) and compared as tokens:
+corpus BLEU with up to 4-grams, without smoothing, as torchtext's bleu_score computes it. The result
+is not comparable with sacrebleu's own on raw text.
 """
 
 import sys

@@ -1,16 +1,16 @@
-"""Replace every word of a text classification set by an integer id.
+"""Replace every word of a text classification dataset with an integer id.
 
     python examples/anonymise.py SOURCE_DIR OUTPUT_DIR [--seed N]
 
-SOURCE_DIR holds train.csv, dev.csv and test.csv (header ``label,text``) and unlabelled.txt
-(one document a line). OUTPUT_DIR receives the same four files, gzipped, with ids for words.
+SOURCE_DIR contains train.csv, dev.csv and test.csv (header ``label,text``) and unlabelled.txt
+(one document per line). The same four files are written to OUTPUT_DIR, gzipped, with ids for words.
 
-Splitting is lower-casing and then ``\\w+|[^\\w\\s]``: a run of letters, digits and underscores is
-a token; every other character that is not a blank is a token of its own. So a full stop is never
-glued to the word before it, and whoever knows its id can cut a document into sentences.
+Text is lower-cased and split by ``\\w+|[^\\w\\s]``: a run of letters, digits and underscores is a
+token, and every other character except whitespace is a token of its own. So a full stop is never
+attached to the word before it, and anyone who knows its id can split a document into sentences.
 
-The ids are one random permutation over the distinct tokens of all files together. The mapping is
-kept in memory only: whoever receives the output has counts and order, and no words.
+The ids are a random permutation over the distinct tokens of all files together. The mapping is
+kept in memory only: the output reveals counts and order, but no words.
 """
 
 import argparse
@@ -30,13 +30,13 @@ Rows = list[tuple[str, list[str]]]
 
 def split(text: str) -> list[str]:
     """Words and punctuation marks of a text, lower-cased."""
-    # unlabelled.txt writes quotes and line breaks as \\" and \\n: left alone, the n would stick to
-    # the word after it.
+    # unlabelled.txt writes quotes and line breaks as \\" and \\n: otherwise the n would become part
+    # of the next word.
     return TOKEN.findall(text.replace("\\n", " ").replace('\\"', '"').lower())
 
 
 def read_source(folder: Path) -> dict[str, Rows]:
-    """The rows of each file as (label, tokens); the label of unlabelled rows is empty."""
+    """The rows of each file as (label, tokens), with an empty label for unlabelled rows."""
     files: dict[str, Rows] = {}
     for name in LABELLED:
         with open(folder / f"{name}.csv", encoding="utf-8", newline="") as lines:
@@ -51,7 +51,7 @@ def read_source(folder: Path) -> dict[str, Rows]:
 
 def permuted_ids(files: dict[str, Rows], seed: int) -> dict[str, str]:
     """A random one-to-one map from the distinct tokens of all files to 1..N."""
-    # Sorted first: the order of a set of strings differs from one run of Python to the next.
+    # Sorted first: the order of a set of strings varies between runs of Python.
     tokens = sorted({token for rows in files.values() for _, row in rows for token in row})
     ids = list(range(1, len(tokens) + 1))
     random.Random(seed).shuffle(ids)
@@ -59,14 +59,16 @@ def permuted_ids(files: dict[str, Rows], seed: int) -> dict[str, str]:
 
 
 def write_output(folder: Path, files: dict[str, Rows], ids: dict[str, str]) -> None:
-    """Write each file as .gz without a name or a time in its header, so that runs are equal."""
+    """Write each file as .gz without a name or time in its header, to be reproducible."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in files.items():
         texts = [(label, " ".join(ids[token] for token in tokens)) for label, tokens in rows]
         if name in LABELLED:
-            # Labels with a comma or a quote would need quoting: refuse rather than write bad csv.
+            # Labels with a comma or a quote would need quoting: raise rather than write bad csv.
             if any(set(label) & set(',"\n') for label, _ in texts):
-                raise ValueError(f"{name}.csv: labels must not hold commas, quotes or line breaks")
+                raise ValueError(
+                    f"{name}.csv: labels must not contain commas, quotes or line breaks"
+                )
             lines = ["label,text", *(f"{label},{text}" for label, text in texts)]
         else:
             lines = [text for _, text in texts]
@@ -79,14 +81,14 @@ def write_output(folder: Path, files: dict[str, Rows], ids: dict[str, str]) -> N
 
 
 def report(files: dict[str, Rows], ids: dict[str, str]) -> None:
-    """Counts, and the ids of the sentence ends with their rank, by file."""
+    """Print counts, and the ids of the sentence ends with their rank, for each file."""
     print(f"{len(ids)} distinct tokens in all")
     for name, rows in files.items():
         counts = Counter(token for _, row in rows for token in row)
         print(f"{name}: {len(rows)} documents, {counts.total()} tokens, {len(counts)} distinct")
         print("  most frequent ids:", *(f"{ids[t]} x{n}" for t, n in counts.most_common(5)))
         rank = {token: r for r, (token, _) in enumerate(counts.most_common(), 1)}
-        # Telling three ids gives no word away and lets users cut the sample into sentences.
+        # Revealing three ids gives no words away and lets users split the sample into sentences.
         ends = (f"{ids[t]} x{counts[t]} (rank {rank[t]})" for t in ".!?" if counts[t])
         print("  ids of sentence ends:", *ends)
         if rank.get(".", len(rank)) > 10:
@@ -94,9 +96,11 @@ def report(files: dict[str, Rows], ids: dict[str, str]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Replace every word of a text set by an id.")
-    parser.add_argument("source", type=Path, help="folder with train, dev, test csv and txt")
-    parser.add_argument("output", type=Path, help="folder for the gzipped files")
+    parser = argparse.ArgumentParser(description="Replace every word of a dataset with an id.")
+    parser.add_argument(
+        "source", type=Path, help="folder with train.csv, dev.csv, test.csv and unlabelled.txt"
+    )
+    parser.add_argument("output", type=Path, help="output folder for the gzipped files")
     parser.add_argument("--seed", type=int, default=14, help="seed of the permutation")
     options = parser.parse_args(arguments)
     try:

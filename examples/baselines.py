@@ -1,16 +1,16 @@
-"""What a linear model reaches on the same text, so that a network has something to beat.
+"""Linear baselines on the same text, to compare a network with.
 
     python examples/baselines.py --train F --dev F --test F --unlabelled F
         [--labels-per-class N ...] [--draws K] [--seed S] [--json OUT]
 
-Two baselines, both free to use the unlabelled text, as a pretrained network is:
+Two baselines, which both use the unlabelled text, as a pretrained network does:
 
-- TF-IDF of one and two tokens, vocabulary and idf counted on the training and unlabelled text.
-- LSA: TF-IDF of single tokens, reduced to 256 dimensions by an SVD of the same text.
+- TF-IDF of unigrams and bigrams, with vocabulary and idf from the training and unlabelled text.
+- LSA: TF-IDF of unigrams, reduced to 256 dimensions by an SVD of the same text.
 
-Logistic regression stands on top of either; its C is the one with the best macro-F1 on dev. Files
-are csv with the header ``label,text`` and a text with a document a line, plain or gzip; tokens are
-what stands between blanks. The rows of a draw are those that ``ownbert finetune classify
+Each is followed by logistic regression, whose C is chosen by macro-F1 on dev. Files are csv with
+the header ``label,text``, and a text file with one document per line, plain or gzip; tokens are
+separated by whitespace. The rows of a draw are those that ``ownbert finetune classify
 --labels-per-class N --seed S`` trains on.
 """
 
@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 def read_csv(path: str | Path) -> Labelled:
     """Labels and texts of a csv file with the columns `label` and `text`, plain or gzip."""
-    csv.field_size_limit(2**31 - 1)  # the default refuses a document of more than 128 KiB
+    csv.field_size_limit(2**31 - 1)  # the default limit is 128 KiB per document
     opener = gzip.open if str(path).endswith(".gz") else open
     with opener(path, "rt", encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines)
@@ -55,14 +55,14 @@ def read_csv(path: str | Path) -> Labelled:
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """The documents of a text file, one a line, plain or gzip."""
+    """The documents of a text file, one per line, plain or gzip."""
     opener = gzip.open if str(path).endswith(".gz") else open
     with opener(path, "rt", encoding="utf-8", newline="\n") as lines:
         return [line.rstrip("\r\n") for line in lines]
 
 
 class Baseline:
-    """Features of train, dev and test, fitted once and then classified for any set of rows."""
+    """Features of train, dev and test, fitted once and scored for any subset of training rows."""
 
     def __init__(self, name: str, train: Labelled, dev: Labelled, test: Labelled) -> None:
         self.name = name
@@ -84,7 +84,7 @@ class Baseline:
         ).fit(corpus)
         self.features = [vectorizer.transform(texts) for texts in self.texts]
         if self.name == "LSA":
-            # Two power iterations: four and seven took twice as long and scored no better.
+            # Two power iterations: four or seven took twice as long and scored no better.
             svd = TruncatedSVD(LSA_SIZE, n_iter=2, random_state=seed)
             svd.fit(vectorizer.transform(corpus))
             self.features = [normalize(svd.transform(rows)) for rows in self.features]
@@ -92,14 +92,14 @@ class Baseline:
         return self
 
     def score(self, rows: Sequence[int]) -> Row:
-        """Test scores of the best C on dev after training on these rows of the training file."""
+        """Test scores with the best C on dev, after training on these rows of the training file."""
         start = time.perf_counter()
         train, dev, test = self.features
         train = train[np.asarray(rows)]
         train_labels = np.asarray(self.labels[0])[np.asarray(rows)]
         if sparse.issparse(train):
-            # A column that is empty in the training rows keeps weight 0: dropping it changes
-            # nothing but the time, and of 153,000 columns few labels leave some 10,000.
+            # A column that is empty in the training rows keeps weight 0: dropping it only saves
+            # time. With few labels, some 10,000 of 153,000 columns remain.
             used = np.flatnonzero(train.getnnz(axis=0))
             train, dev, test = train[:, used], dev[:, used], test[:, used]
         best: Row = {"dev_macro_f1": -1.0}
@@ -118,10 +118,10 @@ class Baseline:
 
 
 def classifier(c: float, *, is_sparse: bool) -> Any:
-    """Logistic regression by the solver that is quick on these features.
+    """Logistic regression with the solver that is fast on these features.
 
-    With every label, one-vs-rest liblinear took 2 s where multinomial lbfgs took 19 s on
-    80,000 sparse columns, for the same score; 256 dense columns suit lbfgs.
+    With all labels and 80,000 sparse columns, one-vs-rest liblinear took 2 s and multinomial
+    lbfgs 19 s, for the same score; for 256 dense columns lbfgs is suitable.
     """
     if is_sparse:
         return OneVsRestClassifier(LogisticRegression(C=c, solver="liblinear", tol=1e-2))
@@ -137,16 +137,16 @@ def run(
     counts: Sequence[int | None] = (20, None),
     seeds: Sequence[int] = (0,),
 ) -> list[Row]:
-    """Scores of both baselines for each number of labels a class (None: all) and each draw.
+    """Scores of both baselines for each number of labels per class (None: all) and each draw.
 
     A row has `baseline`, `labels_per_class`, `seed`, `macro_f1`, `accuracy`, `dev_macro_f1`, `c`
-    and `seconds`, which counts the fitting of the features in every row.
+    and `seconds`, which includes fitting the features in every row.
     """
     results: list[Row] = []
     for name in ("TF-IDF", "LSA"):
         baseline = Baseline(name, train, dev, test).fit(unlabelled)
         for count in counts:
-            # All labels are one set of rows, whatever the seed.
+            # With all labels, the rows do not depend on the seed.
             for seed in seeds if count is not None else seeds[:1]:
                 rows = range(len(train[0]))
                 if count is not None:
@@ -160,7 +160,7 @@ def count_or_all(text: str) -> int | None:
     if text == "all":
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number from 1 nor 'all'")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a positive integer nor 'all'")
     return int(text)
 
 
@@ -168,17 +168,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="TF-IDF and LSA with logistic regression.")
     for name in ("train", "dev", "test"):
         parser.add_argument(f"--{name}", required=True, help="csv with the header label,text")
-    parser.add_argument("--unlabelled", required=True, help="text, a document a line")
+    parser.add_argument("--unlabelled", required=True, help="text file, one document per line")
     parser.add_argument(
         "--labels-per-class",
         type=count_or_all,
         nargs="+",
         default=[20, None],
-        help="numbers, or 'all' (default: 20 all)",
+        help="integers, or 'all' (default: 20 all)",
     )
-    parser.add_argument("--draws", type=int, default=1, help="draws, with seeds S, S + 1, ...")
+    parser.add_argument(
+        "--draws", type=int, default=1, help="number of draws, with seeds S, S + 1, ..."
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the first draw of labels")
-    parser.add_argument("--json", type=Path, help="file for the scores")
+    parser.add_argument("--json", type=Path, help="output file for the scores")
     options = parser.parse_args(arguments)
     if options.draws < 1 or options.seed < 0:
         parser.error("--draws must be at least 1 and --seed at least 0")
@@ -190,11 +192,11 @@ def main(arguments: list[str] | None = None) -> None:
     seeds = range(options.seed, options.seed + options.draws)
     results = run(*labelled, unlabelled, counts=options.labels_per_class, seeds=seeds)
     print(
-        f"{'baseline':9}{'labels a class':>15}{'seed':>5}{'macro-F1':>10}{'accuracy':>10}", end=""
+        f"{'baseline':9}{'labels per class':>17}{'seed':>5}{'macro-F1':>10}{'accuracy':>10}", end=""
     )
     print(f"{'C':>6}{'seconds':>9}")
     for row in results:
-        print(f"{row['baseline']:9}{row['labels_per_class']:>15}{row['seed']:>5}", end="")
+        print(f"{row['baseline']:9}{row['labels_per_class']:>17}{row['seed']:>5}", end="")
         print(f"{row['macro_f1']:10.4f}{row['accuracy']:10.4f}", end="")
         print(f"{row['c']:6g}{row['seconds']:9.1f}")
     if options.json:

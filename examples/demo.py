@@ -1,9 +1,9 @@
-"""The main job, by the commands that a user would type: from ids to a classifier.
+"""The main job, with the commands that a user would type: from ids to a classifier.
 
     python examples/demo.py [--minutes 3] [--size tiny] [--output runs/demo]
 
-Learns a vocabulary, pretrains and fine-tunes on examples/anonymised, with 20 labels a class and
-with all of them, and compares with linear models and with the same network without pretraining.
+Learns a vocabulary, pretrains and fine-tunes on examples/anonymised, with 20 labels per class and
+with all labels, and compares with linear models and with the same network without pretraining.
 """
 
 import argparse
@@ -28,7 +28,7 @@ FEW = 20
 
 
 def run(command: str) -> None:
-    """Show a command and run it as typed; leave with its exit code if it fails."""
+    """Print a command and run it; exit with its exit code if it fails."""
     print(f"\n$ {command}", flush=True)
     name, *arguments = shlex.split(command)
     assert name == "ownbert"
@@ -45,7 +45,7 @@ def pretrain(output: Path, *, size: str, minutes: float) -> None:
 
 
 def classify(output: Path, name: str, *, options: str = "", labels: int | None) -> dict:
-    """Fine-tune and evaluate; the measures on the test documents."""
+    """Fine-tune and evaluate; returns the metrics on the test documents."""
     folder = output / name
     few = f"--labels-per-class {labels} " if labels else ""
     run(
@@ -57,7 +57,7 @@ def classify(output: Path, name: str, *, options: str = "", labels: int | None) 
 
 
 def linear_models() -> list[tuple[str, dict, dict]]:
-    """Name and measures, with few labels and with all, of the linear models."""
+    """Name and metrics, with few labels and with all, of each linear model."""
     print("\nlinear models on the same texts (examples/baselines.py) ...", flush=True)
     labelled = [baselines.read_csv(path) for path in (TRAIN, DEV, TEST)]
     found = baselines.run(*labelled, baselines.read_lines(UNLABELLED), counts=(FEW, None))
@@ -69,8 +69,8 @@ def linear_models() -> list[tuple[str, dict, dict]]:
 
 
 def show(rows: list[tuple[str, dict, dict]], *, labels: int) -> None:
-    """One table: macro-F1 and accuracy with few labels and with all of them."""
-    print(f"on {labels:,} test documents, {FEW} labels a class and all labels:\n")
+    """Print one table: macro-F1 and accuracy with few labels and with all of them."""
+    print(f"on {labels:,} test documents, {FEW} labels per class and all labels:\n")
     table = Table("", box=box.SIMPLE_HEAD, pad_edge=False)
     for head in (f"{FEW}", "all"):
         table.add_column(f"macro-F1\n{head}", justify="right")
@@ -83,7 +83,7 @@ def show(rows: list[tuple[str, dict, dict]], *, labels: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=3.0, help="of pretraining")
+    parser.add_argument("--minutes", type=float, default=3.0, help="minutes of pretraining")
     parser.add_argument("--size", default="tiny", help="tiny, mini, small, ...")
     parser.add_argument("--output", type=Path, default=Path("runs/demo"))
     given = parser.parse_args()
@@ -98,7 +98,7 @@ def main() -> None:
         f"ownbert predict {output / 'classifier-all'} --input {TEST} "
         f"-o {output / 'predictions.jsonl'}"
     )
-    # New weights need more passes over few texts, and no early end: twelve leave them at .76.
+    # Random weights need more epochs on few texts and no early stopping: 12 reach .76.
     longer = "--from-scratch --epochs 30 --patience 30 "
     scratch = [
         classify(output, "scratch", options=longer, labels=FEW),
@@ -111,7 +111,9 @@ def main() -> None:
     ]
     print()
     show(rows, labels=2000)
-    print(f"{(time.monotonic() - start) / 60:.1f} minutes in all; see {output}/own-bert/curves.png")
+    print(
+        f"{(time.monotonic() - start) / 60:.1f} minutes in total; see {output}/own-bert/curves.png"
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Make the pictures of docs/how-it-works.md, and print the numbers behind them.
+"""Make the figures of docs/how-it-works.md, and print the numbers behind them.
 
-    python examples/how_it_works.py [picture ...]
+    python examples/how_it_works.py [figure ...]
 
-pictures: heads, scale, norms (24 small trainings, about a quarter of an hour on one core) and trace
-(a picture of the page of ``ownbert trace``, which needs Chromium). Without names, all of them.
+Figures: heads, scale, norms (24 small training runs, about a quarter of an hour on one core) and
+trace (a screenshot of the page of ``ownbert trace``, which needs Chromium). Default: all of them.
 """
 
 import shutil
@@ -19,9 +19,9 @@ import torch
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch, Example, pack
-from ownbert.inspect.parts import head_columns
+from ownbert.inspect.overview.parameters import head_columns
 from ownbert.inspect.trace import EXAMPLE, trace_attention
-from ownbert.inspect.trace_page import write_page
+from ownbert.inspect.trace.page import write_page
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import Attention
 from ownbert.objectives import Learner, MaskedLM
@@ -37,7 +37,7 @@ CLS, SEP, MASK = 2, 3, 4
 
 
 def heads() -> None:
-    """The fused matrix of a layer of BERT-base, cut into the columns of its heads."""
+    """The fused qkv matrix of a layer of BERT-base, divided into the columns of its heads."""
     with torch.device("meta"):
         attention = Attention(EncoderConfig.of_size("base", vocab_size=30522))
     rows, columns = 768, 3 * attention.width
@@ -66,7 +66,7 @@ def heads() -> None:
 
 
 def scale() -> None:
-    """What the softmax of 16 scores does with queries and keys of more and more numbers."""
+    """The softmax of 16 scores for queries and keys of increasing size."""
     torch.manual_seed(0)
     sizes = [4, 8, 16, 32, 64, 128, 256, 512, 1024]
     largest: dict[str, list[float]] = {"scores as they are": [], "scores / sqrt(K)": []}
@@ -122,9 +122,10 @@ def draw_norms(curves: dict[tuple[bool, float], list[list[float]]]) -> None:
 
 
 def train(*, norm_first: bool, rate: float, seed: int) -> list[float]:
-    """The loss of each step of learning to sort: 8 numbers, and behind them 8 masks.
+    """The loss of each step of learning to sort: 8 numbers, followed by 8 masks.
 
-    The spread of the first weights is that of Xavier initialisation for D = 64, sqrt(2 / 2 D).
+    The initial weights have the standard deviation of Xavier initialisation for D = 64,
+    sqrt(2 / 2 D).
     """
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -171,10 +172,10 @@ def _smooth(values: Sequence[float], width: int = 20) -> np.ndarray:
 
 
 def trace() -> None:
-    """The page of the worked example, as Chromium shows it."""
+    """A screenshot of the worked example's page in Chromium."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
-        print("trace: no chromium here, left out", file=sys.stderr)
+        print("trace: skipped, Chromium not found", file=sys.stderr)
         return
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
@@ -198,5 +199,5 @@ if __name__ == "__main__":
     makers = {"heads": heads, "scale": scale, "norms": norms, "trace": trace}
     for wanted in sys.argv[1:] or makers:
         if wanted not in makers:
-            sys.exit(f"no picture {wanted!r}; one of {', '.join(makers)}")
+            sys.exit(f"no figure {wanted!r}; one of {', '.join(makers)}")
         makers[wanted]()

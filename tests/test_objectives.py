@@ -19,13 +19,13 @@ from ownbert.objectives import (
     Objective,
     ReplacedToken,
     SentencePair,
-    causal,
-    replaced,
+    causal_view,
+    corrupted_view,
     unmasked,
 )
 from ownbert.tasks.row_objectives import OneLabel
 from ownbert.train.recipe import Optim
-from ownbert.train.step import NotANumber, Seen, step, targets
+from ownbert.train.step import NotANumber, StepStats, count_targets, step
 
 OBJECTIVES: list[Objective] = [MaskedLM(weight=0.7), SentencePair(weight=1.5)]
 
@@ -78,7 +78,7 @@ def test_a_batch_without_targets_counts_nothing():
         assert objective.count(batch) == 0
 
 
-def descend(model: Model, micro: list[Batch], clip: float = 1e9) -> Seen:
+def descend(model: Model, micro: list[Batch], clip: float = 1e9) -> StepStats:
     """A step of plain gradient descent at rate 1."""
     learner = Learner(model, OBJECTIVES)
     names = [o.name for o in OBJECTIVES]
@@ -86,7 +86,8 @@ def descend(model: Model, micro: list[Batch], clip: float = 1e9) -> Seen:
         learner,
         torch.optim.SGD(learner.parameters(), lr=0.1),
         micro,
-        dict(zip(names, targets(learner, micro), strict=True)),
+        dict(zip(names, count_targets(OBJECTIVES, micro), strict=True)),
+        objectives=OBJECTIVES,
         optim=Optim(clip=clip),
         rate=1.0,
         precision="float32",
@@ -137,7 +138,7 @@ def test_a_step_does_not_depend_on_how_it_is_cut(cuts: list[int]):
 def test_a_spare_batch_changes_nothing():
     parts = [pack(examples())]
     models = [tiny_model(), tiny_model()]
-    seen = descend(models[0], parts), descend(models[1], [*parts, replace(parts[0], spare=True)])
+    seen = descend(models[0], parts), descend(models[1], [*parts, replace(parts[0], dummy=True)])
     torch.testing.assert_close(models[1].state_dict(), models[0].state_dict())
     assert seen[0].sums["mlm"][2] == seen[1].sums["mlm"][2] == 22
 
@@ -181,9 +182,9 @@ def test_the_next_token_is_told_from_those_before_alone():
         count += len(sequence) - 1
     assert loss.count == CausalLM().count(batch) == count
     torch.testing.assert_close(loss.total, total)
-    other = copy.deepcopy(causal(batch))
+    other = copy.deepcopy(causal_view(batch))
     other.token_ids[8] = 7  # the last token of the first sequence: nothing before may see it
-    hidden = [tiny_model().eval()(b).hidden[:8] for b in (causal(batch), other)]
+    hidden = [tiny_model().eval()(b).hidden[:8] for b in (causal_view(batch), other)]
     torch.testing.assert_close(hidden[0], hidden[1], rtol=0, atol=0)
 
 
@@ -194,7 +195,7 @@ def test_replaced_tokens_are_drawn_from_the_generator():
     logits = torch.full((len(batch.masked_ids), 40), -1e9)
     logits[:, 11], logits[:, 30] = 0.0, float(np.log(3.0))
     torch.manual_seed(0)
-    given = replaced(batch, logits)
+    given = corrupted_view(batch, logits)
     drawn = given.token_ids[batch.masked_positions]
     assert set(drawn.tolist()) == {11, 30}
     assert (drawn == 30).float().mean() == pytest.approx(0.75, abs=0.02)

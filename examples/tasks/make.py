@@ -1,8 +1,8 @@
-"""Makes the files of this folder: letters to an invented shop, and questions about them.
+"""Make the files of this folder: letters to an invented shop, and questions about them.
 
     python examples/tasks/make.py
 
-Every file is a function of the seeds below, so a run changes nothing that is committed.
+Every file is a function of the seeds below, so a run reproduces the committed files.
 """
 
 import csv

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ownbert.inference.predictor import evaluate as evaluate
     from ownbert.inference.predictor import predict as predict
     from ownbert.inference.vector_files import embed as embed
-    from ownbert.inspect.describe import describe as describe
+    from ownbert.inspect.overview.describe import describe as describe
     from ownbert.nn.model import Model as Model
     from ownbert.pretraining.run import pretrain as pretrain
     from ownbert.text.learn import learn_vocabulary as learn_vocabulary
@@ -62,7 +62,7 @@ _PLACES = {
     "Embedder": "inference.embedder",
     "OwnBertClassifier": "finetuning.estimator",
     "OwnBertRegressor": "finetuning.estimator",
-    "describe": "inspect.describe",
+    "describe": "inspect.overview.describe",
     "embed": "inference.vector_files",
     "evaluate": "inference.predictor",
     "fill": "inference.fill_mask",

@@ -4,28 +4,44 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ownbert.errors import InputError
-from ownbert.structure import (
-    ACTIVATIONS,
-    HEADS,
-    POSITIONS,
-    HeadSpec,
-    Image,
-    Mobile,
-    number,
-    require_counts,
-    require_known,
+
+# "gelu" is the exact one, by erf, as in Transformers; Google's first code meant "gelu_new" by it.
+ACTIVATIONS = (
+    "gelu",
+    "gelu_new",
+    "gelu_fast",
+    "gelu_python",
+    "gelu_pytorch_tanh",
+    "quick_gelu",
+    "relu",
+    "relu6",
+    "leaky_relu",
+    "silu",
+    "swish",
+    "mish",
+    "tanh",
+    "sigmoid",
+    "linear",
 )
 
-__all__ = [
-    "ACTIVATIONS",
-    "HEADS",
-    "POSITIONS",
-    "SIZES",
-    "EncoderConfig",
-    "HeadSpec",
-    "Image",
-    "Mobile",
-]
+# absolute: a learnt table; sinusoidal: Vaswani et al. 2017, section 3.5, sine and cosine in turn;
+# sinusoidal_halves: all sines before all cosines (Marian), the same but for the order of channels;
+# relative_key: Shaw et al. 2018; relative_key_query: Huang et al. 2020, method 4; rotary: Su et al.
+# 2021; alibi: Press et al. 2022, symmetric where attention goes both ways.
+POSITIONS = (
+    "absolute",
+    "sinusoidal",
+    "sinusoidal_halves",
+    "relative_key",
+    "relative_key_query",
+    "rotary",
+    "alibi",
+)
+
+HEADS = (
+    *("mlm", "nsp", "sop", "classification", "choice", "tokens", "span", "discriminator"),
+    *("embedding", "generator"),
+)
 
 # layers, hidden size, heads: the sizes that google-research/bert published (README, March 2020).
 SIZES = {
@@ -36,6 +52,101 @@ SIZES = {
     "base": (12, 768, 12),
     "large": (24, 1024, 16),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSpec:
+    """A head, and what families do differently in it.
+
+    kind: one of ``HEADS``. pooling: what a sentence head stands on, ``pooler`` or one of
+    ``nn.pooling.POOLINGS``. segments: how the vectors of a document's segments become one, one of
+    the latter; without it each sequence has its own answer. crf: whether the tags of a sequence
+    are chosen together. dense: activation of a dense layer (D x D) before the last one;
+    dropout_first: whether dropout comes before that too.
+    activation: that of the mlm and discriminator heads, by default the encoder's. dropout: rate
+    in the head, by default ``hidden_dropout_prob``. output: width, where it is not the number of
+    labels.
+    """
+
+    kind: str
+    pooling: str = "pooler"
+    dense: str | None = None
+    dropout_first: bool = True
+    activation: str | None = None
+    dropout: float | None = None
+    output: int | None = None
+    segments: str | None = None
+    crf: bool = False
+
+    @property
+    def needs_pooler(self) -> bool:
+        return self.kind in ("nsp", "sop", "classification", "choice") and self.pooling == "pooler"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mobile:
+    """What MobileBERT (Sun et al. 2020) adds to BERT, in the words of its ``config.json``."""
+
+    intra_bottleneck_size: int = 128
+    use_bottleneck: bool = True
+    use_bottleneck_attention: bool = False
+    key_query_shared_bottleneck: bool = True
+    num_feedforward_networks: int = 4
+    normalization_type: str = "no_norm"
+    trigram_input: bool = True
+    classifier_activation: bool = True
+
+    def __post_init__(self) -> None:
+        _require_counts(self, ("intra_bottleneck_size", "num_feedforward_networks"), least=1)
+        if self.normalization_type not in ("no_norm", "layer_norm"):
+            raise InputError(
+                f"normalization_type {self.normalization_type!r} is not known; "
+                "one of no_norm, layer_norm"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Image:
+    """Pictures that are read as rows of patches (Dosovitskiy et al. 2021, section 3.1).
+
+    Sizes are (height, width) in pixels.
+    """
+
+    size: tuple[int, int]
+    patch: tuple[int, int]
+    channels: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("size", "patch"):
+            value = getattr(self, name)
+            pair = (value, value) if isinstance(value, int) else tuple(value)
+            if len(pair) != 2 or not all(isinstance(n, int) and n > 0 for n in pair):
+                raise InputError(
+                    f"image {name} is {value!r}; it must be two whole numbers from 1 on"
+                )
+            object.__setattr__(self, name, pair)
+        _require_counts(self, ("channels",), least=1)
+        for pixels, patch, name in zip(self.size, self.patch, ("height", "width"), strict=True):
+            if pixels % patch:
+                raise InputError(
+                    f"the image {name} {pixels} cannot be cut into patches of {patch}: it must be "
+                    "a multiple"
+                )
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches down and across."""
+        return self.size[0] // self.patch[0], self.size[1] // self.patch[1]
+
+    @property
+    def patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def patch_values(self) -> int:
+        """Numbers in a patch: its pixels times the channels."""
+        return self.patch[0] * self.patch[1] * self.channels
+
 
 _FROM_ONE = (
     "hidden_size",
@@ -127,15 +238,15 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         if self.image is None:
-            require_counts(self, ("vocab_size",), least=1)
+            _require_counts(self, ("vocab_size",), least=1)
             if self.pad_token_id not in range(self.vocab_size):
                 raise InputError(
                     f"pad_token_id {self.pad_token_id} is outside vocab_size {self.vocab_size}"
                 )
         else:
             self._check_image(self.image)
-        require_counts(self, _FROM_ONE, least=1, may_be_none=_MAY_BE_NONE)
-        require_counts(self, _FROM_ZERO, least=0)
+        _require_counts(self, _FROM_ONE, least=1, may_be_none=_MAY_BE_NONE)
+        _require_counts(self, _FROM_ZERO, least=0)
         if self.attention_size % self.num_attention_heads:
             name = (
                 "hidden_size"
@@ -146,25 +257,25 @@ class EncoderConfig:
                 f"{name} {self.attention_size} cannot be shared by num_attention_heads "
                 f"{self.num_attention_heads}: it must be a multiple"
             )
-        require_known("hidden_act", self.hidden_act, ACTIVATIONS)
-        require_known("position_embedding_type", self.position_embedding_type, POSITIONS)
+        _require_known("hidden_act", self.hidden_act, ACTIVATIONS)
+        _require_known("position_embedding_type", self.position_embedding_type, POSITIONS)
         if self.position_embedding_type == "rotary" and self.head_size % 2:
             raise InputError(
                 "position_embedding_type 'rotary' needs an even head size; hidden_size "
                 f"{self.hidden_size} / num_attention_heads {self.num_attention_heads} is odd"
             )
         for name in _RATES:
-            if not 0 <= number(self, name) < 1:
+            if not 0 <= _number(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be in [0, 1)")
         for name in ("initializer_range", "layer_norm_eps"):
-            if not number(self, name) > 0:
+            if not _number(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be more than 0")
         if self.position_offset >= self.max_position_embeddings:
             raise InputError(
                 f"position_offset {self.position_offset} leaves no positions of "
                 f"max_position_embeddings {self.max_position_embeddings}"
             )
-        if self.qk_scale is not None and not number(self, "qk_scale") > 0:
+        if self.qk_scale is not None and not _number(self, "qk_scale") > 0:
             raise InputError(f"qk_scale is {self.qk_scale}; it must be more than 0")
         if self.mobile is not None and (self.norm_first or self.activation_dropout):
             raise InputError("mobile goes with neither norm_first nor activation_dropout")
@@ -267,3 +378,27 @@ class EncoderConfig:
             intermediate_size=4 * hidden,
         )
         return replace(config, **changes)
+
+
+def _require_counts(
+    config: object, names: tuple[str, ...], *, least: int, may_be_none: tuple[str, ...] = ()
+) -> None:
+    """``InputError`` unless these fields are whole numbers from ``least`` on."""
+    for name in names:
+        value = getattr(config, name)
+        if value is None and name in may_be_none:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise InputError(f"{name} is {value!r}; it must be a whole number from {least} on")
+
+
+def _number(config: object, name: str) -> float:
+    value = getattr(config, name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise InputError(f"{name} is {value!r}; it must be a number")
+    return value
+
+
+def _require_known(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InputError(f"{name} {value!r} is not known; one of {', '.join(known)}")

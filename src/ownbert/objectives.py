@@ -14,8 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.data.batch import Batch
-from ownbert.nn.cross_entropy import cross_entropy
+from ownbert.nn.kernels.cross_entropy import cross_entropy
 from ownbert.nn.model import Model
+
+# How the model sees a batch. masked: as it is; causal: masked tokens put back, and each token sees
+# those before it; corrupted: a generator's draws in the place of masked tokens (ELECTRA).
+INPUT_VIEWS = ("masked", "causal", "corrupted")
 
 
 class Loss(NamedTuple):
@@ -32,8 +36,12 @@ class Loss(NamedTuple):
 
 
 class Objective(Protocol):
-    """An objective knows its name in the log, the head that answers, how a batch is read for it
-    (see ``Learner``), how many targets a batch holds, and its loss."""
+    """What every objective has.
+
+    name: that in the log. head: name of the head whose logits it takes. weight: of its loss beside
+    the others'. input_view: in which of ``INPUT_VIEWS`` the model sees a batch. ``count``: how many
+    targets a batch holds. Called on logits and the batch in its view, it gives their loss.
+    """
 
     @property
     def name(self) -> str: ...
@@ -42,7 +50,7 @@ class Objective(Protocol):
     @property
     def weight(self) -> float: ...
     @property
-    def reading(self) -> str: ...
+    def input_view(self) -> str: ...
     def count(self, batch: Batch) -> int: ...
     def __call__(self, logits: Tensor, batch: Batch) -> Loss: ...
 
@@ -58,7 +66,7 @@ class MaskedLM:
     weight: float = 1.0
     name: str = "mlm"
     head: str = "mlm"
-    reading: str = "given"
+    input_view: str = "masked"
 
     def count(self, batch: Batch) -> int:
         return 0 if batch.masked_ids is None else batch.masked_ids.numel()
@@ -75,7 +83,7 @@ class CausalLM:
     weight: float = 1.0
     name: str = "clm"
     head: str = "mlm"
-    reading: str = "causal"
+    input_view: str = "causal"
 
     def count(self, batch: Batch) -> int:
         return batch.tokens - batch.sequences
@@ -95,7 +103,7 @@ class Translation:
     weight: float = 1.0
     name: str = "translation"
     head: str = "generator"
-    reading: str = "given"
+    input_view: str = "masked"
 
     def count(self, batch: Batch) -> int:
         return 0 if batch.tags is None else batch.tokens
@@ -114,7 +122,7 @@ class SentencePair:
     weight: float = 1.0
     name: str = "nsp"
     head: str = "nsp"
-    reading: str = "given"
+    input_view: str = "masked"
 
     def count(self, batch: Batch) -> int:
         return 0 if batch.next_sentence is None else batch.sequences
@@ -132,7 +140,7 @@ class ReplacedToken:
     weight: float = 50.0
     name: str = "rtd"
     head: str = "discriminator"
-    reading: str = "replaced"
+    input_view: str = "corrupted"
 
     def count(self, batch: Batch) -> int:
         return 0 if batch.masked_ids is None else batch.tokens
@@ -147,12 +155,11 @@ class ReplacedToken:
 
 
 class Learner(nn.Module):
-    """A model and what it learns: packed batch -> the loss of each objective, by its name.
+    """A model and what it learns.
 
-    Objectives that read a batch in one way share one pass through the model. The ways: "given";
-    "causal", with what was masked put back and each token seeing those before it; "replaced",
-    with what a ``generator`` put where tokens were masked. The masked words are the generator's
-    task where there is one (ELECTRA).
+    model: its heads are those that the objectives name. objectives: those that have an input view
+    in common share one pass through the model. generator: predicts the masked tokens in place of
+    the model, which then sees what it draws (ELECTRA, Clark et al. 2020, section 2).
     """
 
     def __init__(
@@ -163,35 +170,44 @@ class Learner(nn.Module):
         self.generator = generator
         self.objectives = tuple(objectives)
 
-    def forward(self, batch: Batch) -> dict[str, Loss]:
+    def forward(
+        self, batch: Batch, objectives: Sequence[Objective] | None = None
+    ) -> dict[str, Loss]:
+        """The loss of each objective by its name; those of a dummy batch are zero.
+
+        objectives: those of the phase; all by default.
+        """
+        objectives = self.objectives if objectives is None else objectives
         losses: dict[str, Loss] = {}
-        read, answers = batch, {}
-        for reading in ("given", "causal", "replaced"):
-            asked = [o for o in self.objectives if o.reading == reading]
-            if not asked:
+        seen, logits = batch, {}
+        for view in INPUT_VIEWS:
+            in_view = [o for o in objectives if o.input_view == view]
+            if not in_view:
                 continue
-            if reading == "causal":
-                read = causal(batch)
-            elif reading == "replaced":
-                read = replaced(batch, answers["mlm"])
-            answers = self.reader(reading)(read, list({o.head: None for o in asked})).logits
-            losses |= {o.name: o(answers[o.head], read) for o in asked}
-        if batch.spare:
+            if view == "causal":
+                seen = causal_view(batch)
+            elif view == "corrupted":
+                seen = corrupted_view(batch, logits["mlm"])
+            heads = list({o.head: None for o in in_view})
+            logits = self.model_of(view)(seen, heads).logits
+            losses |= {o.name: o(logits[o.head], seen) for o in in_view}
+        if batch.dummy:
             return {n: Loss(0 * loss.total, 0 * loss.correct, 0) for n, loss in losses.items()}
         return losses
 
-    def used(self) -> set[nn.Parameter]:
-        """The parameters that the objectives need."""
-        heads = {(o.reading, o.head) for o in self.objectives}
+    def model_of(self, view: str) -> Model:
+        """The model that sees batches in this view."""
+        return self.generator if self.generator is not None and view == "masked" else self.model
+
+    def used(self, objectives: Sequence[Objective] | None = None) -> set[nn.Parameter]:
+        """The parameters that objectives (all by default) need."""
+        objectives = self.objectives if objectives is None else objectives
+        heads = {(o.input_view, o.head) for o in objectives}
         needed = set()
         for model in filter(None, (self.model, self.generator)):
-            mine = {h for reading, h in heads if model is self.reader(reading)}
-            needed |= {p for part in model.parts(mine) for p in part.parameters()}
+            own = {head for view, head in heads if model is self.model_of(view)}
+            needed |= {p for part in model.parts(own) for p in part.parameters()}
         return needed
-
-    def reader(self, reading: str) -> Model:
-        """The model that reads a batch in one of the ways."""
-        return self.generator if self.generator is not None and reading == "given" else self.model
 
 
 def unmasked(batch: Batch) -> Tensor:
@@ -202,8 +218,11 @@ def unmasked(batch: Batch) -> Tensor:
     return batch.token_ids.index_copy(0, batch.masked_positions, batch.masked_ids)
 
 
-def causal(batch: Batch) -> Batch:
-    """The batch for predicting each next token: all but the last of a sequence are asked."""
+def causal_view(batch: Batch) -> Batch:
+    """The batch for predicting each next token: all but the last of a sequence are targets' rows.
+
+    Its ``masked_positions`` and ``masked_ids`` are of length T - B.
+    """
     ids, layout = unmasked(batch), batch.layout
     last = np.cumsum(layout.lengths) - 1
     rows = torch.from_numpy(np.delete(np.arange(batch.tokens), last)).to(ids.device)
@@ -214,9 +233,11 @@ def causal(batch: Batch) -> Batch:
 
 
 @torch.no_grad()
-def replaced(batch: Batch, logits: Tensor) -> Batch:
-    """The batch with tokens drawn from ``logits`` (M, V) where it was masked, and which of them
-    are not what stood there."""
+def corrupted_view(batch: Batch, logits: Tensor) -> Batch:
+    """The batch with tokens drawn from a generator's ``logits`` (M, V) where it was masked.
+
+    Its ``replaced`` (T) is true where the token is not the one that stood there.
+    """
     assert batch.masked_positions is not None
     assert batch.masked_ids is not None
     # The largest of logits with Gumbel noise is a draw from their softmax.

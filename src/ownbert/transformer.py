@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch, from_padded, to_padded
 from ownbert.errors import InputError
-from ownbert.nn.heads import Generator
-from ownbert.nn.linear import Linear
+from ownbert.nn.heads import NextTokenHead
+from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.model import Model
 
 # Of queries, keys and values: a fused matrix is several of the paper's.
@@ -139,7 +139,7 @@ def log_probs(
     """Log-probabilities of each next token, (B, S) and (B, T) -> (B, T, V); zeros at padding."""
     batch, index = to_batch(source, target, source_mask, target_mask)
     generator = model.heads["generator"]
-    assert isinstance(generator, Generator)
+    assert isinstance(generator, NextTokenHead)
     found = generator.log_probs(model(batch, []).hidden)
     return to_padded(found, index, (target.shape[0], target.shape[1]))
 

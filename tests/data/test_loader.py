@@ -133,15 +133,15 @@ def test_a_batch_of_many_tokens_comes_in_pieces():
     cut = Loader(Numbers(50), seed=4, batch_size=12, most_tokens=20)
     pieces = cut.batches(Position())
     for batch, after in islice(whole.batches(Position()), 9):
-        seen, goes_on = [], True
-        while goes_on:
+        seen, continues_step = [], True
+        while continues_step:
             piece, place = next(pieces)
             assert piece.tokens <= 20
             seen += numbers(piece)
-            goes_on = piece.goes_on
+            continues_step = piece.continues_step
         assert seen == numbers(batch)
         assert place == after
-        assert not batch.goes_on
+        assert not batch.continues_step
     long, _ = next(Loader(Numbers(9), seed=0, batch_size=9, most_tokens=3).batches(Position()))
     assert long.sequences == 1 or long.tokens <= 3
 

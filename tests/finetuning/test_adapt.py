@@ -12,9 +12,9 @@ from ownbert import InputError, evaluate, finetune
 from ownbert.checkpoint import load as load_folder
 from ownbert.checkpoint import load_tokenizer, save
 from ownbert.config import EncoderConfig
-from ownbert.finetuning.adapt import texts_of
 from ownbert.finetuning.ensemble import Ensemble
-from ownbert.finetuning.run import Finetuning
+from ownbert.finetuning.labelled_splits import texts_of
+from ownbert.finetuning.run import FinetuningRun
 from ownbert.nn.model import Model
 from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe
 from ownbert.train.log import read_log
@@ -86,7 +86,7 @@ def test_all_weights_are_taken_over(pretrained: Path, topics: Path, tmp_path: Pa
     all."""
     given = {"pretrain_steps": 1, "learning_rate": 1e-12}
     rates = pytest.MonkeyPatch()
-    rates.setattr(Finetuning, "usual_rate", 1e-12)
+    rates.setattr(FinetuningRun, "usual_rate", 1e-12)
     try:
         tune(topics, pretrained, tmp_path / "it", max_steps=1, **given)
     finally:
@@ -101,11 +101,11 @@ def test_all_weights_are_taken_over(pretrained: Path, topics: Path, tmp_path: Pa
 def test_a_stopped_one_is_gone_on_with(
     pretrained: Path, topics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    whole = Finetuning.train
-    monkeypatch.setattr(Finetuning, "train", interrupted)
+    whole = FinetuningRun.train
+    monkeypatch.setattr(FinetuningRun, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tune(topics, pretrained, tmp_path / "it", pretrain_steps=4)
-    monkeypatch.setattr(Finetuning, "train", whole)
+    monkeypatch.setattr(FinetuningRun, "train", whole)
     weights = tmp_path / "it" / "pretrained" / "model" / "model.safetensors"
     time = weights.stat().st_mtime_ns
     tune(topics, pretrained, tmp_path / "it", pretrain_steps=4, resume=True)
@@ -144,8 +144,8 @@ def test_texts_of_pairs_stand_there_once(pretrained: Path, tmp_path: Path):
     lines = [json.dumps(dict(zip(("text1", "text2", "label"), row, strict=True))) for row in rows]
     (tmp_path / "pairs.jsonl").write_text("\n".join(lines) + "\n")
     data = FinetuneData(train=str(tmp_path / "pairs.jsonl"), dev=str(tmp_path / "pairs.jsonl"))
-    run = Finetuning(FinetuneRecipe(data=data, model=FinetuneModel(folder=str(pretrained))))
-    assert list(texts_of(run)) == ["red1 9", "blue1 9", "green1 9"]
+    run = FinetuningRun(FinetuneRecipe(data=data, model=FinetuneModel(folder=str(pretrained))))
+    assert list(texts_of(run.task, run.splits)) == ["red1 9", "blue1 9", "green1 9"]
 
 
 def test_other_families_and_new_weights_are_refused(pretrained: Path, topics: Path, tmp_path: Path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError, finetune
-from ownbert.finetuning.labelled_splits import Lesson
+from ownbert.finetuning.labelled_splits import LabelledSplits
 from ownbert.train.job import Interrupted
 from ownbert.train.log import read_log
 from ownbert.train.state_files import newest
@@ -39,15 +39,15 @@ def tune(topics: Path, model: Path, output: Path, **options) -> None:
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, evaluations: int) -> None:
     """End the run by a signal, as the system does, after so many evaluations."""
-    whole, seen = Lesson.measure, [0]
+    whole, seen = LabelledSplits.measure, [0]
 
-    def measure(lesson: Lesson, *given, **named):
+    def measure(splits: LabelledSplits, *given, **named):
         seen[0] += 1
         if seen[0] == evaluations:
             os.kill(os.getpid(), signal.SIGTERM)
-        return whole(lesson, *given, **named)
+        return whole(splits, *given, **named)
 
-    monkeypatch.setattr(Lesson, "measure", measure)
+    monkeypatch.setattr(LabelledSplits, "measure", measure)
 
 
 def rows(folder: Path) -> list[dict]:

@@ -13,8 +13,9 @@ import yaml
 
 from ownbert import finetune
 from ownbert.finetuning.checks import Part
+from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import base_name, write_card
-from ownbert.finetuning.run import Finetuning
+from ownbert.finetuning.run import FinetuningRun
 from ownbert.run.model_card import MARK
 from ownbert.tasks.metrics import LabelScore
 from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, FinetuneRun
@@ -247,7 +248,7 @@ def test_rows_given_in_python_are_said_to_be(pretrained: Path, topics: Path, tmp
     recipe = FinetuneRecipe(
         model=FinetuneModel(folder=str(pretrained)), run=FinetuneRun(max_steps=1)
     )
-    Finetuning(recipe, (rows, rows[:9])).train(tmp_path, resume=False, quiet=True)
+    FinetuningRun(recipe, (rows, rows[:9])).train(FinetuneFolder(tmp_path), quiet=True)
     card = (tmp_path / "README.md").read_text()
     assert table(card, "")["dev"] == ["rows given in Python", "9 documents", ""]
     assert not {w for _, text in texts for w in text.split()} - {"9"} & set(

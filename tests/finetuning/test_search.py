@@ -7,7 +7,8 @@ import pytest
 
 from ownbert import InputError, evaluate, finetune
 from ownbert.finetuning.finetune import given
-from ownbert.finetuning.run import Finetuning
+from ownbert.finetuning.finetune_folder import FinetuneFolder
+from ownbert.finetuning.run import FinetuningRun
 from ownbert.finetuning.search import combinations
 from ownbert.nn.model import Model
 from ownbert.settings import resolve
@@ -72,15 +73,15 @@ def test_a_stopped_search_does_not_train_twice(
     topics: Path, pretrained: Path, tmp_path: Path, searched: Path, monkeypatch: pytest.MonkeyPatch
 ):
     trained: list[Path] = []
-    whole = Finetuning.train
+    whole = FinetuningRun.train
 
-    def train(run: Finetuning, output: Path, **how) -> Model:
-        trained.append(output)
+    def train(run: FinetuningRun, folder: FinetuneFolder, **how) -> Model:
+        trained.append(folder.path)
         if len(trained) == 3:
             raise KeyboardInterrupt
-        return whole(run, output, **how)
+        return whole(run, folder, **how)
 
-    monkeypatch.setattr(Finetuning, "train", train)
+    monkeypatch.setattr(FinetuningRun, "train", train)
     with pytest.raises(KeyboardInterrupt):
         tune(topics, pretrained, tmp_path / "it", overrides=GRID)
     assert not (tmp_path / "it" / "model.safetensors").exists()
@@ -95,7 +96,7 @@ def test_the_flag_tries_shares_of_the_usual_rate(topics: Path, pretrained: Path)
 
     def tried(*overrides: str, **more) -> list[dict]:
         asked = given("classify", options | {"search": True} | more)
-        run = Finetuning(resolve(FinetuneRecipe, overrides=overrides, options=asked))
+        run = FinetuningRun(resolve(FinetuneRecipe, overrides=overrides, options=asked))
         return list(combinations(run))
 
     rates = [0.5e-3, 1e-3, 2e-3]  # of a model of hidden size 128 and few examples

@@ -12,8 +12,8 @@ from ownbert.config import EncoderConfig
 from ownbert.data.batch import make_layout
 from ownbert.nn.attention import BACKENDS, attend
 from ownbert.nn.context import Context
+from ownbert.nn.kernels.varlen import unsupported
 from ownbert.nn.multihead import Attention
-from ownbert.nn.varlen import lacks
 
 HEADS, SIZE = 2, 8
 LENGTHS = {
@@ -26,7 +26,9 @@ LENGTHS = {
 
 
 # Those that work on a CPU.
-HERE = [n for n, b in BACKENDS.items() if b.lacks(torch.zeros(1, 2, 8), make_layout([1])) is None]
+HERE = [
+    n for n, b in BACKENDS.items() if b.unsupported(torch.zeros(1, 2, 8), make_layout([1])) is None
+]
 
 
 def rows(lengths: list[int], dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor]:
@@ -164,11 +166,11 @@ def test_a_backend_refuses_what_it_cannot_do():
     without = [name for name, backend in BACKENDS.items() if not backend.dropout]
     with pytest.raises(ValueError, match=r"'sdpa' has no dropout; asked for 0\.1"):
         attend(q, k, v, layout, dropout=0.1, backend="sdpa")
-    assert without == ["sdpa", "varlen", "runs"]
-    with pytest.raises(ValueError, match="'runs' has no gradients; take matmul or sdpa"):
-        attend(q.clone().requires_grad_(), k, v, layout, backend="runs")
-    with pytest.raises(ValueError, match="'runs' hides nothing; take matmul or sdpa"):
-        attend(q, k, v, replace(layout, causal=True), backend="runs")
+    assert without == ["sdpa", "varlen", "equal_lengths"]
+    with pytest.raises(ValueError, match="'equal_lengths' has no gradients; take matmul or sdpa"):
+        attend(q.clone().requires_grad_(), k, v, layout, backend="equal_lengths")
+    with pytest.raises(ValueError, match="'equal_lengths' hides nothing; take matmul or sdpa"):
+        attend(q, k, v, replace(layout, causal=True), backend="equal_lengths")
     with pytest.raises(ValueError, match="'varlen' is for a GPU, not for cpu"):
         attend(q, k, v, layout, backend="varlen")
     with pytest.raises(ValueError, match="'fast' is not known; one of reference, matmul, sdpa"):
@@ -220,7 +222,7 @@ def test_the_module(heads: int):
 def test_the_kernel_for_packed_sequences(lengths: list[int], causal: bool):
     values = [x.cuda() for x in rows(lengths, torch.bfloat16)]
     layout = replace(make_layout(lengths, "cuda"), causal=causal)
-    if reason := lacks(values[0], layout):
+    if reason := unsupported(values[0], layout):
         pytest.skip(f"the kernel {reason}")
     found = []
     for backend, dtype in (("varlen", torch.bfloat16), ("reference", torch.float64)):

@@ -160,11 +160,11 @@ def test_the_cache_can_be_put_in_order_and_taken_apart():
     model, cache = make(add_cross_attention=True), Cache()
     with torch.no_grad():
         step(model, cache, 0, 4, cross=True)
-        expected = step(model, Cache.of([cache[0], cache[1]]), 4, 5, cross=True)
+        expected = step(model, Cache.from_layers([cache[0], cache[1]]), 4, 5, cross=True)
         order = torch.tensor([2, 0, 0])
-        turned = Cache.of([cache[0], cache[1]])
-        turned.reorder_own(order)
-        turned.reorder_told(order)
+        turned = Cache.from_layers([cache[0], cache[1]])
+        turned.reorder_self_attention(order)
+        turned.reorder_cross_attention(order)
     for layer in (0, 1):
         for old, new in zip(cache[layer], turned[layer], strict=True):
             assert torch.equal(new, old[order])

@@ -11,8 +11,8 @@ from torch import nn
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch, Example, pack
-from ownbert.nn.dropout import Dropout
 from ownbert.nn.heads import MaskedLMHead
+from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.model import Model
 
 HEADS = ("mlm", "nsp", "classification")

@@ -80,7 +80,7 @@ def started(
     folder: Path, store: Store, counts: Path | None = None, *objectives: str
 ) -> tuple[Learner, Report]:
     asked, tokenizer = recipe(*objectives), store.tokenizer()
-    learner = new_learner(asked, init_config(folder, tokenizer, asked))
+    learner = new_learner(asked, init_config(folder, tokenizer, asked), ())
     report = transfer(learner.model, folder, tokenizer, store, counts_file=counts)
     return learner, report
 
@@ -255,11 +255,10 @@ def test_the_result_is_pretrained_saved_and_read_by_transformers(
     )
     run = Pretraining(asked)
     config = init_config(checkpoint, run.tokenizer, asked)
-    learner = new_learner(asked, config)
+    learner = new_learner(asked, config, run.phase_data[0].objectives)
     transfer(learner.model, checkpoint, run.tokenizer, run.store)
-    learner.objectives = tuple(run.lessons[0].objectives())
     optimizer = make_optimizer(learner, run.recipe.optim)
-    batch = run.lessons[0].batches()[0]
+    batch = run.phase_data[0].held_out_batches()[0]
     before = parameters(learner.model)[WORD].clone()
     losses = []
     for _ in range(2):
@@ -288,7 +287,7 @@ def test_a_discriminator_starts_from_it_too(tmp_path: Path, checkpoint: Path):
     tokenizer = Tokenizer.blank([*SPECIAL, "the", "cat"])
     store = store_of(tmp_path, tokenizer, ["the cat"])
     asked = recipe("mlm", "rtd")
-    learner = new_learner(asked, init_config(checkpoint, tokenizer, asked))
+    learner = new_learner(asked, init_config(checkpoint, tokenizer, asked), ())
     report = transfer(learner.model, checkpoint, tokenizer, store)
     assert "new: the discriminator head" in str(report)
     assert learner.generator is not None

@@ -17,9 +17,10 @@ from ownbert.cli import app
 from ownbert.data.batch import pack
 from ownbert.inference.predictor import Predictor
 from ownbert.tasks.multiple_choice import Choose, OneChoice
-from ownbert.tasks.row_objectives import Twice
+from ownbert.tasks.row_objectives import RDrop
 from ownbert.tasks.rows import Columns, Row
 from ownbert.tasks.text_input import Frame
+from support.floats import assert_close
 
 TOPICS = ("red", "green", "blue")
 
@@ -100,7 +101,7 @@ def test_it_is_the_model_of_transformers(chooser: Path, questions: Path):
         with torch.no_grad():
             found = model(pack(data.examples)).logits["choice"][:, 0]
         torch.testing.assert_close(found, logits, atol=1e-5, rtol=0)
-        np.testing.assert_allclose(ours, logits.softmax(-1), atol=1e-5)
+        assert_close(ours, logits.softmax(-1))
 
 
 def test_a_row_gets_the_same_answer_in_any_company(chooser: Path, questions: Path):
@@ -108,7 +109,7 @@ def test_a_row_gets_the_same_answer_in_any_company(chooser: Path, questions: Pat
     rows = predictor.task.read(questions / "test.jsonl")
     together, alone = predictor(rows), [predictor([row])[0] for row in rows]
     for one, other in zip(together, alone, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+        assert_close(one, other)
 
 
 def batch_of(chooser: Path, rows: list[Row]):
@@ -141,7 +142,7 @@ def test_the_loss_is_that_of_plain_torch(chooser: Path):
     torch.testing.assert_close(found, expected)
     # The distance of two passes, of rows with different numbers of choices.
     both = torch.randn(18, 1, requires_grad=True)
-    plain, twice = OneChoice()(both, doubled), Twice(OneChoice(), 0.5)(both, doubled)
+    plain, twice = OneChoice()(both, doubled), RDrop(OneChoice(), 0.5)(both, doubled)
     one, two = ([x.log_softmax(0) for x in half[:, 0].split((2, 4, 3))] for half in both.chunk(2))
     kinds = [((a.exp() - b.exp()) * (a - b)).sum() / 2 for a, b in zip(one, two, strict=True)]
     torch.testing.assert_close(twice.total, plain.total + torch.stack(kinds).sum())

@@ -11,12 +11,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from ownbert import InputError, evaluate, finetune
 from ownbert.checkpoint import load
 from ownbert.data.batch import Example, pack
-from ownbert.finetuning.run import Finetuning
+from ownbert.finetuning.run import FinetuningRun
 from ownbert.finetuning.word_table import WordsInUse
 from ownbert.inference.predictor import Predictor
 from ownbert.tasks.batched_forward import answers
 from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
-from ownbert.tasks.row_objectives import OneLabel, Twice, divergence
+from ownbert.tasks.row_objectives import OneLabel, RDrop, divergence
 from ownbert.tasks.rows import Row
 
 POOLINGS = ("pooler", "first", "mean", "max", "attention", "gru", "lstm")
@@ -156,7 +156,7 @@ def test_words_that_are_not_trained_stay_and_the_others_are_learnt_just_so(
         data=FinetuneData(train=str(topics / "train.csv"), dev=str(topics / "dev.csv")),
         model=FinetuneModel(folder=str(pretrained), dropout=0.0),
     )
-    data = Finetuning(recipe).lesson.train_data
+    data = FinetuningRun(recipe).splits.train_data
     whole = model.encoder.embeddings.word
     start = whole.weight.detach().clone()
     batch = pack(data.examples[:8])
@@ -180,7 +180,7 @@ def test_two_passes_add_their_distance():
     torch.manual_seed(0)
     examples = [_example(0), _example(1)]
     logits = torch.randn(4, 3, requires_grad=True)
-    twice = Twice(OneLabel(), 0.7)
+    twice = RDrop(OneLabel(), 0.7)
     batch = pack(examples * 2)
     loss = twice(logits, batch)
     labels = torch.tensor([0, 1, 0, 1])
@@ -236,7 +236,7 @@ def test_the_loss_can_be_watched(pretrained: Path, topics: Path, tmp_path: Path)
     least = min(row["loss"] for row in rows if row.get("evaluation"))
     task = Predictor(tmp_path / "out").task
     assert task.name == "classify"
-    run = Finetuning(
+    run = FinetuningRun(
         FinetuneRecipe(
             data=FinetuneData(train=str(topics / "train.csv"), dev=str(topics / "dev.csv")),
             model=FinetuneModel(folder=str(pretrained)),
@@ -247,7 +247,7 @@ def test_the_loss_can_be_watched(pretrained: Path, topics: Path, tmp_path: Path)
     found = answers(
         model,
         run.task,
-        run.lesson.dev_data.examples,
+        run.splits.dev_data.examples,
         precision=run.recipe.run.precision,
         objective=run.task.objective(model),
     )

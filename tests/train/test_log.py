@@ -27,7 +27,7 @@ def training_row(step: int, **changes: Any) -> dict[str, Any]:
         "grad_norm": 1.25,
         "learning_rate": 1e-3,
         "tokens_per_second": 26_001,
-        "ceiling": 0.41,
+        "mfu": 0.41,
         "tokens": 2000 * step,
         "epoch": 0,
         "seconds": step / 10,
@@ -174,8 +174,8 @@ FINETUNING = [
         [{"step": 1, "loss": 1.0}],
     ],
 )
+@pytest.mark.usefixtures("painted")
 def test_curves_are_a_picture(tmp_path: Path, rows: list[dict[str, Any]]):
-    pytest.importorskip("matplotlib", reason="needs matplotlib")
     path = draw_curves(tmp_path, rows)
     assert path == tmp_path / "curves.png"
     assert path.read_bytes().startswith(b"\x89PNG")
@@ -186,8 +186,8 @@ def test_no_rows_no_picture(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("painted")
 def test_runs_in_one_picture(tmp_path: Path):
-    pytest.importorskip("matplotlib", reason="needs matplotlib")
     runs = {name: [held_out_row(1), held_out_row(2)] for name in "ab"}
     path = draw_runs(tmp_path / "all.png", {"mlm_loss": runs, "macro_f1": {"c": FINETUNING}})
     assert path is not None
@@ -197,7 +197,7 @@ def test_runs_in_one_picture(tmp_path: Path):
 def test_a_row_in_words():
     assert describe(training_row(1200, phase=2)) == (
         "step 1,200 of phase 2  loss -5.000  MLM -5.100 accuracy 10.0%  NSP 0.690 accuracy 50.0%  "
-        "26,001 tokens/s  41% of the ceiling  gradient norm 1.2"
+        "26,001 tokens/s  MFU 41%  gradient norm 1.2"
     )
     assert describe(held_out_row(40)) == (
         "step 40  held out  loss 6.500  MLM 6.432 (unigram baseline 6.807, uniform baseline 9.105) "
@@ -226,7 +226,7 @@ def test_a_terminal_shows_two_lines_of_what_fits():
     updates = [(0.0, None), (0.4, training_row(40)), (0.5, held_out_row(40))]
     first, second = shown(160, *updates)
     assert first.startswith("pretrain " + "━" * 20 + "  50%  00:00 left, ends ")
-    assert first.endswith("26,001 tokens/s  41% of the ceiling  gradient norm 1.2")
+    assert first.endswith("26,001 tokens/s  MFU 41%  gradient norm 1.2")
     assert second == (
         "step 40  loss 6.600  held out: MLM 6.432  unigram 6.81  16.4% right  NSP 0.680  "
         "56.0% right  uniform 9.11"

@@ -15,7 +15,8 @@ from ownbert.objectives import Learner, MaskedLM
 from ownbert.train.optim.optimizers import decay_groups, make_optimizer
 from ownbert.train.recipe import Optim
 from ownbert.train.state import TrainState
-from ownbert.train.step import step, targets
+from ownbert.train.state_files import SavedState
+from ownbert.train.step import count_targets, step
 
 CONFIG = EncoderConfig(
     vocab_size=40,
@@ -48,12 +49,13 @@ def run(learning: Learner, optim: Optim, steps: int = 1, rate: float = 0.01) -> 
     state = TrainState(learning, make_optimizer(learning, optim))
     for _ in range(steps):
         micro = [batch()]
-        counts = {"mlm": targets(learning, micro)[0]}
+        counts = {"mlm": count_targets(learning.objectives, micro)[0]}
         step(
             learning,
             state.optimizer,
             micro,
             counts,
+            objectives=learning.objectives,
             optim=optim,
             rate=rate,
             precision="float32",
@@ -82,7 +84,8 @@ def test_each_layer_learns_at_its_share_of_the_rate():
                 share = 0.5 ** (3 - layer)
         if "decoder.weight" in name:
             share = 0.5**4  # the word table itself
-        torch.testing.assert_close(moved_less, moved * share, rtol=2e-3, atol=1e-7)
+        # Weights of about one move in steps of 1.2e-7.
+        torch.testing.assert_close(moved_less, moved * share, rtol=2e-3, atol=2.5e-7)
         seen.add(share)
     assert seen == {1.0, 0.5, 0.25, 0.125, 0.0625}
 
@@ -109,9 +112,9 @@ def test_the_mean_of_the_weights_follows_them_and_steps_aside():
     optim = Optim(ema=0.5)
     for _ in range(5):
         micro = [batch()]
-        counts = {"mlm": targets(learning, micro)[0]}
+        counts = {"mlm": count_targets(learning.objectives, micro)[0]}
         keywords = {"optim": optim, "rate": 0.01, "precision": "float32"}
-        step(learning, state.optimizer, micro, counts, **keywords)
+        step(learning, state.optimizer, micro, counts, objectives=learning.objectives, **keywords)
         state.step += 1
         state.take_average(0.5)
         kept = min(0.5, (1 + state.step) / (10 + state.step))
@@ -129,7 +132,7 @@ def test_the_mean_is_saved_and_restored(tmp_path: Path):
     path = state.save(tmp_path)
     other = TrainState(learner(), make_optimizer(learner(), Optim()))
     other.optimizer = make_optimizer(other.learner, Optim())
-    other.restore(path)
+    other.restore(SavedState.read(path))
     assert state.average is not None
     assert other.average is not None
     assert all(torch.equal(t, other.average[n]) for n, t in state.average.items())

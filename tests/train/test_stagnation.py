@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ownbert.train.stagnation import ENOUGH_STEPS, ENOUGH_TOKENS, verdict
+from ownbert.train.stagnation import ENOUGH_STEPS, ENOUGH_TOKENS, diagnose_stagnation
 
 
 def run(
@@ -24,7 +24,7 @@ def run(
 
 
 def test_a_run_at_the_unigram_level_is_told_with_the_settings_to_try():
-    said = verdict(run(0, 0.01, 0.02, -0.01, 0.03))
+    said = diagnose_stagnation(run(0, 0.01, 0.02, -0.01, 0.03))
     assert said is not None
     first, second = said.split("\n")
     assert first == (
@@ -40,34 +40,34 @@ def test_a_run_at_the_unigram_level_is_told_with_the_settings_to_try():
 def test_a_run_that_went_wrong_is_told_that_its_rate_is_too_high(loss: float):
     rows = run(*[0.0] * 5)
     rows[-1]["mlm_loss"] = loss
-    said = verdict(rows)
+    said = diagnose_stagnation(rows)
     assert said is not None
     assert "is worse than the frequencies" in said
     assert "a learning rate that is too high (--learning-rate" in said
 
 
 def test_no_word_before_enough_tokens_and_steps():
-    assert verdict(run(0, tokens=ENOUGH_TOKENS - 1, steps=ENOUGH_STEPS)) is None
-    assert verdict(run(0, tokens=ENOUGH_TOKENS, steps=ENOUGH_STEPS - 1)) is None
-    assert verdict(run(0, tokens=ENOUGH_TOKENS, steps=ENOUGH_STEPS)) is not None
-    assert verdict([]) is None
-    assert verdict(run(0, tokens=ENOUGH_TOKENS, steps=ENOUGH_STEPS)[:1]) is None
+    assert diagnose_stagnation(run(0, tokens=ENOUGH_TOKENS - 1, steps=ENOUGH_STEPS)) is None
+    assert diagnose_stagnation(run(0, tokens=ENOUGH_TOKENS, steps=ENOUGH_STEPS - 1)) is None
+    assert diagnose_stagnation(run(0, tokens=ENOUGH_TOKENS, steps=ENOUGH_STEPS)) is not None
+    assert diagnose_stagnation([]) is None
+    assert diagnose_stagnation(run(0, tokens=ENOUGH_TOKENS, steps=ENOUGH_STEPS)[:1]) is None
 
 
 def test_the_warm_up_of_a_long_run_is_waited_for_unless_it_goes_wrong():
-    assert verdict(run(*[0.0] * 10, warm=20)) is None
-    assert verdict(run(*[0.0] * 30, warm=20)) is not None
-    assert verdict(run(*[-0.5] * 10, warm=20)) is not None
+    assert diagnose_stagnation(run(*[0.0] * 10, warm=20)) is None
+    assert diagnose_stagnation(run(*[0.0] * 30, warm=20)) is not None
+    assert diagnose_stagnation(run(*[-0.5] * 10, warm=20)) is not None
 
 
 def test_the_last_evaluation_counts():
-    assert verdict(run(*[0.0] * 9, 0.5)) is None
-    assert verdict(run(0.5, *[0.0] * 9)) is not None
+    assert diagnose_stagnation(run(*[0.0] * 9, 0.5)) is None
+    assert diagnose_stagnation(run(0.5, *[0.0] * 9)) is not None
 
 
 @pytest.mark.parametrize("gap", [0.15, 0.5, 3.0])
 def test_a_run_that_learns_gets_no_word(gap: float):
-    assert verdict(run(*[gap] * 10)) is None
+    assert diagnose_stagnation(run(*[gap] * 10)) is None
 
 
 def test_runs_without_masked_words_get_no_word():
@@ -75,6 +75,6 @@ def test_runs_without_masked_words_get_no_word():
         {"step": 500, "tokens": 5_000_000, "loss": 1.0, "clm_loss": 1.0},
         {"step": 500, "evaluation": True, "loss": 1.0, "accuracy": 0.1},
     ]
-    assert verdict(rows) is None
+    assert diagnose_stagnation(rows) is None
     # Nor does a phase without them, after one with them.
-    assert verdict(run(*[0.0] * 9) + rows) is None
+    assert diagnose_stagnation(run(*[0.0] * 9) + rows) is None

@@ -127,9 +127,9 @@ def _as_interrupt(number: int, frame: object) -> None:
 
 def _exit(message: str) -> None:
     if _with_others():
-        from ownbert.train.distributed import first_to_say
+        from ownbert.train.distributed import first_to_report
 
-        if not first_to_say():
+        if not first_to_report():
             sys.exit(2)
     print(" ".join(message.split("\n")), file=sys.stderr)
     sys.exit(2)

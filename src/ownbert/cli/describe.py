@@ -27,8 +27,8 @@ def describe(
 
     from rich.console import Console
 
-    from ownbert.inspect.describe import describe as run
-    from ownbert.inspect.render import show
+    from ownbert.inspect.overview.describe import describe as run
+    from ownbert.inspect.overview.overview import show
 
     overview = run(folder, text, tokens=tokens)
     if json:

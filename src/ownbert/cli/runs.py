@@ -37,8 +37,8 @@ def runs(
     from rich.console import Console
 
     from ownbert.errors import InputError
-    from ownbert.inspect.runs import find_runs
-    from ownbert.inspect.runs_table import draw, runs_csv, show_runs
+    from ownbert.inspect.run_list.comparison import draw, runs_csv, show_runs
+    from ownbert.inspect.run_list.run_summary import find_runs
 
     if json and csv:
         raise InputError("--json and --csv are two forms of one answer; take one")

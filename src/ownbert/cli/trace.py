@@ -37,7 +37,7 @@ def trace(
     html: Annotated[
         Path | None,
         typer.Option(
-            help="Write a page with every number and the sum behind it.", show_default=False
+            help="Write a page with every number and how it is computed.", show_default=False
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
@@ -53,26 +53,25 @@ def trace(
     from rich.console import Console
 
     from ownbert.errors import InputError
-    from ownbert.inspect.trace_table import show
+    from ownbert.inspect.trace.trace import show
 
     if folder is not None:
         if inputs is not None or scale or digits is not None:
             raise InputError("--inputs, --scale and --round are for numbers without a model")
         if text is None:
             raise InputError('a text is needed: ownbert trace FOLDER "the text"')
-        from ownbert.inspect.trace_model import trace_folder
+        from ownbert.inspect.trace.model_trace import trace_folder
 
         found = trace_folder(folder, text, layer, head)
     else:
-        from ownbert.inspect.trace import EXAMPLE, trace_attention
-        from ownbert.inspect.trace_inputs import read_inputs
+        from ownbert.inspect.trace.worked_example import EXAMPLE, read_inputs, trace_attention
 
         if layer or head:
             raise InputError("--layer and --head are of a model; name its folder and a text")
         numbers = EXAMPLE if inputs is None else read_inputs(inputs)
         found = trace_attention(**numbers, scale=scale, digits=digits)
     if html is not None:
-        from ownbert.inspect.trace_page import write_page
+        from ownbert.inspect.trace.page import write_page
 
         write_page(found, html)
         typer.echo(f"saved {html}", err=True)

@@ -1,6 +1,7 @@
 """Sequences of any length laid end to end, with nothing between them.
 
-T tokens, B sequences, S longest sequence, P places (tokens and padding), M masked tokens.
+T tokens, B sequences, S longest sequence, E embedding size, M masked tokens, P patches, C labels,
+R answers: one for each sequence, or for a group of them.
 
 Padding exists in ``from_padded`` and ``to_padded`` and, for a moment, inside attention.
 """
@@ -18,12 +19,12 @@ from ownbert.data.layout import Layout, make_layout
 
 @dataclass(slots=True)
 class Example:
-    """One sequence before it is packed; arrays are of length L, masked ones of length m.
+    """One sequence before it is packed: arrays (T), masked ones (M).
 
     parts: the lengths of several sequences that lie in it end to end and have one answer (choices,
     segments of a document, texts to compare); they do not see each other. label: a class, or
-    numbers. tags: a class a token, or -1 where there is none. patches (L - 1, values): a picture,
-    whose token_ids say nothing. source: what this sequence is written from (a translation's).
+    numbers. tags: a class for each token, or -1 where there is none. patches (P, numbers): a
+    picture, whose token_ids mean nothing. source: what this sequence is translated from.
     """
 
     token_ids: np.ndarray
@@ -48,9 +49,9 @@ class Batch:
     models that have them; embeds (T, E) stands for the word embeddings of token_ids; replaced (T)
     tells which tokens a generator put there. patches (T - B, values): of pictures, each after its
     class token. source: the sequences that a decoder attends to, one for each of these; cross: who
-    sees whom then. A spare batch counts nothing: it is for a process that a step has no sequence
-    for, as all must take part in it. goes_on: the next batch is of the same step, cut off this one
-    for the sake of memory.
+    sees whom then. dummy: the batch counts nothing; it is for a process that a step has no sequence
+    for, as all must take part in it. continues_step: the next batch is of the same step, cut off
+    this one for the sake of memory.
     """
 
     token_ids: Tensor
@@ -69,8 +70,8 @@ class Batch:
     patches: Tensor | None = None
     source: "Batch | None" = None
     cross: Layout | None = None
-    spare: bool = False
-    goes_on: bool = False
+    dummy: bool = False
+    continues_step: bool = False
 
     @property
     def tokens(self) -> int:

@@ -1,8 +1,10 @@
 """Which rows of a packed batch attend to which, and how they are grouped for it.
 
-T tokens, B sequences, Q and S queries and keys of a sequence, P places (tokens and padding).
+T tokens, B sequences, S longest sequence; T' and S' of the keys, where these are of another batch.
+Places are tokens and padding.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ownbert.data.runs import Runs, find_runs
 from ownbert.errors import InputError
 
 # A group of sequences is attended to in one call, padded to its longest. A call costs about as
@@ -30,7 +31,7 @@ class Layout:
     the same on the host, so that no forward pass waits for a device. ``keys`` is the layout of
     what is attended to where that is another batch (cross attention, a cache). causal: the last
     query of a sequence sees all of its keys, the one before all but the last, and so on.
-    mask (B, Q or 1, S): true where a query sees a key; only for sequences of one length.
+    mask (B, S or 1, S'): true where a query sees a key; only for sequences of one length.
     """
 
     cu_seqlens: Tensor
@@ -74,8 +75,8 @@ class Layout:
         return self.keys is not None or self.causal or self.mask is not None
 
     @cached_property
-    def runs(self) -> Runs:
-        return find_runs(self.lengths, self.cu_seqlens.device)
+    def equal_lengths(self) -> "EqualLengths":
+        return find_equal_lengths(self.lengths, self.cu_seqlens.device)
 
     @cached_property
     def grouping(self) -> "Grouping":
@@ -109,11 +110,43 @@ def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> L
 
 
 @dataclass(frozen=True)
-class Side:
-    """Rows (T) to places (P) and back, of the queries or of the keys.
+class EqualLengths:
+    """Sequences of equal length that lie side by side: (first row, sequences, length) each.
 
-    rows (P): the row at each place, some real row at padding; places (T): the place of each row;
-    padding (P): true where a place holds no token, or None where there is no padding at all.
+    order (T): the rows sorted by the length of their sequence, and places (T): the way back; None
+    where the batch is sorted already.
+    """
+
+    spans: tuple[tuple[int, int, int], ...]
+    order: Tensor | None
+    places: Tensor | None
+
+
+def find_equal_lengths(lengths: Sequence[int], device: torch.device) -> EqualLengths:
+    """The fewest spans that sequences of these lengths make when they are sorted."""
+    lens = np.asarray(lengths, dtype=np.int64)
+    change = np.flatnonzero(np.diff(lens))
+    order = places = None
+    if len(np.unique(lens)) <= len(change):  # a length comes again after another one
+        sorting = np.argsort(lens, kind="stable")
+        parts = np.split(np.arange(lens.sum()), np.cumsum(lens)[:-1])
+        rows = torch.from_numpy(np.concatenate([parts[b] for b in sorting]))
+        order = rows.to(device)
+        places = rows.argsort().to(device)
+        lens = lens[sorting]
+        change = np.flatnonzero(np.diff(lens))
+    edges = [0, *(change + 1).tolist(), len(lens)]
+    starts = np.concatenate([[0], np.cumsum(lens)])
+    spans = ((int(starts[a]), b - a, int(lens[a])) for a, b in itertools.pairwise(edges))
+    return EqualLengths(tuple(spans), order, places)
+
+
+@dataclass(frozen=True)
+class Side:
+    """Rows (T) to places and back, of the queries or of the keys.
+
+    rows (places): the row at each place, some real row at padding; places (T): the place of each
+    row; padding (places): true where a place holds no token, or None where there is no padding.
     ``same`` says that rows and places are one and the same, so that nothing need be moved.
     """
 
@@ -127,9 +160,9 @@ class Side:
 class Group:
     """Sequences ``members``, their queries and keys padded to the longest of each.
 
-    queries, keys: their places. shift: see ``distances``. mask, broadcastable to (B, 1, Q, S): true
-    where a query sees a key, and all through for a query that sees nothing; None where all see
-    all. seen, broadcastable to (B, 1, Q, 1): false for a query that sees nothing; None where there
+    queries, keys: their places. shift: see ``distances``. mask, broadcastable to (B, 1, S, S'):
+    true where a query sees a key, and all through for a query that sees nothing; None where all see
+    all. seen, broadcastable to (B, 1, S, 1): false for a query that sees nothing; None where there
     is none for sure.
     """
 
@@ -147,7 +180,7 @@ class Group:
 
     @cached_property
     def distances(self) -> Tensor:
-        """Where each query stands relative to each key, (1 or B, Q, S)."""
+        """Where each query stands relative to each key, (1 or B, S, S')."""
         queries, keys = (
             (side.stop - side.start) // self.count for side in (self.queries, self.keys)
         )
@@ -168,7 +201,7 @@ def lowest(dtype: torch.dtype) -> float:
 
 
 def distances(queries: int, keys: int, shift: Tensor) -> Tensor:
-    """(1 or B, Q, S): place of a query minus place of a key of the same sequence.
+    """(1 or B, S, S'): place of a query minus place of a key of the same sequence.
 
     shift (1 or B): by how many tokens the keys of a sequence begin before its queries.
     """

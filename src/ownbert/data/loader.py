@@ -45,7 +45,8 @@ class Loader:
     with ``batch_size`` the last batch of an epoch is smaller. Of ``processes`` each gets its
     share of every batch, about equal in tokens; which batches there are does not depend on how
     many share them. repeat: how often each batch holds its examples, one time after the other.
-    most_tokens: a batch of more is cut into several (``Batch.goes_on``), which together are it.
+    most_tokens: a batch of more is cut into several, which together are it
+    (``Batch.continues_step``).
     """
 
     data: Data
@@ -91,12 +92,12 @@ class Loader:
     def _made(self, draws: Sequence[_Draw]) -> Iterator[Batch]:
         share = self._share(draws)
         if not share:
-            yield replace(_packed([self.data.example(*draws[0])] * self.repeat), spare=True)
+            yield replace(_packed([self.data.example(*draws[0])] * self.repeat), dummy=True)
             return
         pieces = list(self._pieces(share))
         for number, piece in enumerate(pieces, 1):
             batch = _packed([self.data.example(*draw) for draw in piece] * self.repeat)
-            yield replace(batch, goes_on=number < len(pieces))
+            yield replace(batch, continues_step=number < len(pieces))
 
     def _pieces(self, draws: Sequence[_Draw]) -> Iterator[Sequence[_Draw]]:
         """The examples of a batch, cut where they would be more than ``most_tokens``."""

@@ -2,62 +2,69 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
+from ownbert.checkpoint import Description
 from ownbert.data.corpus.store import prepare
 from ownbert.errors import InputError
 from ownbert.files import make_folder
-from ownbert.finetuning.resume import PRETRAINED, finished
-from ownbert.finetuning.run import Finetuning
+from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.pretraining.run import pretrain
+from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.train.state_files import remove_states
 
-# Of the families whose pretraining can go on here.
+# The families whose pretraining can be continued here.
 _KINDS = ("bert", "ownbert-bert")
 # Of a batch: so many tokens, but at least so many sequences of full length.
 _TOKENS, _SEQUENCES = 2048, 8
 
 
-def refuse_unfit(run: Finetuning) -> None:
-    """``InputError`` for a model whose pretraining cannot go on."""
-    kind = str(run.said.values.get("model_type"))
+def refuse_unfit(description: Description, folder: str) -> None:
+    """``InputError`` for a model whose pretraining cannot be continued."""
+    kind = str(description.values.get("model_type"))
     if kind not in _KINDS:
         raise InputError(
-            f"model.pretrain_steps is for BERT, and {run.recipe.model.folder} has model_type "
-            f"{kind!r}; leave it out"
+            f"model.pretrain_steps is for BERT, and {folder} has model_type {kind!r}; leave it out"
         )
 
 
-def adapt(run: Finetuning, output: Path, *, resume: bool, quiet: bool) -> Path:
-    """Learn masked words from the training and dev texts of ``run``; the folder of the model.
+def adapt(
+    recipe: FinetuneRecipe,
+    texts: Iterable[str],
+    folder: FinetuneFolder,
+    *,
+    learning_rate: float,
+    max_length: int,
+    quiet: bool,
+) -> Path:
+    """Learn masked words from the texts of the task; the model stays in ``folder``, the texts do
+    not. A resumed run takes a finished model as it is, and resumes an interrupted one.
 
-    The model stays in ``output/pretrained/model``, the texts do not. With ``resume`` a finished
-    one is taken as it is, and a stopped one gone on with.
+    Returns the path of ``folder``.
     """
-    folder = output / PRETRAINED
-    model, texts, tokens = folder / "model", folder / "texts.jsonl", folder / "tokens"
-    if resume and finished(model):
-        return model
-    recipe = run.recipe
-    make_folder(folder)
+    if folder.resume and folder.finished:
+        return folder.path
+    place = folder.path.parent
+    corpus, tokens = place / "texts.jsonl", place / "tokens"
+    make_folder(place)
     try:
-        with texts.open("w", encoding="utf-8") as file:
-            for text in texts_of(run):
+        with corpus.open("w", encoding="utf-8") as file:
+            for text in texts:
                 file.write(json.dumps({"text": text}) + "\n")
-        prepare(texts, tokens, tokenizer=recipe.model.folder, text_column="text")
+        prepare(corpus, tokens, tokenizer=recipe.model.folder, text_column="text")
         pretrain(
             tokens,
-            model,
-            resume=resume,
-            overwrite=not resume,
+            folder.path,
+            resume=folder.resume,
+            overwrite=folder.overwrite,
             quiet=quiet,
             init_from=recipe.model.folder,
             objectives=("mlm",),
             max_steps=recipe.model.pretrain_steps,
-            max_length=run.max_length,
-            batch_tokens=max(_TOKENS, _SEQUENCES * run.max_length),
-            learning_rate=run.usual_rate,
+            max_length=max_length,
+            batch_tokens=max(_TOKENS, _SEQUENCES * max_length),
+            learning_rate=learning_rate,
             dropout=recipe.model.dropout,
             precision=recipe.run.precision,
             device=recipe.run.device,
@@ -65,17 +72,7 @@ def adapt(run: Finetuning, output: Path, *, resume: bool, quiet: bool) -> Path:
         )
     finally:
         # They may be private, and the ids of a text are the text.
-        texts.unlink(missing_ok=True)
+        corpus.unlink(missing_ok=True)
         shutil.rmtree(tokens, ignore_errors=True)
-    remove_states(model)
-    return model
-
-
-def texts_of(run: Finetuning) -> Iterator[str]:
-    """The different texts of training and dev rows; the words of a row that is tagged are one."""
-    seen = set()
-    for row in (*run.lesson.train_rows, *(run.lesson.dev_rows or ())):
-        for text in [" ".join(row.texts)] if run.task.head == "tokens" else row.texts:
-            if text.strip() and text not in seen:
-                seen.add(text)
-                yield text
+    remove_states(folder.path)
+    return folder.path

@@ -13,11 +13,11 @@ from ownbert.checkpoint import describe
 from ownbert.checkpoint.weights import read_json
 from ownbert.errors import InputError
 from ownbert.files import write_json, write_text
+from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
-from ownbert.finetuning.resume import ENSEMBLE, claim, finished
-from ownbert.finetuning.run import Finetuning
+from ownbert.finetuning.run import FinetuningRun
 from ownbert.inference.predictor import Predictor, decide_all, one_task
-from ownbert.run.run_folder import RECIPE
+from ownbert.run.run_folder import ENSEMBLE, RECIPE
 from ownbert.settings import dump
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
@@ -56,93 +56,90 @@ class _Member:
     held: Sequence[int] | None = None
 
 
-def train_ensemble(
-    run: Finetuning, output: Path, *, resume: bool, overwrite: bool, quiet: bool
-) -> Ensemble:
+def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Ensemble:
     """Train the members that are not finished, in folders of their own, and measure them all.
 
     Writes ``ensemble.json``, which makes ``predict`` and ``evaluate`` average, the recipe and a
     model card. Raises ``InputError`` for folds that the rows cannot give.
     """
-    run.check_adapting()
-    members = _fold_members(run) if run.asked.run.folds else _seed_members(run)
-    claim(output, resume=resume, overwrite=overwrite, identity=run.identity)
-    if resume and (output / ENSEMBLE).exists():
+    output = folder.path
+    members = _fold_members(run) if run.given.run.folds else _seed_members(run)
+    folder.reserve(run.identity)
+    if folder.resume and (output / ENSEMBLE).exists():
         refuse_other(output, read_json(output / ENSEMBLE)["identity"], run.identity)
-    write_text(output / RECIPE, dump(run.asked))
-    kind = "folds" if run.asked.run.folds else "seeds"
+    write_text(output / RECIPE, dump(run.given))
+    kind = "folds" if run.given.run.folds else "seeds"
     about = {"format": _FORMAT, "kind": kind, "identity": run.identity}
     write_json(output / ENSEMBLE, {**about, "members": []})
     display = Display("finetune", quiet=quiet)
-    run.adapt(output, resume=resume, quiet=quiet)
+    run.adapt(folder, quiet=quiet)
     for number, member in enumerate(members, start=1):
         display.say(f"{member.name}, {number} of {len(members)}")
-        _train(run, member, output, resume=resume, quiet=quiet)
+        _train(run, member, folder.member(member.name), quiet=quiet)
     results = _Results(run, members, output)
-    said = [
+    summaries = [
         {"folder": m.name, "seed": m.recipe.seed, "rows": len(m.rows[0]), "measures": values}
         for m, values in zip(members, results.each, strict=True)
     ]
     # Only now, so that a half-trained ensemble answers nothing.
-    write_json(output / ENSEMBLE, {**about, "members": said})
+    write_json(output / ENSEMBLE, {**about, "members": summaries})
     found = results.ensemble()
     figures = {name: getattr(found, name) for name in ("measures", "mean", "spread", "dev")}
-    write_json(output / ENSEMBLE, {**about, "members": said, **figures})
+    write_json(output / ENSEMBLE, {**about, "members": summaries, **figures})
     values = {name: [each[name] for each in results.each] for name in found.mean}
     several = f"{len(members)} {kind}"
-    told = write_card(
+    warning = write_card(
         output,
         run.recipe,
-        run.lesson.parts,
+        run.splits.parts,
         measures=values,
         several=several,
         model=found.members[0],
     )
-    if told:
-        display.say(told)
+    if warning:
+        display.say(warning)
     if not quiet:
         _show(display, members, results.each, found)
     display.say(f"saved {output}")
     return found
 
 
-def _train(run: Finetuning, member: _Member, output: Path, *, resume: bool, quiet: bool) -> None:
-    folder = output / member.name
-    if resume and finished(folder):
+def _train(run: FinetuningRun, member: _Member, folder: FinetuneFolder, *, quiet: bool) -> None:
+    if folder.resume and folder.finished:
         return
-    one = Finetuning(member.recipe, member.rows, like=run)
-    claim(folder, resume=resume, overwrite=not resume, identity=one.identity)
-    one.train(folder, resume=resume, quiet=quiet)
+    one = FinetuningRun(member.recipe, member.rows, like=run)
+    one.reserve(folder)
+    one.train(folder, quiet=quiet)
 
 
-def _recipe(run: Finetuning, **changes: Any) -> FinetuneRecipe:
+def _recipe(run: FinetuningRun, **changes: Any) -> FinetuneRecipe:
     """That of a member: what the reader found out of the files is kept in its settings."""
-    alone = replace(run.asked.run, folds=None, seeds=None)
-    return replace(run.asked, task=run.task.settings, run=alone, **changes)
+    alone = replace(run.given.run, folds=None, seeds=None)
+    return replace(run.given, task=run.task.settings, run=alone, **changes)
 
 
-def _seed_members(run: Finetuning) -> list[_Member]:
+def _seed_members(run: FinetuningRun) -> list[_Member]:
     # The rows stay the same, also where labels_per_class draws them.
-    rows, first = (run.lesson.train_rows, run.lesson.dev_rows), run.asked.seed
+    rows, first = (run.splits.train_rows, run.splits.dev_rows), run.given.seed
     return [
         _Member(f"seed-{seed}", _recipe(run, seed=seed), rows)
-        for seed in range(first, first + (run.asked.run.seeds or 0))
+        for seed in range(first, first + (run.given.run.seeds or 0))
     ]
 
 
-def _fold_members(run: Finetuning) -> list[_Member]:
-    count, rows = run.asked.run.folds or 0, run.lesson.train_rows
+def _fold_members(run: FinetuningRun) -> list[_Member]:
+    count, rows = run.given.run.folds or 0, run.splits.train_rows
     if not run.task.averages:
         raise InputError(f"run.folds averages answers, which cannot be done for {run.task.name}")
     texts = [run.task.kept_together(row) for row in rows]
-    folds = fold_of(rows, count, seed=run.asked.seed, texts=texts)
+    folds = fold_of(rows, count, seed=run.given.seed, texts=texts)
     if len(set(folds)) < count:
         raise InputError(
             f"run.folds is {count}, but rows that share a text stay together, and the "
             f"{len(rows):,} training rows are only {len(set(folds))} such groups"
         )
     # The dev rows of a member are those that it does not learn from.
-    recipe = _recipe(run, data=replace(run.asked.data, dev=None))
+    recipe = _recipe(run, data=replace(run.given.data, dev=None))
     members = []
     for fold in range(count):
         held = [i for i, own in enumerate(folds) if own == fold]
@@ -200,9 +197,9 @@ def _groups(texts: Sequence[Sequence[Any]]) -> list[list[int]]:
 class _Results:
     """What the members answer. each: their measures."""
 
-    def __init__(self, run: Finetuning, members: Sequence[_Member], output: Path) -> None:
+    def __init__(self, run: FinetuningRun, members: Sequence[_Member], output: Path) -> None:
         self.run, self.members, self.output = run, members, output
-        self.decided: list[Any] = [None] * len(run.lesson.train_rows)
+        self.decided: list[Any] = [None] * len(run.splits.train_rows)
         self.each = [self._measure(member) for member in members]
 
     def _predictor(self, folder: Path) -> Predictor:
@@ -231,15 +228,15 @@ class _Results:
             spread={name: stdev(v) for name, v in values.items()},
         )
         dev = self._averaged()
-        if not self.run.asked.run.folds:
+        if not self.run.given.run.folds:
             return replace(found, measures=dev)
         task = one_task([task_of(describe(folder), folder) for folder in folders])
-        measures = task.score(self.run.lesson.train_rows, self.decided).values
+        measures = task.score(self.run.splits.train_rows, self.decided).values
         return replace(found, measures=measures, dev=dev)
 
     def _averaged(self) -> Mapping[str, float]:
         """Measures of the averaged answers to the dev rows, where there are any."""
-        rows = self.run.lesson.dev_rows
+        rows = self.run.splits.dev_rows
         if rows is None or not self.run.task.averages:
             return {}
         predictor = self._predictor(self.output)

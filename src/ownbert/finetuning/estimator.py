@@ -17,10 +17,10 @@ from ownbert.checkpoint import describe, load_tokenizer, save
 from ownbert.errors import InputError
 from ownbert.finetuning.arrays import name_of, numbers_of, rows_of, texts_of
 from ownbert.finetuning.finetune import given
-from ownbert.finetuning.resume import claim
-from ownbert.finetuning.run import Finetuning
+from ownbert.finetuning.finetune_folder import FinetuneFolder
+from ownbert.finetuning.run import FinetuningRun
+from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.model import Model
-from ownbert.nn.prepack import prepack
 from ownbert.settings import resolve
 from ownbert.tasks.batched_forward import answers
 from ownbert.tasks.recipe import FinetuneRecipe
@@ -100,13 +100,14 @@ class TextEstimator(BaseEstimator):
             del options[name]
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
         recipe = resolve(FinetuneRecipe, options=given(task, plain))
-        run = Finetuning(recipe, self._split(rows, classes), labels=labels)
-        with self._folder(run) as folder:
-            described = self.output is not None
-            run.train(folder, resume=False, quiet=not self.verbose, described=described)
-            self.task_ = task_of(describe(folder), folder)
-            self.model_ = self.task_.load(folder)
-            self.tokenizer_ = load_tokenizer(folder, config=self.model_.config)
+        with_card = self.output is not None
+        run = FinetuningRun(recipe, self._split(rows, classes), labels=labels, with_card=with_card)
+        with self._folder() as folder:
+            run.reserve(folder)
+            run.train(folder, quiet=not self.verbose)
+            self.task_ = task_of(describe(folder.path), folder.path)
+            self.model_ = self.task_.load(folder.path)
+            self.tokenizer_ = load_tokenizer(folder.path, config=self.model_.config)
         self._texts = len(rows[0].texts)
         vars(self).pop("_ready", None)
 
@@ -124,16 +125,14 @@ class TextEstimator(BaseEstimator):
         return parts[0], parts[1]
 
     @contextlib.contextmanager
-    def _folder(self, run: Finetuning) -> Iterator[Path]:
+    def _folder(self) -> Iterator[FinetuneFolder]:
         """Where to train."""
         if self.output is not None:
-            folder = Path(self.output)
-            claim(folder, resume=False, overwrite=False, identity=run.identity)
-            yield folder
+            yield FinetuneFolder(self.output)
             return
         with TemporaryDirectory(prefix="ownbert-") as name:
             try:
-                yield Path(name)
+                yield FinetuneFolder(name)
             except Interrupted:  # It names a saved state, which is gone.
                 raise KeyboardInterrupt from None
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from ownbert.checkpoint import describe
 from ownbert.errors import InputError
+from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.labelled_splits import Rows, drawn
-from ownbert.finetuning.resume import claim, finished, resolve_begun
-from ownbert.finetuning.run import Finetuning
+from ownbert.finetuning.run import FinetuningRun
 from ownbert.nn.model import Model
 from ownbert.tasks.task import task_class, task_of
 from ownbert.train.display import Display
-from ownbert.train.distributed import asked
+from ownbert.train.distributed import under_torchrun
 
 if TYPE_CHECKING:
     from ownbert.finetuning.ensemble import Ensemble
@@ -37,33 +37,31 @@ def finetune(
     "image" ``train`` and ``dev`` may be arrays, (images, labels). Raises ``InputError`` for files,
     labels and settings that cannot be used; ``output`` is not touched then.
     """
-    if asked():
+    if under_torchrun():
         raise InputError("fine-tuning runs in one process; start it without torchrun")
-    output = Path(output)
-    rows, asked_for = in_memory(task, given(task, options))
-    recipe = resolve_begun(
-        output, config=config, overrides=overrides, resume=resume, options=asked_for
-    )
-    if resume and finished(output):
+    folder = FinetuneFolder(output, resume=resume, overwrite=overwrite)
+    rows, options = in_memory(task, given(task, options))
+    recipe = folder.resolve_finetuning(config=config, overrides=overrides, options=options)
+    if resume and folder.finished:
         Display("finetune", quiet=quiet).say(
             f"{output} is finished: nothing is left to do; start anew with --overwrite"
         )
-        return task_of(describe(output), output).load(output)
+        return task_of(describe(folder.path), folder.path).load(folder.path)
     if rows is not None:
         rows = (drawn(rows[0], recipe), rows[1])
-    run, how = Finetuning(recipe, rows), {"resume": resume, "quiet": quiet}
+    run = FinetuningRun(recipe, rows)
+    run.check_adapting()
     if recipe.search.asked:
         from ownbert.finetuning.search import search
 
-        return search(run, output, overwrite=overwrite, **how)
+        return search(run, folder, quiet=quiet)
     if recipe.run.folds or recipe.run.seeds:
         from ownbert.finetuning.ensemble import train_ensemble
 
-        return train_ensemble(run, output, overwrite=overwrite, **how)
-    run.check_adapting()
-    claim(output, resume=resume, overwrite=overwrite, identity=run.identity)
-    run.adapt(output, **how)
-    return run.train(output, **how)
+        return train_ensemble(run, folder, quiet=quiet)
+    run.reserve(folder)
+    run.adapt(folder, quiet=quiet)
+    return run.train(folder, quiet=quiet)
 
 
 def given(task: str | None, options: Mapping[str, Any]) -> dict[str, Any]:

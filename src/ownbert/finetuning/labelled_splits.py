@@ -1,4 +1,4 @@
-"""What a fine-tuning run learns from and is examined by: rows, and how the model reads them."""
+"""The labelled rows of a fine-tuning run, training and dev, and how the model reads them."""
 
 import zlib
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
     return sorted(chosen)
 
 
-class Lesson:
+class LabelledSplits:
     """Training rows, and dev rows or none, of the files of a recipe or given as ``rows``.
 
     The task learns from the training rows what it must know (labels, scales), unless it has
@@ -145,3 +145,13 @@ class Lesson:
         # The second name is the one that it has in the rows of training.
         losses = {"loss": found.loss, f"{objective.name}_loss": found.loss}
         return replace(scores, values={**losses, **scores.values})
+
+
+def texts_of(task: Task, splits: LabelledSplits) -> Iterator[str]:
+    """The different texts of training and dev rows; the words of a row that is tagged are one."""
+    seen = set()
+    for row in (*splits.train_rows, *(splits.dev_rows or ())):
+        for text in [" ".join(row.texts)] if task.head == "tokens" else row.texts:
+            if text.strip() and text not in seen:
+                seen.add(text)
+                yield text

@@ -10,7 +10,7 @@ import yaml
 
 from ownbert.finetuning.checks import check_rows, label_counts
 from ownbert.finetuning.finetune import given, in_memory
-from ownbert.finetuning.run import Finetuning
+from ownbert.finetuning.run import FinetuningRun
 from ownbert.settings import dump, resolve
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row, find_columns, shortened
@@ -35,20 +35,20 @@ def preview_finetuning(
     and examples as the model sees them."""
     rows, asked = in_memory(task, given(task, options))
     recipe = resolve(FinetuneRecipe, config=config, overrides=overrides, options=asked)
-    run = Finetuning(recipe, rows)
+    run = FinetuningRun(recipe, rows)
     lines = [
         _settings(run),
         *run.summary(),
         *_columns(run),
         *_labels(run),
-        *run.frame.about(run.lesson.train_data, run.task.unit),
-        *(f"{'warning' if f.grave else 'note'}: {f.line}" for f in check_rows(*run.lesson.parts)),
+        *run.frame.about(run.splits.train_data, run.task.unit),
+        *(f"{'warning' if f.grave else 'note'}: {f.line}" for f in check_rows(*run.splits.parts)),
         *_examples(run),
     ]
     return "\n".join(lines)
 
 
-def _settings(run: Finetuning) -> str:
+def _settings(run: FinetuningRun) -> str:
     """The resolved recipe, without what other tasks can be told."""
     values = yaml.safe_load(dump(run.recipe))
     known = run.task.uses | {"name"}
@@ -58,7 +58,7 @@ def _settings(run: Finetuning) -> str:
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
-def _columns(run: Finetuning) -> Iterator[str]:
+def _columns(run: FinetuningRun) -> Iterator[str]:
     """Which columns are read, of tasks that have texts and labels in a table."""
     task = run.task
     if not isinstance(task, SentenceTask) or run.config.image is not None:
@@ -66,15 +66,15 @@ def _columns(run: Finetuning) -> Iterator[str]:
     # A regression may have several columns of numbers, and its labels are their names.
     numbers = task.labels if task.name == "regress" else ()
     given = replace(task.columns, label=numbers[0]) if numbers else task.columns
-    for part in run.lesson.parts:
+    for part in run.splits.parts:
         found = find_columns(part.source, given, labelled=True)
         texts = " and ".join(map(repr, found.texts))
         labels = ", ".join(map(repr, numbers or [found.label]))
         yield f"columns, {part.name}: {texts} to read, {labels} to answer"
 
 
-def _labels(run: Finetuning) -> Iterator[str]:
-    for part in run.lesson.parts:
+def _labels(run: FinetuningRun) -> Iterator[str]:
+    for part in run.splits.parts:
         if shares := label_shares(run.task, part.rows):
             yield f"labels, {part.name}: {shares}"
 
@@ -91,11 +91,11 @@ def label_shares(task: Task, rows: Sequence[Row]) -> str:
     )
 
 
-def _examples(run: Finetuning) -> Iterator[str]:
+def _examples(run: FinetuningRun) -> Iterator[str]:
     """Rows from the first to the last in equal steps: files are often sorted by label."""
-    count = min(_SHOWN, len(run.lesson.train_rows))
-    places = np.linspace(0, len(run.lesson.train_rows) - 1, count).round().astype(int)
-    rows = [run.lesson.train_rows[i] for i in places]
+    count = min(_SHOWN, len(run.splits.train_rows))
+    places = np.linspace(0, len(run.splits.train_rows) - 1, count).round().astype(int)
+    rows = [run.splits.train_rows[i] for i in places]
     encoded = run.task.encode(rows, run.frame, training=False)
     yield "examples, as the model sees them:"
     for row, example in zip(rows, encoded.examples, strict=True):

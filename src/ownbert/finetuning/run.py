@@ -1,8 +1,8 @@
-"""One training: a pretrained folder and rows in, a folder that answers out."""
+"""One training: a pretrained folder and labelled rows in, a fine-tuned folder out."""
 
 import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,30 +10,26 @@ from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig
 from ownbert.data.loader import Loader
 from ownbert.errors import InputError
-from ownbert.files import write_text
 from ownbert.finetuning.checks import check_rows
 from ownbert.finetuning.confusion import CONFUSION, draw_confusion
+from ownbert.finetuning.finetune_folder import PRETRAINED, FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.init_weights import make_model
-from ownbert.finetuning.labelled_splits import Lesson, Rows
+from ownbert.finetuning.labelled_splits import LabelledSplits, Rows, texts_of
 from ownbert.finetuning.word_table import WordsInUse
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner
-from ownbert.run.run_folder import RECIPE
-from ownbert.settings import dump
+from ownbert.run.run_folder import RunFolder
+from ownbert.run.training_run import Say, TrainingRun
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneRecipe
-from ownbert.tasks.row_objectives import Twice
+from ownbert.tasks.row_objectives import RDrop
 from ownbert.tasks.rows import Columns
 from ownbert.tasks.task import Task, task_class
-from ownbert.train.device import pick_device, pick_precision
-from ownbert.train.display import Display
-from ownbert.train.job import Job, Phase, Watch
-from ownbert.train.log import need_tensorboard
-from ownbert.train.loop import train
+from ownbert.train.device import pick_precision
+from ownbert.train.distributed import World
+from ownbert.train.job import Job, Monitor, Phase
 from ownbert.train.metric_names import LOWER, shown_name
-from ownbert.train.optim.optimizers import make_optimizer
-from ownbert.train.state import TrainState
 from ownbert.train.state_files import remove_states
 
 # Peak learning rates by hidden size for few examples; half of it for many. Tiny was measured (with
@@ -49,13 +45,16 @@ _LONG = 4096
 MICRO_TOKENS = 16_384
 
 
-class Finetuning:
-    """A resolved recipe with its examples; the model is made by ``train``.
+class FinetuningRun(TrainingRun):
+    """A recipe with its labelled rows.
 
-    rows: training rows, and dev rows or none, in the place of the files of the recipe; labels: the
-    names of their columns, where a task takes them from there. like: another run, whose task has
-    learnt already what it must know.
+    rows: training rows, and dev rows or none, instead of the files of the recipe. labels: the names
+    of their columns, where a task takes them from there. like: another run, whose task has already
+    learnt what it must know from the training rows. with_card: whether a model card and a plot of
+    the confusion matrix are written.
     """
+
+    command = "finetune"
 
     def __init__(
         self,
@@ -63,39 +62,39 @@ class Finetuning:
         rows: Rows | None = None,
         *,
         labels: Sequence[str] = (),
-        like: "Finetuning | None" = None,
+        like: "FinetuningRun | None" = None,
+        with_card: bool = True,
     ) -> None:
-        if recipe.run.tensorboard:
-            need_tensorboard()
-        self.device = pick_device(recipe.run.device)
+        super().__init__(recipe.run)
+        self.with_card = with_card
         self.task = _task(recipe, labels) if like is None else copy.copy(like.task)
         self.task.seed = recipe.seed
-        said = self.task.origin(recipe.model) if like is None else like.said
-        self.lesson = Lesson(self.task, recipe, rows, learnt=like is not None)
-        self.said = said or self.task.designed(recipe, self.lesson.train_rows)
-        self.config = self.said.config
+        description = self.task.origin(recipe.model) if like is None else like.description
+        self.splits = LabelledSplits(self.task, recipe, rows, learnt=like is not None)
+        self.description = description or self.task.designed(recipe, self.splits.train_rows)
+        self.config = self.description.config
         _refuse_freezing(recipe.model.freeze, self.config)
         length = _max_length(recipe.data.max_length, self.config)
         self.frame = self.task.frame(recipe.model.folder, self.config, length)
         self.task.max_length = self.max_length = self.frame.max_length
-        self.lesson.encode(self.frame)
-        self.watch = self._watch(recipe)
-        self.asked, self.recipe = recipe, self._completed(recipe)
+        self.splits.encode(self.frame)
+        self.monitor = self._monitor(recipe)
+        self.given, self.recipe = recipe, self._completed(recipe)
         self.adapted: Path | None = None if like is None else like.adapted
         self.name: str | None = None  # in the model card, if not that of the output
-        self.identity = {"training data": self.lesson.train_data.identity()}
+        self.identity = {"training data": self.splits.train_data.identity()}
 
-    def _watch(self, recipe: FinetuneRecipe) -> Watch:
+    def _monitor(self, recipe: FinetuneRecipe) -> Monitor:
         known = (*self.task.measures, "loss")
-        measure = recipe.run.measure or known[0]
-        if measure not in known:
-            raise InputError(f"run.measure is {measure!r}; {self.task.name} has {', '.join(known)}")
-        return Watch(measure, lower=measure in LOWER, patience=recipe.run.patience)
+        metric = recipe.run.measure or known[0]
+        if metric not in known:
+            raise InputError(f"run.measure is {metric!r}; {self.task.name} has {', '.join(known)}")
+        return Monitor(metric, lower=metric in LOWER, patience=recipe.run.patience)
 
     def _completed(self, recipe: FinetuneRecipe) -> FinetuneRecipe:
         """The recipe with everything that depends on the machine, the size and the data."""
         recipe = self.task.completed(recipe, self.frame)
-        few = len(self.lesson.train_data) < _FEW
+        few = len(self.splits.train_data) < _FEW
         batch_size = recipe.data.batch_size or (16 if few else 32)
         if batch_size < self.task.smallest_batch:
             raise InputError(
@@ -103,7 +102,7 @@ class Finetuning:
                 f"so it must be {self.task.smallest_batch} or more"
             )
         epochs = recipe.run.epochs or (12 if few else 4)
-        batches = -(-len(self.lesson.train_data) // batch_size)
+        batches = -(-len(self.splits.train_data) // batch_size)
         steps = max(1, batches // recipe.run.accumulate)
         run = replace(
             recipe.run,
@@ -125,86 +124,87 @@ class Finetuning:
     def usual_rate(self) -> float:
         """The peak learning rate by the size of the model and the number of examples."""
         peak = next((r for size, r in _RATES if self.config.hidden_size <= size), _LARGE_RATE)
-        return peak if len(self.lesson.train_data) < _FEW else peak / 2
+        return peak if len(self.splits.train_data) < _FEW else peak / 2
 
     def check_adapting(self) -> None:
         """``InputError`` where the model cannot learn from the texts of the task first."""
         if self.recipe.model.pretrain_steps:
             from ownbert.finetuning.adapt import refuse_unfit
 
-            refuse_unfit(self)
+            refuse_unfit(self.description, self.recipe.model.folder)
 
-    def adapt(self, output: Path, *, resume: bool, quiet: bool) -> None:
+    def adapt(self, folder: FinetuneFolder, *, quiet: bool) -> None:
         """Learn masked words from the texts of the task first, where the recipe says so."""
         if self.recipe.model.pretrain_steps:
             from ownbert.finetuning.adapt import adapt
 
-            self.adapted = adapt(self, output, resume=resume, quiet=quiet)
+            self.adapted = adapt(
+                self.recipe,
+                texts_of(self.task, self.splits),
+                FinetuneFolder(
+                    folder.path / PRETRAINED / "model",
+                    resume=folder.resume,
+                    overwrite=not folder.resume,
+                ),
+                learning_rate=self.usual_rate,
+                max_length=self.max_length,
+                quiet=quiet,
+            )
 
-    def train(self, output: Path, *, resume: bool, quiet: bool, described: bool = True) -> Model:
-        """Run to the end and save the best weights, ``described`` by a model card and a picture
-        of the confusions. See ``finetune``."""
-        write_text(output / RECIPE, dump(self.recipe))
-        display = Display("finetune", quiet=quiet)
-        for line in self.summary():
-            display.say(line)
-        for finding in () if quiet else check_rows(*self.lesson.parts):
-            if finding.grave:
-                display.say(f"warning: {finding.line}")
-        recipe = self.recipe
-        model = make_model(self.said, self.task, recipe, adapted=self.adapted).to(self.device)
-        model.encoder.gradient_checkpointing = bool(self.lesson.train_data.sizes.max() > _LONG)
-        trained = self.config.image is None and not recipe.model.freeze
-        words = WordsInUse(model, self.lesson.train_data) if trained else None
-        whole = words.all if words else contextlib.nullcontext
-        learner = Learner(model, ())
+    def make_learner(self, world: World, *, fresh: bool, say: Say) -> Learner:
+        recipe, data = self.recipe, self.splits.train_data
+        model = make_model(self.description, self.task, recipe, adapted=self.adapted)
+        model = model.to(self.device)
+        model.encoder.gradient_checkpointing = bool(data.sizes.max() > _LONG)
+        learns_words = self.config.image is None and not recipe.model.freeze
+        self.words = WordsInUse(model, data) if learns_words else None
         objective = self.task.objective(model)
+        if recipe.task.rdrop:
+            objective = RDrop(objective, recipe.task.rdrop)
+        return Learner(model, [objective])
 
-        def evaluate() -> Mapping[str, float]:
-            precision = recipe.run.precision
-            with whole():
-                scores = self.lesson.measure(model, precision=precision, objective=objective)
-            return {} if scores is None else scores.values
-
-        twice = recipe.task.rdrop > 0
+    def phases(self, learner: Learner, world: World) -> list[Phase]:
+        recipe = self.recipe
         loader = Loader(
-            words.data if words else self.lesson.train_data,
+            self.words.data if self.words else self.splits.train_data,
             recipe.seed,
             batch_size=recipe.data.batch_size or 16,
-            repeat=2 if twice else 1,
+            repeat=2 if recipe.task.rdrop else 1,
             most_tokens=0 if self.task.whole_batches else MICRO_TOKENS,
         )
-        learnt = Twice(objective, recipe.task.rdrop) if twice else objective
-        job = Job(
-            state=TrainState(learner, make_optimizer(learner, recipe.optim), self.identity),
-            phases=[Phase(loader, [learnt], evaluate)],
-            optim=recipe.optim,
-            run=recipe.run,
-            folder=output,
-            display=display,
-            watch=self.watch,
-            seed=recipe.seed,
-        )
-        train(job, resume=resume)
-        job.state.use_best()
-        if words:
-            words.restore()
-        model, scores = self._finish(model, job.state.best, output, display)
-        for line in self._describe(scores or Scores({}), output) if described else ():
-            display.say(line)
-        display.say(f"saved {output}")
-        return model.eval()
+        return [Phase(loader, learner.objectives, lambda: self._evaluate(learner))]
 
-    def _finish(
-        self, model: Model, best: Mapping[str, float] | None, output: Path, display: Display
-    ) -> tuple[Model, Scores | None]:
+    def _evaluate(self, learner: Learner) -> Mapping[str, float]:
+        """Metrics of the dev rows, if any, with the whole word table."""
+        (objective,) = learner.objectives
+        if isinstance(objective, RDrop):
+            objective = objective.inner
+        with self.words.all() if self.words else contextlib.nullcontext():
+            scores = self.splits.measure(
+                learner.model, precision=self.recipe.run.precision, objective=objective
+            )
+        return {} if scores is None else scores.values
+
+    def finish(self, job: Job, folder: RunFolder) -> Model:
+        """The best weights, with thresholds chosen on the dev rows; saved and described."""
+        job.state.use_best()
+        if self.words:
+            self.words.restore()
+        model, scores = self._save_best(job, folder.path)
+        if self.with_card:
+            for line in self._describe(scores or Scores({}), folder.path):
+                job.display.say(line)
+        return model
+
+    def _save_best(self, job: Job, output: Path) -> tuple[Model, Scores | None]:
         """Choose thresholds, measure, and save; in float32, as the folder will be used."""
-        scores = self.lesson.measure(model, precision="float32")
+        model, best = job.state.learner.model, job.state.best
+        scores = self.splits.measure(model, precision="float32")
         if best is not None:
-            name = shown_name(self.watch.measure)
-            display.say(f"best dev {name} {best['value']:.3f} at step {best['step']:,}")
+            name = shown_name(self.monitor.metric)
+            job.display.say(f"best dev {name} {best['value']:.3f} at step {best['step']:,}")
         for line in () if scores is None else scores.warnings:
-            display.say(f"warning: {line}")
+            job.display.say(f"warning: {line}")
         model = self.task.finish(model)
         save(model, output, tokenizer=self.frame.tokenizer, values=self.task.values())
         self.task.write(output, model)
@@ -212,46 +212,51 @@ class Finetuning:
         return model, scores
 
     def _describe(self, scores: Scores, output: Path) -> list[str]:
-        """Write the model card and the picture of the confusions; what to tell of these."""
+        """Write the model card and the plot of the confusion matrix; returns warnings."""
         values = {name: [value] for name, value in scores.values.items()}
-        told = (
+        warnings = (
             write_card(
                 output,
                 self.recipe,
-                self.lesson.parts,
+                self.splits.parts,
                 measures=values,
                 labels=scores.labels,
                 name=self.name,
             ),
             draw_confusion(output / CONFUSION, scores),
         )
-        return [line for line in told if line]
+        return [line for line in warnings if line]
 
     def _duration(self) -> str:
-        steps, epochs = self.asked.run.max_steps, self.recipe.run.epochs
+        steps, epochs = self.given.run.max_steps, self.recipe.run.epochs
         if steps:
             return f"{steps:,} step{'s' if steps > 1 else ''}"
         return f"{epochs} epoch{'s' if epochs != 1 else ''}"
 
     def summary(self) -> list[str]:
-        """What is about to be learnt from what, for people."""
-        recipe, task, lesson = self.recipe, self.task, self.lesson
+        recipe, task, splits = self.recipe, self.task, self.splits
         start = "new weights" if recipe.model.new else recipe.model.folder
-        dev = "no" if lesson.dev_rows is None else f"{len(lesson.dev_rows):,}"
+        dev = "no" if splits.dev_rows is None else f"{len(splits.dev_rows):,}"
         labels = f", {len(task.labels)} {task.label_unit}" if len(task.labels) > 1 else ""
         lines = [
-            f"{len(lesson.train_rows):,} training and {dev} dev {task.unit}{labels}, from {start}; "
+            f"{len(splits.train_rows):,} training and {dev} dev {task.unit}{labels}, from {start}; "
             f"{self._duration()} of batches of {recipe.data.batch_size} on "
             f"{recipe.run.device} in {recipe.run.precision}",
-            *lesson.cuts(),
-            *lesson.unknown(),
+            *splits.cuts(),
+            *splits.unknown(),
         ]
-        if lesson.dev_rows is None:
+        if splits.dev_rows is None:
             lines.append(
                 "no --dev: all epochs are run and the last weights are saved, whether or not they "
                 "are the best"
             )
         return lines + [f"warning: {line}" for line in task.warnings()]
+
+    def warnings(self) -> Iterator[str]:
+        """What looks wrong about the rows."""
+        for finding in check_rows(*self.splits.parts):
+            if finding.grave:
+                yield finding.line
 
 
 def _task(recipe: FinetuneRecipe, labels: Sequence[str]) -> Task:

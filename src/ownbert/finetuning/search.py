@@ -13,8 +13,8 @@ from ownbert.checkpoint import describe
 from ownbert.checkpoint.weights import WEIGHTS, read_json
 from ownbert.errors import InputError
 from ownbert.files import write_json, write_text
-from ownbert.finetuning.resume import SEARCH, claim, finished
-from ownbert.finetuning.run import Finetuning
+from ownbert.finetuning.finetune_folder import SEARCH, FinetuneFolder
+from ownbert.finetuning.run import FinetuningRun
 from ownbert.nn.model import Model
 from ownbert.run.model_card import CARD, is_ours
 from ownbert.run.run_folder import RECIPE
@@ -33,49 +33,48 @@ USUAL = {"epochs": (2, 4, 8), "batch_size": (16, 32)}
 _KEPT = (LOG, CURVES, RECIPE, BOARD)
 
 
-def search(run: Finetuning, output: Path, *, resume: bool, overwrite: bool, quiet: bool) -> Model:
-    """Train with each combination, in ``output/search/run-N``, and let the best model take its
-    place in ``output``; of the others log and recipe stay.
+def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
+    """Train with each combination, in ``search/run-N`` below ``folder``, and move the best model
+    into it; of the others log and recipe stay.
 
     Raises ``InputError`` without dev rows. ``search.json`` has all combinations with their
     measures, those of the best evaluation of each.
     """
-    if run.lesson.dev_rows is None:
+    if run.splits.dev_rows is None:
         raise InputError("a search needs --dev: the rows that tell which settings are best")
-    if run.asked.run.max_steps and (run.asked.search.usual or run.asked.search.epochs):
+    if run.given.run.max_steps and (run.given.search.usual or run.given.search.epochs):
         raise InputError("run.max_steps ends all runs of a search over epochs; leave it out")
-    run.check_adapting()
-    tries = list(combinations(run))
-    claim(output, resume=resume, overwrite=overwrite, identity=run.identity)
-    done = _done(run, output) if resume else []
-    write_text(output / RECIPE, dump(run.asked))
+    output, tries = folder.path, list(combinations(run))
+    folder.reserve(run.identity)
+    done = _done(run, output) if folder.resume else []
+    write_text(output / RECIPE, dump(run.given))
     display = Display("finetune", quiet=quiet)
-    run.adapt(output, resume=resume, quiet=quiet)
+    run.adapt(folder, quiet=quiet)
     for number, tried in enumerate(tries, start=1):
-        folder = output / "search" / f"run-{number}"
         if number > len(done):
             display.say(f"run {number} of {len(tries)}: {_shown(tried)}")
-            measures, seconds = _train(run, tried, folder, resume=resume, quiet=quiet)
+            one = folder.member(f"search/run-{number}")
+            measures, seconds = _train(run, tried, one, name=output.resolve().name, quiet=quiet)
             found = {"folder": f"search/run-{number}", **tried, "measures": measures}
             done.append(found | {"seconds": seconds})
         best = _best(run, done)
-        said = {"format": _FORMAT, "identity": run.identity, "measure": run.watch.measure}
-        write_json(output / SEARCH, {**said, "best": best + 1, "runs": done})
+        header = {"format": _FORMAT, "identity": run.identity, "measure": run.monitor.metric}
+        write_json(output / SEARCH, {**header, "best": best + 1, "runs": done})
         for other in range(len(done)):
             if other != best:
                 _slim(output / done[other]["folder"])
     best = _best(run, done)
     if not quiet:
-        _show(display, done, best, run.watch.measure)
+        _show(display, done, best, run.monitor.metric)
     _move_up(output / done[best]["folder"], output)
     display.say(f"saved {output}: run {best + 1} is the best")
     return task_of(describe(output), output).load(output)
 
 
-def combinations(run: Finetuning) -> Iterator[dict[str, Any]]:
+def combinations(run: FinetuningRun) -> Iterator[dict[str, Any]]:
     """Learning rate, epochs and batch size of each training; those that are not searched are as
     without a search."""
-    asked: Search = run.asked.search
+    asked: Search = run.given.search
     chosen: dict[str, tuple[Any, ...]] = {
         "learning_rate": asked.learning_rate,
         "epochs": asked.epochs,
@@ -95,8 +94,8 @@ def combinations(run: Finetuning) -> Iterator[dict[str, Any]]:
         yield dict(zip(chosen, values, strict=True))
 
 
-def _recipe(run: Finetuning, tried: Mapping[str, Any]) -> FinetuneRecipe:
-    asked = run.asked
+def _recipe(run: FinetuningRun, tried: Mapping[str, Any]) -> FinetuneRecipe:
+    asked = run.given
     return replace(
         asked,
         search=Search(),
@@ -108,42 +107,42 @@ def _recipe(run: Finetuning, tried: Mapping[str, Any]) -> FinetuneRecipe:
 
 
 def _train(
-    run: Finetuning, tried: Mapping[str, Any], folder: Path, *, resume: bool, quiet: bool
+    run: FinetuningRun, tried: Mapping[str, Any], folder: FinetuneFolder, *, name: str, quiet: bool
 ) -> tuple[Mapping[str, float], float]:
-    """Measures of the best evaluation, and seconds."""
-    if not (resume and finished(folder)):
-        rows = (run.lesson.train_rows, run.lesson.dev_rows)
-        one = Finetuning(_recipe(run, tried), rows, like=run)
-        one.name = folder.parents[1].resolve().name  # where the best of them will be
-        claim(folder, resume=resume, overwrite=not resume, identity=one.identity)
-        one.train(folder, resume=resume, quiet=quiet)
-    rows = [row for row in read_log(folder) if row.get("evaluation")]
-    best = max(rows, key=lambda row: _value(run, row))
-    measures = {name: best[name] for name in (*run.task.measures, "loss") if name in best}
-    return measures, rows[-1]["seconds"]
+    """Metrics of the best evaluation, and seconds. name: that of the model card."""
+    if not (folder.resume and folder.finished):
+        rows = (run.splits.train_rows, run.splits.dev_rows)
+        one = FinetuningRun(_recipe(run, tried), rows, like=run)
+        one.name = name
+        one.reserve(folder)
+        one.train(folder, quiet=quiet)
+    evaluations = [row for row in read_log(folder.path) if row.get("evaluation")]
+    best = max(evaluations, key=lambda row: _value(run, row))
+    metrics = {name: best[name] for name in (*run.task.measures, "loss") if name in best}
+    return metrics, evaluations[-1]["seconds"]
 
 
-def _value(run: Finetuning, measures: Mapping[str, float]) -> float:
+def _value(run: FinetuningRun, measures: Mapping[str, float]) -> float:
     """What is watched, the more the better."""
-    value = measures[run.watch.measure]
+    value = measures[run.monitor.metric]
     if not math.isfinite(value):
         return -math.inf
-    return -value if run.watch.lower else value
+    return -value if run.monitor.lower else value
 
 
-def _best(run: Finetuning, done: list[dict[str, Any]]) -> int:
+def _best(run: FinetuningRun, done: list[dict[str, Any]]) -> int:
     """The number of the best run; of equal ones the first."""
     values = [_value(run, one["measures"]) for one in done]
     return values.index(max(values))
 
 
-def _done(run: Finetuning, output: Path) -> list[dict[str, Any]]:
+def _done(run: FinetuningRun, output: Path) -> list[dict[str, Any]]:
     """The runs that an earlier call has finished."""
     if not (output / SEARCH).exists():
         return []
-    said = read_json(output / SEARCH)
-    refuse_other(output, said["identity"], run.identity)
-    return list(said["runs"])
+    before = read_json(output / SEARCH)
+    refuse_other(output, before["identity"], run.identity)
+    return list(before["runs"])
 
 
 def _slim(folder: Path) -> None:

@@ -17,11 +17,13 @@ def __getattr__(name: str) -> Any:
 
 
 def _tokenizer(name: str) -> Any:
-    from ownbert.hf import encoding, tokenizer
+    from ownbert.hf.tokenizers import auto, encoding, wordpiece
 
-    if name == encoding.BatchEncoding.__name__:
+    if name == "BatchEncoding":
         return encoding.BatchEncoding
-    return getattr(tokenizer, name) if name in tokenizer.__all__ else None
+    if not name.removesuffix("Fast").endswith("Tokenizer"):
+        return None
+    return getattr(auto, name, None) or getattr(wordpiece, name, None)
 
 
 def _model(name: str) -> Any:

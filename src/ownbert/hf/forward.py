@@ -99,7 +99,7 @@ def _cache(face: Any, given: dict[str, Any]) -> Cache | None:
         raise InputError("past_key_values needs a model with is_decoder true in its config")
     if past is not None and not isinstance(past, Cache):
         try:
-            past = Cache.of(past)
+            past = Cache.from_layers(past)
         except (AttributeError, IndexError, TypeError, ValueError):
             raise InputError("past_key_values must be what an earlier call gave back") from None
     if past is not None or not face.model.config.is_decoder or given.get("labels") is not None:

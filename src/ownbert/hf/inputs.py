@@ -105,8 +105,8 @@ class Packed:
 def pack(given: Padded, config: EncoderConfig, *, dense: bool) -> Packed:
     """The packed batch of a call; ``dense`` asks for all places to go through the encoder."""
     size, past = given.size, 0 if given.cache is None else given.cache.length
-    if past and given.cache is not None and given.cache.own[0][0].shape[0] != size[0]:
-        kept = given.cache.own[0][0].shape[0]
+    if past and given.cache is not None and given.cache.self_attention[0][0].shape[0] != size[0]:
+        kept = given.cache.self_attention[0][0].shape[0]
         raise InputError(f"past_key_values are of {kept} texts, the input has {size[0]}")
     mask = _mask(given, size, past)
     positions = _positions(given, config, size, past)

@@ -12,8 +12,8 @@ from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Example, pack
 from ownbert.errors import InputError
 from ownbert.nn.encoder import Encoder
+from ownbert.nn.kernels.prepack import PRECISIONS, prepack
 from ownbert.nn.pooling import POOLINGS as ALL_POOLINGS
-from ownbert.nn.prepack import PRECISIONS, prepack
 from ownbert.tasks.batched_forward import blocks, by_tokens
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
 from ownbert.tasks.text_input import Frame

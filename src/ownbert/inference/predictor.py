@@ -13,7 +13,7 @@ from ownbert.data.resumable_file import identity_of
 from ownbert.errors import InputError
 from ownbert.files import refuse_same, refuse_unreadable, write_json
 from ownbert.inference.prediction_writer import AnswerFile
-from ownbert.nn.prepack import prepack
+from ownbert.nn.kernels.prepack import prepack
 from ownbert.run.run_folder import ENSEMBLE, RECIPE
 from ownbert.tasks.batched_forward import answers, blocks
 from ownbert.tasks.metrics import Scores

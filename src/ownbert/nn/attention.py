@@ -1,7 +1,7 @@
 """Scaled dot-product attention over packed sequences (Vaswani et al. 2017, equation 1).
 
-T tokens, P places (tokens and padding), B sequences of a group, Q queries and S keys of the
-longest, D hidden, H heads, K head size.
+T tokens, B sequences (of a group, where they are grouped), S longest sequence, H heads, K head
+size; T' and S' of the keys, where these are of another batch. Places are tokens and padding.
 """
 
 from collections.abc import Callable
@@ -13,25 +13,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.data.layout import Group, Layout, Side, distances, lowest
-from ownbert.nn.dropout import dropout as drop
-from ownbert.nn.manual import attend_manually
-from ownbert.nn.runs import Bias, attend_runs
-from ownbert.nn.varlen import attend_varlen, lacks
+from ownbert.nn.kernels.dropout import dropout as drop
+from ownbert.nn.kernels.equal_lengths import Bias, attend_equal_lengths
+from ownbert.nn.kernels.manual import attend_manually
+from ownbert.nn.kernels.varlen import attend_varlen, unsupported
 
 # From there on PyTorch's kernel, which never holds all scores, is as fast on a CPU.
 _LONG = 1024
 
 
-class Attended(NamedTuple):
-    """out (T, H, K); weights, if asked for: one (H, Q, S) a sequence, without padding."""
+class AttentionResult(NamedTuple):
+    """out (T, H, K); weights, if wanted: (H, S, S') of each sequence, without padding."""
 
     out: Tensor
     weights: list[Tensor] | None
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """What attention does besides its inputs: dropout of the weights, bias, weights kept."""
+class AttentionOptions:
+    """``dropout``, ``bias`` and ``weights`` as ``attend`` takes them."""
 
     dropout: float = 0.0
     bias: Bias | None = None
@@ -42,18 +42,18 @@ class Kernel:
 class Backend:
     """One way to compute attention, and what it can do.
 
-    gradients: it can be trained through. masks: it takes layouts that hide something inside of a
-    sequence, or whose keys are not the queries' own. biases: it adds them to the scores. lacks:
-    what keeps it from these queries and this layout, in words, or None.
+    dropout, weights: it drops attention weights, and returns them. gradients: it can be trained
+    through. masks: it takes layouts that hide keys, or whose keys are of another batch. biases: it
+    adds them to the scores. unsupported: why it cannot take these queries and this layout, or None.
     """
 
-    run: Callable[[Tensor, Tensor, Tensor, Layout, Kernel], Attended]
+    run: Callable[[Tensor, Tensor, Tensor, Layout, AttentionOptions], AttentionResult]
     dropout: bool = True
     weights: bool = True
     gradients: bool = True
     masks: bool = True
     biases: bool = True
-    lacks: Callable[[Tensor, Layout], str | None] = lambda q, layout: None
+    unsupported: Callable[[Tensor, Layout], str | None] = lambda q, layout: None
 
 
 def attend(
@@ -66,107 +66,116 @@ def attend(
     bias: Bias | None = None,
     weights: bool = False,
     backend: str | None = None,
-) -> Attended:
+) -> AttentionResult:
     """Attention of each query to the keys that ``layout`` lets it see.
 
-    q (T, H, K), k and v (T', H, K) -> out (T, H, K). ``dropout`` is that of the attention weights
-    and must be 0 in evaluation. Without ``backend`` the fastest one that can do it is taken; all
-    compute the same. A query that sees no key gets the mean of all values of its sequence.
-    Raises ``ValueError`` for a backend that is not known or cannot do what is asked.
+    q (T, H, K): queries. k, v (T', H, K): keys and values. dropout: rate for the attention weights,
+    which must be 0 in evaluation. bias: what to add to the scores. weights: also return the
+    attention weights. backend: one of ``BACKENDS``, by default the fastest that can do it; all
+    compute the same.
+
+    Returns (T, H, K), and the weights if wanted. A query that sees no key gets the mean of all
+    values of its sequence. Raises ``ValueError`` for a backend that is not known or cannot do this.
+
+    Source: Vaswani et al. 2017, equation 1.
     """
-    kernel = Kernel(dropout, bias, weights)
+    options = AttentionOptions(dropout, bias, weights)
     training = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    name = backend or _fastest(q, layout, kernel, training)
+    name = backend or _fastest(q, layout, options, training)
     if name not in BACKENDS:
         raise ValueError(f"attention backend {name!r} is not known; one of {', '.join(BACKENDS)}")
-    if reason := BACKENDS[name].lacks(q, layout):
+    if reason := BACKENDS[name].unsupported(q, layout):
         raise ValueError(f"attention backend {name!r} {reason}")
-    _require(BACKENDS[name], name, layout, kernel, training)
-    return BACKENDS[name].run(q, k, v, layout, kernel)
+    _require(BACKENDS[name], name, layout, options, training)
+    return BACKENDS[name].run(q, k, v, layout, options)
 
 
-def _fastest(q: Tensor, layout: Layout, kernel: Kernel, training: bool) -> str:
+def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: bool) -> str:
     if q.device.type != "cpu":
-        if kernel.dropout or kernel.weights:
+        if options.dropout or options.weights:
             return "matmul"
-        return "sdpa" if kernel.bias or lacks(q, layout) else "varlen"
-    if kernel.weights or (kernel.bias and (kernel.dropout or training)):
+        return "sdpa" if options.bias or unsupported(q, layout) else "varlen"
+    if options.weights or (options.bias and (options.dropout or training)):
         return "matmul"
     # On CPU the backward pass of scaled_dot_product_attention costs several times that of plain
     # matrix products at the lengths of pretraining, and with dropout it leaves its fast kernel.
-    if kernel.dropout or training:
+    if options.dropout or training:
         return "manual"
-    return "sdpa" if layout.hides or layout.max_seqlen > _LONG else "runs"
+    return "sdpa" if layout.hides or layout.max_seqlen > _LONG else "equal_lengths"
 
 
-def _require(backend: Backend, name: str, layout: Layout, kernel: Kernel, training: bool) -> None:
+def _require(
+    backend: Backend, name: str, layout: Layout, options: AttentionOptions, training: bool
+) -> None:
     """``ValueError`` for what the backend cannot do."""
-    if kernel.dropout and not backend.dropout:
-        raise ValueError(f"attention backend {name!r} has no dropout; asked for {kernel.dropout}")
-    if kernel.weights and not backend.weights:
+    if options.dropout and not backend.dropout:
+        raise ValueError(f"attention backend {name!r} has no dropout; asked for {options.dropout}")
+    if options.weights and not backend.weights:
         raise ValueError(f"attention backend {name!r} keeps no weights; take matmul or reference")
     if training and not backend.gradients:
         raise ValueError(f"attention backend {name!r} has no gradients; take matmul or sdpa")
-    if kernel.bias and not backend.biases:
+    if options.bias and not backend.biases:
         raise ValueError(f"attention backend {name!r} adds nothing to scores; take matmul or sdpa")
     if layout.hides and not backend.masks:
         raise ValueError(f"attention backend {name!r} hides nothing; take matmul or sdpa")
 
 
-def _reference(q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel: Kernel) -> Attended:
+def _reference(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
+) -> AttentionResult:
     """One sequence after the other, in the words of the equation."""
     keys = layout.keys or layout
     out, weights = [], []
     parts = zip(q.split(layout.lengths), k.split(keys.lengths), v.split(keys.lengths), strict=True)
     for b, (qs, ks, vs) in enumerate(parts):
         queries, sources = len(qs), len(ks)
-        scores = torch.einsum("ihk,jhk->hij", qs, ks) * q.shape[-1] ** -0.5  # (H, Q, S)
-        if kernel.bias is not None:
+        scores = torch.einsum("ihk,jhk->hij", qs, ks) * q.shape[-1] ** -0.5  # (H, S, S')
+        if options.bias is not None:
             far = distances(queries, sources, torch.tensor([sources - queries], device=q.device))
-            turned = qs.transpose(0, 1)[None], ks.transpose(0, 1)[None]
-            scores = scores + kernel.bias(*turned, far)[0]
-        seen = torch.ones(queries, sources, dtype=torch.bool, device=q.device)
+            by_head = qs.transpose(0, 1)[None], ks.transpose(0, 1)[None]  # (1, H, S, K) each
+            scores = scores + options.bias(*by_head, far)[0]
+        visible = torch.ones(queries, sources, dtype=torch.bool, device=q.device)
         if layout.causal:
-            seen = seen.tril(sources - queries)
+            visible = visible.tril(sources - queries)
         if layout.mask is not None:
-            seen = seen & layout.mask[b]
-        scores = scores.masked_fill(~seen, lowest(scores.dtype))
-        w = drop(scores.softmax(-1), kernel.dropout).to(v.dtype)
+            visible = visible & layout.mask[b]
+        scores = scores.masked_fill(~visible, lowest(scores.dtype))
+        w = drop(scores.softmax(-1), options.dropout).to(v.dtype)
         weights.append(w)
         out.append(torch.einsum("hij,jhk->ihk", w, vs))
-    return Attended(torch.cat(out), weights if kernel.weights else None)
+    return AttentionResult(torch.cat(out), weights if options.weights else None)
 
 
 def _matmul(
-    q: Tensor, k: Tensor, v: Tensor, group: Group, kernel: Kernel
+    q: Tensor, k: Tensor, v: Tensor, group: Group, options: AttentionOptions
 ) -> tuple[Tensor, Tensor | None]:
-    """(B, H, Q, K), (B, H, S, K) twice -> (B, H, Q, K) and the weights (B, H, Q, S)"""
-    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (B, H, Q, S)
-    if kernel.bias is not None:
-        scores = scores + _bias(q, k, group, kernel.bias)
+    """(B, H, S, K), (B, H, S', K) twice -> (B, H, S, K) and the weights (B, H, S, S')"""
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (B, H, S, S')
+    if options.bias is not None:
+        scores = scores + _bias(q, k, group, options.bias)
     if group.mask is not None:
         # Nobody needs the scores again, and a sum has no backward pass of its own.
         scores += group.hidden(scores.dtype)
-    # Autocast computes a softmax in float32; the product goes on in the type of the values.
-    weights = drop(scores.softmax(-1), kernel.dropout).to(v.dtype)
+    # Autocast computes a softmax in float32; the product is in the type of the values.
+    weights = drop(scores.softmax(-1), options.dropout).to(v.dtype)
     return weights @ v, weights
 
 
 def _sdpa(
-    q: Tensor, k: Tensor, v: Tensor, group: Group, kernel: Kernel
+    q: Tensor, k: Tensor, v: Tensor, group: Group, options: AttentionOptions
 ) -> tuple[Tensor, Tensor | None]:
-    """(B, H, Q, K), (B, H, S, K) twice -> (B, H, Q, K)"""
+    """(B, H, S, K), (B, H, S', K) twice -> (B, H, S, K)"""
     mask = None if group.mask is None else group.hidden(q.dtype)
-    if kernel.bias is not None:
-        bias = _bias(q, k, group, kernel.bias).to(q.dtype)
+    if options.bias is not None:
+        bias = _bias(q, k, group, options.bias).to(q.dtype)
         if group.mask is not None:
             bias = bias.masked_fill(~group.mask, lowest(q.dtype))
         mask = bias.expand(q.shape[0], q.shape[1], *bias.shape[2:])
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=kernel.dropout), None
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=options.dropout), None
 
 
 def _bias(q: Tensor, k: Tensor, group: Group, bias: Bias) -> Tensor:
-    """(B or 1, H, Q, S), zero for a query that sees nothing."""
+    """(B or 1, H, S, S'), zero for a query that sees nothing."""
     scores = bias(q, k, group.distances)
     return scores if group.seen is None else scores.masked_fill(~group.seen, 0)
 
@@ -174,9 +183,11 @@ def _bias(q: Tensor, k: Tensor, group: Group, bias: Bias) -> Tensor:
 def _grouped(run_group: Callable[..., tuple[Tensor, Tensor | None]]):
     """Run a padded kernel on groups of sequences of nearly equal length."""
 
-    def run(q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel: Kernel) -> Attended:
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
+    ) -> AttentionResult:
         grouping = layout.grouping
-        q = _place(q, grouping.queries)  # (P, H, K)
+        q = _place(q, grouping.queries)  # (places, H, K)
         k, v = _place(k, grouping.keys), _place(v, grouping.keys)
         out, weights = [], {}
         for group in grouping.groups:
@@ -184,29 +195,33 @@ def _grouped(run_group: Callable[..., tuple[Tensor, Tensor | None]]):
             kg, vg = (x[group.keys].unflatten(0, (group.count, -1)).transpose(1, 2) for x in (k, v))
             if group.seen is not None:
                 qg = qg.masked_fill(~group.seen, 0)  # All its scores are zero: the mean of all.
-            result, kept = run_group(qg, kg, vg, group, kernel)  # (B, H, Q, K)
+            result, kept = run_group(qg, kg, vg, group, options)  # (B, H, S, K)
             out.append(result.transpose(1, 2).reshape(-1, *q.shape[1:]))
-            if kernel.weights and kept is not None:
+            if options.weights and kept is not None:
                 weights.update(zip(group.members, kept.unbind(0), strict=True))
         joined = out[0] if len(out) == 1 else torch.cat(out)
         side = grouping.queries
         if not side.same:
             joined = _Gather.apply(joined, side.rows, side.places, side.padding)
-        return Attended(joined, _cut_out(weights, layout) if kernel.weights else None)
+        return AttentionResult(joined, _cut_out(weights, layout) if options.weights else None)
 
     return run
 
 
-def _manual(q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel: Kernel) -> Attended:
-    return Attended(attend_manually(q, k, v, layout, kernel.dropout), None)
+def _manual(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
+) -> AttentionResult:
+    return AttentionResult(attend_manually(q, k, v, layout, options.dropout), None)
 
 
-def _varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel: Kernel) -> Attended:
-    return Attended(attend_varlen(q, k, v, layout), None)
+def _varlen(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
+) -> AttentionResult:
+    return AttentionResult(attend_varlen(q, k, v, layout), None)
 
 
 def _place(x: Tensor, side: Side) -> Tensor:
-    """Rows (T, H, K) to places (P, H, K)."""
+    """Rows (T, H, K) to places (places, H, K)."""
     if side.same:
         return x
     return _Scatter.apply(x, side.rows, side.places, side.padding)  # pyright: ignore[reportReturnType]
@@ -219,12 +234,14 @@ def _cut_out(weights: dict[int, Tensor], layout: Layout) -> list[Tensor]:
     return [weights[b][:, :queries, :sources] for b, (queries, sources) in enumerate(sizes)]
 
 
-def _runs(q: Tensor, k: Tensor, v: Tensor, layout: Layout, kernel: Kernel) -> Attended:
-    return Attended(attend_runs(q, k, v, layout, kernel.bias), None)
+def _equal_lengths(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
+) -> AttentionResult:
+    return AttentionResult(attend_equal_lengths(q, k, v, layout, options.bias), None)
 
 
 class _Scatter(torch.autograd.Function):
-    """Rows (T) to places (P); padding gets a copy of some row, which attention masks out.
+    """Rows (T) to places; padding gets a copy of some row, which attention masks out.
 
     The gradient at padding is zero, so that of a row is the one at its place: a gather, where
     autograd would add up duplicates.
@@ -242,7 +259,7 @@ class _Scatter(torch.autograd.Function):
 
 
 class _Gather(torch.autograd.Function):
-    """Places (P) back to rows (T)."""
+    """Places back to rows (T)."""
 
     @staticmethod
     def forward(ctx, x, rows, places, padding):
@@ -263,6 +280,8 @@ BACKENDS = {
     "matmul": Backend(_grouped(_matmul)),
     "sdpa": Backend(_grouped(_sdpa), dropout=False, weights=False),
     "manual": Backend(_manual, weights=False, biases=False),
-    "varlen": Backend(_varlen, dropout=False, weights=False, biases=False, lacks=lacks),
-    "runs": Backend(_runs, dropout=False, weights=False, gradients=False, masks=False),
+    "varlen": Backend(_varlen, dropout=False, weights=False, biases=False, unsupported=unsupported),
+    "equal_lengths": Backend(
+        _equal_lengths, dropout=False, weights=False, gradients=False, masks=False
+    ),
 }

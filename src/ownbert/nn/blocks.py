@@ -1,6 +1,6 @@
 """The sublayers of an encoder, and a block of them. T tokens, D hidden, I intermediate."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -8,13 +8,16 @@ from torch import Tensor, nn
 from ownbert.config import EncoderConfig
 from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.context import Context
-from ownbert.nn.dropout import Dropout
-from ownbert.nn.linear import Linear
+from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.multihead import Attention, CrossAttention
 
 
 class FeedForward(nn.Module):
-    """Position-wise feed-forward network (Vaswani et al. 2017, equation 2)."""
+    """Position-wise feed-forward network: down(act(up(x))).
+
+    Source: Vaswani et al. 2017, equation 2.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -33,11 +36,11 @@ class FeedForward(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Attention, then feed-forward; each added to its input. Normalised is the sum (post-norm,
-    Vaswani et al. 2017), or with ``norm_first`` the input of each (pre-norm).
+    """Attention, then feed-forward, each f added to its input x.
 
-    With ``add_cross_attention`` a third sublayer in between attends to an encoder: a decoder's
-    block.
+    Post-norm: x = norm(x + dropout(f(x))) (Vaswani et al. 2017, section 3.1). Pre-norm, with
+    ``norm_first``: x = x + dropout(f(norm(x))) (Xiong et al. 2020). A decoder's block, with
+    ``add_cross_attention``, has a third sublayer in between, which attends to an encoder.
     """
 
     def __init__(self, config: EncoderConfig, block: int = 0) -> None:
@@ -56,43 +59,33 @@ class EncoderBlock(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
 
     def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
-        """(T, D) -> (T, D)"""
-        hidden = self.add(
-            hidden,
-            self.attention_norm,
-            lambda x: self.attention_dropout(self.attention(x, context, layer)),
-        )
-        if context.cross is not None:
-            if not hasattr(self, "cross_attention"):
-                raise ValueError("this model attends to no encoder: add_cross_attention is false")
-            hidden = self.add(
-                hidden,
-                self.cross_attention_norm,
-                lambda x: self.cross_attention_dropout(self.cross_attention(x, context, layer)),
-            )
-        if not self.chunk:
-            return self.feed(hidden)
-        # A chunk is so many tokens of every sequence, as in Transformers.
-        rows = self.chunk * len(context.layout.lengths)
-        return torch.cat([self.feed(part) for part in hidden.split(rows)])
-
-    def add(self, hidden: Tensor, norm: nn.Module, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """norm(x + f(x)), or with ``norm_first`` x + f(norm(x)): (T, D) -> (T, D)."""
+        """(T, D) -> (T, D). Raises ``ValueError`` for an encoder to attend to, if it cannot."""
+        if context.cross is not None and not hasattr(self, "cross_attention"):
+            raise ValueError("this model attends to no encoder: add_cross_attention is false")
+        x = hidden
         if self.norm_first:
-            return hidden + sublayer(norm(hidden))
-        return norm(hidden + sublayer(hidden))
+            x = x + self.attention_dropout(self.attention(self.attention_norm(x), context, layer))
+            if context.cross is not None:
+                attended = self.cross_attention(self.cross_attention_norm(x), context, layer)
+                x = x + self.cross_attention_dropout(attended)
+            chunks = [
+                part + self.feed_forward_dropout(self.feed_forward(self.feed_forward_norm(part)))
+                for part in self.chunks(x, context)
+            ]
+        else:
+            x = self.attention_norm(x + self.attention_dropout(self.attention(x, context, layer)))
+            if context.cross is not None:
+                attended = self.cross_attention(x, context, layer)
+                x = self.cross_attention_norm(x + self.cross_attention_dropout(attended))
+            chunks = [
+                self.feed_forward_norm(part + self.feed_forward_dropout(self.feed_forward(part)))
+                for part in self.chunks(x, context)
+            ]
+        return chunks[0] if len(chunks) == 1 else torch.cat(chunks)
 
-    def feed(self, hidden: Tensor) -> Tensor:
-        """The feed-forward sublayer: (T, D) -> (T, D)."""
-        return self.add(
-            hidden,
-            self.feed_forward_norm,
-            lambda x: self.feed_forward_dropout(self.feed_forward(x)),
-        )
-
-    def prune(self, config: EncoderConfig, block: int) -> None:
-        """Lose the heads that ``config`` no longer has."""
-        self.attention.prune(config, block)
+    def chunks(self, x: Tensor, context: Context) -> Sequence[Tensor]:
+        """(T, D), whole or cut: a chunk is so many tokens of every sequence, as in Transformers."""
+        return x.split(self.chunk * len(context.layout.lengths)) if self.chunk else (x,)
 
     def extra_repr(self) -> str:
         return "norm_first" if self.norm_first else ""

@@ -1,6 +1,6 @@
 """MobileBERT's block: narrow attention and feed-forward between two bottlenecks.
 
-Sun et al. 2020, figure 1 (c). T tokens, D hidden, N the narrow width, H heads, K head size.
+Sun et al. 2020, figure 1 (c). T tokens, D hidden, N narrow width.
 """
 
 import torch
@@ -9,13 +9,16 @@ from torch import Tensor, nn
 from ownbert.config import EncoderConfig, Mobile
 from ownbert.nn.blocks import FeedForward
 from ownbert.nn.context import Context
-from ownbert.nn.dropout import Dropout
-from ownbert.nn.linear import Linear
-from ownbert.nn.multihead import Attention
+from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.linear import Linear
+from ownbert.nn.multihead import MultiHeadAttention
 
 
 class NoNorm(nn.Module):
-    """Scale and shift of each channel in place of LayerNorm (Sun et al. 2020, equation 1)."""
+    """Scale and shift of each channel in place of LayerNorm: (..., D) -> (..., D).
+
+    Source: Sun et al. 2020, equation 1.
+    """
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -30,14 +33,17 @@ class NoNorm(nn.Module):
 
 
 def make_norm(config: EncoderConfig, size: int, *, eps: float | None = None) -> nn.Module:
-    """LayerNorm, or what MobileBERT has instead of it."""
+    """LayerNorm, or what MobileBERT has instead of it.
+
+    size: channels. eps: of LayerNorm, by default the config's.
+    """
     if config.mobile is not None and config.mobile.normalization_type == "no_norm":
         return NoNorm(size)
     return nn.LayerNorm(size, eps=config.layer_norm_eps if eps is None else eps)
 
 
 class Narrow(nn.Module):
-    """From D to N, normalised."""
+    """A linear layer and a norm: (T, D) -> (T, N)."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -48,25 +54,29 @@ class Narrow(nn.Module):
         return self.norm(self.dense(hidden))
 
 
-class NarrowAttention(Attention):
-    """Queries and keys of one input, values of another: (T, N or D) each -> (T, N)."""
+class NarrowAttention(MultiHeadAttention):
+    """Self-attention whose values are made of another input than its queries and keys."""
 
-    fused = {"query_key": 2, "value": 1}  # noqa: RUF012
+    query_key: Linear
+    value: Linear
 
-    def make_projections(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, block: int = 0) -> None:
         mobile = config.mobile
         assert mobile is not None
+        width = len(config.kept_heads(block)) * config.head_size
         narrow, wide = config.attention_size, config.hidden_size
         shared = mobile.use_bottleneck_attention or mobile.key_query_shared_bottleneck
-        self.query_key = Linear(narrow if shared else wide, 2 * self.width)
-        self.value = Linear(narrow if mobile.use_bottleneck_attention else wide, self.width)
+        query_key = Linear(narrow if shared else wide, 2 * width)
+        value = Linear(narrow if mobile.use_bottleneck_attention else wide, width)
+        super().__init__(config, block, query_key=query_key, value=value)
 
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, asking: Tensor, told: Tensor, context: Context, layer: int = 0
+    def forward(
+        self, query_key_input: Tensor, value_input: Tensor, context: Context, layer: int = 0
     ) -> Tensor:
-        q, k = self.query_key(asking).view(-1, 2, self.heads, self.head_size).unbind(1)
-        v = self.value(told).view(-1, self.heads, self.head_size)
-        return self.mix(q, k, v, context, layer)
+        """Two times (T, N) or (T, D) -> (T, N)"""
+        q, k = self.query_key(query_key_input).view(-1, 2, self.heads, self.head_size).unbind(1)
+        v = self.value(value_input).view(-1, self.heads, self.head_size)
+        return self.attend_to_self(q, k, v, context, layer)
 
 
 class FeedForwardLayer(nn.Module):
@@ -85,7 +95,10 @@ class FeedForwardLayer(nn.Module):
 
 
 class BottleneckBlock(nn.Module):
-    """Narrow, attend, several feed-forward networks, widen: (T, D) -> (T, D)."""
+    """Narrow, attend, several feed-forward networks, widen.
+
+    Source: Sun et al. 2020, figure 1 (c).
+    """
 
     def __init__(self, config: EncoderConfig, block: int = 0) -> None:
         super().__init__()
@@ -108,8 +121,9 @@ class BottleneckBlock(nn.Module):
         self.feed_forwards = nn.ModuleList([*layers, last])
 
     def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
-        asking, told, residual = self.inputs(hidden)
-        attended = self.attention(asking, told, context, layer)
+        """(T, D) -> (T, D)"""
+        query_key_input, value_input, residual = self.inputs(hidden)
+        attended = self.attention(query_key_input, value_input, context, layer)
         if not self.mobile.use_bottleneck:
             attended = self.dropout(attended)
         narrow = self.attention_norm(attended + residual)  # (T, N)
@@ -120,7 +134,10 @@ class BottleneckBlock(nn.Module):
         return self.widen_norm(self.dropout(self.widen(narrow)) + hidden)
 
     def inputs(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What queries and keys are made of, what values are made of, and the residual (T, N)."""
+        """What queries and keys are made of, what values are made of, and the residual.
+
+        (T, D) -> (T, N) each, or (T, D) where the config does not narrow it.
+        """
         if not self.mobile.use_bottleneck:
             return hidden, hidden, hidden
         narrow = self.narrow(hidden)
@@ -129,6 +146,3 @@ class BottleneckBlock(nn.Module):
         if self.mobile.key_query_shared_bottleneck:
             return self.narrow_attention(hidden), hidden, narrow
         return hidden, hidden, narrow
-
-    def prune(self, config: EncoderConfig, block: int) -> None:
-        self.attention.prune(config, block)

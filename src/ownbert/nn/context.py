@@ -1,6 +1,7 @@
 """What a forward pass takes along from block to block, and what it collects on the way.
 
-T tokens, B sequences, S places, L layers, H heads, K head size, D hidden.
+T tokens, B sequences, S longest sequence, L layers, H heads, K head size, D hidden; T', S' and B'
+those of the keys, or after a change of order.
 """
 
 from collections.abc import Sequence
@@ -12,8 +13,8 @@ from torch import Tensor
 from ownbert.data.layout import Layout, make_layout
 
 
-def in_step(rows: Tensor, layout: Layout) -> Tensor:
-    """(T, ...) -> (B, S, ...). ``ValueError`` unless all sequences are of one length."""
+def per_sequence(rows: Tensor, layout: Layout) -> Tensor:
+    """(T, ...) -> (B, S, ...). Raises ``ValueError`` unless all sequences are of one length."""
     if len({*layout.lengths}) > 1:
         raise ValueError(
             f"a cache needs sequences of one length, not {min(layout.lengths)} to "
@@ -23,7 +24,7 @@ def in_step(rows: Tensor, layout: Layout) -> Tensor:
 
 
 def rows_of(layout: Layout, order: Tensor) -> tuple[Tensor, Layout]:
-    """The rows of the sequences ``order`` (B') in their new order, and the layout of these."""
+    """Rows (T') of the sequences ``order`` (B') in their new order, and the layout of these."""
     numbers = order.tolist()
     chosen = make_layout([layout.lengths[b] for b in numbers], layout.cu_seqlens.device)
     starts = layout.cu_seqlens[:-1][order] - chosen.cu_seqlens[:-1]
@@ -32,85 +33,97 @@ def rows_of(layout: Layout, order: Tensor) -> tuple[Tensor, Layout]:
 
 
 class Cache:
-    """Keys and values of earlier tokens, a layer each: (B, S, H, K); a mask hides padding. Those of
-    an encoder's hidden states lie end to end, (T', H, K), as ``told`` says.
+    """Keys and values that need not be computed again, by layer.
+
+    self_attention: of earlier tokens, (B, S, H, K) each; a mask hides padding. cross_attention: of
+    an encoder's hidden states, (T', H, K) each, laid end to end as ``memory_layout`` describes.
 
     ``cache[layer]`` gives (keys, values), or (keys, values, cross keys, cross values) in a decoder
     with cross attention, each (B, H, S, K) as in Transformers.
     """
 
     def __init__(self) -> None:
-        self.own: dict[int, tuple[Tensor, Tensor]] = {}
-        self.cross: dict[int, tuple[Tensor, Tensor]] = {}
-        self.told: Layout | None = None
+        self.self_attention: dict[int, tuple[Tensor, Tensor]] = {}
+        self.cross_attention: dict[int, tuple[Tensor, Tensor]] = {}
+        self.memory_layout: Layout | None = None
 
     @property
     def length(self) -> int:
-        """Tokens that are kept already."""
-        return next(iter(self.own.values()))[0].shape[1] if self.own else 0
+        """Tokens per sequence that are in the cache already."""
+        return next(iter(self.self_attention.values()))[0].shape[1] if self.self_attention else 0
 
     def append(
         self, layer: int, keys: Tensor, values: Tensor, layout: Layout
     ) -> tuple[Tensor, Tensor]:
-        """Put (T, H, K) of ``layout`` behind what is kept; all of the layer, laid end to end."""
-        keys, values = in_step(keys, layout), in_step(values, layout)
-        if layer in self.own:
-            old_keys, old_values = self.own[layer]
+        """Put keys and values (T, H, K) of new tokens behind those of the layer.
+
+        Returns all of the layer, laid end to end: (T', H, K) each.
+        """
+        keys, values = per_sequence(keys, layout), per_sequence(values, layout)
+        if layer in self.self_attention:
+            old_keys, old_values = self.self_attention[layer]
             keys, values = torch.cat((old_keys, keys), 1), torch.cat((old_values, values), 1)
-        self.own[layer] = keys, values
+        self.self_attention[layer] = keys, values
         return keys.flatten(0, 1), values.flatten(0, 1)
 
-    def reorder_own(self, order: Tensor) -> None:
-        """Take the sequences ``order`` (B') of what was written, as a beam search does."""
-        for layer, kept in self.own.items():
+    def reorder_self_attention(self, order: Tensor) -> None:
+        """Take the sequences ``order`` (B') of the decoder's own, as a beam search does."""
+        for layer, kept in self.self_attention.items():
             # By an index in brackets it takes three times as long on a CPU.
-            self.own[layer] = kept[0].index_select(0, order), kept[1].index_select(0, order)
+            self.self_attention[layer] = (
+                kept[0].index_select(0, order),
+                kept[1].index_select(0, order),
+            )
 
-    def reorder_told(self, order: Tensor) -> None:
-        """Take the sequences ``order`` (B') of what an encoder has read."""
-        assert self.told is not None
-        rows, self.told = rows_of(self.told, order)
-        for layer, kept in self.cross.items():
-            self.cross[layer] = kept[0].index_select(0, rows), kept[1].index_select(0, rows)
+    def reorder_cross_attention(self, order: Tensor) -> None:
+        """Take the sequences ``order`` (B') of the encoder's."""
+        assert self.memory_layout is not None
+        rows, self.memory_layout = rows_of(self.memory_layout, order)
+        for layer, kept in self.cross_attention.items():
+            self.cross_attention[layer] = (
+                kept[0].index_select(0, rows),
+                kept[1].index_select(0, rows),
+            )
 
     def get_seq_length(self) -> int:
         return self.length
 
     def __len__(self) -> int:
-        return len(self.own)
+        return len(self.self_attention)
 
     def __getitem__(self, layer: int) -> tuple[Tensor, ...]:
-        if layer not in self.own:
+        if layer not in self.self_attention:
             raise IndexError(f"the cache has {len(self)} layers; there is no layer {layer}")
-        kept = list(self.own[layer])
-        if layer in self.cross:
-            assert self.told is not None
-            kept += [in_step(x, self.told) for x in self.cross[layer]]
+        kept = list(self.self_attention[layer])
+        if layer in self.cross_attention:
+            assert self.memory_layout is not None
+            kept += [per_sequence(x, self.memory_layout) for x in self.cross_attention[layer]]
         return tuple(x.transpose(1, 2) for x in kept)
 
     @classmethod
-    def of(cls, layers: Sequence[Sequence[Tensor]]) -> "Cache":
-        """From what ``cache[layer]`` gives, layer by layer."""
+    def from_layers(cls, layers: Sequence[Sequence[Tensor]]) -> "Cache":
+        """The cache of what ``cache[layer]`` gives, layer by layer."""
         cache = cls()
         for number, kept in enumerate(layers):
             parts = [x.transpose(1, 2) for x in kept]
-            cache.own[number] = parts[0], parts[1]
+            cache.self_attention[number] = parts[0], parts[1]
             if len(parts) == 4:
                 count, length = parts[2].shape[:2]
-                cache.told = make_layout([length] * count, parts[2].device)
-                cache.cross[number] = parts[2].flatten(0, 1), parts[3].flatten(0, 1)
+                cache.memory_layout = make_layout([length] * count, parts[2].device)
+                cache.cross_attention[number] = parts[2].flatten(0, 1), parts[3].flatten(0, 1)
         return cache
 
 
 @dataclass
 class Context:
-    """Layout and positions (T) of a batch, and what is asked of its forward pass.
+    """What the blocks need besides hidden states, and what they collect.
 
-    Layers are counted as blocks run, so one of ALBERT's may count several times. head_mask (L, H)
-    or (L, B, H): what the output of a head is multiplied by. keep: layers whose
-    attention weights are wanted; they go to ``attentions`` and ``cross_attentions``, one (H, Q, S)
-    a sequence. differentiable: so kept that a gradient by them can be asked for
-    (``torch.autograd.grad``), which is slower. encoder_hidden (T', D) is what ``cross`` attends to.
+    layout, positions (T): of the batch. head_mask (L, H) or (L, B, H): factors for the outputs of
+    heads. keep: layers whose attention weights are wanted; they go to ``attentions`` and
+    ``cross_attentions``, (H, S, S') for each sequence. Layers are counted as blocks run, so one of
+    ALBERT's may count several times. differentiable: whether these weights are part of the
+    autograd graph (for ``torch.autograd.grad``), which is slower. encoder_hidden (T', D): what
+    cross attention attends to, by the layout ``cross``. cache: keys and values of earlier tokens.
     """
 
     layout: Layout

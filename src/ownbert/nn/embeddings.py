@@ -11,17 +11,19 @@ from torch import Tensor, nn
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
 from ownbert.nn.bottleneck import make_norm
-from ownbert.nn.dropout import Dropout
-from ownbert.nn.linear import Linear
+from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.positions import sinusoids
 
 
 class Embeddings(nn.Module):
-    """Sum of the tables that the config asks for, then LayerNorm (not in the Transformer of 2017)
-    and dropout.
+    """Sum of the embedding tables in the config, then LayerNorm and dropout.
 
-    Where words have a width of their own (E), ``projection`` takes the sum to D (ALBERT, ELECTRA).
-    MobileBERT widens the words alone, before the sum, each with its two neighbours.
+    The Transformer of 2017 has no LayerNorm here. Where words have a width of their own (E),
+    ``projection`` takes the sum to D (ALBERT, ELECTRA). MobileBERT widens the words alone, before
+    the sum, each with its two neighbours.
+
+    Source: Devlin et al. 2019, figure 2.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -49,7 +51,7 @@ class Embeddings(nn.Module):
             self.projection = Linear(width * (3 if self.trigram else 1), hidden)
 
     def forward(self, batch: Batch) -> Tensor:
-        """(T, D). Raises ``ValueError`` for a sequence longer than the position table."""
+        """Packed batch -> (T, D). Raises ``ValueError`` for a sequence that is too long."""
         length = (batch.layout.keys or batch.layout).max_seqlen  # with what a cache has of it
         if self.longest is not None and length > self.longest:
             raise ValueError(

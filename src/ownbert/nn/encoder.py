@@ -15,12 +15,13 @@ from ownbert.nn.patches import PatchEmbeddings
 
 
 class Encoder(nn.Module):
-    """BERT without its pooler and heads; with ``is_decoder`` a token sees none after it.
+    """BERT without its pooler and heads; of pictures, ViT; as a decoder, that of a Transformer.
 
-    Of pictures it is ViT, and with ``add_cross_attention`` the decoder of a Transformer.
+    With ``config.is_decoder`` no token sees those after it; ``add_cross_attention`` lets it attend
+    to an encoder. gradient_checkpointing, false at first: activations inside of the blocks are
+    computed again for the backward pass (Chen et al. 2016): less memory, a third more time.
 
-    gradient_checkpointing: forget what is inside of the blocks and compute it again for the
-    backward pass (Chen et al. 2016): less memory, a third more time.
+    Source: Devlin et al. 2019, section 3; Vaswani et al. 2017, section 3.1.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -39,8 +40,12 @@ class Encoder(nn.Module):
     def forward(
         self, batch: Batch, context: Context | None = None, *, keep_hidden: bool = False
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Hidden states (T, D), and with ``keep_hidden`` those before and after each layer (of the
-        last one before ``final_norm``, as in Transformers' ViT)."""
+        """Packed batch -> hidden states (T, D), and those between layers.
+
+        context: by default ``plain_context``. keep_hidden: also return the hidden states before and
+        after each layer (of the last one before ``final_norm``, as in Transformers' ViT), L + 1
+        tensors (T, D).
+        """
         context = self.plain_context(batch) if context is None else context
         hidden = self.embeddings(batch)
         kept = [hidden]
@@ -57,25 +62,25 @@ class Encoder(nn.Module):
         return hidden, tuple(kept) if keep_hidden else ()
 
     def plain_context(self, batch: Batch) -> Context:
-        """Nothing but the batch: every token sees its sequence, or in a decoder what is before."""
+        """The context of a batch alone: a token sees its sequence, or in a decoder its past."""
         layout = batch.layout
         if self.config.is_decoder and not layout.causal:
             layout = replace(layout, causal=True)
         return Context(layout, batch.positions)
 
     def schedule(self) -> list[tuple[nn.Module, bool]]:
-        """The blocks in the order in which they run, and whether a layer ends with it.
+        """The blocks in the order in which they run, and whether a layer ends with each.
 
         Layers of a group (ALBERT) run the same blocks.
         """
         config, inner = self.config, self.config.inner_group_num
         if config.num_hidden_groups is None:
             return [(block, True) for block in self.blocks]
-        runs = []
+        order = []
         for layer in range(config.num_hidden_layers):
             group = config.group_of(layer)
-            runs += [(self.blocks[group * inner + i], i == inner - 1) for i in range(inner)]
-        return runs
+            order += [(self.blocks[group * inner + i], i == inner - 1) for i in range(inner)]
+        return order
 
     def extra_repr(self) -> str:
         layers, blocks = self.config.num_hidden_layers, len(self.blocks)

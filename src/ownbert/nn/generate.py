@@ -1,6 +1,6 @@
-"""Writing with a decoder: greedy and beam search, with key-value caches or without.
+"""Decoding by an encoder-decoder model: greedy and beam search, with or without a cache.
 
-B sources, K beams, R = B K rows (those of a source side by side), S tokens so far, V vocabulary.
+B sources, S tokens so far, D hidden, V vocabulary. The beams of a source are rows side by side.
 """
 
 from collections.abc import Sequence
@@ -16,35 +16,39 @@ from ownbert.nn.model import Model
 
 
 @dataclass(frozen=True)
-class Written:
-    """Token ids without start and end, and the log-probability that beam search ranks by (over the
-    length penalty). ended: whether the end was written, before there was no room left."""
+class Hypothesis:
+    """A finished output sequence.
+
+    ids: token ids without start and end. score: log-probability in nats, in beam search over the
+    length penalty. ended: whether the end token was reached, and not the longest length.
+    """
 
     ids: tuple[int, ...]
     score: float
     ended: bool = True
 
 
-class _Writer:
-    """An encoder-decoder model before its next tokens: (R, S) -> scores (R, V).
+class _Decoder:
+    """An encoder-decoder model that has read its sources, and the cache of what is decoded.
 
-    All beams of a source ask the same keys of it: to cross attention they are queries of one
-    sequence, so that nothing is kept K times.
+    All beams of a source attend to the same keys: to cross attention they are queries of one
+    sequence, so that nothing is kept once per beam.
     """
 
     def __init__(self, model: Model, source: Batch, beams: int, *, cached: bool) -> None:
         self.model, self.beams = model, beams
-        self.told, _ = model.encoder(source)
+        self.encoder_hidden, _ = model.encoder(source)
         self.layout = source.layout
         self.cache = Cache() if cached else None
 
     def logits(self, tokens: Tensor) -> Tensor:
+        """(B beams, S) -> the next token's, (B beams, V)"""
         rows, length = tokens.shape
         new = tokens[:, -1:] if self.cache is not None and self.cache.length else tokens
         count, device = new.shape[1], tokens.device
         own = make_layout([count] * rows, device)
         keys = make_layout([length] * rows, device) if count < length else None
-        asked = make_layout([self.beams * count] * (rows // self.beams), device)
+        queries = make_layout([self.beams * count] * (rows // self.beams), device)
         ids = new.flatten()
         batch = Batch(
             token_ids=ids,
@@ -55,24 +59,24 @@ class _Writer:
         context = Context(
             batch.layout,
             batch.positions,
-            encoder_hidden=self.told,
-            cross=replace(asked, keys=self.layout),
+            encoder_hidden=self.encoder_hidden,
+            cross=replace(queries, keys=self.layout),
             cache=self.cache,
         )
-        hidden = self.model(batch, [], context=context).hidden  # (R count, D)
+        hidden = self.model(batch, [], context=context).hidden  # (B beams count, D)
         last = hidden.unflatten(0, (rows, count))[:, -1]
         return self.model.heads["generator"](last, None, batch).float()
 
     def keep(self, order: Tensor, sources: Tensor | None = None) -> None:
-        """Go on with the rows ``order``, and of the sources with ``sources`` (all if None)."""
+        """Continue with the rows ``order``, and of the sources with ``sources`` (all if None)."""
         if self.cache is not None:
-            self.cache.reorder_own(order)
+            self.cache.reorder_self_attention(order)
         if sources is None:
             return
         if self.cache is not None:
-            self.cache.reorder_told(sources)
+            self.cache.reorder_cross_attention(sources)
         rows, self.layout = rows_of(self.layout, sources)
-        self.told = self.told.index_select(0, rows)
+        self.encoder_hidden = self.encoder_hidden.index_select(0, rows)
 
 
 @torch.no_grad()
@@ -84,33 +88,38 @@ def greedy(
     end: int,
     longest: Sequence[int],
     cached: bool = True,
-) -> list[Written]:
-    """The likeliest token each time, from ``start`` until ``end``; at most ``longest`` (B) tokens,
-    the end counted. Scores are sums of log-probabilities."""
-    writer = _Writer(model, source, 1, cached=cached)
+) -> list[Hypothesis]:
+    """Decode by taking the likeliest token each time.
+
+    source: a packed batch of B sequences. start, end: ids of these tokens. longest (B): most
+    tokens, the end included. cached: keep keys and values between steps (the same, but faster).
+
+    Returns a hypothesis for each source, whose score is the sum of its log-probabilities in nats.
+    """
+    decoder = _Decoder(model, source, 1, cached=cached)
     device = source.token_ids.device
     alive = list(range(source.sequences))
     tokens = torch.full((len(alive), 1), start, device=device)
     totals = torch.zeros(len(alive), device=device)
-    found: dict[int, Written] = {}
+    found: dict[int, Hypothesis] = {}
     while alive:
-        best, chosen = writer.logits(tokens).log_softmax(-1).max(-1)
+        best, chosen = decoder.logits(tokens).log_softmax(-1).max(-1)
         totals = totals + best
         tokens = torch.cat((tokens, chosen[:, None]), 1)
         length = tokens.shape[1] - 1
-        going = []
+        unfinished = []
         for row, (number, last) in enumerate(zip(alive, chosen.tolist(), strict=True)):
             if last == end or length >= longest[number]:
                 ids = tokens[row, 1:].tolist()
                 ids = ids[:-1] if last == end else ids
-                found[number] = Written(tuple(ids), float(totals[row]), last == end)
+                found[number] = Hypothesis(tuple(ids), float(totals[row]), last == end)
             else:
-                going.append(row)
-        if len(going) < len(alive) and going:
-            order = torch.tensor(going, device=device)
-            writer.keep(order, order)
+                unfinished.append(row)
+        if len(unfinished) < len(alive) and unfinished:
+            order = torch.tensor(unfinished, device=device)
+            decoder.keep(order, order)
             tokens, totals = tokens[order], totals[order]
-        alive = [alive[row] for row in going]
+        alive = [alive[row] for row in unfinished]
     return [found[number] for number in range(source.sequences)]
 
 
@@ -125,55 +134,60 @@ def beam_search(
     beams: int = 4,
     length_penalty: float = 0.6,
     cached: bool = True,
-) -> list[Written]:
-    """The best of what ``beams`` candidates at a time lead to (Wu et al. 2016, section 7).
+) -> list[Hypothesis]:
+    """Decode by beam search.
 
-    A finished text of n tokens (its end counted) is ranked by its log-probability over
-    ((5 + n) / 6) ** length_penalty. A source is done when no candidate can be better than the
+    source, start, end, longest, cached: as for ``greedy``. beams: candidates at a time.
+    length_penalty: a finished text of n tokens (its end included) is ranked by its log-probability
+    over ((5 + n) / 6) ** length_penalty. A source is done when no candidate can be better than the
     ``beams`` finished ones, or has ``longest`` tokens.
+
+    Returns the best hypothesis for each source.
+
+    Source: Wu et al. 2016, section 7.
     """
-    writer = _Writer(model, source, beams, cached=cached)
+    decoder = _Decoder(model, source, beams, cached=cached)
     device = source.token_ids.device
-    search = [_Search(beams, length_penalty, end, most) for most in longest]
+    candidates = [_Candidates(beams, length_penalty, end, most) for most in longest]
     alive = list(range(source.sequences))
     tokens = torch.full((len(alive) * beams, 1), start, device=device)
     # All beams begin alike: only the first one counts.
     totals = torch.full((len(alive), beams), float("-inf"), device=device)
     totals[:, 0] = 0
     while alive:
-        scores = writer.logits(tokens).log_softmax(-1).unflatten(0, (-1, beams))  # (B, K, V)
+        scores = decoder.logits(tokens).log_softmax(-1).unflatten(0, (-1, beams))  # (B, beams, V)
         scores = (totals[..., None] + scores).flatten(1)
         best, at = scores.topk(2 * beams, -1)  # half of them may be ends
         words = scores.shape[1] // beams
         parents, chosen = at // words, at % words
-        going, order, ids, kept = [], [], [], []
+        unfinished, order, ids, kept = [], [], [], []
         for row, (values, froms, news) in enumerate(
             zip(best.tolist(), parents.tolist(), chosen.tolist(), strict=True)
         ):
             rows = tokens[row * beams : (row + 1) * beams]
-            live = search[alive[row]].take(values, froms, news, rows)
+            live = candidates[alive[row]].take(values, froms, news, rows)
             if live:
-                going.append(row)
+                unfinished.append(row)
                 order += [row * beams + parent for _, parent, _ in live]
                 ids += [new for _, _, new in live]
                 kept.append([value for value, _, _ in live])
-        if not going:
+        if not unfinished:
             break
         index = torch.tensor(order, device=device)
-        some = torch.tensor(going, device=device) if len(going) < len(alive) else None
-        writer.keep(index, some)
+        some = torch.tensor(unfinished, device=device) if len(unfinished) < len(alive) else None
+        decoder.keep(index, some)
         tokens = torch.cat((tokens[index], torch.tensor(ids, device=device)[:, None]), 1)
         totals = torch.tensor(kept, device=device)
-        alive = [alive[row] for row in going]
-    return [each.best() for each in search]
+        alive = [alive[row] for row in unfinished]
+    return [each.best() for each in candidates]
 
 
-class _Search:
+class _Candidates:
     """The finished candidates of one source."""
 
     def __init__(self, beams: int, penalty: float, end: int, longest: int) -> None:
         self.beams, self.penalty, self.end, self.longest = beams, penalty, end, longest
-        self.finished: list[Written] = []
+        self.finished: list[Hypothesis] = []
 
     def ranked(self, total: float, length: int) -> float:
         return total / ((5 + length) / 6) ** self.penalty
@@ -181,7 +195,7 @@ class _Search:
     def take(
         self, totals: Sequence[float], parents: Sequence[int], news: Sequence[int], rows: Tensor
     ) -> list[tuple[float, int, int]]:
-        """The candidates to go on with (total, beam, token), ``beams`` of them or none."""
+        """The candidates to continue with (total, beam, token), ``beams`` of them or none."""
         length = rows.shape[1]  # with the start, which makes room for the new token
         full, live = length >= self.longest, []
         for place, (total, parent, new) in enumerate(zip(totals, parents, news, strict=True)):
@@ -196,15 +210,15 @@ class _Search:
             return []
         if len(self.finished) >= self.beams:
             # Log-probabilities only fall, and the penalty is the least at the greatest length.
-            hope = self.ranked(live[0][0], self.longest if self.penalty > 0 else length)
+            best_possible = self.ranked(live[0][0], self.longest if self.penalty > 0 else length)
             worst = sorted(each.score for each in self.finished)[-self.beams]
-            if hope <= worst:
+            if best_possible <= worst:
                 return []
         return live
 
     def finish(self, ids: list[int], total: float, length: int, *, ended: bool = True) -> None:
-        self.finished.append(Written(tuple(ids), self.ranked(total, length), ended))
+        self.finished.append(Hypothesis(tuple(ids), self.ranked(total, length), ended))
 
-    def best(self) -> Written:
+    def best(self) -> Hypothesis:
         ended = [each for each in self.finished if each.ended]
         return max(ended or self.finished, key=lambda each: each.score)

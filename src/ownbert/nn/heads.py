@@ -1,7 +1,7 @@
 """What stands on an encoder: the pooler and the heads, each of which picks its own rows.
 
-T tokens, B sequences, R groups of them, M masked tokens, D hidden, E embedding size, V vocabulary,
-C labels.
+T tokens, B sequences, M masked tokens, D hidden, E embedding size, V vocabulary, C labels. Every
+head is called on hidden states (T, D), the pooler's output (B, D) or None, and the batch.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,16 @@ from ownbert.data.batch import Batch
 from ownbert.data.layout import make_layout
 from ownbert.errors import InputError
 from ownbert.nn.activations import ACTIVATION
-from ownbert.nn.dropout import Dropout
-from ownbert.nn.linear import Linear
+from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.pooling import POOLINGS
 
 
 class Pooler(nn.Module):
-    """The first token through a dense layer and tanh (Devlin et al. 2019, section 3)."""
+    """The first token through a dense layer and tanh: (T, D) -> (B, D).
+
+    Source: Devlin et al. 2019, section 3.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -37,8 +40,9 @@ class Pooler(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """Logits over the vocabulary at the masked positions only; all positions if none are named.
+    """Logits over the vocabulary at the masked positions only: (T, D) -> (M, V).
 
+    A batch that names no masked positions gets logits at all of them, (T, V).
     The matrix of ``decoder`` is the table of word embeddings itself: ``Model`` ties them. Where
     words are narrower than the encoder and ``dense`` does not narrow (MobileBERT), the rest of
     the matrix is ``decoder_rest`` (D - E, V).
@@ -69,9 +73,12 @@ class MaskedLMHead(nn.Module):
 
 
 class NextSentenceHead(nn.Module):
-    """Class 0: the second part follows the first; class 1: it comes from elsewhere.
+    """Scores of two classes for each pair of texts: (B, D) -> (B, 2).
 
-    As the sentence order head (ALBERT) class 1 means that the two are exchanged.
+    Class 0: the second text follows the first; class 1: it comes from elsewhere, or in ALBERT's
+    sentence order head, the two are exchanged.
+
+    Source: Devlin et al. 2019, section 3.1, task 2; Lan et al. 2020, section 3.1.
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
@@ -85,9 +92,10 @@ class NextSentenceHead(nn.Module):
 
 
 class ClassificationHead(nn.Module):
-    """Scores of a whole sequence: one of ``labels`` (B, C), or one score a choice (B, 1).
+    """Scores of a whole sequence: ``outputs`` numbers, (B, C), or one for each choice, (B, 1).
 
-    With ``segments`` the vectors of a group of sequences (a long document) become one: (R, C).
+    With ``spec.segments`` the vectors of a group of sequences (a long document) become one, and
+    there are as many rows as ``batch.answers``.
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec, outputs: int) -> None:
@@ -107,7 +115,7 @@ class ClassificationHead(nn.Module):
             pooled = self.pooling(hidden, batch.layout)  # (B, D)
         assert pooled is not None
         if self.segments is not None and batch.groups is not None:
-            pooled = self.segments(pooled, make_layout(batch.groups, pooled.device))  # (R, D)
+            pooled = self.segments(pooled, make_layout(batch.groups, pooled.device))  # (answers, D)
         if self.act is not None:
             pooled = self.dropout(pooled) if self.first else pooled
             pooled = ACTIVATION[self.act](self.hidden(pooled))
@@ -126,10 +134,10 @@ class ClassificationHead(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """Scores of each token: labels (T, C), or where an answer starts and ends (T, 2).
+    """Scores of each token: of the labels (T, C), or of the start and end of an answer (T, 2).
 
-    With ``crf`` there are scores of neighbours too, for whoever chooses the tags (Lafferty,
-    McCallum, Pereira 2001).
+    With ``spec.crf`` there are scores of neighbouring tags too, for decoding (Lafferty, McCallum,
+    Pereira 2001).
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec, outputs: int) -> None:
@@ -145,7 +153,7 @@ class TokenHead(nn.Module):
 
 
 class EmbeddingHead(nn.Module):
-    """One vector a sequence: (T, D) -> (B, D)."""
+    """One vector per sequence: (T, D) -> (B, D)."""
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
         super().__init__()
@@ -156,7 +164,10 @@ class EmbeddingHead(nn.Module):
 
 
 class DiscriminatorHead(nn.Module):
-    """Whether a token was replaced, one score each (Clark et al. 2020): (T, D) -> (T)."""
+    """One score for each token, above 0 for a replaced one: (T, D) -> (T).
+
+    Source: Clark et al. 2020, section 2.
+    """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
         super().__init__()
@@ -171,11 +182,13 @@ class DiscriminatorHead(nn.Module):
         return f"activation={self.act}"
 
 
-class Generator(nn.Module):
-    """Scores of each next token: (T, D) -> (T, V) (Vaswani et al. 2017, section 3.4).
+class NextTokenHead(nn.Module):
+    """Logits of each next token: (T, D) -> (T, V).
 
-    Their softmax is the objective's, which needs no more of it than the gradient. With shared
+    The softmax is the objective's, which needs no more of it than the gradient. With shared
     embeddings the matrix is the word table: ``Model`` ties them.
+
+    Source: Vaswani et al. 2017, section 3.4.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -186,7 +199,7 @@ class Generator(nn.Module):
         return self.projection(hidden)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
-        """(..., D) -> (..., V): the log-softmax of the scores."""
+        """(..., D) -> (..., V): log-probabilities, the log-softmax of the logits."""
         return self.projection(hidden).float().log_softmax(-1)
 
 
@@ -199,7 +212,10 @@ def _crf(tags: int) -> nn.Module:
 
 
 def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> nn.Module:
-    """The head of a spec. Raises ``ValueError`` for a kind or pooling that is not known."""
+    """The head that ``spec`` describes, on an encoder of ``config``, with an output per label.
+
+    Raises ``ValueError`` for a kind or pooling that is not known.
+    """
     if spec.pooling != "pooler" and spec.pooling not in POOLINGS:
         known = ", ".join(["pooler", *POOLINGS])
         raise ValueError(f"pooling {spec.pooling!r} is not known; one of {known}")
@@ -217,7 +233,7 @@ def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> n
         outputs = 2 if spec.kind == "span" else len(labels)
         return TokenHead(config, spec, spec.output or outputs)
     if spec.kind == "generator":
-        return Generator(config)
+        return NextTokenHead(config)
     if spec.kind == "embedding":
         return EmbeddingHead(config, spec)
     if spec.kind == "discriminator":

@@ -1,6 +1,7 @@
 """Model = encoder (+ decoder) + named heads.
 
-T tokens, B sequences, D hidden, L layers, H heads.
+T tokens, B sequences, S longest sequence (S' of the keys), D hidden, L layers, H heads, E embedding
+size, V vocabulary.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,15 +15,16 @@ from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.heads import Generator, MaskedLMHead, Pooler, make_head
+from ownbert.nn.heads import MaskedLMHead, NextTokenHead, Pooler, make_head
 
 
 @dataclass
 class Outputs:
-    """hidden (T, D); pooled (B, D) where there is a pooler; logits by the name of the head.
+    """What a forward pass returns.
 
-    As far as asked for: hidden_states before and after each layer, and the attention weights of
-    chosen layers, one (H, Q, S) a sequence.
+    hidden (T, D). pooled (B, D), where there is a pooler. logits: by the name of the head. If they
+    are wanted, hidden_states: before and after each layer, L + 1 tensors (T, D); attentions and
+    cross_attentions: by layer, (H, S, S') for each sequence. cache: that of the context.
     """
 
     hidden: Tensor
@@ -37,12 +39,15 @@ class Outputs:
 class Model(nn.Module):
     """An encoder, its pooler if it has one, and heads by the name of their kind.
 
-    decoder: that of an encoder-decoder Transformer, which the heads then stand on: it writes the
-    sequences of a batch, and attends to the encoder's of ``batch.source``. share_embeddings: both
-    have one word table, which is the matrix of the generator too (Vaswani et al. 2017, section
-    3.4). heads: kinds ("mlm", "nsp", "classification", ...) as BERT has them, or specs of others.
-    ``labels`` are those of the classification or of the tokens. model_type: Hugging Face's name
-    of the family, in whose format the model is saved.
+    config: of the encoder. heads: kinds ("mlm", "nsp", "classification", ...) as BERT has them, or
+    specs of others. pooler: whether there is one, by default if a head needs it or there are no
+    heads. labels: of the sequence or token classification. model_type: Hugging Face's name of the
+    family, in whose format the model is saved. decoder: that of an encoder-decoder Transformer,
+    which the heads then stand on: it writes the sequences of a batch, and attends to the encoder's
+    of ``batch.source``. share_embeddings: encoder, decoder and next-token head have one word table
+    (Vaswani et al. 2017, section 3.4).
+
+    Raises ``ValueError`` for a head that is not known, or needs a pooler where there is to be none.
     """
 
     def __init__(
@@ -78,11 +83,11 @@ class Model(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Make the MLM decoder's matrix the table of word embeddings, and what else shares it."""
+        """Make the word embeddings the matrix of the MLM decoder, and of what else shares it."""
         for head in self.heads.values():
             if isinstance(head, MaskedLMHead):
                 head.decoder.weight = self.encoder.embeddings.word.weight
-            if isinstance(head, Generator) and self.share_embeddings:
+            if isinstance(head, NextTokenHead) and self.share_embeddings:
                 head.projection.weight = self.encoder.embeddings.word.weight
         if self.decoder is not None and self.share_embeddings:
             self.decoder.embeddings.word.weight = self.encoder.embeddings.word.weight
@@ -112,17 +117,18 @@ class Model(nn.Module):
         context: Context | None = None,
         keep_hidden: bool = False,
     ) -> Outputs:
-        """Hidden states, and the logits of ``heads`` (of all heads if not named).
+        """Run the model on a packed batch.
 
-        ``context`` carries masks of heads, an encoder to attend to, a cache, and which layers'
-        attention weights to keep.
+        heads: names of those to run, by default all. context: masks of heads, an encoder to attend
+        to, a cache, layers whose attention weights to keep; by default that of the batch alone.
+        keep_hidden: also return the hidden states between layers.
         """
         if self.decoder is None:
             stack = self.encoder
             context = stack.plain_context(batch) if context is None else context
         else:
             stack = self.decoder
-            context = self.attending(batch) if context is None else context
+            context = self.decoder_context(batch) if context is None else context
         hidden, states = stack(batch, context, keep_hidden=keep_hidden)
         pooled = None if self.pooler is None else self.pooler(hidden, batch)
         names = self.heads.keys() if heads is None else heads
@@ -137,20 +143,22 @@ class Model(nn.Module):
             context.cache,
         )
 
-    def attending(self, batch: Batch) -> Context:
-        """What a decoder goes by: the source, read by the encoder; each token of the batch sees
-        those before it, and all of its source."""
+    def decoder_context(self, batch: Batch) -> Context:
+        """The decoder's context: a token sees those before it, and all of its encoded source.
+
+        Raises ``ValueError`` for a batch without a source.
+        """
         source = batch.source
         if source is None:
             raise ValueError("an encoder-decoder model needs batch.source, what is to be read")
-        told, _ = self.encoder(source)
+        encoder_hidden, _ = self.encoder(source)
         assert self.decoder is not None
         context = self.decoder.plain_context(batch)
-        context.encoder_hidden, context.cross = told, batch.cross
+        context.encoder_hidden, context.cross = encoder_hidden, batch.cross
         return context
 
     def parts(self, heads: Iterable[str]) -> list[nn.Module]:
-        """What has a share in the answers of these heads."""
+        """The modules that take part in the logits of these heads."""
         found: list[nn.Module] = [self.encoder, *(self.heads[name] for name in heads)]
         if self.decoder is not None:
             found.append(self.decoder)
@@ -159,7 +167,7 @@ class Model(nn.Module):
         return found
 
     def prune_heads(self, heads: dict[int, Sequence[int]]) -> None:
-        """Take heads away for good, by layer; those that are gone already stay gone.
+        """Remove attention heads for good. heads: their numbers, by layer; earlier ones stay gone.
 
         Raises ``InputError`` for a head that does not exist, and where a layer would lose all.
         """
@@ -169,11 +177,14 @@ class Model(nn.Module):
         config = replace(self.config, pruned_heads={i: tuple(n) for i, n in gone.items()})
         for i, block in enumerate(self.encoder.blocks):
             if config.kept_heads(i) != self.config.kept_heads(i):
-                block.prune(config, i)  # pyright: ignore[reportCallIssue]
+                block.attention.prune(config, i)  # pyright: ignore
         self.config = self.encoder.config = config
 
     def set_words(self, words: nn.Embedding) -> None:
-        """Put another table (V, E) in the place of the word embeddings; a tied output follows."""
+        """Replace the word embeddings by another table (V, E); a tied output follows.
+
+        Raises ``InputError`` for another E, and for a model with a decoder.
+        """
         self._refuse_decoder()
         old, size = self.encoder.embeddings.word, words.num_embeddings
         if words.embedding_dim != old.embedding_dim:
@@ -187,7 +198,10 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def resize(self, vocab_size: int) -> None:
-        """Give the vocabulary another size; new tokens start as the mean of the old ones."""
+        """Give the vocabulary another size; new tokens start as the mean of the old ones.
+
+        Raises ``InputError`` for a model with a decoder.
+        """
         self._refuse_decoder()
         config = replace(self.config, vocab_size=vocab_size)
         embeddings = self.encoder.embeddings
@@ -231,6 +245,6 @@ class Model(nn.Module):
 
 
 def _resized(rows: Tensor, count: int) -> Tensor:
-    """(V, D) -> (count, D), cut or filled up with the mean row."""
+    """(V, E) -> (count, E), cut or filled up with the mean row."""
     more = max(0, count - len(rows))
     return torch.cat((rows[:count], rows.mean(0).expand(more, -1)))

@@ -1,6 +1,6 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2.2): who asks, and what is asked of whom.
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2): self-attention and cross attention.
 
-T tokens, B sequences, D hidden, H heads, K head size.
+T tokens, T' those of an encoder, B sequences, D hidden, H heads, K head size.
 """
 
 import torch
@@ -10,35 +10,38 @@ from ownbert.config import EncoderConfig
 from ownbert.data.layout import Layout
 from ownbert.nn.attention import attend
 from ownbert.nn.context import Context
-from ownbert.nn.dropout import Dropout
-from ownbert.nn.linear import Linear
+from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.positions import Alibi, make_bias, rotate
 
-# What ``Attention.fused`` counts, in its order.
+# What ``MultiHeadAttention.fused`` counts, in its order.
 _KINDS = ("queries", "keys", "values")
 
 
-class Attention(nn.Module):
-    """Multi-head self-attention: one D x 3HK matrix makes queries, keys and values of all heads.
+class MultiHeadAttention(nn.Module):
+    """What every kind of attention has: heads, a bias of their scores, and the output matrix.
 
-    Head h owns the columns ``h * K : (h + 1) * K`` of each third, which is why the number of
-    heads does not change the number of parameters, 4 D^2 + 4 D. ``kept`` are the numbers of the
-    heads that pruning has left.
+    What queries, keys and values are made of, each kind defines in its ``forward``.
+
+    config: sizes, rates and the position kind. block: number of the block, for its pruned heads.
+    projections: by name, the matrices that make queries, keys and values (D, HK), or two or three
+    of these side by side, which ``fused`` counts. Head h owns the columns ``h * K : (h + 1) * K``
+    of each. ``kept`` are the numbers of the heads that pruning has left.
     """
 
-    def __init__(self, config: EncoderConfig, block: int = 0) -> None:
+    def __init__(self, config: EncoderConfig, block: int, **projections: Linear) -> None:
         super().__init__()
         self.kept, self.head_size = config.kept_heads(block), config.head_size
         self.rotary = config.position_embedding_type == "rotary"
         # Scores are divided by sqrt(K) later on, whatever the scale.
         self.scaled = None if config.qk_scale is None else config.qk_scale * self.head_size**0.5
-        self.make_projections(config)
+        self.fused: dict[str, int] = {}
+        for name, linear in projections.items():
+            self.add_module(name, linear)
+            self.fused[name] = linear.out_features // self.width
         self.output = Linear(self.width, config.attention_size)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
         self.bias = make_bias(config, self.kept)
-
-    def make_projections(self, config: EncoderConfig) -> None:
-        self.qkv = Linear(config.hidden_size, 3 * self.width, bias=config.qkv_bias)
 
     @property
     def heads(self) -> int:
@@ -49,17 +52,10 @@ class Attention(nn.Module):
         """HK, the channels of all heads together."""
         return self.heads * self.head_size
 
-    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(T, D) -> queries, keys, values (T, H, K)"""
-        q, k, v = self.qkv(hidden).view(-1, 3, self.heads, self.head_size).unbind(1)
-        return q, k, v
-
-    def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
-        """(T, D) -> (T, D)"""
-        return self.mix(*self.project(hidden), context, layer)
-
-    def mix(self, q: Tensor, k: Tensor, v: Tensor, context: Context, layer: int) -> Tensor:
-        """What tokens ask of one another and of earlier ones: (T, H, K) three times -> (T, D)."""
+    def attend_to_self(
+        self, q: Tensor, k: Tensor, v: Tensor, context: Context, layer: int
+    ) -> Tensor:
+        """Self-attention, also to the tokens in a cache: q, k, v (T, H, K) -> (T, D)."""
         if self.rotary:
             q, k = (rotate(x, context.positions) for x in (q, k))
         if context.cache is not None:
@@ -67,8 +63,12 @@ class Attention(nn.Module):
         return self.attend(q, k, v, context, layer)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: Context, layer: int) -> Tensor:
-        """Attention of all heads, their masks, and the output matrix: (T, D)."""
-        layout, collected = self.seen(context)
+        """Attention of all heads, their masks, and the output matrix.
+
+        q (T, H, K), k and v (T, H, K) or (T', H, K) -> (T, D). Attention weights that ``context``
+        wants go into its ``attentions`` or ``cross_attentions``.
+        """
+        layout, collected = self.layout_of(context)
         out, weights = attend(
             q if self.scaled is None else q * self.scaled,
             k,
@@ -81,7 +81,7 @@ class Attention(nn.Module):
         )
         if context.head_mask is not None:
             # Scaling a head's output is scaling its weights, and needs no weights.
-            scale = self.scale(context.head_mask, layer).to(out.dtype)  # (H) or (B, H)
+            scale = self.head_scale(context.head_mask, layer).to(out.dtype)  # (H) or (B, H)
             out = out * (scale if scale.ndim == 1 else scale[layout.sequences])[..., None]
             if weights is not None:
                 scales = scale.expand(len(weights), -1)[..., None, None]
@@ -90,17 +90,17 @@ class Attention(nn.Module):
             collected[layer] = weights
         return self.output(out.flatten(1))
 
-    def seen(self, context: Context) -> tuple[Layout, dict[int, list[Tensor]]]:
-        """Who sees whom here, and where the weights that are kept go."""
+    def layout_of(self, context: Context) -> tuple[Layout, dict[int, list[Tensor]]]:
+        """Which keys each query sees, and where weights that are kept go, by layer."""
         return context.layout, context.attentions
 
-    def scale(self, head_mask: Tensor, layer: int) -> Tensor:
+    def head_scale(self, head_mask: Tensor, layer: int) -> Tensor:
         """The factors of the heads that are left, (H) or (B, H)."""
         scale = head_mask[layer]
         return scale if scale.shape[-1] == self.heads else scale[..., list(self.kept)]
 
     def prune(self, config: EncoderConfig, block: int) -> None:
-        """Lose the heads that ``config`` no longer has."""
+        """Remove the heads of this block that ``config`` no longer has."""
         kept = config.kept_heads(block)
         rows = torch.cat(
             [torch.arange(self.head_size) + self.kept.index(head) * self.head_size for head in kept]
@@ -114,9 +114,6 @@ class Attention(nn.Module):
             self.bias = Alibi(config, kept).to(self.output.weight.device)
         self.kept = kept
 
-    # The matrices by name, and how many of queries, keys and values each makes.
-    fused = {"qkv": 3}  # noqa: RUF012
-
     def extra_repr(self) -> str:
         numbers = "" if self.kept == tuple(range(self.heads)) else f", kept={list(self.kept)}"
         lines, kinds = [f"heads={self.heads}, head_size={self.head_size}{numbers}"], iter(_KINDS)
@@ -126,21 +123,48 @@ class Attention(nn.Module):
         return "\n".join(lines)
 
 
-class CrossAttention(Attention):
-    """Queries of a decoder to the keys and values of an encoder's hidden states.
+class Attention(MultiHeadAttention):
+    """Multi-head self-attention: one D x 3HK matrix makes queries, keys and values of all heads.
 
-    Pruning is of self-attention alone, as in Transformers.
+    The number of heads does not change the number of parameters, 4 D^2 + 4 D.
+
+    Source: Vaswani et al. 2017, section 3.2.2.
     """
 
-    fused = {"query": 1, "key_value": 2}  # noqa: RUF012
+    qkv: Linear
+
+    def __init__(self, config: EncoderConfig, block: int = 0) -> None:
+        width = len(config.kept_heads(block)) * config.head_size
+        qkv = Linear(config.hidden_size, 3 * width, bias=config.qkv_bias)
+        super().__init__(config, block, qkv=qkv)
+
+    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(T, D) -> queries, keys, values (T, H, K)"""
+        q, k, v = self.qkv(hidden).view(-1, 3, self.heads, self.head_size).unbind(1)
+        return q, k, v
+
+    def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
+        """(T, D) -> (T, D)"""
+        return self.attend_to_self(*self.project(hidden), context, layer)
+
+
+class CrossAttention(MultiHeadAttention):
+    """Attention of a decoder's queries to keys and values made of an encoder's hidden states.
+
+    Only heads of self-attention can be pruned, as in Transformers.
+
+    Source: Vaswani et al. 2017, section 3.2.3.
+    """
+
+    query: Linear
+    key_value: Linear
 
     def __init__(self, config: EncoderConfig) -> None:
-        super().__init__(config, block=-1)
+        width = config.num_attention_heads * config.head_size
+        query = Linear(config.hidden_size, width, bias=config.qkv_bias)
+        key_value = Linear(config.hidden_size, 2 * width, bias=config.qkv_bias)
+        super().__init__(config, -1, query=query, key_value=key_value)
         self.bias = None  # Distances between two texts mean nothing.
-
-    def make_projections(self, config: EncoderConfig) -> None:
-        self.query = Linear(config.hidden_size, self.width, bias=config.qkv_bias)
-        self.key_value = Linear(config.hidden_size, 2 * self.width, bias=config.qkv_bias)
 
     def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
         """(T, D) -> (T, D)"""
@@ -148,22 +172,22 @@ class CrossAttention(Attention):
         k, v = self.keys_and_values(context, layer)
         return self.attend(q, k, v, context, layer)
 
-    def seen(self, context: Context) -> tuple[Layout, dict[int, list[Tensor]]]:
+    def layout_of(self, context: Context) -> tuple[Layout, dict[int, list[Tensor]]]:
         assert context.cross is not None
         return context.cross, context.cross_attentions
 
     def keys_and_values(self, context: Context, layer: int) -> tuple[Tensor, Tensor]:
-        """(T', H, K) each: made once a text, then taken from the cache."""
+        """(T', H, K) each: made once for a source, then taken from the cache."""
         cache = context.cache
-        if cache is not None and layer in cache.cross:
-            return cache.cross[layer]
+        if cache is not None and layer in cache.cross_attention:
+            return cache.cross_attention[layer]
         assert context.encoder_hidden is not None
         assert context.cross is not None
         both = self.key_value(context.encoder_hidden).view(-1, 2, self.heads, self.head_size)
         k, v = both.unbind(1)
         if cache is not None:
-            cache.told = context.cross.keys or context.cross
-            cache.cross[layer] = k, v
+            cache.memory_layout = context.cross.keys or context.cross
+            cache.cross_attention[layer] = k, v
         return k, v
 
 

@@ -1,6 +1,7 @@
 """Pictures as sequences: patches, the class token, positions (Dosovitskiy et al. 2021, figure 1).
 
-T tokens (patches and class tokens), B pictures, N patches of one, C channels, D hidden.
+T tokens (patches and class tokens), B pictures, P patches of one, D hidden; a patch is
+channels x height x width numbers.
 """
 
 import torch
@@ -8,16 +9,18 @@ from torch import Tensor, nn
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
-from ownbert.nn.dropout import Dropout
-from ownbert.nn.linear import Linear
+from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.linear import Linear
 
 
 class PatchEmbeddings(nn.Module):
     """Each patch through one matrix, the class token before them, and a learnt position added.
 
     The matrix is a convolution whose kernel is a patch and whose step is its side. The numbers of
-    a patch go by channel, then by row, then by column, so it is the weight (D, C, h, w) of a
-    Conv2d, flattened to (D, C h w). Patches go row by row.
+    a patch go by channel, then by row, then by column, so it is the weight of a Conv2d, (D,
+    channels, height, width), flattened to two dimensions. Patches go row by row.
+
+    Source: Dosovitskiy et al. 2021, equation 1.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -31,12 +34,12 @@ class PatchEmbeddings(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, batch: Batch) -> Tensor:
-        """(T, D). Raises ``ValueError`` for a batch without patches."""
+        """Packed batch -> (T, D). Raises ``ValueError`` for a batch without patches."""
         if batch.patches is None:
             raise ValueError("this model reads pictures: the batch has no patches")
         patches = batch.patches.to(self.class_token.dtype)
-        rows = self.projection(patches)  # (B N, C h w) -> (B N, D)
-        images = rows.unflatten(0, (batch.sequences, -1))  # (B, N, D)
+        rows = self.projection(patches)  # (B P, numbers) -> (B P, D)
+        images = rows.unflatten(0, (batch.sequences, -1))  # (B, P, D)
         first = self.class_token.to(rows.dtype).expand(len(images), 1, -1)
         hidden = torch.cat((first, images), 1).flatten(0, 1)  # (T, D)
         return self.dropout(hidden + self.position(batch.positions))

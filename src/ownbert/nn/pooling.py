@@ -41,7 +41,10 @@ class MaxPooling(FirstPooling):
 
 
 class AttentionPooling(nn.Module):
-    """A mean weighted by a softmax over learnt scores (Yang et al. 2016): (T, D) -> (B, D)."""
+    """A mean weighted by a softmax over learnt scores: (T, D) -> (B, D).
+
+    Source: Yang et al. 2016, section 2.2.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """Position kinds beyond a learnt table: how a model knows where a token stands.
 
-B sequences, T tokens, Q queries, S keys, H heads, K head size, D width of the embeddings.
+T tokens, B sequences, S longest sequence (S' of the keys), H heads, K head size, D hidden.
 """
 
 import math
@@ -13,8 +13,12 @@ from ownbert.config import EncoderConfig
 
 
 def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:
-    """(T) -> (T, D): sine and cosine side by side (Vaswani et al. 2017, section 3.5), or with
-    ``halves`` first all sines, then all cosines."""
+    """Sinusoidal position embeddings: (T) -> (T, D).
+
+    size: D. halves: first all sines, then all cosines, in place of sine and cosine in turn.
+
+    Source: Vaswani et al. 2017, section 3.5.
+    """
     pairs = (size + 1) // 2
     steps = torch.arange(pairs, dtype=torch.float32, device=positions.device)
     angles = positions[:, None] * torch.exp(steps * (-2 * math.log(10_000) / size))  # (T, pairs)
@@ -24,10 +28,12 @@ def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:
 
 
 def rotate(x: Tensor, positions: Tensor) -> Tensor:
-    """Turn pairs of channels of (T, H, K) by angles that grow with the position.
+    """Turn pairs of channels of x (T, H, K) by angles that grow with the position (T).
 
-    The product of a rotated query and a rotated key depends on their distance alone (Su et al.
-    2021, equation 34; channel i is paired with channel i + K/2).
+    The product of a rotated query and a rotated key depends on their distance alone. Channel i is
+    paired with channel i + K/2.
+
+    Source: Su et al. 2021, equation 34.
     """
     half = x.shape[-1] // 2
     steps = torch.arange(half, dtype=torch.float32, device=x.device)
@@ -40,8 +46,10 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
 class RelativeKeys(nn.Module):
     """Scores of a learnt vector for each distance, clipped at the longest one of the table.
 
-    ``relative_key``: with the query (Shaw et al. 2018, equation 5); ``relative_key_query``: with
-    the query and with the key (Huang et al. 2020, equation 13).
+    ``relative_key``: its product with the query; ``relative_key_query``: with the query and with
+    the key.
+
+    Source: Shaw et al. 2018, equation 5; Huang et al. 2020, equation 13.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -52,17 +60,17 @@ class RelativeKeys(nn.Module):
         self.distance = nn.Embedding(2 * self.longest + 1, config.head_size)
 
     def forward(self, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
-        """(B, H, Q, K), (B, H, S, K), (B or 1, Q, S) -> (B, H, Q, S)"""
+        """(B, H, S, K), (B, H, S', K), (B or 1, S, S') -> (B, H, S, S')"""
         # Each distance is multiplied once; looking it up for every pair of places comes after.
         reach = min(self.longest, max(q.shape[2], k.shape[2]) - 1)
         span = slice(self.longest - reach, self.longest + reach + 1)
         table = self.distance.weight[span].to(q.dtype)
-        index = (distances.clamp(-reach, reach) + reach)[:, None]  # (B or 1, 1, Q, S)
+        index = (distances.clamp(-reach, reach) + reach)[:, None]  # (B or 1, 1, S, S')
         index = index.expand(*q.shape[:2], -1, -1)
         scores = (q @ table.T).gather(-1, index)
         if self.both:
-            turned = (k @ table.T).gather(-1, index.transpose(-1, -2))  # (B, H, S, Q)
-            scores = scores + turned.transpose(-1, -2)
+            of_keys = (k @ table.T).gather(-1, index.transpose(-1, -2))  # (B, H, S', S)
+            scores = scores + of_keys.transpose(-1, -2)
         return scores * self.scale
 
     def extra_repr(self) -> str:
@@ -70,9 +78,11 @@ class RelativeKeys(nn.Module):
 
 
 class Alibi(nn.Module):
-    """Scores that fall with the distance, each head at its own rate (Press et al. 2022).
+    """Scores that fall with the distance, each head at its own rate.
 
     Head h of H has the slope 2^(-8 (h + 1) / H); a pruned layer keeps the slopes of its heads.
+
+    Source: Press et al. 2022, section 3.
     """
 
     def __init__(self, config: EncoderConfig, heads: Sequence[int]) -> None:
@@ -82,12 +92,12 @@ class Alibi(nn.Module):
         self.register_buffer("slopes", torch.tensor(slopes), persistent=False)
 
     def forward(self, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
-        """(B or 1, H, Q, S), whatever the queries and keys."""
+        """(B or 1, S, S') -> (B or 1, H, S, S'), whatever the queries and keys."""
         return -self.slopes[:, None, None] * distances.abs()[:, None]
 
 
 def make_bias(config: EncoderConfig, heads: Sequence[int]) -> nn.Module | None:
-    """What a block adds to its scores, by the position kind; None for kinds that add nothing."""
+    """What a block adds to the scores of ``heads``; None for position kinds that add nothing."""
     if config.position_embedding_type in ("relative_key", "relative_key_query"):
         return RelativeKeys(config)
     if config.position_embedding_type == "alibi":

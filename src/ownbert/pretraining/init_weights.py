@@ -1,5 +1,6 @@
 """The weights that pretraining starts from. V vocabulary, D hidden, E embedding size."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ownbert.data.examples.cooccurrence import cooccurrence_vectors
 from ownbert.data.masking import ordinary_tokens
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
-from ownbert.objectives import Learner
+from ownbert.objectives import Learner, Objective
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.pretraining.vocabulary_alignment import init_config, transfer
 from ownbert.text.tokenizer import Tokenizer
@@ -25,8 +26,8 @@ def new_config(
     recipe: PretrainRecipe, tokenizer: Tokenizer, saved: Path | None = None
 ) -> EncoderConfig:
     """The structure that a recipe asks for, or that of the model to start from; one that only
-    predicts next words is a decoder. saved: the folder of a run that is gone on with, which no
-    longer needs what it started from."""
+    predicts next words is a decoder. saved: the folder of a run that is resumed, which no longer
+    needs what it started from."""
     if recipe.model.init_from:
         return init_config(saved or recipe.model.init_from, tokenizer, recipe)
     objectives = {name for task, _ in recipe.parts for name in task.objectives}
@@ -41,16 +42,18 @@ def new_config(
     )
 
 
-def new_learner(recipe: PretrainRecipe, config: EncoderConfig) -> Learner:
-    """Random weights, and no objectives yet; with replaced tokens a discriminator and a generator,
-    else an encoder with the heads of all phases."""
+def new_learner(
+    recipe: PretrainRecipe, config: EncoderConfig, objectives: Sequence[Objective]
+) -> Learner:
+    """Random weights for ``objectives``, those of all phases: with replaced tokens a discriminator
+    and a generator, else an encoder with the heads of all phases."""
     torch.manual_seed(recipe.seed)
-    objectives = {name for task, _ in recipe.parts for name in task.objectives}
-    if "rtd" in objectives:
+    names = {name for task, _ in recipe.parts for name in task.objectives}
+    if "rtd" in names:
         model = Model(config, ["discriminator"], pooler=False, model_type="electra")
-        return Learner(model, (), generator=_generator(model, recipe.model.generator))
-    heads = ["mlm"] + ["nsp"] * bool(objectives & {"nsp", "sop"})
-    return Learner(Model(config, heads), ())
+        return Learner(model, objectives, generator=_generator(model, recipe.model.generator))
+    heads = ["mlm"] + ["nsp"] * bool(names & {"nsp", "sop"})
+    return Learner(Model(config, heads), objectives)
 
 
 def _generator(model: Model, share: float) -> Model:
@@ -72,12 +75,15 @@ def _generator(model: Model, share: float) -> Model:
     return generator
 
 
-def head_start(
+def initialise(
     learner: Learner, recipe: PretrainRecipe, store: Store, tokenizer: Tokenizer
 ) -> str | None:
-    """The weights of another model, and what was copied of them; or word embeddings from the
-    corpus's own co-occurrences, unless the recipe has them random. And the decoder need not spend
-    its first steps on learning which words are frequent."""
+    """Set the first weights; returns a report of what was copied from another model, if any was.
+
+    Word vectors come from the model of ``init_from``, or from the corpus's co-occurrences unless
+    the recipe wants random ones. The MLM decoder's bias starts at the unigram log probabilities,
+    so that the first steps are not spent on learning which words are frequent.
+    """
     ordinary, report = ordinary_tokens(tokenizer.vocab_size, tokenizer.special_ids), None
     word = learner.model.encoder.embeddings.word.weight.data
     if recipe.model.init_from:

@@ -1,4 +1,4 @@
-"""What each phase of pretraining learns from, and how it is examined."""
+"""What each phase of pretraining learns from, and how it is evaluated."""
 
 import math
 from collections import Counter
@@ -20,29 +20,33 @@ from ownbert.objectives import (
     Objective,
     ReplacedToken,
     SentencePair,
-    causal,
+    causal_view,
 )
 from ownbert.pretraining.recipe import PretrainData, PretrainTask
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import autocast
-from ownbert.train.meter import add_up, measures_of
+from ownbert.train.meter import add_up, mean_metrics
 
 # Held-out tokens that an evaluation looks at: enough for two digits, little time.
 _EVALUATION_TOKENS = 30_000
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """Examples to learn from and held-out ones. unigram (V): log probabilities of the words by
-    their frequency; words: how many there are besides special ones."""
+class PhaseData:
+    """The examples of a phase and its held-out ones.
+
+    unigram: log probabilities (V) of the tokens by their frequency. words: how many tokens of the
+    vocabulary are not special.
+    """
 
     task: PretrainTask
     settings: PretrainData
-    data: PretrainingData
+    examples: PretrainingData
     held_out: PretrainingData
     unigram: torch.Tensor
     words: int
 
+    @property
     def objectives(self) -> list[Objective]:
         task = self.task
         made: dict[str, Objective] = {
@@ -54,7 +58,7 @@ class Lesson:
         }
         return [made[name] for name in task.objectives]
 
-    def batches(self) -> list[Batch]:
+    def held_out_batches(self) -> list[Batch]:
         """The same held-out examples with the same masks at every evaluation."""
         batches, tokens = [], 0
         for batch in once(self.held_out, batch_tokens=2 * self.settings.batch_tokens):
@@ -68,9 +72,9 @@ class Lesson:
     def evaluate(
         self, learner: Learner, batches: Sequence[Batch], precision: str
     ) -> Mapping[str, float]:
-        """Losses and accuracies on ``batches``, and what they are for who has learnt nothing: the
-        loss of words by their frequencies alone and by mere guessing, and of two classes the
-        accuracy of always saying the commoner one. Empty without batches."""
+        """Losses and accuracies on ``batches``, with baselines that have learnt nothing: the loss
+        of predicting words by frequency alone and by uniform guessing, and the accuracy of always
+        choosing the more frequent of two classes. Empty without batches."""
         learner.eval()
         device = learner.model.device
         torch.manual_seed(0)  # the same draws of replaced tokens at every evaluation
@@ -79,23 +83,23 @@ class Lesson:
         unigram, zeros = 0.0, Counter()
         for batch in batches:
             with autocast(device, precision):
-                losses = learner(batch.to(device))
+                losses = learner(batch.to(device), self.objectives)
             add_up(sums, losses)
             zeros.update(
                 {n: int(loss.zeros) for n, loss in losses.items() if loss.zeros is not None}
             )
-            targets = (batch if words == "mlm" else causal(batch)).masked_ids
+            targets = (batch if words == "mlm" else causal_view(batch)).masked_ids
             assert targets is not None
             unigram -= float(self.unigram[targets].sum())
         if not sums:
             return {}
-        measures = measures_of(sums)
-        loss = sum(measures[f"{o.name}_loss"] * o.weight for o in learner.objectives)
+        metrics = mean_metrics(sums)
+        loss = sum(metrics[f"{o.name}_loss"] * o.weight for o in self.objectives)
         return {
             "loss": loss,
             "unigram_loss": unigram / max(1, sums[words][2]),
             "uniform_loss": math.log(max(1, self.words)),
-            **measures,
+            **metrics,
             **{
                 f"{name}_majority_accuracy": max(zeros[name], sums[name][2] - zeros[name])
                 / sums[name][2]
@@ -104,7 +108,7 @@ class Lesson:
         }
 
 
-def make_lesson(
+def make_phase_data(
     store: Store,
     tokenizer: Tokenizer,
     task: PretrainTask,
@@ -113,7 +117,7 @@ def make_lesson(
     ordinary: np.ndarray,
     unigram: torch.Tensor,
     seed: int,
-) -> Lesson:
+) -> PhaseData:
     """The examples of a phase. ordinary (V) is true for tokens that are not special."""
     masking = None
     if "mlm" in task.objectives:
@@ -134,4 +138,4 @@ def make_lesson(
         held_out=settings.held_out,
         seed=seed,
     )
-    return Lesson(task, settings, data, held_out, unigram, int(ordinary.sum()))
+    return PhaseData(task, settings, data, held_out, unigram, int(ordinary.sum()))

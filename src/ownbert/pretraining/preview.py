@@ -25,8 +25,8 @@ def preview_pretraining(
     """The resolved recipe, the counts, and the first sequences of the first batch, decoded."""
     options["data.tokens"] = None if tokens is None else str(tokens)
     run = Pretraining(resolve(PretrainRecipe, config=config, overrides=overrides, options=options))
-    first = run.lessons[0]
-    loader = Loader(first.data, run.recipe.seed, batch_tokens=first.settings.batch_tokens)
+    first = run.phase_data[0]
+    loader = Loader(first.examples, run.recipe.seed, batch_tokens=first.settings.batch_tokens)
     with contextlib.closing(loader.batches(Position())) as batches:
         batch, _ = next(batches)
     ids, targets = batch.token_ids.numpy(), {}
@@ -34,7 +34,7 @@ def preview_pretraining(
         targets = dict(zip(batch.masked_positions.tolist(), batch.masked_ids.tolist(), strict=True))
     lines = [
         dump(run.recipe),
-        run.summary(),
+        *run.summary(),
         f"first batch: {batch.sequences} sequences, {batch.tokens:,} tokens, "
         f"{len(targets):,} to predict, shown as seen->target",
     ]

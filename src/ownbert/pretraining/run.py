@@ -1,6 +1,6 @@
 """Pretraining: from a token store to a model folder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
@@ -13,30 +13,23 @@ from ownbert.data.corpus.store import Store
 from ownbert.data.loader import Loader
 from ownbert.data.masking import ordinary_tokens
 from ownbert.errors import InputError
-from ownbert.files import write_text
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner
 from ownbert.pretraining.init_weights import (
-    head_start,
+    initialise,
     new_config,
     new_learner,
     unigram_log_probabilities,
 )
-from ownbert.pretraining.phase_data import Lesson, make_lesson
+from ownbert.pretraining.phase_data import PhaseData, make_phase_data
 from ownbert.pretraining.recipe import DEFAULT_MINUTES, PretrainRecipe
-from ownbert.run.run_folder import RECIPE, claim_output, refuse_taken, resolve_run
-from ownbert.settings import dump
+from ownbert.run.run_folder import RunFolder
+from ownbert.run.training_run import Say, TrainingRun, bounded_steps
 from ownbert.train import distributed
-from ownbert.train.device import pick_device, pick_precision
-from ownbert.train.display import Display
+from ownbert.train.device import pick_precision
+from ownbert.train.distributed import ALONE, World
 from ownbert.train.flops import matmul_rate
-from ownbert.train.job import Job, Phase, Watch
-from ownbert.train.log import need_tensorboard
-from ownbert.train.loop import train
-from ownbert.train.meter import Meter
-from ownbert.train.optim.optimizers import describe_groups, make_optimizer
-from ownbert.train.state import TrainState
-from ownbert.train.state_files import newest
+from ownbert.train.job import Phase
 
 # Peak learning rates by hidden size. Tiny and mini were measured on five-minute runs; the larger
 # sizes are cautious values for the same small batches.
@@ -59,50 +52,44 @@ def pretrain(
     """Pretrain a model on a token store and save it, its log, curves and recipe in ``output``.
 
     options: settings of ``PretrainRecipe`` by name (``size="mini"``, ``max_minutes=30``).
-    resume: go on from the last saved state (or that of ``resume_step``), by the recipe in
+    resume: continue from the last saved state (or that of ``resume_step``), by the recipe in
     ``output``; without one, start. Started by torchrun, all processes share the work and the
     first one writes. Raises ``InputError`` if ``output`` holds a model and neither ``resume`` nor
     ``overwrite`` is given, and for everything in the corpus or the settings that cannot be used.
     """
-    output = Path(output)
-    resume = resume or resume_step is not None
-    refuse_taken(output, resume=resume, overwrite=overwrite)
-    recipe = resolve_run(
+    folder = RunFolder(output, resume=resume, overwrite=overwrite, resume_step=resume_step)
+    recipe = folder.resolve(
         PretrainRecipe,
-        output,
         config=config,
         overrides=overrides,
-        begun=resume and newest(output) is not None,
         options=options | {"data.tokens": None if tokens is None else str(tokens)},
     )
-    begun = resume and newest(output) is not None and (output / CONFIG).exists()
-    run = Pretraining(recipe, saved=output if begun else None)
-    world = distributed.join(run.device)
-    try:
-        world.first_does(lambda: run.claim(output, resume=resume, overwrite=overwrite))
-        return run.train(output, world, resume=resume, resume_step=resume_step, quiet=quiet)
-    finally:
-        distributed.leave(world)
+    saved = folder.saved is not None and (folder.path / CONFIG).exists()
+    run = Pretraining(recipe, saved=folder.path if saved else None)
+    return run.execute(folder, quiet=quiet)
 
 
-class Pretraining:
-    """A resolved recipe with its corpus, vocabulary and examples; ``train`` makes the model."""
+class Pretraining(TrainingRun):
+    """A recipe with its corpus, vocabulary and examples.
+
+    saved: the folder of a model that a resumed run continues; its structure is read there.
+    """
+
+    command = "pretrain"
 
     def __init__(self, recipe: PretrainRecipe, *, saved: Path | None = None) -> None:
-        if recipe.run.tensorboard:
-            need_tensorboard()
+        super().__init__(recipe.run)
         if not recipe.data.tokens:
             raise InputError("no token store given; make one with: ownbert prepare")
         self.store = Store.open(recipe.data.tokens)
-        self.tokenizer = self.store.tokenizer()
-        self.device = pick_device(recipe.run.device)
+        self.tokenizer = self.vocabulary = self.store.tokenizer()
         self.config = new_config(recipe, self.tokenizer, saved)
         self.recipe = self._completed(recipe)
         self.identity = self._identity()
         self.ordinary = ordinary_tokens(self.config.vocab_size, self.tokenizer.special_ids)
         unigram = unigram_log_probabilities(self.store.counts, self.ordinary)
-        self.lessons = [
-            make_lesson(
+        self.phase_data = [
+            make_phase_data(
                 self.store,
                 self.tokenizer,
                 task,
@@ -137,128 +124,76 @@ class Pretraining:
             "vocabulary": f"{tokenizer.vocab_size:,} tokens ({tokenizer.fingerprint()[:12]})",
         }
 
-    def claim(self, output: Path, *, resume: bool, overwrite: bool) -> None:
-        """Make ``output`` ready and write the recipe. Raises ``InputError``."""
-        claim_output(
-            output,
-            resume=resume,
-            overwrite=overwrite,
-            vocabulary=self.tokenizer,
-            identity=self.identity,
-        )
-        write_text(output / RECIPE, dump(self.recipe))
-
-    def learner(
-        self,
-        world: distributed.World = distributed.ALONE,
-        *,
-        fresh: bool = True,
-        say: Callable[[str], None] = lambda text: None,
+    def make_learner(
+        self, world: World = ALONE, *, fresh: bool = True, say: Say = lambda text: None
     ) -> Learner:
-        """New weights, the same in all processes; ``fresh`` ones with their head start."""
-        learner = new_learner(self.recipe, self.config)
+        objectives = [objective for data in self.phase_data for objective in data.objectives]
+        learner = new_learner(self.recipe, self.config, objectives)
         if fresh:
-            world.first_does(lambda: self._start(learner, say))
+            world.on_rank_zero(lambda: self._initialise(learner, say))
         learner.to(self.device)
         distributed.copy_from_first(learner, world)
         if self.recipe.run.shard and world.size > 1:
             distributed.shard(learner, world)
         return learner
 
-    def _start(self, learner: Learner, say: Callable[[str], None]) -> None:
-        """Give the weights their head start, and say what was copied, if anything was."""
-        if report := head_start(learner, self.recipe, self.store, self.tokenizer):
+    def _initialise(self, learner: Learner, say: Say) -> None:
+        """Give the weights their first values, and say what was copied, if anything was."""
+        if report := initialise(learner, self.recipe, self.store, self.tokenizer):
             say(report)
 
-    def phases(self, learner: Learner, world: distributed.World) -> list[Phase]:
-        """The phases of the recipe, ready to be learnt."""
+    def phases(self, learner: Learner, world: World) -> list[Phase]:
         shares = [phase.share for phase in self.recipe.phases] or [1.0]
         ends = [*[*accumulate(shares)][:-1], 1.0]
-        return [self._phase(*pair, learner, world) for pair in zip(self.lessons, ends, strict=True)]
+        pairs = zip(self.phase_data, ends, strict=True)
+        return [self._phase(data, until, learner, world) for data, until in pairs]
 
-    def _phase(
-        self, lesson: Lesson, until: float, learner: Learner, world: distributed.World
-    ) -> Phase:
-        held_out = lesson.batches()
+    def _phase(self, data: PhaseData, until: float, learner: Learner, world: World) -> Phase:
+        held_out = data.held_out_batches()
         loader = Loader(
-            lesson.data,
+            data.examples,
             self.recipe.seed,
-            batch_tokens=lesson.settings.batch_tokens,
+            batch_tokens=data.settings.batch_tokens,
             process=world.rank,
             processes=world.size,
         )
         return Phase(
             loader,
-            lesson.objectives(),
-            lambda: lesson.evaluate(learner, held_out, self.recipe.run.precision),
+            data.objectives,
+            lambda: data.evaluate(learner, held_out, self.recipe.run.precision),
             until,
         )
 
-    def train(
-        self,
-        output: Path,
-        world: distributed.World,
-        *,
-        resume: bool,
-        resume_step: int | None,
-        quiet: bool,
-    ) -> Model:
-        """Run to the end and save. See ``pretrain``."""
-        display = Display("pretrain", quiet=quiet or not world.first)
-        display.say(self.summary())
-        fresh = not resume or newest(output) is None
-        learner = self.learner(world, fresh=fresh, say=display.say)
-        recipe = self.recipe
-        optimizer = make_optimizer(learner, recipe.optim)
-        display.say(f"{recipe.optim.name}: {describe_groups(optimizer)}")
-        job = Job(
-            state=TrainState(learner, optimizer, self.identity),
-            phases=self.phases(learner, world),
-            optim=recipe.optim,
-            run=recipe.run,
-            folder=output,
-            display=display,
-            watch=Watch("loss", lower=True),
-            seed=recipe.seed,
-            world=world,
-            on_save=lambda: self.save(learner, output, world),
-            meter=Meter(self._ceiling(world)),
-        )
-        train(job, resume=resume, resume_step=resume_step)
-        display.say(f"saved {output}")
-        return learner.model.eval()
-
-    def _ceiling(self, world: distributed.World) -> float:
-        """Operations a second that the machines of all processes can do."""
+    def peak_flops(self, world: World) -> float:
         kind = torch.bfloat16 if self.recipe.run.precision == "bfloat16" else torch.float32
         return world.total([matmul_rate(self.device, kind)])[0]
 
-    def save(self, learner: Learner, output: Path, world: distributed.World) -> None:
+    def save(self, learner: Learner, folder: RunFolder, world: World) -> None:
         """Write the model as it is into its folder, and ELECTRA's generator into one inside."""
         self.tokenizer.max_length = self.config.longest
+        output = folder.path
         folders = {output: learner.model, output / "generator": learner.generator}
-        for folder, model in folders.items():
+        for place, model in folders.items():
             if model is None:
                 continue
-            complete = distributed.put_together(model)
+            complete = distributed.gather_full_model(model)
             if world.first:
-                save(complete, folder, tokenizer=self.tokenizer)
+                save(complete, place, tokenizer=self.tokenizer)
 
-    def summary(self) -> str:
-        """What is about to be learnt from what, for people."""
+    def summary(self) -> list[str]:
         store, config, recipe = self.store, self.config, self.recipe
         with torch.device("meta"):  # shapes without numbers: this model is only counted
-            shapes = new_learner(recipe, config)
+            shapes = new_learner(recipe, config, ())
         parameters = sum(p.numel() for p in shapes.model.parameters())
         run = recipe.run
-        length = f"{run.max_steps:,} steps" if run.max_steps else f"{run.max_minutes:g} minutes"
-        tasks = ", then ".join(" + ".join(lesson.task.objectives) for lesson in self.lessons)
-        first = self.lessons[0]
-        return (
+        tasks = ", then ".join(" + ".join(data.task.objectives) for data in self.phase_data)
+        first = self.phase_data[0]
+        return [
             f"{store.documents:,} documents, {store.sentences:,} sentences, "
             f"{len(store.tokens):,} tokens, {config.vocab_size:,} in the vocabulary; "
-            f"{len(first.data):,} sequences to learn from, {len(first.held_out):,} held out\n"
+            f"{len(first.examples):,} sequences to learn from, {len(first.held_out):,} held out",
             f"{recipe.model.init_from or recipe.model.size}: {config.num_hidden_layers} layers "
             f"of {config.hidden_size}, {config.num_attention_heads} heads, "
-            f"{parameters:,} parameters; {length} of {tasks} on {run.device} in {run.precision}"
-        )
+            f"{parameters:,} parameters; {bounded_steps(run)} of {tasks} on {run.device} in "
+            f"{run.precision}",
+        ]

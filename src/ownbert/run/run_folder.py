@@ -1,6 +1,5 @@
-"""The folder a run writes to: whether it may, and by which recipe it goes on."""
+"""The folder that a run writes to: whether it may, and what it resumes from."""
 
-import contextlib
 import shutil
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict
@@ -14,7 +13,13 @@ from ownbert.settings import resolve, settings_of
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.log import CURVES, LOG
-from ownbert.train.state_files import FOLDER, Damaged, newest, read_state, refuse_other
+from ownbert.train.state_files import (
+    FOLDER,
+    SavedState,
+    find_state,
+    newest,
+    refuse_other,
+)
 
 RECIPE = "recipe.yaml"
 # Which folders an ensemble is made of.
@@ -22,37 +27,107 @@ ENSEMBLE = "ensemble.json"
 T = TypeVar("T")
 
 
-def resolve_run(
-    kind: type[T],
-    output: Path,
-    *,
-    config: str | Path | None,
-    overrides: Sequence[str],
-    begun: bool,
-    options: Mapping[str, Any],
-) -> T:
-    """The recipe of a run. One that is ``begun`` and resumed starts from the recipe in ``output``.
+class RunFolder:
+    """An output folder as a command finds it; nothing is written before ``reserve``.
 
-    Raises ``InputError`` when it is then asked for another corpus, model or seed.
+    path: of the folder, which need not exist. resume: continue from its newest saved state, or
+    that of ``resume_step``; without one, start. overwrite: replace the model in it. ``saved`` is
+    the state to resume from, or None. Raises ``InputError`` if ``path`` is a file, if it holds a
+    model and neither is given, and for a state that is damaged or not there.
     """
-    there = output / RECIPE
-    if not (begun and there.exists()):
-        return resolve(kind, config=config, overrides=overrides, options=options)
-    before = resolve(kind, config=there)
-    now = resolve(kind, config=config, overrides=overrides, options=options, base=before)
-    free = {name for name, about in settings_of(kind).items() if about.resumable}
-    for name, old, new in _differences(asdict(before), asdict(now), free):  # type: ignore[call-overload]
-        raise InputError(
-            f"cannot resume {output}: {name} was {old!r} and is now {new!r}; leave it as it was, "
-            "or start anew with --overwrite"
-        )
-    return now
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+        resume_step: int | None = None,
+    ) -> None:
+        self.path, self.overwrite = Path(path), overwrite
+        self.resume = resume or resume_step is not None
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{path} is a file; -o must name a folder")
+        self._refuse_taken()
+        state = find_state(self.path, resume_step) if self.resume else None
+        self.saved = None if state is None else SavedState.read(state)
+
+    def _refuse_taken(self) -> None:
+        trained = (self.path / WEIGHTS).exists() or newest(self.path) is not None
+        if trained and not (self.resume or self.overwrite):
+            raise InputError(
+                f"{self.path} already holds a model; go on with --resume, start anew with "
+                "--overwrite, or choose another folder"
+            )
+
+    def resolve(
+        self,
+        kind: type[T],
+        *,
+        config: str | Path | None,
+        overrides: Sequence[str],
+        options: Mapping[str, Any],
+    ) -> T:
+        """The recipe of the run: resumed, it starts from the recipe in the folder.
+
+        Raises ``InputError`` when the settings then name another corpus, model or seed.
+        """
+        return self._resolve(
+            kind,
+            resumes=self.saved is not None,
+            config=config,
+            overrides=overrides,
+            options=options,
+        )[0]
+
+    def _resolve(self, kind: type[T], *, resumes: bool, **given: Any) -> tuple[T, T | None]:
+        """The recipe, and that of the run that it ``resumes``."""
+        there = self.path / RECIPE
+        before = resolve(kind, config=there) if resumes and there.exists() else None
+        now = resolve(kind, base=before, **given)
+        if before is not None:
+            free = {name for name, about in settings_of(kind).items() if about.resumable}
+            for name, old, new in _differences(asdict(before), asdict(now), free):  # pyright: ignore
+                raise InputError(
+                    f"cannot resume {self.path}: {name} was {old!r} and is now {new!r}; leave it "
+                    "as it was, or start anew with --overwrite"
+                )
+        return now, before
+
+    def reserve(self, identity: Mapping[str, str], vocabulary: Tokenizer | None = None) -> None:
+        """Make the folder ready to be written to.
+
+        identity: what the run learns from; a saved state must have learnt from the same.
+        vocabulary: that of the run; a tokenizer in the folder must be the same, unless it is
+        overwritten. Raises ``InputError``.
+        """
+        if self.saved is not None:
+            refuse_other(self.saved.path, self.saved.metadata["identity"], identity)
+        if vocabulary is not None and not self.overwrite:
+            self._refuse_other_tokenizer(vocabulary)
+        if self.overwrite and not self.resume:
+            self._clear()
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def _refuse_other_tokenizer(self, vocabulary: Tokenizer) -> None:
+        if not has_tokenizer(self.path):
+            return
+        if Tokenizer.load(self.path).fingerprint() != vocabulary.fingerprint():
+            raise InputError(
+                f"{self.path} has another vocabulary than the token store; prepare the store again "
+                f"with --tokenizer {self.path}, or choose another folder"
+            )
+
+    def _clear(self) -> None:
+        for name in (WEIGHTS, CONFIG, LOG, CURVES, RECIPE):
+            (self.path / name).unlink(missing_ok=True)
+        shutil.rmtree(self.path / FOLDER, ignore_errors=True)
 
 
 def _differences(
     old: Mapping[str, Any], new: Mapping[str, Any], free: Set[str], prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Settings that differ, with both values, but for those of ``free``."""
+    """Settings that differ, with both values, except those in ``free``."""
     for name, value in old.items():
         if prefix + name in free:
             continue
@@ -60,47 +135,3 @@ def _differences(
             yield from _differences(value, new[name], free, f"{prefix}{name}.")
         elif value != new[name] and new[name] not in (None, "auto"):  # then it stays as it was
             yield prefix + name, value, new[name]
-
-
-def refuse_taken(output: Path, *, resume: bool, overwrite: bool) -> None:
-    """``InputError`` if ``output`` is no folder, or holds a model that nobody said may change."""
-    if output.exists() and not output.is_dir():
-        raise InputError(f"{output} is a file; -o must name a folder")
-    trained = (output / WEIGHTS).exists() or newest(output) is not None
-    if trained and not (resume or overwrite):
-        raise InputError(
-            f"{output} already holds a model; go on with --resume, start anew with --overwrite, "
-            "or choose another folder"
-        )
-
-
-def claim_output(
-    output: Path,
-    *,
-    resume: bool,
-    overwrite: bool,
-    identity: Mapping[str, str],
-    vocabulary: Tokenizer | None = None,
-) -> None:
-    """Make ``output`` ready to be written to.
-
-    A model or saved states there are kept unless ``resume`` or ``overwrite`` is given; a
-    tokenizer there must be ``vocabulary``, and states to go on from must be of a run that learnt
-    from the same (``identity``). Raises ``InputError``.
-    """
-    refuse_taken(output, resume=resume, overwrite=overwrite)
-    if resume and (path := newest(output)) is not None:
-        with contextlib.suppress(Damaged):  # the loop names it, where an older one is not asked for
-            refuse_other(path, read_state(path)["identity"], identity)
-    if vocabulary is not None and has_tokenizer(output) and not overwrite:
-        there = Tokenizer.load(output)
-        if there.fingerprint() != vocabulary.fingerprint():
-            raise InputError(
-                f"{output} has another vocabulary than the token store; prepare the store again "
-                f"with --tokenizer {output}, or choose another folder"
-            )
-    if overwrite and not resume:
-        for name in (WEIGHTS, CONFIG, LOG, CURVES, RECIPE):
-            (output / name).unlink(missing_ok=True)
-        shutil.rmtree(output / FOLDER, ignore_errors=True)
-    output.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ class RowObjective:
     weight: float = 1.0
     name: str = "classification"
     head: str = "classification"
-    reading: str = "given"
+    input_view: str = "masked"
     right: bool = True
 
     def count(self, batch: Batch) -> int:
@@ -68,7 +68,7 @@ def divergence(one: Tensor, two: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Twice:
+class RDrop:
     """An objective on a batch that holds each row twice, in the same order, with the distance
     between the two answers to a row added (R-Drop, Liang et al. 2021, equation 4).
 
@@ -91,8 +91,8 @@ class Twice:
         return self.inner.weight
 
     @property
-    def reading(self) -> str:
-        return self.inner.reading
+    def input_view(self) -> str:
+        return self.inner.input_view
 
     @property
     def right(self) -> bool:

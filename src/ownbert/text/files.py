@@ -85,7 +85,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
         if (place / VOCABULARY).is_file() and kind_of(backend) in ("blank", "wordpiece"):
             _require_agreement(place, vocabulary_of(backend))
         if config.get("do_basic_tokenize", True):
-            _apply_case_settings(backend, config)
+            apply_case_settings(backend, config)
         style = CLASSES[named][0] if named else guess_style(backend)
         special = special_names(place, config, style)
     else:
@@ -218,7 +218,8 @@ def _from_vocabulary(
     return build(style, files, {**config, "unk_token": special["unk_token"]})
 
 
-def _apply_case_settings(backend: "tokenizers.Tokenizer", config: dict[str, Any]) -> None:
+def apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, Any]) -> None:
+    """Set the case, accents and Chinese characters that ``config`` states, for BERT's rules."""
     from tokenizers import normalizers
 
     normalizer = backend.normalizer

@@ -48,31 +48,40 @@ def write_folder(
     A SentencePiece model is in tokenizer.json alone.
     """
     described = _config_of(backend, special, config, max_length)
-    contents = {
+    texts = {
         TOKENIZER: backend.to_str(pretty=True) + "\n",
         CONFIG: json.dumps(described, ensure_ascii=False, indent=2) + "\n",
     }
-    contents |= vocabulary_files(backend)
+    contents = {name: text.encode("utf-8") for name, text in texts.items()}
+    write_files(folder, contents | vocabulary_files(backend))
+
+
+def write_files(folder: str | os.PathLike[str], contents: Mapping[str, bytes]) -> list[Path]:
+    """Write files by their names; no file is replaced unless all are. Returns their paths."""
+    paths = [Path(folder, name) for name in contents]
     with contextlib.ExitStack() as stack:
-        for name, text in contents.items():
-            temporary = stack.enter_context(atomic_path(Path(folder, name)))
-            temporary.write_bytes(text.encode("utf-8"))
+        for path, data in zip(paths, contents.values(), strict=True):
+            stack.enter_context(atomic_path(path)).write_bytes(data)
+    return paths
 
 
-def vocabulary_files(backend: "tokenizers.Tokenizer") -> dict[str, str]:
+def vocabulary_files(backend: "tokenizers.Tokenizer") -> dict[str, bytes]:
     """Names and contents of the files that hold the vocabulary without the rules."""
     from tokenizers import decoders
 
     kind = kind_of(backend)
     if kind in ("blank", "wordpiece"):
-        return {VOCABULARY: "".join(f"{token}\n" for token in vocabulary_of(backend))}
+        tokens = vocabulary_of(backend)
+        return {VOCABULARY: "".join(f"{token}\n" for token in tokens).encode("utf-8")}
     if kind != "bpe" or not isinstance(backend.decoder, decoders.ByteLevel):
         return {}
     model = json.loads(backend.to_str())["model"]
     pairs = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    ids = json.dumps(model["vocab"], ensure_ascii=False) + "\n"
+    merges = "".join(f"{line}\n" for line in ["#version: 0.2", *pairs])
     return {
-        ROBERTA.files["vocab_file"]: json.dumps(model["vocab"], ensure_ascii=False) + "\n",
-        ROBERTA.files["merges_file"]: "".join(f"{line}\n" for line in ["#version: 0.2", *pairs]),
+        ROBERTA.files["vocab_file"]: ids.encode("utf-8"),
+        ROBERTA.files["merges_file"]: merges.encode("utf-8"),
     }
 
 

@@ -204,8 +204,8 @@ def _pace(row: Mapping[str, Any]) -> list[str]:
     parts = []
     if "tokens_per_second" in row:
         parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
-    if row.get("ceiling") is not None:
-        parts.append(f"{row['ceiling']:.0%} of the ceiling")
+    if (mfu := row.get("mfu", row.get("ceiling"))) is not None:  # "ceiling" in older logs
+        parts.append(f"MFU {mfu:.0%}")
     if "grad_norm" in row:
         parts.append(f"gradient norm {row['grad_norm']:.2g}")
     return parts

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
-from ownbert.objectives import Learner
+from ownbert.objectives import Learner, Objective
 
 # How long the others wait for one that does not come: a save of a large model takes minutes.
 _TIMEOUT = datetime.timedelta(minutes=30)
@@ -69,8 +69,8 @@ class World:
         for found in filter(None, problems):
             raise InputError(found)
 
-    def first_does(self, work: Callable[[], object]) -> None:
-        """Let the first process do something; its ``InputError`` is one of all processes."""
+    def on_rank_zero(self, work: Callable[[], object]) -> None:
+        """Run ``work`` in the first process only; its ``InputError`` is raised in all of them."""
         problem = None
         if self.first:
             try:
@@ -83,14 +83,14 @@ class World:
 ALONE = World()
 
 
-def asked() -> bool:
+def under_torchrun() -> bool:
     """Whether torchrun (or the like) has started more than one process."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def join(device: torch.device) -> World:
     """Meet the other processes, if there are any."""
-    if not asked():
+    if not under_torchrun():
         return ALONE
     ours = not dist.is_initialized()
     if ours:
@@ -134,7 +134,7 @@ def is_sharded(module: nn.Module) -> bool:
     return any(hasattr(p, "full_tensor") for p in module.parameters())
 
 
-def cut_again(learner: nn.Module) -> None:
+def reshard(learner: nn.Module) -> None:
     """Let go of weights that a forward pass has put together: until then they are other tensors
     than those the optimiser knows."""
     for module in learner.modules():
@@ -142,18 +142,18 @@ def cut_again(learner: nn.Module) -> None:
             module.reshard()  # pyright: ignore[reportCallIssue]
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor that may be cut over the processes, put together; all must call it."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """A tensor that may be sharded over the processes, gathered; all must call it."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # pyright: ignore
 
 
-def ready(learner: Learner, world: World) -> nn.Module:
-    """What to call in a step so that gradients are averaged over the processes."""
+def data_parallel(learner: Learner, objectives: Sequence[Objective], world: World) -> nn.Module:
+    """The module to call in a step so that gradients are averaged over the processes."""
     if world.size == 1 or is_sharded(learner):
         return learner
-    # Of what no objective needs now there comes no gradient, and DDP would wait for it; it looks
-    # at what has one when it is made.
-    used = learner.used()
+    # Parameters that no objective of the phase needs get no gradient, and DDP would wait for them;
+    # it looks at requires_grad when it is constructed.
+    used = learner.used(objectives)
     unused = [p for p in learner.parameters() if p not in used]
     for parameter in unused:
         parameter.requires_grad_(False)
@@ -163,7 +163,7 @@ def ready(learner: Learner, world: World) -> nn.Module:
     return module
 
 
-def together(module: nn.Module, last: bool) -> AbstractContextManager:
+def gradient_sync(module: nn.Module, last: bool) -> AbstractContextManager:
     """Average gradients with the ``last`` micro-batch of a step only."""
     if isinstance(module, DistributedDataParallel):
         return nullcontext() if last else module.no_sync()
@@ -180,9 +180,9 @@ def is_lost(error: BaseException) -> bool:
     return lost and isinstance(error, RuntimeError)
 
 
-def first_to_say() -> bool:
-    """Whether this is the first process with a message about the end of the run: one is enough."""
-    if not asked():
+def first_to_report() -> bool:
+    """Whether this is the first process to report how the run ended: one message is enough."""
+    if not under_torchrun():
         return True
     try:
         store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
@@ -196,12 +196,12 @@ def first_to_say() -> bool:
         return True
 
 
-def put_together(model: Model) -> Model:
+def gather_full_model(model: Model) -> Model:
     """The model itself, or one with whole weights on the CPU where they are cut over processes;
     all must call it."""
     if not is_sharded(model):
         return model
-    weights = {name: whole(tensor).cpu() for name, tensor in model.state_dict().items()}
+    weights = {name: full_tensor(tensor).cpu() for name, tensor in model.state_dict().items()}
     complete = Model(
         model.config,
         list(model.specs.values()),

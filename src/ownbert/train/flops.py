@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ownbert.config import EncoderConfig
-from ownbert.nn.linear import multiply, onednn_has_linear
+from ownbert.nn.kernels.linear import multiply, onednn_has_linear
 
 # Rows and columns of the matrices whose product is the ceiling: few threads are fastest where all
 # stays in their caches, many need more to do; and a small product finds a quiet moment.

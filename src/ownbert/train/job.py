@@ -1,4 +1,4 @@
-"""What the loop is given."""
+"""What the training loop receives: a job with its phases, and what to monitor."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,23 +18,25 @@ class Interrupted(KeyboardInterrupt):
 
 
 @dataclass(frozen=True)
-class Watch:
-    """Keep what is best by ``measure``: the highest, or the lowest if ``lower``.
+class Monitor:
+    """The metric by which the best weights are kept: the highest, or the lowest if ``lower``.
 
-    With ``patience`` the weights are kept in memory (the latest of equal ones), and the run ends
-    so many evaluations after the best value was first reached; without it the best saved state
-    is kept.
+    With ``patience`` the best weights are kept in memory (the latest of equal ones), and the run
+    stops that many evaluations after the best value was first reached; without it the saved state
+    of the best evaluation is kept.
     """
 
-    measure: str
+    metric: str
     lower: bool = False
     patience: int | None = None
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What is learnt from what until a share of the run is done. evaluate: measures of held-out
-    data, or none."""
+    """A part of the run with its own batches and objectives, until a share of the run is done.
+
+    evaluate: returns the metrics of held-out data, or nothing where there are none.
+    """
 
     loader: Loader
     objectives: Sequence[Objective]
@@ -44,8 +46,10 @@ class Phase:
 
 @dataclass
 class Job:
-    """What ``train`` needs. ``run`` must have max_steps or max_minutes; on_save is called after
-    each saved state, in all processes."""
+    """Everything ``train`` needs.
+
+    run: has max_steps or max_minutes. on_save: called after each saved state, in all processes.
+    """
 
     state: TrainState
     phases: Sequence[Phase]
@@ -53,11 +57,12 @@ class Job:
     run: Run
     folder: Path
     display: Display
-    watch: Watch
+    monitor: Monitor
     seed: int = 0
     world: World = ALONE
     on_save: Callable[[], None] = lambda: None
     meter: Meter = field(default_factory=Meter)
+    warned: bool = False
 
     @property
     def progress(self) -> float:
@@ -69,13 +74,13 @@ class Job:
 
     @property
     def midway(self) -> float:
-        """Progress in the middle of the coming step, or the first one would have no rate."""
+        """Progress in the middle of the coming step; at its start the first rate would be 0."""
         ahead = 0.5 / self.run.max_steps if self.run.max_steps else 0.0
         return min(1.0, self.progress + ahead)
 
     @property
-    def numbered(self) -> dict[str, int]:
-        """The phase, for a row of the log, where there are several."""
+    def phase_number(self) -> dict[str, int]:
+        """The phase as log rows have it; nothing where there is only one."""
         return {"phase": self.state.phase + 1} if len(self.phases) > 1 else {}
 
     @property

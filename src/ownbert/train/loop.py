@@ -1,5 +1,8 @@
-"""The loop: phases of steps, the log, evaluations and saved states, for pretraining and
-fine-tuning alike."""
+"""The training loop, for pretraining, fine-tuning and translation alike.
+
+``train`` restores a saved state and opens the log; ``_train_phases`` is the loop itself, from the
+next micro-batches to logging, evaluating and saving.
+"""
 
 import contextlib
 import copy
@@ -7,76 +10,153 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-
-from torch import nn
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ownbert.data.batch import Batch
 from ownbert.data.loader import Position
 from ownbert.errors import InputError
 from ownbert.train.curves import draw_curves
-from ownbert.train.distributed import World, is_lost, ready
+from ownbert.train.distributed import World, data_parallel, is_lost
 from ownbert.train.job import Interrupted, Job
 from ownbert.train.log import RunLog
-from ownbert.train.meter import operations
+from ownbert.train.meter import step_flops
 from ownbert.train.schedule import factor
-from ownbert.train.stagnation import verdict
-from ownbert.train.state_files import newest, remove_later, saved, step_of
-from ownbert.train.step import NotANumber, seed_step, step, targets
+from ownbert.train.stagnation import diagnose_stagnation
+from ownbert.train.state_files import SavedState, newest, remove_later, step_of
+from ownbert.train.step import NotANumber, count_targets, seed_step, step
 
 # By the clock, where steps are not given.
 _SAVE_SECONDS = 300.0
 _EVALUATIONS = 10
 
 
-def train(job: Job, *, resume: bool = False, resume_step: int | None = None) -> None:
-    """Run to the end, or until interrupted; then log, curves and a last state are on disk.
+def train(job: Job, *, resume_from: SavedState | None = None) -> None:
+    """Train to the end or until interrupted; log, curves and a last state are on disk then.
 
-    Raises ``Interrupted`` after a signal, ``InputError`` when the loss is no longer a number,
-    when another process is gone, and for a saved state that cannot be used.
+    resume_from: a saved state of the job's folder. Raises ``Interrupted`` after a signal,
+    ``InputError`` when the loss is no longer a number, when another process is gone, and for a
+    saved state that cannot be used.
     """
-    path = _saved_state(job.folder, resume_step) if resume else None
-    if path is not None:
-        job.state.restore(path, world=job.world)
-        job.display.say(f"resumed from {path} at step {job.state.step:,}")
+    if resume_from is not None:
+        job.state.restore(resume_from, world=job.world)
+        job.display.say(f"resumed from {resume_from.path} at step {job.state.step:,}")
     if job.world.first:
-        remove_later(job.folder, job.state.step if path else -1)
+        remove_later(job.folder, job.state.step if resume_from else -1)
     job.world.wait()
-    log = _open_log(job, job.state.step if path else None)
-    with contextlib.closing(log), _signals(job.world) as stopped, job.display:
+    log = _open_log(job, job.state.step if resume_from else None)
+    with contextlib.closing(log), _signals(job.world) as stop_signals, job.display:
         try:
-            _Loop(job, log, stopped).run()
+            _train_phases(job, log, stop_signals)
         except NotANumber:
             raise InputError(_not_a_number(job)) from None
         except RuntimeError as error:
             if not is_lost(error):
                 raise
-            raise InputError(_lost(job)) from None
+            raise InputError(_process_lost(job)) from None
         finally:
-            # A picture that cannot be written must not hide why the run ended.
+            # A plot that cannot be written must not hide why the run ended.
             with contextlib.suppress(InputError):
                 if job.world.first:
                     draw_curves(job.folder, log.rows)
-    if stopped:
+    if stop_signals:
         raise Interrupted(
             f"stopped at step {job.state.step:,}; the state is saved in {job.folder}: "
             "give the same command with --resume to go on"
         )
 
 
-def _saved_state(folder: Path, step: int | None) -> Path | None:
-    """The state to go on from: that of ``step``, or the last one."""
-    if step is None:
-        return newest(folder)
-    found = {step_of(path): path for path in saved(folder)}
-    if step not in found:
-        known = ", ".join(map(str, found)) or "none"
-        raise InputError(f"{folder} has no saved state of step {step}; there are {known}")
-    return found[step]
+def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> None:
+    """Train all phases from where ``job.state`` stands; the last state is saved."""
+    state, run, world, learner = job.state, job.run, job.world, job.state.learner
+    start = time.perf_counter() - state.seconds
+    next_save = state.seconds + _SAVE_SECONDS
+    evaluations_done = int(job.progress * _EVALUATIONS)
+    job.meter.restore(state.sums, world)
+
+    for number in range(state.phase, len(job.phases)):
+        if number > state.phase:
+            # The data start from the beginning, and losses of other objectives do not compare.
+            state.phase, state.position, state.best = number, Position(), None
+        phase = job.phases[number]
+        module = data_parallel(learner, phase.objectives, world)
+        with contextlib.closing(phase.loader.batches(state.position)) as batches:
+            while job.progress < phase.until and not _out_of_patience(job, log.rows):
+                micro_batches, position = _next_micro_batches(batches, run.accumulate)
+
+                # What all processes must know: whether to stop, and the sums over them.
+                seconds = time.perf_counter() - start if world.first else 0.0
+                tokens = sum(0 if batch.dummy else batch.tokens for batch in micro_batches)
+                flops = 0.0
+                if job.meter.peak_flops:
+                    flops = step_flops(learner, phase.objectives, micro_batches)
+                counts = count_targets(phase.objectives, micro_batches)
+                stop, state.seconds, tokens, flops, *counts = world.total(
+                    [len(stop_signals), seconds, tokens, flops, *counts]
+                )
+                if stop:
+                    stop_signals.append(0)  # in the processes that received none
+                    break
+
+                # Update.
+                names = [objective.name for objective in phase.objectives]
+                seed_step(job.seed, state.step, world)
+                stats = step(
+                    module,
+                    state.optimizer,
+                    micro_batches,
+                    {name: int(count) for name, count in zip(names, counts, strict=True)},
+                    objectives=phase.objectives,
+                    optim=job.optim,
+                    rate=(job.optim.learning_rate or 0.0)
+                    * factor(job.optim, job.midway, state.step + 1),
+                    precision=run.precision,
+                    world=world,
+                )
+                state.step, state.position = state.step + 1, position
+                state.tokens += int(tokens)
+                if job.optim.ema:
+                    state.take_average(job.optim.ema)
+                job.meter.add(stats, int(tokens), flops, world)
+                phase_over = job.progress >= phase.until
+
+                # Log.
+                row = None
+                if state.step % run.log_every == 0 or phase_over:
+                    row = job.meter.row(state, phase.objectives, world, job.phase_number)
+                    log.write(row)
+                job.display.update(job.progress, row)
+
+                # Evaluate.
+                is_best = False
+                if run.eval_every:
+                    due = state.step % run.eval_every == 0
+                else:
+                    due = int(job.progress * _EVALUATIONS) > evaluations_done
+                if due or phase_over:
+                    evaluations_done = int(job.progress * _EVALUATIONS)
+                    with state.averaged():
+                        metrics = phase.evaluate()
+                    if metrics:
+                        _log_evaluation(job, log, metrics)
+                        is_best = _keep_best(job, metrics)
+                    job.meter.pause()
+
+                # Save.
+                if run.save_every:
+                    due = state.step % run.save_every == 0
+                else:
+                    due = state.seconds >= next_save
+                if (due or is_best) and job.progress < 1:
+                    next_save = state.seconds + _SAVE_SECONDS
+                    _save(job)
+                    job.meter.pause()
+        if stop_signals:
+            break
+    _save(job)
 
 
-def _micro_batches(
+def _next_micro_batches(
     batches: Iterator[tuple[Batch, Position]], count: int
 ) -> tuple[list[Batch], Position]:
     """The next ``count`` batches, each with all of its pieces, and the position after them."""
@@ -84,165 +164,75 @@ def _micro_batches(
     while True:
         batch, after = next(batches)
         found.append(batch)
-        count -= not batch.goes_on
+        count -= not batch.continues_step
         if not count:
             return found, after
 
 
-class _Unwritten:
+def _save(job: Job) -> None:
+    """Save the state and, by ``job.on_save``, the model folder."""
+    job.state.sums = job.meter.saved(job.world)
+    job.state.save(job.folder, keep=job.run.keep, world=job.world)
+    with job.state.averaged():
+        job.on_save()
+
+
+def _log_evaluation(job: Job, log: "RunLog | _NoLog", metrics: Mapping[str, float]) -> None:
+    """Log the metrics of held-out data, with a warning, once, if the run learns nothing."""
+    row = {"step": job.state.step, "evaluation": True, **job.phase_number, **metrics}
+    row["seconds"] = round(job.state.seconds, 3)
+    log.write(row)
+    job.display.update(job.progress, row)
+    if not job.warned and (warning := diagnose_stagnation(log.rows)):
+        job.warned = True
+        job.display.say(warning)
+
+
+def _keep_best(job: Job, metrics: Mapping[str, float]) -> bool:
+    """Remember the best evaluation so far; whether its state is to be saved now."""
+    state, monitor = job.state, job.monitor
+    value, best, since = metrics[monitor.metric], state.best, state.step
+    if not math.isfinite(value):
+        return False
+    if best is not None:
+        if value > best["value"] if monitor.lower else value < best["value"]:
+            return False
+        if value == best["value"]:
+            since = best["since"]
+    state.best = {"step": state.step, "value": value, "since": since}
+    if monitor.patience is None:
+        return True
+    weights = state.learner.named_parameters()
+    state.best_weights = {name: copy.deepcopy(p.detach()) for name, p in weights}
+    return False
+
+
+def _out_of_patience(job: Job, rows: list[dict[str, Any]]) -> bool:
+    """Whether ``patience`` evaluations have passed since the best value was first reached."""
+    if job.monitor.patience is None or job.state.best is None:
+        return False
+    since = job.state.best["since"]
+    later = [row for row in rows if row.get("evaluation") and row["step"] > since]
+    return len(later) >= job.monitor.patience
+
+
+class _NoLog:
     """The log of a process that is not the first."""
 
     def __init__(self) -> None:
-        self.rows: list[Mapping[str, float]] = []
+        self.rows: list[dict[str, Any]] = []
 
-    def write(self, row: Mapping[str, float]) -> None:
-        self.rows.append(row)
+    def write(self, row: Mapping[str, Any]) -> None:
+        self.rows.append(dict(row))
 
     def close(self) -> None:
         pass
 
 
-def _open_log(job: Job, step: int | None) -> RunLog | _Unwritten:
+def _open_log(job: Job, step: int | None) -> RunLog | _NoLog:
     if not job.world.first:
-        return _Unwritten()
+        return _NoLog()
     return RunLog(job.folder, step=step, tensorboard=job.run.tensorboard)
-
-
-class _Loop:
-    """One call of ``train``: what it counts between two steps."""
-
-    def __init__(self, job: Job, log: RunLog | _Unwritten, stopped: list[int]) -> None:
-        self.job, self.log, self.stopped = job, log, stopped
-        self.start = time.perf_counter() - job.state.seconds
-        self.next_save = job.state.seconds + _SAVE_SECONDS
-        self.evaluated = int(job.progress * _EVALUATIONS)
-        self.warned = False
-
-    def run(self) -> None:
-        job, state = self.job, self.job.state
-        job.meter.restore(state.sums, job.world)
-        while self._learn_phase() and state.phase + 1 < len(job.phases):
-            state.phase += 1
-            # Losses of another task are not to be compared.
-            state.position, state.best = Position(), None
-        self._save()
-
-    def _learn_phase(self) -> bool:
-        """Whether the phase came to its end."""
-        job, state = self.job, self.job.state
-        phase, learner = job.phase, self.job.state.learner
-        learner.objectives = tuple(phase.objectives)
-        module = ready(learner, job.world)
-        with contextlib.closing(phase.loader.batches(state.position)) as batches:
-            while job.progress < phase.until and not self._out_of_patience():
-                micro, after = _micro_batches(batches, job.run.accumulate)
-                if not self._step(module, micro, after):
-                    return False
-                self._after()
-        return True
-
-    def _step(self, module: nn.Module, micro: Sequence[Batch], after: Position) -> bool:
-        """One update; false if the processes have agreed to stop before it."""
-        job, state, world = self.job, self.job.state, self.job.world
-        seconds = time.perf_counter() - self.start if world.first else 0.0
-        mine = sum(0 if batch.spare else batch.tokens for batch in micro)
-        flops = operations(state.learner, micro) if job.meter.ceiling else 0.0
-        stop, state.seconds, tokens, flops, *counts = world.total(
-            [len(self.stopped), seconds, mine, flops, *targets(state.learner, micro)]
-        )
-        if stop:
-            self.stopped.append(0)
-            return False
-        seed_step(job.seed, state.step, world)
-        names = [o.name for o in state.learner.objectives]
-        seen = step(
-            module,
-            state.optimizer,
-            micro,
-            {name: int(count) for name, count in zip(names, counts, strict=True)},
-            optim=job.optim,
-            rate=(job.optim.learning_rate or 0.0) * factor(job.optim, job.midway, state.step + 1),
-            precision=job.run.precision,
-            world=world,
-        )
-        state.step, state.position = state.step + 1, after
-        if job.optim.ema:
-            state.take_average(job.optim.ema)
-        state.tokens += int(tokens)
-        job.meter.add(seen, int(tokens), flops, world)
-        return True
-
-    def _after(self) -> None:
-        """Log, evaluate and save where it is time."""
-        job, state, run = self.job, self.job.state, self.job.run
-        over = job.progress >= job.phase.until
-        row = None
-        if state.step % run.log_every == 0 or over:
-            row = job.meter.row(job)
-            self.log.write(row)
-        job.display.update(job.progress, row)
-        due = int(job.progress * _EVALUATIONS) > self.evaluated
-        if run.eval_every:
-            due = state.step % run.eval_every == 0
-        best = False
-        if due or over:
-            self.evaluated = int(job.progress * _EVALUATIONS)
-            with state.averaged():
-                best = self._evaluate()
-            job.meter.pause()
-        save = state.seconds >= self.next_save
-        if run.save_every:
-            save = state.step % run.save_every == 0
-        if (save or best) and job.progress < 1:
-            self.next_save = state.seconds + _SAVE_SECONDS
-            self._save()
-            job.meter.pause()
-
-    def _save(self) -> None:
-        job = self.job
-        job.state.sums = job.meter.saved(job.world)
-        job.state.save(job.folder, keep=job.run.keep, world=job.world)
-        with job.state.averaged():
-            job.on_save()
-
-    def _evaluate(self) -> bool:
-        """Log the measures of held-out data; whether a state is to be saved as the best so far."""
-        job, state = self.job, self.job.state
-        measures = dict(job.phase.evaluate())
-        if not measures:
-            return False
-        row = {"step": state.step, "evaluation": True, **job.numbered, **measures}
-        row["seconds"] = round(state.seconds, 3)
-        self.log.write(row)
-        job.display.update(job.progress, row)
-        said = None if self.warned else verdict(self.log.rows)
-        if said:
-            self.warned = True
-            job.display.say(said)
-        value, best = measures[job.watch.measure], state.best
-        since = state.step
-        if not math.isfinite(value):
-            return False
-        if best is not None:
-            if value > best["value"] if job.watch.lower else value < best["value"]:
-                return False
-            if value == best["value"]:
-                since = best["since"]
-        state.best = {"step": state.step, "value": value, "since": since}
-        if job.watch.patience is None:
-            return True
-        weights = state.learner.named_parameters()
-        state.best_weights = {name: copy.deepcopy(p.detach()) for name, p in weights}
-        return False
-
-    def _out_of_patience(self) -> bool:
-        """Whether ``patience`` evaluations have passed since the best value was first reached."""
-        job = self.job
-        if job.watch.patience is None or job.state.best is None:
-            return False
-        since = job.state.best["since"]
-        later = [r for r in self.log.rows if r.get("evaluation") and r["step"] > since]
-        return len(later) >= job.watch.patience
 
 
 def _not_a_number(job: Job) -> str:
@@ -256,7 +246,7 @@ def _not_a_number(job: Job) -> str:
     )
 
 
-def _lost(job: Job) -> str:
+def _process_lost(job: Job) -> str:
     path = newest(job.folder)
     way = f"go on from step {step_of(path):,} with --resume" if path else "start again"
     return f"another process of the run ended at step {job.state.step + 1:,}; {way}"
@@ -264,23 +254,23 @@ def _lost(job: Job) -> str:
 
 @contextlib.contextmanager
 def _signals(world: World) -> Iterator[list[int]]:
-    """A list that holds the first SIGINT or SIGTERM, so that a step is never cut in two; a
-    second one acts as always, but not where torchrun sends one again."""
-    stopped: list[int] = []
+    """A list that receives SIGINT or SIGTERM, so that a step is never interrupted; a second signal
+    acts as usual, except under torchrun, which sends its signals twice."""
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield stopped
+        yield received
         return
     old = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
 
     def stop(number: int, frame: object) -> None:
-        stopped.append(number)
+        received.append(number)
         if world.size == 1:
             signal.signal(number, old[signal.Signals(number)])
 
     try:
         for number in old:
             signal.signal(number, stop)
-        yield stopped
+        yield received
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)

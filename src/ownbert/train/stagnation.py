@@ -1,4 +1,4 @@
-"""Whether a pretraining run learns anything at all, told by its log."""
+"""Whether a pretraining run learns anything at all, judged by its log."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ ENOUGH_STEPS = 200
 MARGIN = 0.02
 
 
-def verdict(rows: Sequence[Mapping[str, Any]]) -> str | None:
+def diagnose_stagnation(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """Why the run seems to learn nothing, in two lines; None while there is no reason to worry.
 
     rows: of the log so far; the last evaluation counts. It is compared with ``unigram_loss``:

@@ -16,11 +16,12 @@ from ownbert.data.loader import Position
 from ownbert.errors import InputError
 from ownbert.files import make_folder
 from ownbert.objectives import Learner
-from ownbert.train.distributed import ALONE, World, cut_again
+from ownbert.train.distributed import ALONE, World, reshard
 from ownbert.train.state_files import (
     FOLDER,
     FORMAT,
     STATE,
+    SavedState,
     read_tensors,
     refuse_other,
     saved,
@@ -28,7 +29,6 @@ from ownbert.train.state_files import (
     step_of,
     summed,
     trying,
-    verify,
     write_state,
     write_tensors,
     written_by,
@@ -89,7 +89,7 @@ class TrainState:
     def _finish(self, temporary: Path, path: Path, files: dict, world: World) -> None:
         if not world.first:
             return
-        said = {
+        metadata = {
             "format": FORMAT,
             "identity": dict(self.identity),
             "phase": self.phase,
@@ -99,7 +99,7 @@ class TrainState:
             "sums": self.sums,
             "files": files,
         }
-        write_state(temporary / STATE, said)
+        write_state(temporary / STATE, metadata)
         temporary.rename(path)
 
     def _prune(self, folder: Path, keep: int) -> None:
@@ -107,11 +107,12 @@ class TrainState:
         for old in [path for path in saved(folder.parent) if step_of(path) != best][:-keep]:
             shutil.rmtree(old, ignore_errors=True)
 
-    def restore(self, path: Path, *, world: World = ALONE) -> None:
+    def restore(self, state: SavedState, *, world: World = ALONE) -> None:
         """Go back to a saved state. Raises ``InputError`` for one that is damaged, naming the file
         and what to do, and for one of another run."""
-        said = verify(path)
-        refuse_other(path, said["identity"], self.identity)
+        state.verify()
+        path, metadata = state.path, state.metadata
+        refuse_other(path, metadata["identity"], self.identity)
         there = shapes_in(path)
         tensors = self._tensors()
         for name, parameter in self.learner.named_parameters():
@@ -127,12 +128,12 @@ class TrainState:
         if differing:
             raise InputError(f"{path} is of another model: it differs in {min(differing)}")
         read_tensors(path, tensors, world)
-        self.best = said["best"]
+        self.best = metadata["best"]
         self.best_weights = _after("best.", tensors) or None
         self.average = _after("average.", tensors) or None
-        self.phase, self.position = said["phase"], Position(**said["position"])
-        self.step, self.tokens = said["clock"]["step"], said["clock"]["tokens"]
-        self.seconds, self.sums = said["clock"]["seconds"], said["sums"]
+        self.phase, self.position = metadata["phase"], Position(**metadata["position"])
+        self.step, self.tokens = metadata["clock"]["step"], metadata["clock"]["tokens"]
+        self.seconds, self.sums = metadata["clock"]["seconds"], metadata["sums"]
 
     def _like(self, parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Room for what the optimiser keeps of a parameter: of its shape, or a few numbers."""
@@ -179,7 +180,7 @@ class TrainState:
 
     def _tensors(self) -> dict[str, Tensor]:
         """Weights, what the optimiser has of each, and the best weights, by name."""
-        cut_again(self.learner)
+        reshard(self.learner)
         parameters = dict(self.learner.named_parameters())
         tensors = {name: p.detach() for name, p in parameters.items()}
         for name, p in parameters.items():

@@ -11,6 +11,7 @@ import shutil
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,42 +40,65 @@ def step_of(path: Path) -> int:
     return int(path.name.removeprefix("step-"))
 
 
+def find_state(folder: Path, step: int | None = None) -> Path | None:
+    """The state to resume from: that of ``step``, or the newest one, if any."""
+    if step is None:
+        return newest(folder)
+    states = {step_of(path): path for path in saved(folder)}
+    if step not in states:
+        known = ", ".join(map(str, states)) or "none"
+        raise InputError(f"{folder} has no saved state of step {step}; there are {known}")
+    return states[step]
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """A saved state and its ``state.json``."""
+
+    path: Path
+    metadata: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> "SavedState":
+        """Raises ``Damaged`` where ``state.json`` is not as it was written."""
+        return cls(path, read_state(path))
+
+    def verify(self) -> None:
+        """Compare every file with its checksum. Raises ``Damaged``."""
+        for name, entry in self.metadata["files"].items():
+            file = self.path / name
+            size = file.stat().st_size if file.exists() else 0
+            if size != entry["bytes"]:
+                raise damaged(file, self.path, f"it has {size:,} bytes, not {entry['bytes']:,}")
+            if summed(file) != entry:
+                raise damaged(file, self.path, "its checksum differs")
+
+
 def read_state(path: Path) -> dict[str, Any]:
     """``state.json`` of a saved state. Raises ``InputError`` where it is damaged."""
     try:
-        said = json.loads((path / STATE).read_text(encoding="utf-8"))
-        if said.pop("crc32") != _said_sum(said):
+        metadata = json.loads((path / STATE).read_text(encoding="utf-8"))
+        if metadata.pop("crc32") != _metadata_crc(metadata):
             raise damaged(path / STATE, path, "its checksum differs")
-        _ = [said[k] for k in ("identity", "phase", "position", "clock", "best", "sums", "files")]
+        _ = [
+            metadata[k] for k in ("identity", "phase", "position", "clock", "best", "sums", "files")
+        ]
     except Damaged:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise damaged(path / STATE, path, "it is missing or cannot be read") from None
-    if said["format"] != FORMAT:
-        raise InputError(f"{path} has format {said['format']}, this version reads {FORMAT}")
-    return said
+    if metadata["format"] != FORMAT:
+        raise InputError(f"{path} has format {metadata['format']}, this version reads {FORMAT}")
+    return metadata
 
 
-def write_state(path: Path, said: dict[str, Any]) -> None:
+def write_state(path: Path, metadata: dict[str, Any]) -> None:
     """Write ``state.json`` with a checksum of its own."""
-    write_json(path, said | {"crc32": _said_sum(said)})
+    write_json(path, metadata | {"crc32": _metadata_crc(metadata)})
 
 
-def _said_sum(said: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(said, sort_keys=True).encode())
-
-
-def verify(path: Path) -> dict[str, Any]:
-    """Compare every file of a saved state with its checksum; its ``state.json``."""
-    said = read_state(path)
-    for name, entry in said["files"].items():
-        file = path / name
-        size = file.stat().st_size if file.exists() else 0
-        if size != entry["bytes"]:
-            raise damaged(file, path, f"it has {size:,} bytes, not {entry['bytes']:,}")
-        if summed(file) != entry:
-            raise damaged(file, path, "its checksum differs")
-    return said
+def _metadata_crc(metadata: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
 
 
 class Damaged(InputError):
@@ -122,8 +146,8 @@ def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
     """The tensors of a saved state and their shapes."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
-    said = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-    return {name: tuple(entry.size) for name, entry in said.items()}  # pyright: ignore
+    metadata = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    return {name: tuple(entry.size) for name, entry in metadata.items()}  # pyright: ignore
 
 
 @contextlib.contextmanager

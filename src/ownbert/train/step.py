@@ -1,4 +1,4 @@
-"""One update: micro-batches in, a changed model out, and what was seen on the way."""
+"""One update: micro-batches in, new weights and the statistics of the step out."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
-from ownbert.objectives import Learner, Loss
+from ownbert.objectives import Learner, Loss, Objective
 from ownbert.train.device import autocast
-from ownbert.train.distributed import ALONE, World, together, whole
+from ownbert.train.distributed import ALONE, World, full_tensor, gradient_sync
 from ownbert.train.recipe import Optim
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Of one step, in this process: (sum of losses, right answers, count) by objective; the norm
-    of the gradient before it was clipped."""
+class StepStats:
+    """Of one step, in this process: (sum of losses, right answers, count) of each objective, and
+    the norm of the gradient before it was clipped."""
 
     sums: Mapping[str, Sequence]
     norm: Tensor
@@ -29,31 +29,32 @@ class Seen:
 def step(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
-    micro: Sequence[Batch],
+    micro_batches: Sequence[Batch],
     counts: Mapping[str, int],
     *,
+    objectives: Sequence[Objective],
     optim: Optim,
     rate: float,
     precision: str,
     world: World = ALONE,
-) -> Seen:
+) -> StepStats:
     """Update by the mean gradient over micro-batches and processes, at learning rate ``rate``.
 
-    module: a ``Learner``, or what ``distributed.ready`` made of it. counts: targets of each
-    objective in all micro-batches of all processes; each loss is divided by its count, so the
-    gradient does not depend on how the step is cut. Raises ``NotANumber`` before anything is
-    changed.
+    module: a ``Learner``, or what ``distributed.data_parallel`` made of it. counts: the number of
+    targets of each of ``objectives`` in all micro-batches of all processes; each loss is divided
+    by its count, so the gradient does not depend on how the step is split. Raises ``NotANumber``
+    before any weight is changed.
     """
     learner = module if isinstance(module, Learner) else module.module
     assert isinstance(learner, Learner)
-    weights = {o.name: o.weight for o in learner.objectives}
+    weights = {o.name: o.weight for o in objectives}
     device = learner.model.device
     sums: dict[str, list] = {}
     learner.train()
 
-    def learn(batch: Batch) -> dict[str, Loss]:
+    def backward(batch: Batch) -> dict[str, Loss]:
         with autocast(device, precision):
-            losses = module(batch.to(device))
+            losses = module(batch.to(device), objectives)
         total = torch.zeros((), device=device)
         for name, loss in losses.items():
             total = total + weights[name] * loss.total / max(1, counts[name])
@@ -61,28 +62,29 @@ def step(
         (total * world.size).backward()
         return losses
 
-    for number, batch in enumerate(micro, 1):
-        with together(module, last=number == len(micro) and not optim.adversarial):
-            for name, loss in learn(batch).items():
+    for number, batch in enumerate(micro_batches, 1):
+        with gradient_sync(module, last=number == len(micro_batches) and not optim.adversarial):
+            for name, loss in backward(batch).items():
                 add(sums, name, (loss.total.detach(), loss.correct, loss.count))
     if optim.adversarial:
         with moved_words(learner.model, optim.adversarial):
-            for number, batch in enumerate(micro, 1):
-                with together(module, last=number == len(micro)):
-                    learn(batch)
+            for number, batch in enumerate(micro_batches, 1):
+                with gradient_sync(module, last=number == len(micro_batches)):
+                    backward(batch)
     norm = _clip(learner, optim.clip)
     _refuse_nonsense(sums, norm, world)
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("scale", 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return Seen(sums, norm)
+    return StepStats(sums, norm)
 
 
 @contextmanager
 def moved_words(model: Model, length: float) -> Iterator[None]:
-    """The word vectors moved along their gradient by ``length`` in all, for a while: where the loss
-    grows fastest (Miyato et al. 2017, equation 5, of the table in the place of a text)."""
+    """The word vectors moved along their gradient, by ``length`` in total, within the context: to
+    where the loss grows fastest (Miyato et al. 2017, equation 5, for the table instead of a
+    text)."""
     table = model.encoder.embeddings.word.weight
     if table.grad is None:
         raise InputError("optim.adversarial moves word vectors, and these are frozen")
@@ -110,7 +112,7 @@ def _clip(learner: Learner, limit: float) -> Tensor:
     """
     gradients = [p.grad for p in learner.parameters() if p.grad is not None]
     total = torch.nn.utils.get_total_norm(gradients)
-    norm = whole(total)
+    norm = full_tensor(total)
     if norm > limit:
         torch.nn.utils.clip_grads_with_norm_(learner.parameters(), limit, total)
     return norm
@@ -127,13 +129,13 @@ class NotANumber(Exception):
     """The loss or the gradient is infinite or not a number; nothing was changed."""
 
 
-def targets(learner: Learner, micro: Sequence[Batch]) -> list[int]:
-    """How many targets each objective has in micro-batches of this process."""
-    return [sum(0 if b.spare else o.count(b) for b in micro) for o in learner.objectives]
+def count_targets(objectives: Sequence[Objective], micro_batches: Sequence[Batch]) -> list[int]:
+    """How many targets each objective has in the micro-batches of this process."""
+    return [sum(0 if b.dummy else o.count(b) for b in micro_batches) for o in objectives]
 
 
 def seed_step(seed: int, number: int, world: World = ALONE) -> None:
-    """Seed what a step draws (dropout, replaced tokens): a pure function of these, so a run that
-    goes on from any step draws what it would have drawn."""
+    """Seed what a step draws (dropout, replaced tokens) as a pure function of the arguments: a run
+    resumed at any step draws what it would have drawn."""
     entropy = (seed, number, world.rank)
     torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1))

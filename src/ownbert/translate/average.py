@@ -7,7 +7,7 @@ import torch
 
 from ownbert.objectives import Learner
 from ownbert.train.distributed import World
-from ownbert.train.state_files import Damaged, read_tensors, saved, verify
+from ownbert.train.state_files import Damaged, SavedState, read_tensors, saved
 
 
 def use_average(
@@ -55,9 +55,10 @@ def average(learner: Learner, output: Path, count: int, world: World) -> int:
 
 def _is_whole(path: Path) -> bool:
     try:
-        return bool(verify(path))
+        SavedState.read(path).verify()
     except Damaged:
         return False
+    return True
 
 
 @torch.no_grad()

@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from ownbert.settings import dump, resolve
 from ownbert.translate.recipe import TranslateRecipe
-from ownbert.translate.run import Training
+from ownbert.translate.run import TranslationRun
 
 _SHOWN = 3
 
@@ -20,9 +19,8 @@ def preview_translation(
     """What ``train_translation`` would do, without doing it: the resolved recipe, counts, lengths,
     and the first pairs as the model sees them."""
     recipe = resolve(TranslateRecipe, config=config, overrides=overrides, options=options)
-    run = Training(recipe)
-    with torch.device("meta"):  # shapes without numbers: this model is only counted
-        lines = [dump(run.recipe), *run.summary(run.model())]
+    run = TranslationRun(recipe)
+    lines = [dump(run.recipe), *run.summary()]
     for name, rows in (("source", run.data.sources), ("target", run.data.targets)):
         half, most = np.percentile([len(row) for row in rows], (50, 90)).round().astype(int)
         longest = max(map(len, rows))

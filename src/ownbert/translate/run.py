@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,15 @@ from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
 from ownbert.data.loader import Loader, once
 from ownbert.errors import InputError
-from ownbert.files import write_text
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Translation
-from ownbert.run.run_folder import RECIPE, claim_output, refuse_taken, resolve_run
-from ownbert.settings import dump
-from ownbert.train import distributed
-from ownbert.train.device import autocast, pick_device, pick_precision
-from ownbert.train.display import Display
-from ownbert.train.job import Job, Phase, Watch
-from ownbert.train.log import need_tensorboard
-from ownbert.train.loop import train
-from ownbert.train.meter import add_up, measures_of
-from ownbert.train.optim.optimizers import describe_groups, make_optimizer
+from ownbert.run.run_folder import RunFolder
+from ownbert.run.training_run import Say, TrainingRun, bounded_steps
+from ownbert.train.device import autocast, pick_precision
+from ownbert.train.distributed import World, gather_full_model
+from ownbert.train.job import Job, Phase
+from ownbert.train.meter import add_up, mean_metrics
 from ownbert.train.schedule import NOAM_STEPS
-from ownbert.train.state import TrainState
-from ownbert.train.state_files import newest
 from ownbert.transformer import from_configs, transformer_config
 from ownbert.translate.average import use_average
 from ownbert.translate.pairs import PairData, held_out, read_pairs
@@ -59,35 +53,26 @@ def train_translation(
     in ``output``.
 
     options: settings of ``TranslateRecipe`` by name (``source="a.de"``, ``target="a.en"``,
-    ``d_model=512``). resume: go on from the last saved state, also with more ``epochs``. Raises
+    ``d_model=512``). resume: continue from the last saved state, also with more ``epochs``. Raises
     ``InputError`` if ``output`` holds a model and neither ``resume`` nor ``overwrite`` is given,
     and for everything in the files or settings that cannot be used.
     """
-    output = Path(output)
-    refuse_taken(output, resume=resume, overwrite=overwrite)
-    begun = resume and newest(output) is not None
-    recipe = resolve_run(
-        TranslateRecipe, output, config=config, overrides=overrides, begun=begun, options=options
-    )
-    run = Training(recipe, saved=output if begun else None)
-    world = distributed.join(run.device)
-    try:
-        world.first_does(lambda: run.claim(output, resume=resume, overwrite=overwrite))
-        return run.train(output, world, resume=resume, quiet=quiet)
-    finally:
-        distributed.leave(world)
+    folder = RunFolder(output, resume=resume, overwrite=overwrite)
+    recipe = folder.resolve(TranslateRecipe, config=config, overrides=overrides, options=options)
+    run = TranslationRun(recipe, saved=folder.path if folder.saved else None)
+    return run.execute(folder, quiet=quiet)
 
 
-class Training:
-    """A resolved recipe with its pairs and vocabularies; ``train`` makes the model.
+class TranslationRun(TrainingRun):
+    """A recipe with its pairs of texts and vocabularies.
 
-    saved: the folder of a run that is gone on with, which has the vocabularies.
+    saved: the folder of a run that is resumed, which has the vocabularies.
     """
 
+    command = "translate"
+
     def __init__(self, recipe: TranslateRecipe, *, saved: Path | None = None) -> None:
-        if recipe.run.tensorboard:
-            need_tensorboard()
-        self.device = pick_device(recipe.run.device)
+        super().__init__(recipe.run)
         pairs, dev = read_pairs(recipe.data), read_pairs(recipe.data, dev=True)
         if pairs is None:
             raise InputError("--source and --target are needed: pairs of texts to learn from")
@@ -103,14 +88,14 @@ class Training:
         self.data = PairData(pairs, self.source, self.target, max_length=longest)
         self.dev = PairData(dev, self.source, self.target, max_length=longest)
         self.loader = Loader(self.data, recipe.seed, batch_tokens=recipe.data.batch_tokens)
-        self.recipe, self.run = self._completed(recipe)
+        self.recipe, self._limits = self._completed(recipe)
         self.config = self._config()
         self.identity = {"training pairs": self.data.identity()}
 
     def _completed(self, recipe: TranslateRecipe) -> tuple[TranslateRecipe, TranslateRun]:
         """The recipe with everything that depends on the machine and the data filled in, and how it
-        is run: epochs in steps. These are not in the recipe, so that a run that is gone on with
-        may have more epochs."""
+        is run: epochs in steps. The steps are not in the recipe, so that a resumed run may have
+        more epochs."""
         run, optim = recipe.run, recipe.optim
         steps = max(1, self.loader.batches_per_epoch() // run.accumulate)
         epochs = run.epochs
@@ -136,11 +121,13 @@ class Training:
         by_steps = replace(run, max_steps=min(limits, default=None))
         return replace(recipe, run=run, optim=optim), by_steps
 
-    def claim(self, output: Path, *, resume: bool, overwrite: bool) -> None:
-        """Take the output folder, and write the recipe and the vocabularies into it."""
-        claim_output(output, resume=resume, overwrite=overwrite, identity=self.identity)
-        write_text(output / RECIPE, dump(self.recipe))
-        save_vocabularies(output, self.source, self.target)
+    @property
+    def limits(self) -> TranslateRun:
+        return self._limits
+
+    def reserve(self, folder: RunFolder) -> None:
+        super().reserve(folder)
+        save_vocabularies(folder.path, self.source, self.target)
 
     def _config(self) -> EncoderConfig:
         """Of both stacks."""
@@ -160,57 +147,51 @@ class Training:
             pad_token_id=self.target.pad_id,
         )
 
-    def model(self) -> Model:
+    def new_model(self) -> Model:
         """New weights, a function of the seed."""
         torch.manual_seed(self.recipe.seed)
         shared = self.source is self.target
         return from_configs(self.config, self.config, share_embeddings=shared)
 
-    def train(self, output: Path, world: distributed.World, *, resume: bool, quiet: bool) -> Model:
-        """Run to the end and save. See ``train_translation``."""
-        recipe = self.recipe
-        display = Display("translate", quiet=quiet or not world.first)
-        model = self.model()
-        for line in self.summary(model):
-            display.say(line)
-        learner = Learner(model.to(self.device), ())
-        optimizer = make_optimizer(learner, recipe.optim)
-        display.say(f"{recipe.optim.name}: {describe_groups(optimizer)}")
+    def make_learner(self, world: World, *, fresh: bool, say: Say) -> Learner:
+        objective = Translation(self.recipe.task.label_smoothing)
+        return Learner(self.new_model().to(self.device), [objective])
+
+    def phases(self, learner: Learner, world: World) -> list[Phase]:
         loader = replace(self.loader, process=world.rank, processes=world.size)
-        batches = list(once(self.dev, batch_tokens=recipe.data.batch_tokens))
+        return [Phase(loader, learner.objectives, lambda: self._evaluate(learner))]
 
-        def evaluate() -> Mapping[str, float]:
-            return measure(learner, batches, recipe.run.precision)
+    @cached_property
+    def _dev_batches(self) -> list[Batch]:
+        return list(once(self.dev, batch_tokens=self.recipe.data.batch_tokens))
 
-        job = Job(
-            state=TrainState(learner, optimizer, self.identity),
-            phases=[Phase(loader, [Translation(recipe.task.label_smoothing)], evaluate)],
-            optim=recipe.optim,
-            run=self.run,
-            folder=output,
-            display=display,
-            watch=Watch("loss", lower=True),
-            seed=recipe.seed,
-            world=world,
-            on_save=lambda: self.save(learner, output, world),
-        )
-        train(job, resume=resume)
+    def _evaluate(self, learner: Learner) -> Mapping[str, float]:
+        return evaluate(learner, self._dev_batches, self.recipe.run.precision)
+
+    def finish(self, job: Job, folder: RunFolder) -> Model:
+        """The mean of the last saved states where that is better, and the model card."""
+        learner, world, recipe = job.state.learner, job.world, self.recipe
         job.state.use_best()  # a running mean, where there is one
         count = 1 if recipe.optim.ema else recipe.task.average
-        measures = use_average(learner, output, count, world, evaluate=evaluate, say=display.say)
-        if count > 1:  # else the loop has saved what stays
-            self.save(learner, output, world)
-        if world.first and (said := self.card(output, learner.model, measures)):
-            display.say(said)
-        display.say(f"saved {output}")
-        return learner.model.eval()
+        metrics = use_average(
+            learner,
+            folder.path,
+            count,
+            world,
+            evaluate=lambda: self._evaluate(learner),
+            say=job.display.say,
+        )
+        if count > 1:  # else the loop has saved the final weights
+            self.save(learner, folder, world)
+        if world.first and (warning := self._write_card(folder, learner.model, metrics)):
+            job.display.say(warning)
+        return learner.model
 
-    def save(self, learner: Learner, output: Path, world: distributed.World) -> None:
-        """Write the model as it is into its folder."""
-        complete = distributed.put_together(learner.model)
+    def save(self, learner: Learner, folder: RunFolder, world: World) -> None:
+        complete = gather_full_model(learner.model)
         if not world.first:
             return
-        # What Transformers generates by if it is asked for nothing else.
+        # Transformers' defaults for generate().
         values = {
             "num_beams": 4,
             "length_penalty": 0.6,
@@ -219,30 +200,32 @@ class Training:
             "decoder_start_token_id": self.target.cls_id,
             "eos_token_id": self.target.sep_id,
         }
-        save_translation(complete, output, values=values)
+        save_translation(complete, folder.path, values=values)
 
-    def card(self, output: Path, model: Model, measures: Mapping[str, float]) -> str | None:
-        """Write the model card."""
+    def _write_card(
+        self, folder: RunFolder, model: Model, metrics: Mapping[str, float]
+    ) -> str | None:
         return write_card(
-            output,
-            replace(self.recipe, run=self.run),
+            folder.path,
+            replace(self.recipe, run=self.limits),
             pairs={"training": len(self.data), "dev": len(self.dev)},
             parameters=sum(p.numel() for p in model.parameters()),
             shared=self.source is self.target,
-            measures=measures,
+            measures=metrics,
         )
 
-    def summary(self, model: Model) -> list[str]:
-        """What is about to be learnt from what, for people."""
-        recipe, data, run = self.recipe, self.data, self.run
+    def summary(self) -> list[str]:
+        recipe, data, run = self.recipe, self.data, self.limits
         kind = recipe.vocabulary.kind
         words = f"{self.target.vocab_size:,} {kind} tokens for both sides"
         if self.source is not self.target:
             words = f"{self.source.vocab_size:,} and {self.target.vocab_size:,} {kind} tokens"
-        length = f"{run.max_steps:,} steps" if run.max_steps else f"{run.max_minutes:g} minutes"
+        length = bounded_steps(run)
         if run.epochs:
             length = f"{run.epochs} epochs at most, {length}"
-        net, count = recipe.model, sum(p.numel() for p in model.parameters())
+        with torch.device("meta"):  # shapes without numbers: this model is only counted
+            count = sum(p.numel() for p in self.new_model().parameters())
+        net = recipe.model
         lines = [
             f"{len(data):,} training and {len(self.dev):,} dev pairs, {words}",
             f"{net.N} + {net.N} layers of {net.d_model}, {net.h} heads, {count:,} parameters; "
@@ -259,8 +242,8 @@ class Training:
 
 
 @torch.no_grad()
-def measure(learner: Learner, batches: Sequence[Batch], precision: str) -> dict[str, float]:
-    """Cross entropy a token, without smoothing, and how many are right."""
+def evaluate(learner: Learner, batches: Sequence[Batch], precision: str) -> dict[str, float]:
+    """Cross entropy per token, without label smoothing, and accuracy."""
     learner.eval()
     device, objective = learner.model.device, Translation(smoothing=0.0)
     sums: dict[str, list] = {}
@@ -269,5 +252,5 @@ def measure(learner: Learner, batches: Sequence[Batch], precision: str) -> dict[
         with autocast(device, precision):
             logits = learner.model(there, [objective.head]).logits[objective.head]
             add_up(sums, {objective.name: objective(logits, there)})
-    found = measures_of(sums)
+    found = mean_metrics(sums)
     return {"loss": found[f"{objective.name}_loss"], **found}

@@ -11,8 +11,8 @@ import torch
 from ownbert.checkpoint.translation import load_translation
 from ownbert.data.batch import Example, pack
 from ownbert.errors import InputError
-from ownbert.nn.generate import Written, beam_search, greedy
-from ownbert.nn.prepack import prepack
+from ownbert.nn.generate import Hypothesis, beam_search, greedy
+from ownbert.nn.kernels.prepack import prepack
 from ownbert.train.device import autocast, pick_device, pick_precision
 from ownbert.translate.pairs import sources_of
 from ownbert.translate.vocabulary import load_vocabularies
@@ -94,13 +94,13 @@ class Translator:
         names = "beams", "penalty", "max_length", "batch_tokens", "precision"
         return {name: getattr(self, name) for name in names}
 
-    def text(self, written: Written) -> str:
+    def text(self, written: Hypothesis) -> str:
         return self.target.decode(written.ids, skip_special_tokens=True).strip()
 
-    def written(self, texts: Sequence[str]) -> list[Written | None]:
+    def written(self, texts: Sequence[str]) -> list[Hypothesis | None]:
         """Ids and scores; None for a blank text."""
         rows = sources_of(texts, self.source)
-        found: list[Written | None] = [None] * len(texts)
+        found: list[Hypothesis | None] = [None] * len(texts)
         order = [
             i for i in np.argsort([len(row) for row in rows], kind="stable") if len(rows[i]) > 2
         ]
@@ -119,7 +119,7 @@ class Translator:
         if batch:
             yield batch
 
-    def _search(self, rows: Sequence[np.ndarray]) -> list[Written]:
+    def _search(self, rows: Sequence[np.ndarray]) -> list[Hypothesis]:
         batch = pack([Example(row, np.zeros_like(row)) for row in rows]).to(self.device)
         asked: dict[str, Any] = {
             "start": self.start,

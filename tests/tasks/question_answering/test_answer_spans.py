@@ -21,7 +21,7 @@ from ownbert.tasks.question_answering.answer_spans import (
     encode_contexts,
     token_span,
 )
-from ownbert.tasks.row_objectives import Twice
+from ownbert.tasks.row_objectives import RDrop
 from ownbert.tasks.text_input import Frame
 from ownbert.text.tokenizer import Tokenizer
 from support import tokenizer_folders
@@ -100,7 +100,7 @@ def test_right_spans_are_counted_and_the_distance_is_a_divergence():
     inner = SpanObjective()
     one, two = twice.chunk(2)
     apart = inner.distance(one, two, batch)
-    loss = Twice(inner, 0.5)(twice, doubled)
+    loss = RDrop(inner, 0.5)(twice, doubled)
     assert loss.total.item() == pytest.approx((inner(twice, doubled).total + apart).item())
 
 

@@ -1,0 +1,98 @@
+"""The output folder of fine-tuning, which may hold several runs: an ensemble or a search."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ownbert.checkpoint.weights import WEIGHTS
+from ownbert.errors import InputError
+from ownbert.run.run_folder import ENSEMBLE, RECIPE, RunFolder
+from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.text.tokenizer import Tokenizer
+from ownbert.train.state_files import newest
+
+# What a search has tried, beside the folder ``search`` of its runs.
+SEARCH = "search.json"
+# What tells sentence-transformers that a folder gives vectors.
+_LEFT = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+# Where the texts of the task were learnt first.
+PRETRAINED = "pretrained"
+
+
+class FinetuneFolder(RunFolder):
+    """A ``RunFolder`` that can be resumed before it has a state of its own: one of the runs that
+    it consists of may be finished."""
+
+    @property
+    def several(self) -> list[str]:
+        """What says that the folder holds several runs."""
+        return [name for name in (ENSEMBLE, SEARCH) if (self.path / name).exists()]
+
+    @property
+    def finished(self) -> bool:
+        """Whether a run came to its end: there is a model, and no state to resume from."""
+        there = (self.path / WEIGHTS).exists() and (self.path / RECIPE).exists()
+        return there and newest(self.path) is None
+
+    def member(self, name: str) -> "FinetuneFolder":
+        """The folder of one of several runs, resumed or overwritten as this one."""
+        return FinetuneFolder(self.path / name, resume=self.resume, overwrite=not self.resume)
+
+    def resolve_finetuning(
+        self,
+        *,
+        config: str | Path | None,
+        overrides: Sequence[str],
+        options: Mapping[str, Any],
+    ) -> FinetuneRecipe:
+        """As ``resolve``; with other epochs a resumed run has another number of steps."""
+        now, before = self._resolve(
+            FinetuneRecipe,
+            resumes=self.resume,
+            config=config,
+            overrides=overrides,
+            options=options,
+        )
+        if before is None:
+            return now
+        if now.run.seeds and not before.run.seeds:
+            raise InputError(
+                f"cannot resume {self.path}: run.seeds was None and is now {now.run.seeds}; one "
+                "run does not become several: choose another folder, or start anew with "
+                "--overwrite"
+            )
+        if self.several and (now.run.epochs, now.optim.learning_rate) != (
+            before.run.epochs,
+            before.optim.learning_rate,
+        ):
+            raise InputError(
+                f"cannot resume {self.path} with other epochs or another learning rate: its runs "
+                "would no longer be alike; leave these as they were, or start anew with --overwrite"
+            )
+        if now.run.epochs != before.run.epochs and now.run.max_steps == before.run.max_steps:
+            # The steps were those of the epochs.
+            now = replace(now, run=replace(now.run, max_steps=None))
+        return now
+
+    def reserve(self, identity: Mapping[str, str], vocabulary: Tokenizer | None = None) -> None:
+        several = self.several
+        if several and not (self.resume or self.overwrite):
+            raise InputError(
+                f"{self.path} already holds several runs ({several[0]}); go on with --resume, "
+                "start anew with --overwrite, or choose another folder"
+            )
+        super().reserve(identity, vocabulary)
+
+    def _clear(self) -> None:
+        """Everything that earlier runs left goes."""
+        super()._clear()
+        several = self.several
+        folders = [self.path / "search"] if SEARCH in several else []
+        if ENSEMBLE in several:
+            folders += [*self.path.glob("fold-[0-9]*"), *self.path.glob("seed-[0-9]*")]
+        for folder in (*folders, self.path / PRETRAINED):
+            shutil.rmtree(folder, ignore_errors=True)
+        for name in (*several, *_LEFT):
+            (self.path / name).unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""The tokenizers that Transformers users know: BertTokenizer, AutoTokenizer, BatchEncoding, ..."""

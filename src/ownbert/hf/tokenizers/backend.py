@@ -1,0 +1,100 @@
+"""The object of the ``tokenizers`` library that does a tokenizer's work."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ownbert.errors import InputError
+from ownbert.hf.tokenizers.special import text_of, unique_tokens
+from ownbert.text.bert import split_at_blanks
+from ownbert.text.build import build, register, surround
+from ownbert.text.files import apply_case_settings, kind_of, never_split_of, read_backend
+from ownbert.text.styles import BERT, ROBERTA, Style
+
+if TYPE_CHECKING:
+    import tokenizers
+
+
+def make_backend(
+    style: Style | None, files: Mapping[str, Any], settings: dict[str, Any]
+) -> "tuple[tokenizers.Tokenizer, bool]":
+    """The backend of the given files, and whether it was built from the family's own ones.
+
+    Removes ``tokenizer_object`` and ``from_slow`` from ``settings``. Raises ``InputError`` where
+    neither the family's files nor tokenizer.json nor an object is given.
+    """
+    from tokenizers import Tokenizer
+
+    given = settings.pop("tokenizer_object", None)
+    from_slow = settings.pop("from_slow", False)
+    if given is not None:
+        return Tokenizer.from_str(given.to_str()), False
+    if files.get("tokenizer_file") is not None and not from_slow:
+        return read_backend(files["tokenizer_file"]), False
+    needed = {} if style is None else style.files
+    missing = [name for name in needed if files.get(name) is None]
+    if style is None or missing:
+        names = ", ".join([*missing, "tokenizer_file"])
+        raise InputError(f"a tokenizer needs its files: {names} or tokenizer_object")
+    never_split_of(settings)  # refuses a value that is no list of words
+    unk = settings.get("unk_token") or style.special["unk_token"]
+    return build(
+        style, {name: files[name] for name in needed}, {**settings, "unk_token": unk}
+    ), True
+
+
+def apply_settings(
+    backend: "tokenizers.Tokenizer",
+    style: Style | None,
+    special: Mapping[str, Any],
+    added: "Iterable[tokenizers.AddedToken]",
+    settings: Mapping[str, Any],
+    *,
+    built: bool,
+) -> None:
+    """Register ``special`` and ``added`` tokens and apply ``settings`` to the backend's rules.
+
+    Which settings have an effect on which family is as in Transformers 4.57.6.
+    """
+    register(backend, unique_tokens(special), added)
+    prefix = bool(settings.get("add_prefix_space"))
+    _set_prefix(backend, prefix)
+    if style is BERT:
+        if settings.get("do_basic_tokenize", True):
+            apply_case_settings(backend, settings)
+        elif kind_of(backend) == "wordpiece":
+            split_at_blanks(backend)
+    if style is None or not (built or style is ROBERTA):
+        return
+    # Transformers builds the other families with their own two tokens, whatever is asked for.
+    ends = special if style in (BERT, ROBERTA) else style.special
+    if "cls_token" not in ends or "sep_token" not in ends:
+        return
+    if built:
+        cls, sep = text_of(ends["cls_token"]), text_of(ends["sep_token"])
+        surround(backend, style, cls, sep, add_prefix_space=prefix)
+    _set_offsets(backend, prefix, bool(settings.get("trim_offsets")))
+
+
+def _set_prefix(backend: "tokenizers.Tokenizer", add_prefix_space: bool) -> None:
+    from tokenizers import pre_tokenizers
+
+    part = backend.pre_tokenizer
+    if isinstance(part, pre_tokenizers.ByteLevel) and part.add_prefix_space != add_prefix_space:
+        part.add_prefix_space = add_prefix_space
+        backend.pre_tokenizer = part
+
+
+def _set_offsets(backend: "tokenizers.Tokenizer", add_prefix_space: bool, trim: bool) -> None:
+    from tokenizers import processors
+
+    part = backend.post_processor
+    if not isinstance(part, processors.RobertaProcessing):
+        return
+    state = json.loads(part.__getstate__())
+    backend.post_processor = processors.RobertaProcessing(
+        sep=tuple(state["sep"]),
+        cls=tuple(state["cls"]),
+        add_prefix_space=add_prefix_space,
+        trim_offsets=trim,
+    )

@@ -1,0 +1,280 @@
+"""The arguments of a tokenizer's call as in Transformers 4.57.6, and how texts are encoded."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ownbert.errors import InputError
+from ownbert.hf.tokenizers.encoding import BatchEncoding
+
+if TYPE_CHECKING:
+    import tokenizers
+
+PADDINGS = ("longest", "max_length", "do_not_pad")
+TRUNCATIONS = ("longest_first", "only_first", "only_second", "do_not_truncate")
+SIDES = ("right", "left")
+# Transformers writes 1e30 for a model without a limit.
+NO_LIMIT = int(1e20)
+INPUTS = (
+    "text must be a string, a list of strings (texts, or the words of one text with "
+    "is_split_into_words=True) or a list of lists of words"
+)
+NOT_UNICODE = "text holds half of a surrogate pair, which is no character; was it read as UTF-8?"
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class CallDefaults:
+    """The attributes of a tokenizer that apply where a call does not say otherwise."""
+
+    model_max_length: int
+    model_input_names: Sequence[str]
+    padding_side: str
+    truncation_side: str
+    split_special_tokens: bool
+    pad_token: Any  # a string, or None
+    pad_token_id: Any  # a whole number, or None
+    pad_token_type_id: int
+
+
+@dataclass(frozen=True)
+class CallOptions:
+    """The arguments of a call in the order of ``encode_plus``; None is the tokenizer's default."""
+
+    add_special_tokens: bool = True
+    padding: Any = False
+    truncation: Any = None
+    max_length: int | None = None
+    stride: int = 0
+    is_split_into_words: bool = False
+    pad_to_multiple_of: int | None = None
+    padding_side: str | None = None
+    return_tensors: str | None = None
+    return_token_type_ids: bool | None = None
+    return_attention_mask: bool | None = None
+    return_overflowing_tokens: bool = False
+    return_special_tokens_mask: bool = False
+    return_offsets_mapping: bool = False
+    return_length: bool = False
+    verbose: bool = True
+    split_special_tokens: bool | None = None
+
+    @classmethod
+    def of(cls, positional: tuple[Any, ...], named: dict[str, Any]) -> "CallOptions":
+        """The options of a call. ``InputError`` for an argument that does not exist."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        unknown = [name for name in named if name not in known]
+        if unknown:
+            names = ", ".join(known)
+            raise InputError(
+                f"the tokenizer knows no argument {', '.join(unknown)}; known are {names}"
+            )
+        return cls(**by_name("the tokenizer's call", known, positional, named))
+
+    def resolved(self, defaults: CallDefaults, warn: Callable[[str], None]) -> "CallOptions":
+        """The same with ``padding`` and ``truncation`` as one of their names.
+
+        ``max_length`` is set where they need it. Raises ``InputError`` for values that are not
+        possible or do not go together.
+        """
+        padding = _strategy("padding", self.padding, "longest", PADDINGS)
+        truncation = self.truncation
+        if self.max_length is not None and padding == "do_not_pad" and truncation is None:
+            warn("max_length is given without truncation: texts are cut (longest_first)")
+            truncation = True
+        truncation = _strategy("truncation", truncation, "longest_first", TRUNCATIONS)
+        max_length = self.max_length
+        if max_length is None and (padding == "max_length" or truncation != "do_not_truncate"):
+            if defaults.model_max_length > NO_LIMIT:
+                warn(
+                    "no max_length is given and the model has no limit: texts are neither cut "
+                    "nor padded to a length"
+                )
+                padding = "do_not_pad" if padding == "max_length" else padding
+                truncation = "do_not_truncate"
+            else:
+                max_length = defaults.model_max_length
+        found = dataclasses.replace(
+            self, padding=padding, truncation=truncation, max_length=max_length
+        )
+        found._check(defaults.pad_token)
+        return found
+
+    def _check(self, pad_token: Any) -> None:
+        if self.padding != "do_not_pad" and pad_token is None:
+            raise InputError("padding needs a pad_token; set tokenizer.pad_token first")
+        if self.padding_side is not None and self.padding_side not in SIDES:
+            raise InputError(f"padding_side is {self.padding_side!r}; {' or '.join(SIDES)}")
+        for name in ("max_length", "stride", "pad_to_multiple_of"):
+            value = getattr(self, name)
+            whole = hasattr(value, "__index__") and not isinstance(value, bool)
+            if value is not None and (not whole or value < 0):
+                raise InputError(f"{name} is {value!r}; a whole number from 0 is needed")
+        multiple = self.pad_to_multiple_of
+        both = self.truncation != "do_not_truncate" and self.padding != "do_not_pad"
+        if both and multiple and self.max_length is not None and self.max_length % multiple:
+            raise InputError(
+                f"max_length {self.max_length} is no multiple of pad_to_multiple_of {multiple}, "
+                "and both cutting and padding are asked for"
+            )
+
+    def returns(self, column: str, names: Sequence[str]) -> bool:
+        """Whether to return ``column``; by default if it is in ``names``, the model's inputs."""
+        wanted = getattr(self, f"return_{column}")
+        return column in names if wanted is None else bool(wanted)
+
+
+def by_name(
+    who: str, order: Sequence[str], positional: tuple[Any, ...], named: dict[str, Any]
+) -> dict[str, Any]:
+    """All arguments by name. ``InputError`` for too many, and for one that is given twice."""
+    if len(positional) > len(order):
+        raise InputError(f"{who}: by position there are {', '.join(order) or 'none'}")
+    given = dict(zip(order, positional, strict=False))
+    twice = [name for name in given if name in named]
+    if twice:
+        raise InputError(f"{who}: {', '.join(twice)} is given twice")
+    return {**given, **named}
+
+
+def _strategy(name: str, value: Any, default: str, known: tuple[str, ...]) -> str:
+    """One of ``known``; True is ``default``, False and None are the last of them."""
+    if value is True:
+        return default
+    if value is False or value is None:
+        return known[-1]
+    text = str(getattr(value, "value", value))
+    if text not in known:
+        raise InputError(f"{name} is {value!r}; True, False or one of {', '.join(known)}")
+    return text
+
+
+def batch_of(text: Any, pair: Any, *, words: bool) -> list[Any] | None:
+    """The texts, or pairs of texts, of a call; None where the call is for one input.
+
+    ``words``: a list of strings is one text. Raises ``InputError`` for what is no text, and for
+    lists of different lengths.
+    """
+    if not _is_text(text) or not (pair is None or _is_text(pair)):
+        raise InputError(INPUTS)
+    many = isinstance(text, list | tuple)
+    if many and words:
+        many = bool(text) and isinstance(text[0], list | tuple)
+    if not many:
+        return None
+    if pair is None:
+        return list(text)
+    if isinstance(pair, str) or len(pair) != len(text):
+        raise InputError(
+            f"{len(text)} texts need as many second texts, not "
+            + ("one string" if isinstance(pair, str) else str(len(pair)))
+        )
+    return list(zip(text, pair, strict=True))
+
+
+def _is_text(value: Any) -> bool:
+    """Whether ``value`` is one text, a list of texts or words, or a list of lists of words."""
+    while isinstance(value, list | tuple):
+        if not value:
+            return True
+        value = value[0]
+    return isinstance(value, str)
+
+
+def holds_ids(item: Any) -> bool:
+    """Whether an item of a batch is ids or tokens, alone or as a pair, and not text."""
+    return isinstance(item, list | tuple) and len(item) > 0 and not isinstance(item[0], str)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All strings in lists of lists."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
+
+
+def encode_texts(
+    encoder: "tokenizers.Tokenizer",
+    texts: Sequence[Any],
+    options: CallOptions,
+    defaults: CallDefaults,
+    warn: Callable[[str], None],
+) -> BatchEncoding:
+    """Encode texts or pairs with resolved ``options``; ``warn`` of texts that are too long.
+
+    Rows that overflow follow the row they belong to. Raises ``InputError`` for what is no text,
+    and for a maximum length or stride that leaves no room.
+    """
+    _configure(encoder, options, defaults)
+    try:
+        found = encoder.encode_batch(
+            list(texts),
+            add_special_tokens=options.add_special_tokens,
+            is_pretokenized=options.is_split_into_words,
+        )
+    except TypeError as error:
+        lone = any(LONE_SURROGATE.search(text) for text in _strings(texts))
+        raise InputError(NOT_UNICODE if lone else INPUTS) from error
+    except BaseException as error:
+        # The library stops with a panic, no Exception, where a stride is too long for what a
+        # pair leaves of a text, and with a plain Exception where a text is too short to cut.
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise InputError(f"the text cannot be encoded so: {error}") from None
+        raise
+    over = options.return_overflowing_tokens
+    groups = [[encoding, *encoding.overflowing] if over else [encoding] for encoding in found]
+    rows = [encoding for group in groups for encoding in group]
+    names = defaults.model_input_names
+    columns: dict[str, Any] = {"input_ids": [row.ids for row in rows]}
+    if options.returns("token_type_ids", names):
+        columns["token_type_ids"] = [row.type_ids for row in rows]
+    if options.returns("attention_mask", names):
+        columns["attention_mask"] = [row.attention_mask for row in rows]
+    if options.return_special_tokens_mask:
+        columns["special_tokens_mask"] = [row.special_tokens_mask for row in rows]
+    if options.return_offsets_mapping:
+        columns["offset_mapping"] = [row.offsets for row in rows]
+    if options.return_length:
+        columns["length"] = [len(row.ids) for row in rows]
+    if over:
+        columns["overflow_to_sample_mapping"] = [
+            index for index, group in enumerate(groups) for _ in group
+        ]
+    longest, limit = max(map(len, rows), default=0), defaults.model_max_length
+    if options.max_length is None and options.verbose and longest > limit > 0:
+        warn(f"a text has {longest} tokens, the model takes {limit}; truncation=True cuts it")
+    return BatchEncoding(columns, rows, tensor_type=options.return_tensors)
+
+
+def _configure(
+    encoder: "tokenizers.Tokenizer", options: CallOptions, defaults: CallDefaults
+) -> None:
+    """Set truncation and padding of the backend; ``InputError`` where it refuses them."""
+    split = options.split_special_tokens
+    encoder.encode_special_tokens = defaults.split_special_tokens if split is None else split
+    encoder.no_truncation()
+    if options.truncation != "do_not_truncate":
+        try:
+            encoder.enable_truncation(
+                max_length=options.max_length,
+                stride=options.stride,
+                strategy=options.truncation,
+                direction=defaults.truncation_side,
+            )
+        except Exception as error:  # the library raises nothing narrower
+            raise InputError(f"truncation does not work: {error}") from error
+    if options.padding == "do_not_pad":
+        encoder.no_padding()
+    else:
+        encoder.enable_padding(
+            length=options.max_length if options.padding == "max_length" else None,
+            direction=options.padding_side or defaults.padding_side,
+            pad_id=defaults.pad_token_id,
+            pad_token=defaults.pad_token,
+            pad_type_id=defaults.pad_token_type_id,
+            pad_to_multiple_of=options.pad_to_multiple_of,
+        )

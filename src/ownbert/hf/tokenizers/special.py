@@ -1,0 +1,134 @@
+"""The special tokens of a tokenizer, and the attributes through which they are read and set.
+
+A tokenizer keeps them in one dict: attribute names (``mask_token``) to tokens, and
+``additional_special_tokens`` to a list of tokens. Attributes that are not set are not in it.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ownbert.errors import InputError
+from ownbert.text.build import special_token
+from ownbert.text.styles import SPECIAL_NAMES, Style
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken
+
+ADDITIONAL = "additional_special_tokens"
+ATTRIBUTES = (*SPECIAL_NAMES, ADDITIONAL)
+
+
+def text_of(token: "str | AddedToken") -> str:
+    return token if isinstance(token, str) else token.content
+
+
+def token_and_id(name: str) -> tuple[Any, Any]:
+    """The properties ``name`` (``mask_token``) and ``{name}_id`` of a tokenizer.
+
+    Both are None where the token is not set. Setting one does not add it to the vocabulary.
+    """
+
+    def get_token(tokenizer: Any) -> str | None:
+        token = tokenizer._special.get(name)
+        return None if token is None else text_of(token)
+
+    def set_token(tokenizer: Any, token: "str | AddedToken | None") -> None:
+        set_special(tokenizer._special, name, token)
+
+    def get_id(tokenizer: Any) -> int | None:
+        return tokenizer.convert_tokens_to_ids(get_token(tokenizer))
+
+    def set_id(tokenizer: Any, index: int | None) -> None:
+        set_token(tokenizer, None if index is None else tokenizer.convert_ids_to_tokens(index))
+
+    return property(get_token, set_token), property(get_id, set_id)
+
+
+def initial_tokens(
+    style: Style | None, settings: Mapping[str, Any], *, built: bool
+) -> dict[str, Any]:
+    """The special tokens that a constructor's ``settings`` name, else those of the family.
+
+    ``built`` says that the tokenizer was made of the family's own files, not of tokenizer.json.
+    """
+    special: dict[str, Any] = {}
+    for name in SPECIAL_NAMES:
+        token = settings.get(name, style.special.get(name) if style else None)
+        if isinstance(token, str) and style:
+            token = special_token(style, name, token, built=built)
+        set_special(special, name, token)
+    more = settings.get(ADDITIONAL)
+    if more is None:
+        more = style.additional if style else ()
+    set_special(special, ADDITIONAL, list(more))
+    return special
+
+
+def set_special(special: dict[str, Any], name: str, value: Any) -> None:
+    """Set one attribute in ``special``; None removes it. ``InputError`` for what is no token."""
+    from tokenizers import AddedToken
+
+    if name == ADDITIONAL:
+        value = value or []
+        if isinstance(value, str) or not all(isinstance(t, str | AddedToken) for t in value):
+            raise InputError(f"{ADDITIONAL} must be a list of tokens, not {value!r}")
+        value = list(value) or None
+    elif value is not None and not isinstance(value, str | AddedToken):
+        raise InputError(f"{name} must be a token, not {value!r}")
+    if value is None:
+        special.pop(name, None)
+    else:
+        special[name] = value
+
+
+def update_special(
+    special: dict[str, Any], changes: Mapping[str, Any], *, keep_additional: bool
+) -> list[Any]:
+    """Set the attributes of ``changes``, plain strings as tokens that match exactly.
+
+    With ``keep_additional``, additional special tokens are appended to those that are there.
+    Returns the tokens to add to the vocabulary. Raises ``InputError`` for an unknown attribute.
+    """
+    new: list[Any] = []
+    for name, value in changes.items():
+        if name not in ATTRIBUTES:
+            raise InputError(f"{name!r} is no special token; they are {', '.join(ATTRIBUTES)}")
+        if name != ADDITIONAL:
+            tokens = [_exact(value)]
+            set_special(special, name, tokens[0])
+        else:
+            old = special.get(ADDITIONAL, []) if keep_additional else []
+            known = {text_of(token) for token in old}
+            tokens = [_exact(token) for token in value if text_of(token) not in known]
+            if tokens:
+                set_special(special, name, [*old, *tokens])
+        new += tokens
+    return new
+
+
+def _exact(token: Any) -> Any:
+    from tokenizers import AddedToken
+
+    return AddedToken(token, normalized=False, special=True) if type(token) is str else token
+
+
+def ordered(special: Mapping[str, Any]) -> dict[str, Any]:
+    """``special`` in the order in which Transformers lists the attributes."""
+    return {name: special[name] for name in ATTRIBUTES if name in special}
+
+
+def texts(special: Mapping[str, Any]) -> dict[str, Any]:
+    """``special`` with the texts of tokens in place of tokens."""
+    return {
+        name: [text_of(token) for token in value] if isinstance(value, list) else text_of(value)
+        for name, value in special.items()
+    }
+
+
+def unique_tokens(special: Mapping[str, Any]) -> "list[str | AddedToken]":
+    """All special tokens in order, each text once."""
+    found: dict[str, Any] = {}
+    for value in ordered(special).values():
+        for token in value if isinstance(value, list) else [value]:
+            found.setdefault(text_of(token), token)
+    return list(found.values())

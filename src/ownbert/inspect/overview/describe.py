@@ -1,0 +1,148 @@
+"""What a model is made of: the structure that a printed model usually hides, and its parameters."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ownbert.checkpoint import load_tokenizer
+from ownbert.checkpoint.description import Description
+from ownbert.checkpoint.description import describe as read_description
+from ownbert.checkpoint.weights import FORMS
+from ownbert.errors import InputError
+from ownbert.inspect.overview.overview import Overview
+from ownbert.inspect.overview.parameters import head_columns, parameter_groups
+from ownbert.inspect.overview.shapes import ForwardShapes, forward_shapes
+from ownbert.inspect.probe import core_model, text_ids
+from ownbert.nn.bottleneck import NoNorm
+from ownbert.nn.model import Model
+from ownbert.nn.multihead import MultiHeadAttention
+from ownbert.text.files import has_tokenizer
+from ownbert.text.tokenizer import Tokenizer
+
+
+def describe(
+    model: nn.Module | str | Path,
+    text: str | None = None,
+    *,
+    tokens: int | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> Overview:
+    """What a model, or the model of a folder, is made of.
+
+    Of a folder only config.json and the tokenizer are read: it needs no weights. With a ``text``,
+    or a number of ``tokens``, the overview has the shape of every step on its way through the
+    model. ``InputError`` for a folder without a model, a text without a tokenizer, and one longer
+    than the model takes.
+    """
+    if text is not None and tokens is not None:
+        raise InputError("a text and a number of tokens are both given; give one of them")
+    if isinstance(model, nn.Module):
+        core = core_model(model)
+        return _overview(core, walk=_shapes(core, text, tokens, tokenizer))
+    folder = Path(model)
+    if not folder.is_dir():
+        raise InputError(f"no such folder: {folder}")
+    description = read_description(folder)
+    structure = structure_of(description)
+    kind = None
+    if tokenizer is None and has_tokenizer(folder):
+        try:
+            tokenizer = load_tokenizer(folder, config=description.config)
+        except InputError as error:
+            if text is not None:
+                raise
+            kind = str(error)
+    if tokenizer is not None:
+        kind = f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens"
+    elif text is not None:
+        raise InputError(
+            f"{folder} holds no tokenizer to cut the text with; give a number of tokens instead"
+        )
+    return _overview(
+        structure,
+        walk=_shapes(structure, text, tokens, tokenizer),
+        folder=str(folder),
+        architecture=description.architecture,
+        weights=_weights(folder),
+        tokenizer=kind,
+    )
+
+
+def structure_of(description: Description) -> Model:
+    """The model that a config.json describes, shapes without numbers (on PyTorch's meta device)."""
+    with torch.device("meta"):
+        model = Model(
+            description.config,
+            description.specs,
+            pooler=description.pooler,
+            labels=description.labels,
+            model_type=description.family.model_type,
+        )
+    return model.eval()
+
+
+def _overview(model: Model, **further: Any) -> Overview:
+    modules = list(model.modules())
+    norms = Counter(type(m).__name__ for m in modules if isinstance(m, nn.LayerNorm | NoNorm))
+    dropouts = Counter(m.p for m in modules if isinstance(m, nn.Dropout) and m.p)
+    attention = next(m for m in modules if isinstance(m, MultiHeadAttention))
+    return Overview(
+        model_type=model.model_type,
+        config=model.config,
+        groups=parameter_groups(model),
+        head_columns=head_columns(attention),
+        outputs=tuple(model.heads),
+        pooler=model.pooler is not None,
+        labels=model.labels,
+        shared=_shared(model),
+        norms=dict(norms),
+        dropouts=dict(sorted(dropouts.items())),
+        **further,
+    )
+
+
+def _shared(model: Model) -> tuple[str, ...]:
+    """Tensors with several names, and blocks that several layers run."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    known: dict[tuple[str, ...], str] = {
+        ("encoder.embeddings.word.weight", "heads.mlm.decoder.weight"): (
+            "MLM decoder = word table (tied, counted once)"
+        )
+    }
+    lines = [
+        known.get(tuple(several), " = ".join(several))
+        for several in names.values()
+        if len(several) > 1
+    ]
+    layers, blocks = model.config.num_hidden_layers, len(model.encoder.blocks)
+    if len(model.encoder.schedule()) > blocks:
+        runs = f"{blocks} block" if blocks == 1 else f"{blocks} blocks in turn"
+        lines.append(f"{layers} layers run {runs}")
+    return tuple(lines)
+
+
+def _shapes(
+    model: Model, text: str | None, tokens: int | None, tokenizer: Tokenizer | None
+) -> ForwardShapes | None:
+    if text is None and tokens is None:
+        return None
+    if model.config.image is not None:
+        raise InputError("the model reads pictures: there are no words to follow through it")
+    if tokens is not None:
+        return forward_shapes(model, [0] * max(0, tokens))
+    if tokenizer is None:
+        raise InputError("a text needs a tokenizer to cut it; give one, or a number of tokens")
+    assert text is not None
+    ids = text_ids(text, tokenizer)
+    return forward_shapes(model, ids, tokenizer.tokens(ids))
+
+
+def _weights(folder: Path) -> dict[str, int]:
+    """The file that would be loaded, and its size; {} where there is none."""
+    path = next((folder / name for name in FORMS if (folder / name).is_file()), None)
+    return {} if path is None else {path.name: path.stat().st_size}

@@ -1,0 +1,258 @@
+"""An overview of a model, and its tables in a terminal."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ownbert.config import EncoderConfig
+from ownbert.inspect.overview.parameters import (
+    HeadColumns,
+    ModuleParameters,
+    ParameterGroup,
+    ranges,
+)
+from ownbert.inspect.overview.shapes import ForwardShapes
+from ownbert.inspect.terminal import facts_table, open_table, plain_text
+
+_POSITIONS = {
+    "absolute": "a learnt vector for each of {n} positions, added to the word vectors once; "
+    "later layers know them only from the hidden states",
+    "sinusoidal": "sines and cosines, added to the word vectors once, made for {n} tokens; later "
+    "layers know them only from the hidden states",
+    "relative_key": "a learnt vector for each distance, in the scores of every layer; made for "
+    "{n} tokens",
+    "relative_key_query": "a learnt vector for each distance, with queries and keys, in the scores "
+    "of every layer; made for {n} tokens",
+    "rotary": "queries and keys of every layer are rotated by position; made for {n} tokens",
+    "alibi": "scores of every layer fall with distance; made for {n} tokens",
+}
+_SHOWN_TOKENS, _SHOWN_LABELS = 24, 8
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A model in words and numbers; printed, it is what ``ownbert describe`` shows.
+
+    folder, architecture and weights (file names and bytes on disk) are set for a folder. outputs:
+    the heads on top. shared: a line for each thing that layers or modules share. norms: how many
+    of each class; dropouts: how many of each rate above 0. head_columns: the attention heads of
+    block 0. walk: the shapes of one text, if wanted.
+    """
+
+    model_type: str
+    config: EncoderConfig
+    groups: tuple[ParameterGroup, ...]
+    head_columns: tuple[HeadColumns, ...]
+    outputs: tuple[str, ...]
+    pooler: bool
+    labels: tuple[str, ...]
+    shared: tuple[str, ...]
+    norms: dict[str, int]
+    dropouts: dict[float, int]
+    folder: str | None = None
+    architecture: str | None = None
+    weights: dict[str, int] | None = None
+    tokenizer: str | None = None
+    walk: ForwardShapes | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Their number, tied ones counted once."""
+        return sum(group.count for group in self.groups)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        values = asdict(self)
+        for row, group in zip(values["groups"], self.groups, strict=True):
+            row |= {"each": group.each, "count": group.count}
+        values["dropouts"] = {str(rate): count for rate, count in self.dropouts.items()}
+        values["config"]["pruned_heads"] = {
+            str(block): list(heads) for block, heads in self.config.pruned_heads.items()
+        }
+        config = self.config
+        derived = {
+            "parameters": self.parameters,
+            "float32_bytes": 4 * self.parameters,
+            "layers": config.num_hidden_layers,
+            "blocks": config.num_blocks,
+            "heads": [len(config.kept_heads(i)) for i in range(config.num_blocks)],
+            "head_size": config.head_size,
+            "longest": config.longest,
+        }
+        return {**derived, **values}
+
+    def __str__(self) -> str:
+        return plain_text(partial(show, self), width=100)
+
+
+def show(overview: Overview, console: Console) -> None:
+    """Structure, parameters, the columns of the heads and, if there are any, shapes of a text."""
+    name = overview.architecture or "Model"
+    place = f"{overview.folder}: " if overview.folder else ""
+    console.print(Text(f"{place}{name} ({overview.model_type})", style="bold"))
+    console.print()
+    console.print(facts_table(_facts(overview)))
+    console.print()
+    console.print(_parameters(overview))
+    if note := _attention_note(overview):
+        console.print(Text(note))
+    console.print()
+    console.print(_heads(overview))
+    console.print(Text(_heads_note(overview)))
+    if overview.walk is not None:
+        _show_shapes(overview.walk, console)
+
+
+def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
+    config = overview.config
+    yield "layers", f"{config.num_hidden_layers}, hidden size {config.hidden_size:,}"
+    heads, k = config.num_attention_heads, config.head_size
+    before = " before pruning" if config.pruned_heads else ""
+    yield (
+        "attention heads",
+        f"{heads} in each layer{before}, of {k} numbers each ({heads} x {k} = {heads * k:,})",
+    )
+    if config.pruned_heads:
+        gone = (f"block {i} without {ranges(heads)}" for i, heads in config.pruned_heads.items())
+        yield "pruned heads", "; ".join(gone)
+    inner = config.attention_size
+    yield "feed-forward", f"{inner:,} to {config.intermediate_size:,} and back, {config.hidden_act}"
+    kind = config.position_embedding_type
+    words = _POSITIONS[kind].format(n=f"{config.longest:,}")
+    yield "positions", f"{kind}: {words}"
+    yield (
+        "vocabulary",
+        f"{config.vocab_size:,} tokens"
+        + (f" of {config.embedding_size:,} numbers" if config.embedding_size else ""),
+    )
+    if overview.folder is not None:
+        yield "tokenizer", overview.tokenizer or "none in the folder"
+    if config.is_decoder:
+        cross = ", and to an encoder" if config.add_cross_attention else ""
+        yield "decoder", f"a token attends to itself and those before it{cross}"
+    yield "shared", "; ".join(overview.shared) or "nothing"
+    yield "norms", ", ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in overview.norms.items())
+    yield "dropouts", ", ".join(f"{n} of rate {p}" for p, n in overview.dropouts.items()) or "none"
+    on_top = ["pooler"] * overview.pooler + [f"{name} head" for name in overview.outputs]
+    yield "on top", ", ".join(on_top) or "nothing: the output is hidden states"
+    if overview.labels and {"classification", "tokens"} & {*overview.outputs}:
+        more = ", ..." if len(overview.labels) > _SHOWN_LABELS else ""
+        shown = ", ".join(overview.labels[:_SHOWN_LABELS])
+        yield "labels", f"{len(overview.labels)}: {shown}{more}"
+    if overview.weights is not None:
+        files = ", ".join(f"{name}, {size(n)}" for name, n in overview.weights.items())
+        yield "weights", files or "none in the folder: this is what config.json says"
+
+
+def _parameters(overview: Overview) -> Table:
+    """By module: in one block, in all blocks, share of the whole, and memory."""
+    total = overview.parameters
+    table = open_table()
+    table.add_column("parameters")
+    table.add_column("in x out", justify="right")
+    table.add_column("per block", justify="right", no_wrap=True)
+    table.add_column("total", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("float32", justify="right", no_wrap=True)
+    for group in overview.groups:
+        blocks = group.parts[0].path.startswith("encoder.blocks")
+        each = f"{group.each:,}" if blocks else ""
+        table.add_row(group.name, "", each, *_figures(group.count, total), style="bold")
+        if len(group.parts) > 1:
+            for part in group.parts:
+                table.add_row(*_row(part, group, total, blocks=blocks))
+    table.add_row("total", "", "", *_figures(total, total), style="bold")
+    return table
+
+
+def _row(
+    part: ModuleParameters, group: ParameterGroup, total: int, *, blocks: bool
+) -> tuple[str, ...]:
+    shape = "= word table" if part.tied else " x ".join(str(n) for n in part.shape)
+    each = f"{part.count:,}" if blocks else ""
+    return (f"  {part.name}", shape, each, *_figures(part.count * group.times, total))
+
+
+def _figures(count: int, total: int) -> tuple[str, str, str]:
+    return f"{count:,}", f"{count / total:.1%}", size(4 * count)
+
+
+def size(count: int) -> str:
+    """Bytes in decimal units."""
+    for unit, one in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if count >= one:
+            return f"{count / one:.{1 if count < 99.95 * one else 0}f} {unit}"
+    return f"{count} B"
+
+
+def _attention_note(overview: Overview) -> str:
+    """That attention has 4 D^2 + 4 D parameters, where it does."""
+    config = overview.config
+    d = config.hidden_size
+    parts = {p.path.split(".", 3)[-1]: p.count for g in overview.groups for p in g.parts}
+    count = parts.get("attention.qkv", 0) + parts.get("attention.output", 0)
+    if count != 4 * d * d + 4 * d:
+        return ""
+    return (
+        f"The attention of a block has 4 D² + 4 D = {count:,} parameters (D = {d:,}), whatever the "
+        "number of heads."
+    )
+
+
+def _heads(overview: Overview) -> Table:
+    """The first heads and the last one, with their columns of the fused matrices."""
+    rows = overview.head_columns
+    table = open_table()
+    table.add_column("columns of block 0")
+    kinds = rows[0].columns
+    for kind, (matrix, *_) in kinds.items():
+        table.add_column(f"{kind} ({matrix})", justify="right")
+    table.add_column("rows of output", justify="right")
+    shown = rows if len(rows) <= 4 else (*rows[:2], None, rows[-1])
+    for row in shown:
+        if row is None:
+            table.add_row("...")
+            continue
+        spans = [f"{first}-{last}" for _, first, last in row.columns.values()]
+        table.add_row(f"head {row.head}", *spans, f"{row.rows[0]}-{row.rows[1]}")
+    return table
+
+
+def _heads_note(overview: Overview) -> str:
+    k = overview.config.head_size
+    matrices = {matrix for matrix, *_ in overview.head_columns[0].columns.values()}
+    if matrices != {"qkv"}:
+        return f"The heads lie side by side in the matrices, {k} columns each."
+    width = k * len(overview.head_columns)
+    d = overview.config.hidden_size
+    return (
+        f"The heads lie side by side in one matrix of {d} x {3 * width}. Transformers stores its "
+        f"thirds as query, key and value, {d} x {width} each, the heads side by side there too."
+    )
+
+
+def _show_shapes(shapes: ForwardShapes, console: Console) -> None:
+    legend = ", ".join(f"{k} = {n:,} {words}" for k, (n, words) in shapes.legend.items())
+    console.print()
+    if shapes.tokens is not None:
+        pairs = [f"{token} {i}" for token, i in zip(shapes.tokens, shapes.ids, strict=True)]
+        more = f" ... ({len(pairs)} in all)" if len(pairs) > _SHOWN_TOKENS else ""
+        words = " | ".join(pairs[:_SHOWN_TOKENS]) + more
+        console.print(Text("tokens and ids", style="bold"))
+        console.print(Padding(Text(words), (0, 0, 1, 2)))
+    table = open_table()
+    table.add_column("step", no_wrap=True)
+    table.add_column("shape", no_wrap=True)
+    table.add_column("sizes", no_wrap=True)
+    table.add_column("what it is")
+    for step in shapes.steps:
+        numbers = " x ".join(str(n) for n in step.sizes)
+        table.add_row(step.name, step.letters.replace(" ", " x "), numbers, Text(step.meaning))
+    console.print(Text(f"{legend}\n"))
+    console.print(table)

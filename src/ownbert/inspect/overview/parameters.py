@@ -1,0 +1,173 @@
+"""The parameters of a model by module, each counted once."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import nn
+
+from ownbert.nn.model import Model
+from ownbert.nn.multihead import MultiHeadAttention
+
+# Names of modules by their path in the embeddings, a block or a head; others keep that path.
+NAMES = {
+    "word": "word table",
+    "position": "position table",
+    "token_type": "type table",
+    "task_type": "task table",
+    "projection": "change of width",
+    "attention.qkv": "queries, keys, values",
+    "attention.query_key": "queries, keys",
+    "attention.value": "values",
+    "attention.output": "attention output",
+    "attention.bias.distance": "distance table",
+    "attention_norm": "attention norm",
+    "cross_attention.query": "cross queries",
+    "cross_attention.key_value": "cross keys, values",
+    "cross_attention.output": "cross output",
+    "cross_attention_norm": "cross norm",
+    "feed_forward.up": "feed-forward up",
+    "feed_forward.down": "feed-forward down",
+    "feed_forward_norm": "feed-forward norm",
+    "narrow.dense": "narrow",
+    "narrow.norm": "narrow norm",
+    "narrow_attention.dense": "narrow for attention",
+    "narrow_attention.norm": "its norm",
+    "widen": "widen",
+    "widen_norm": "widen norm",
+    "feed_forwards.#.network.up": "feed-forward # up",
+    "feed_forwards.#.network.down": "feed-forward # down",
+    "feed_forwards.#.norm": "feed-forward # norm",
+}
+
+
+@dataclass(frozen=True)
+class ModuleParameters:
+    """The parameters that one module has of its own.
+
+    shape: of its matrix, inputs before outputs. count: biases included. tied: whether the matrix
+    is the word embedding table, which is not counted again.
+    """
+
+    name: str
+    path: str
+    shape: tuple[int, ...]
+    count: int
+    tied: bool = False
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Embeddings, identical blocks, the pooler or a head. ``times``: how many are identical."""
+
+    name: str
+    times: int
+    parts: tuple[ModuleParameters, ...]
+
+    @property
+    def each(self) -> int:
+        return sum(part.count for part in self.parts)
+
+    @property
+    def count(self) -> int:
+        return self.each * self.times
+
+
+@dataclass(frozen=True)
+class HeadColumns:
+    """Where one attention head lies in the matrices of its block.
+
+    columns: queries, keys and values to (matrix, first column, last column). rows: first and last
+    row of the output matrix.
+    """
+
+    head: int
+    columns: dict[str, tuple[str, int, int]]
+    rows: tuple[int, int]
+
+
+def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
+    """All parameters of a model, in the order in which data meets them."""
+    counted: set[int] = set()
+    table = getattr(model.encoder.embeddings, "word", None)  # images have none
+    word = None if table is None else table.weight
+
+    def parts(module: nn.Module, path: str) -> tuple[ModuleParameters, ...]:
+        found = []
+        for name, sub in module.named_modules():
+            own = dict(sub.named_parameters(recurse=False))
+            new = {n: p for n, p in own.items() if id(p) not in counted}
+            counted.update(id(p) for p in new.values())
+            if new:
+                found.append(
+                    ModuleParameters(
+                        name=_label(name) or ", ".join(new).replace("_", " "),
+                        path=f"{path}.{name}".rstrip("."),
+                        shape=_shape(sub, own["weight"].shape) if "weight" in own else (),
+                        count=sum(p.numel() for p in new.values()),
+                        tied=word is not None and own.get("weight") is word and "weight" not in new,
+                    )
+                )
+        return tuple(found)
+
+    encoder = model.encoder
+    groups = [ParameterGroup("embeddings", 1, parts(encoder.embeddings, "encoder.embeddings"))]
+    groups += _folded([parts(b, f"encoder.blocks.{i}") for i, b in enumerate(encoder.blocks)])
+    if encoder.norm is not None:
+        groups.append(ParameterGroup("last LayerNorm", 1, parts(encoder.norm, "encoder.norm")))
+    if model.pooler is not None and (found := parts(model.pooler, "pooler")):
+        groups.append(ParameterGroup("pooler", 1, found))
+    for name, head in model.heads.items():
+        groups.append(ParameterGroup(f"{name} head", 1, parts(head, f"heads.{name}")))
+    return tuple(groups)
+
+
+def head_columns(attention: MultiHeadAttention) -> tuple[HeadColumns, ...]:
+    """Which columns of the fused matrices belong to each remaining head."""
+    found = []
+    for place, head in enumerate(attention.kept):
+        first = place * attention.head_size
+        last = first + attention.head_size - 1
+        kinds = iter(("queries", "keys", "values"))
+        columns = {
+            next(kinds): (name, first + i * attention.width, last + i * attention.width)
+            for name, count in attention.fused.items()
+            for i in range(count)
+        }
+        found.append(HeadColumns(head, columns, (first, last)))
+    return tuple(found)
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """0, 1, 2, 5 as "0-2, 5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _folded(blocks: list[tuple[ModuleParameters, ...]]) -> list[ParameterGroup]:
+    """Identical blocks as one group, under the paths of the first one."""
+    alike: dict[tuple, list[int]] = {}
+    for number, parts in enumerate(blocks):
+        alike.setdefault(tuple((p.name, p.shape, p.count) for p in parts), []).append(number)
+    if len(alike) == 1 and len(blocks) > 1:
+        return [ParameterGroup(f"{len(blocks)} blocks", len(blocks), blocks[0])]
+    return [
+        ParameterGroup(f"block{'s' * (len(n) > 1)} {ranges(n)}", len(n), blocks[n[0]])
+        for n in alike.values()
+    ]
+
+
+def _shape(module: nn.Module, shape: tuple[int, ...]) -> tuple[int, ...]:
+    # PyTorch stores a linear layer as outputs x inputs.
+    return tuple(reversed(shape)) if isinstance(module, nn.Linear) else tuple(shape)
+
+
+def _label(path: str) -> str:
+    numbers = iter(re.findall(r"\d+", path))
+    known = NAMES.get(re.sub(r"\d+", "#", path), re.sub(r"\d+", "#", path))
+    return re.sub("#", lambda _: next(numbers), known)

@@ -1,0 +1,1 @@
+"""The runs below a folder, side by side."""

@@ -1,0 +1,172 @@
+"""Runs side by side: a table, blocks where it is too wide, CSV, and a picture."""
+
+import csv
+import io
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from ownbert.errors import InputError
+from ownbert.inspect.run_list.run_summary import BASELINE, RunSummary, differing, main_metric
+from ownbert.inspect.terminal import open_table, plain_text
+from ownbert.train.curves import draw_runs
+from ownbert.train.display import duration
+from ownbert.train.metric_names import shown_name
+
+_HEADINGS = ("run", "name", "state", "time", "size", "steps", "tokens")
+_TITLES = {"pretrain": "pretraining", "finetune": "fine-tuning"}
+_NAMES = {
+    "mlm_loss": "MLM loss",
+    "mlm_accuracy": "MLM accuracy",
+    "unigram_loss": "unigram",
+    "nsp_accuracy": "NSP accuracy",
+    "sop_accuracy": "SOP accuracy",
+    "rtd_accuracy": "RTD accuracy",
+    "clm_loss": "CLM loss",
+    "clm_accuracy": "CLM accuracy",
+}
+
+
+def show_runs(runs: Sequence[RunSummary], *, width: int | None = None) -> str:
+    """A table for pretraining and one for fine-tuning: state, time, the settings that differ, and
+    results. A table wider than ``width`` characters becomes a block for each run; None: no limit.
+    """
+    parts = []
+    for kind, title in _TITLES.items():
+        chosen = [run for run in runs if run.kind == kind]
+        if chosen:
+            columns = _columns(chosen)
+            text = _table(columns)
+            if width is not None and any(cell_len(line) > width for line in text.splitlines()):
+                text = _blocks(columns, width)
+            parts.append(f"{title}\n{text}")
+    return "\n\n".join(parts)
+
+
+def runs_csv(runs: Sequence[RunSummary]) -> str:
+    """One row per run: what it is, the settings that differ, last and best metrics."""
+    settings = differing(runs)
+    metrics = list(dict.fromkeys(name for run in runs for name in run.last))
+    rows = []
+    for run in runs:
+        row = {k: v for k, v in run.as_json().items() if k not in ("settings", "last", "best")}
+        row |= {name: _plain(run.settings.get(name)) for name in settings}
+        row |= {f"last.{name}": run.last.get(name, "") for name in metrics}
+        best = {name: run.best.get(name, ("", ""))[0] for name in metrics if name != BASELINE}
+        rows.append(row | {f"best.{name}": value for name, value in best.items()})
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def draw(runs: Sequence[RunSummary], path: Path) -> Path:
+    """The main held-out metric of all runs in one picture, of pretraining and of fine-tuning."""
+    panels = {}
+    for kind in _TITLES:
+        chosen = [run for run in runs if run.kind == kind]
+        metric = main_metric(chosen)
+        if metric is not None:
+            panels[metric] = {run.name: run.rows for run in chosen if metric in run.last}
+    if not panels:
+        raise InputError("no run has been evaluated yet: there is nothing to draw")
+    if draw_runs(path, panels) is None:
+        raise InputError("a picture needs matplotlib: pip install 'ownbert[plot]'")
+    return path
+
+
+Columns = dict[str, list[str]]
+
+
+def _columns(runs: Sequence[RunSummary]) -> Columns:
+    """Heading to one cell per run."""
+    columns: Columns = {
+        "run": [run.name for run in runs],
+        "state": [run.state for run in runs],
+        "last row": [time.strftime("%Y-%m-%d %H:%M", time.localtime(r.written)) for r in runs],
+        "time": [duration(run.seconds) for run in runs],
+        "size": [run.size for run in runs],
+    }
+    names = [n for n in differing(runs) if n != "model.size"]
+    short = [name.rpartition(".")[2] for name in names]
+    for name, last in zip(names, short, strict=True):
+        heading = name if short.count(last) > 1 or last in _HEADINGS else last
+        columns[heading] = [_setting(run.settings.get(name)) for run in runs]
+    columns["steps"] = [f"{run.step:,}" for run in runs]
+    columns["tokens"] = [f"{run.tokens:,}" for run in runs]
+    speeds = [run.tokens_per_second for run in runs]
+    columns["tokens/s"] = ["-" if speed is None else f"{speed:,.0f}" for speed in speeds]
+    for name in dict.fromkeys(name for run in runs for name in run.last):
+        heading = _NAMES.get(name) or shown_name(name)
+        columns[heading] = [_result(run, name) for run in runs]
+    return columns
+
+
+def _result(run: RunSummary, name: str) -> str:
+    """The last value, and the best one if that differs."""
+    if name not in run.last:
+        return "-"
+    last = _figure(name, run.last[name])
+    best = _figure(name, run.best[name][0]) if name in run.best else last
+    return last if best == last else f"{last} (best {best})"
+
+
+def _figure(name: str, value: float) -> str:
+    return f"{value:.1%}" if name.endswith("accuracy") else f"{value:.4f}"
+
+
+def _setting(value: Any) -> str:
+    text = _plain(value)
+    return f"{text:g}" if isinstance(text, float) else str(text)
+
+
+def _plain(value: Any) -> Any:
+    """A setting in one line; lists and phases abbreviated."""
+    if value is None or value == []:
+        return "-"
+    if isinstance(value, dict):
+        return " ".join(f"{k}={_plain(v)}" for k, v in value.items() if v is not None)
+    if isinstance(value, list):
+        return (" | " if any(isinstance(v, dict) for v in value) else "+").join(
+            str(_plain(v)) for v in value
+        )
+    return value
+
+
+def _table(columns: Columns) -> str:
+    """Words to the left, numbers to the right; two spaces between columns."""
+    table = open_table()
+    for heading, cells in columns.items():
+        words = all(c == "-" or not c.strip("+-")[:1].isdigit() for c in cells)
+        left = words or heading in ("run", "state")
+        table.add_column(Text(heading), justify="left" if left else "right", no_wrap=True)
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*map(Text, cells))
+    widest = sum(max(map(cell_len, [heading, *cells])) + 2 for heading, cells in columns.items())
+    return plain_text(lambda console: console.print(table), width=widest)
+
+
+def _blocks(columns: Columns, width: int) -> str:
+    """One paragraph per run, for narrow terminals."""
+    lines = []
+    for cells in zip(*columns.values(), strict=True):
+        pairs = dict(zip(columns, cells, strict=True))
+        lines.append(f"{pairs.pop('run')}: {pairs.pop('state')}")
+        # No-break spaces keep a heading with its value.
+        facts = ", ".join(f"{k} {v}".replace(" ", "\xa0") for k, v in pairs.items() if v != "-")
+        wrapped = textwrap.wrap(
+            facts,
+            max(20, width),
+            initial_indent="  ",
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines += [line.replace("\xa0", " ") for line in wrapped]
+    return "\n".join(lines)

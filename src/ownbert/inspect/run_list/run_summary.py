@@ -1,0 +1,278 @@
+"""The runs below a folder: their settings, how far they got, and what they reached."""
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ownbert.config import SIZES
+from ownbert.errors import InputError
+from ownbert.files import read_json
+from ownbert.train.log import LOG, read_log
+from ownbert.train.metric_names import LOWER, UP_TO_ONE
+
+# As in ownbert.run.run_folder and ownbert.train.state_files, which load torch: that takes seconds.
+_RECIPE, _STATES = "recipe.yaml", "checkpoints/step-*"
+_SKIPPED = ("checkpoints", "tensorboard", "node_modules")
+
+# A run whose last row is at most so many seconds old may still be running.
+_ACTIVE = 60.0
+
+# How often something is written has no effect on what is learnt.
+_NO_EFFECT = ("log_every", "eval_every", "save_every", "keep", "tensorboard")
+
+# What is no metric in a row of an evaluation; the only baseline kept is the one that shows whether
+# a run learns anything.
+_NO_METRICS = ("step", "evaluation", "phase", "seconds", "uniform_loss")
+_TOKEN_LOSSES = ("mlm_loss", "clm_loss")
+BASELINE = "unigram_loss"
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run. name: its folder relative to the one searched. kind: pretrain or finetune.
+
+    written: time of the last row, in seconds since 1970. seconds: in the loop. settings: by dotted
+    name. last: the metrics of the last evaluation. best: the best value of each and its step.
+    rows: of the log.
+    """
+
+    name: str
+    folder: Path
+    kind: str
+    state: str
+    size: str
+    written: float
+    seconds: float
+    step: int
+    tokens: int
+    tokens_per_second: float | None
+    settings: Mapping[str, Any]
+    last: Mapping[str, float]
+    best: Mapping[str, tuple[float, int]]
+    rows: Sequence[Mapping[str, Any]] = field(repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything but the rows; the time as ISO 8601."""
+        values = asdict(self)
+        del values["rows"]
+        values["folder"] = str(self.folder)
+        values["written"] = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(self.written))
+        values["last"] = {k: v if math.isfinite(v) else None for k, v in self.last.items()}
+        values["best"] = {k: {"value": v, "step": step} for k, (v, step) in self.best.items()}
+        return values
+
+
+@dataclass(frozen=True)
+class RunList:
+    """The runs below a folder, and a message for each folder whose log cannot be read."""
+
+    runs: Sequence[RunSummary]
+    broken: Sequence[str]
+
+
+def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> RunList:
+    """Every run in ``folder`` and below it.
+
+    sort: name, when, time, step, tokens, a metric (the best first) or a setting. ``InputError``
+    where there is no run, and for a ``sort`` that none has.
+    """
+    top = Path(folder)
+    if not top.is_dir():
+        raise InputError(f"no such folder: {top}")
+    runs, broken = [], []
+    for place in _candidates(top):
+        try:
+            runs.append(read_run(place, name=_name(place, top)))
+        except InputError as error:
+            broken.append(str(error))
+    if not runs:
+        why = f": {broken[0]}" if broken else f" (folders with {LOG} and {_RECIPE})"
+        raise InputError(f"no runs in {top}{why}")
+    return RunList(_sorted(runs, sort), broken)
+
+
+def read_run(folder: Path, *, name: str | None = None) -> RunSummary:
+    """The run in ``folder``; ``InputError`` if its log or recipe is missing or damaged."""
+    for needed in (_RECIPE, LOG):
+        if not (folder / needed).exists():
+            raise InputError(f"{folder} has no {needed}")
+    settings = dict(_flat(_recipe(folder / _RECIPE)))
+    rows = list(read_log(folder))
+    written = (folder / LOG).stat().st_mtime
+    trained = [row for row in rows if not row.get("evaluation")]
+    speeds = [row["tokens_per_second"] for row in trained if "tokens_per_second" in row]
+    evaluations = [row for row in rows if row.get("evaluation")]
+    kind = "pretrain" if "data.tokens" in settings else "finetune"
+    return RunSummary(
+        name=name or folder.name,
+        folder=folder,
+        kind=kind,
+        state=_state(folder, kind, settings, rows, written),
+        size=_size(folder, settings),
+        written=written,
+        seconds=float(rows[-1].get("seconds", 0.0)) if rows else 0.0,
+        step=rows[-1]["step"] if rows else 0,
+        tokens=int(trained[-1].get("tokens", 0)) if trained else 0,
+        tokens_per_second=statistics.median(speeds) if speeds else None,
+        settings=settings,
+        last=_metrics(evaluations[-1]) if evaluations else {},
+        best=_best(evaluations),
+        rows=rows,
+    )
+
+
+def differing(runs: Sequence[RunSummary]) -> list[str]:
+    """Dotted names of the settings in which ``runs`` differ.
+
+    One that some do not have (they are older) counts only if the others differ."""
+    names = dict.fromkeys(name for run in runs for name in run.settings)
+    found = []
+    for name in names:
+        values = [run.settings[name] for run in runs if name in run.settings]
+        if name.rpartition(".")[2] not in _NO_EFFECT and any(v != values[0] for v in values):
+            found.append(name)
+    return found
+
+
+def main_metric(runs: Sequence[RunSummary]) -> str | None:
+    """What to compare ``runs`` by in one picture: the loss of tokens, the first metric of a task
+    other than accuracy, or the loss."""
+    for name in (*_TOKEN_LOSSES, *(n for n in UP_TO_ONE if n != "accuracy"), "loss"):
+        if any(name in run.last for run in runs):
+            return name
+    return next((name for run in runs for name in run.last), None)
+
+
+def lower_is_better(metric: str) -> bool:
+    return metric in LOWER or metric.endswith(("loss", "perplexity", "error"))
+
+
+def _candidates(top: Path) -> Iterator[Path]:
+    """Folders with a log; folders that belong to a run are not searched."""
+    for place, folders, files in os.walk(top):
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _SKIPPED)
+        if LOG in files:
+            yield Path(place)
+
+
+def _name(place: Path, top: Path) -> str:
+    return top.resolve().name if place == top else place.relative_to(top).as_posix()
+
+
+def _recipe(path: Path) -> dict[str, Any]:
+    try:
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(recipe, dict):
+        raise InputError(f"{path} is not a recipe: it has no sections")
+    return recipe
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _state(
+    folder: Path,
+    kind: str,
+    settings: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    written: float,
+) -> str:
+    """finished, or how far it got and whether it can be resumed."""
+    resumable = any(folder.glob(_STATES))
+    if not rows:
+        return "nothing logged yet"
+    last = rows[-1]
+    limits = (("run.max_steps", last["step"]), ("run.max_minutes", last.get("seconds", 0.0) / 60))
+    # The states of a fine-tuning run are deleted at its end.
+    over = kind == "finetune" and not resumable and (folder / "model.safetensors").exists()
+    for name, reached in limits:
+        limit = settings.get(name)
+        over |= isinstance(limit, int | float) and reached >= limit - 1e-4  # seconds are rounded
+    if over:
+        return "finished"
+    ago = time.time() - written
+    if ago < _ACTIVE:
+        return f"at step {last['step']:,}, active {max(0, round(ago))} s ago"
+    return f"stopped at step {last['step']:,}" + (", resumable" if resumable else "")
+
+
+def _size(folder: Path, settings: Mapping[str, Any]) -> str:
+    """The name of the size, else layers x width, by config.json; by the recipe if there is none
+    yet."""
+    try:
+        config = read_json(folder / "config.json")
+    except (OSError, InputError):
+        return str(settings.get("model.size", "?"))
+    layers = config.get("num_hidden_layers", config.get("n_layers"))
+    width = config.get("hidden_size", config.get("dim"))
+    named = (n for n, s in SIZES.items() if (s[0], s[1]) == (layers, width))
+    return next(named, f"{layers}x{width}")
+
+
+def _metrics(row: Mapping[str, Any]) -> dict[str, float]:
+    """What to compare runs by: losses of tokens, and accuracy and the like of everything else."""
+    losses = [k for k in row if k in _TOKEN_LOSSES] or ["loss"]
+    numbers = {k: v for k, v in row.items() if isinstance(v, int | float) and k not in _NO_METRICS}
+    return {
+        key: value
+        for key, value in numbers.items()
+        if key in (*losses, BASELINE) or not key.endswith(("loss", "majority_accuracy"))
+    }
+
+
+def _best(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, int]]:
+    """The best finite value of each metric and its step."""
+    best: dict[str, tuple[float, int]] = {}
+    for row in rows:
+        for key, value in _metrics(row).items():
+            if key == BASELINE or not math.isfinite(value):
+                continue
+            old = best.get(key)
+            if old is None or (value < old[0] if lower_is_better(key) else value > old[0]):
+                best[key] = (value, row["step"])
+    return best
+
+
+_KEYS = {
+    "name": lambda run: run.name,
+    "when": lambda run: run.written,
+    "time": lambda run: run.seconds,
+    "step": lambda run: run.step,
+    "tokens": lambda run: run.tokens,
+}
+
+
+def _sorted(runs: list[RunSummary], sort: str) -> list[RunSummary]:
+    if sort in _KEYS:
+        return sorted(runs, key=_KEYS[sort])
+    metrics = dict.fromkeys(key for run in runs for key in run.best)
+    settings = dict.fromkeys(key for run in runs for key in run.settings)
+    names = [key for key in settings if sort in (key, key.rpartition(".")[2])]
+    if sort in metrics:
+        sign = 1 if lower_is_better(sort) else -1
+        return sorted(runs, key=lambda r: sign * r.best[sort][0] if sort in r.best else math.inf)
+    if names:
+        return sorted(runs, key=lambda run: _order(run.settings.get(names[0])))
+    known = ", ".join([*_KEYS, *metrics])
+    raise InputError(f"cannot sort by {sort!r}; by {known}, or a setting such as learning_rate")
+
+
+def _order(value: Any) -> tuple[int, float, str]:
+    """Numbers first, then words, then what is not set."""
+    if isinstance(value, int | float):
+        return (0, float(value), "")
+    return (2, 0.0, "") if value is None else (1, 0.0, str(value))

@@ -1,0 +1,35 @@
+"""What the tables of ``describe``, ``trace`` and ``runs`` have in common."""
+
+import io
+from collections.abc import Callable, Iterable
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+
+def plain_text(show: Callable[[Console], None], width: int) -> str:
+    """What ``show`` prints on a terminal of ``width`` columns, without colours."""
+    text = io.StringIO()
+    show(Console(file=text, width=width, highlight=False, no_color=True))
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
+    """A name and its value in each row."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="cyan")
+    table.add_column()
+    for name, value in facts:
+        table.add_row(Text(name), Text(value))
+    return table
+
+
+def open_table(header_style: str = "bold") -> Table:
+    """A table without lines, two spaces between columns."""
+    return Table(box=None, pad_edge=False, padding=(0, 1), header_style=header_style)
+
+
+def indented(content: RenderableType) -> Padding:
+    return Padding(content, (0, 0, 0, 2), expand=False)

@@ -1,0 +1,216 @@
+"""The steps of a trace from what was captured in one attention layer.
+
+T tokens, D hidden, H heads, K head size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ownbert.inspect.trace.steps import (
+    PROJECTIONS,
+    Derivation,
+    HeadSlice,
+    TraceStep,
+    score_steps,
+    weights_step,
+)
+from ownbert.nn.multihead import MultiHeadAttention
+
+
+@dataclass
+class CapturedAttention:
+    """What passed through the attention of one layer.
+
+    projections: inputs (T, D) and outputs of each fused matrix, by its name. attended: queries,
+    keys and values (T, H, K) as they meet. joined (T, HK) and output (T, D): what goes into the
+    output matrix and comes out.
+    """
+
+    causal: bool
+    norm_first: bool
+    projections: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    attended: tuple[Tensor, ...] = ()
+    joined: Tensor | None = None
+    output: Tensor | None = None
+
+
+def attention_steps(
+    attention: MultiHeadAttention,
+    cut: HeadSlice,
+    captured: CapturedAttention,
+    weights: Tensor,
+    tokens: tuple[str, ...],
+) -> list[TraceStep]:
+    """All steps of the head ``cut``. weights: its attention weights (T, T)."""
+    steps = _projected(attention, cut, captured, tokens)
+    place, size = cut.rows[0] // cut.head_size, cut.head_size
+    q, k = (_array(x[:, place]) for x in captured.attended[:2])
+    if attention.rotary:
+        steps += [
+            TraceStep(
+                name,
+                f"{name}, rotated",
+                values,
+                f"{name} = rotated {name}",
+                "pairs of numbers rotated by the token's position (rotary)",
+                Derivation("rotate", left=f"{name}_unturned"),
+                rows=tokens,
+            )
+            for name, values in (("queries", q), ("keys", k))
+        ]
+    factor = size**-0.5 * (attention.scaled or 1.0)
+    squares = score_steps(q @ k.T, factor=factor, size=size)
+    if attention.bias is not None:
+        squares += _distances(attention, captured, place, squares[-1])
+    if captured.causal:
+        scores = squares[-1]
+        squares.append(
+            TraceStep(
+                "masked",
+                "masked scores",
+                np.where(np.tri(len(tokens), dtype=bool), scores.values, -np.inf),
+                f"masked = {scores.key}, later tokens hidden",
+                "a token sees itself and those before it; hidden scores get a weight of 0",
+                Derivation("hide", left=scores.key),
+            )
+        )
+    squares.append(weights_step(_array(weights), squares[-1].key))
+    steps += [replace(step, rows=tokens, columns=tokens) for step in squares]
+    return [*steps, *_outputs(attention, cut, captured, tokens)]
+
+
+def _projected(
+    attention: MultiHeadAttention,
+    cut: HeadSlice,
+    captured: CapturedAttention,
+    tokens: tuple[str, ...],
+) -> list[TraceStep]:
+    """The incoming hidden states, the head's part of the matrices, and queries, keys, values."""
+    steps: list[TraceStep] = []
+    products: list[TraceStep] = []
+    sources: dict[str, Tensor] = {}  # the matrices may have different inputs (MobileBERT)
+    normed = ", normalised already (pre-norm)" if captured.norm_first else ""
+    for name, (matrix, first, last) in cut.columns.items():
+        linear: torch.nn.Linear = getattr(attention, matrix)
+        hidden, projected = captured.projections[matrix]
+        source = next((key for key, other in sources.items() if other is hidden), None)
+        if source is None:
+            source = f"hidden_{matrix}" if sources else "hidden"
+            title = f"hidden states into {matrix}" if sources else "incoming hidden states"
+            meaning = f"what attention gets, one row per token{normed}"
+            steps.append(TraceStep(source, title, _array(hidden), source, meaning, rows=tokens))
+            sources[source] = hidden
+        own, (key, meaning) = slice(first, last + 1), PROJECTIONS[name]
+        numbers = tuple(str(i) for i in range(first, last + 1))
+        words = f"columns {first}..{last} of {matrix}, {linear.in_features} x {linear.out_features}"
+        w = _array(linear.weight[own].T)
+        products.append(TraceStep(key, f"{key} matrix", w, f"W_{key}", words, columns=numbers))
+        bias = f"{key}_bias" if linear.bias is not None else ""
+        if bias:
+            b, words = _array(linear.bias[own])[None], "added to each row of the product"
+            products.append(TraceStep(bias, f"{key} bias", b, bias, words, columns=numbers))
+        result = f"{name}_unturned" if attention.rotary and name != "values" else name
+        products.append(
+            TraceStep(
+                result,
+                name,
+                _array(projected[:, own]),
+                f"{result} = {source} x W_{key}{' + bias' if bias else ''}",
+                meaning,
+                Derivation("product", left=source, right=key, bias=bias),
+                rows=tokens,
+            )
+        )
+    return [*steps, *products]
+
+
+def _distances(
+    attention: MultiHeadAttention, captured: CapturedAttention, place: int, scores: TraceStep
+) -> list[TraceStep]:
+    """What distances add to the scores, and the sum."""
+    assert attention.bias is not None
+    meaning = {
+        "Alibi": "minus the distance times the slope of this head",
+        "RelativeKeys": "queries (and keys) times a learnt vector for each distance",
+    }[type(attention.bias).__name__]
+    q, k, _ = (x.transpose(0, 1)[None] for x in captured.attended)
+    at = torch.arange(q.shape[2], device=q.device)
+    added = attention.bias(q * (attention.scaled or 1.0), k, (at[:, None] - at)[None])[0, place]
+    distance = TraceStep("distance", "scores of distances", _array(added), "distance", meaning)
+    total = TraceStep(
+        "summed",
+        "scores with distances",
+        scores.values + distance.values,
+        f"summed = {scores.key} + distance",
+        "the input of the softmax",
+        Derivation("add", left=scores.key, right="distance"),
+    )
+    return [distance, total]
+
+
+def _outputs(
+    attention: MultiHeadAttention,
+    cut: HeadSlice,
+    captured: CapturedAttention,
+    tokens: tuple[str, ...],
+) -> list[TraceStep]:
+    """The head's outputs, its share of what leaves the layer, and all of that."""
+    assert captured.joined is not None
+    assert captured.output is not None
+    first, last = cut.rows
+    outputs = _array(captured.joined[:, first : last + 1])
+    w = _array(attention.output.weight[:, first : last + 1].T)
+    share, total = outputs @ w, _array(captured.output)
+    return [
+        TraceStep(
+            "outputs",
+            "the head's outputs",
+            outputs,
+            "outputs = weights x values",
+            "the sum of what each token takes",
+            Derivation("product", left="weights", right="values"),
+            rows=tokens,
+        ),
+        TraceStep(
+            "output",
+            "output matrix",
+            w,
+            "W_output",
+            f"rows {first}..{last} of output, {cut.width} x {cut.size}",
+            rows=tuple(str(i) for i in range(first, last + 1)),
+        ),
+        TraceStep(
+            "share",
+            "the head's share",
+            share,
+            "share = outputs x W_output",
+            "what this head adds to the output of the layer",
+            Derivation("product", left="outputs", right="output"),
+            rows=tokens,
+        ),
+        TraceStep(
+            "rest",
+            "the other heads and the bias",
+            total - share,
+            "rest",
+            "everything else in the output",
+            rows=tokens,
+        ),
+        TraceStep(
+            "attended",
+            "output of attention",
+            total,
+            "attended = share + rest",
+            f"the sum of the shares of all {len(cut.heads)} heads and the bias leaves the layer",
+            Derivation("add", left="share", right="rest"),
+            rows=tokens,
+        ),
+    ]
+
+
+def _array(x: Tensor) -> np.ndarray:
+    return x.detach().to("cpu", torch.float64).numpy()

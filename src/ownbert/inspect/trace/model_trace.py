@@ -1,0 +1,128 @@
+"""Self-attention of one head of a model, step by step, with the model's own numbers.
+
+The model runs as usual; what passes through one attention layer is captured.
+T tokens, D hidden, H heads, K head size.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ownbert.checkpoint import load, load_tokenizer
+from ownbert.errors import InputError
+from ownbert.inspect.overview.parameters import head_columns, ranges
+from ownbert.inspect.probe import core_model, evaluating, observing_attend, text_batch, text_ids
+from ownbert.inspect.trace.model_steps import CapturedAttention, attention_steps
+from ownbert.inspect.trace.steps import HeadSlice
+from ownbert.inspect.trace.trace import Trace
+from ownbert.nn.context import Context
+from ownbert.nn.model import Model
+from ownbert.nn.multihead import MultiHeadAttention
+from ownbert.text.tokenizer import Tokenizer
+
+
+def trace_folder(folder: str | Path, text: str, layer: int = 0, head: int = 0) -> Trace:
+    """``trace_model`` of the model and the tokenizer of a folder."""
+    if not Path(folder).is_dir():
+        raise InputError(f"no such folder: {folder}")
+    model = load(folder)
+    return trace_model(model, load_tokenizer(folder, config=model.config), text, layer, head)
+
+
+@torch.inference_mode()
+def trace_model(
+    model: nn.Module, tokenizer: Tokenizer, text: str, layer: int = 0, head: int = 0
+) -> Trace:
+    """What one head of one layer does with a text; layers and heads are counted from 0.
+
+    ``InputError`` for a layer or head that is not there, a text that is longer than the model
+    takes, and models that do not read one text alone (pictures, decoders with an encoder).
+    """
+    core = core_model(model)
+    attention = _attention(core, layer)
+    place = _place(attention, layer, head)
+    ids = text_ids(text, tokenizer)
+    batch = text_batch(core, ids, " with the special ones")
+    context = replace(core.encoder.plain_context(batch), keep=frozenset([layer]))
+    captured = CapturedAttention(context.layout.causal, core.config.norm_first)
+    with _capturing(attention, layer, captured), evaluating(core):
+        core(batch, (), context=context)
+    weights = context.attentions[layer][0][place]
+    tokens = tuple(tokenizer.tokens(ids))
+    cut = _head_slice(attention, head, place)
+    name = model.__class__.__name__ if core is not model else core.model_type
+    facts = {
+        "model": f"{name}, {core.config.num_hidden_layers} layers of "
+        f"{core.config.num_attention_heads} heads",
+        "layer": str(layer),
+        "head": str(head),
+        "tokens": str(len(tokens)),
+    }
+    steps = attention_steps(attention, cut, captured, weights, tokens)
+    return Trace(f"Layer {layer}, head {head}, step by step", facts, tuple(steps), cut)
+
+
+def _attention(model: Model, layer: int) -> MultiHeadAttention:
+    config, schedule = model.config, model.encoder.schedule()
+    if config.image is not None:
+        raise InputError("the model reads pictures; a trace is of a text")
+    if config.add_cross_attention:
+        raise InputError("the model attends to an encoder as well; a trace is of one text alone")
+    if layer not in range(len(schedule)):
+        raise InputError(f"there is no layer {layer}; they are 0..{len(schedule) - 1}")
+    return schedule[layer][0].attention  # pyright: ignore[reportReturnType]
+
+
+def _place(attention: MultiHeadAttention, layer: int, head: int) -> int:
+    """The index of the head among the remaining ones."""
+    if head in attention.kept:
+        return attention.kept.index(head)
+    raise InputError(f"layer {layer} has no head {head}; it has {ranges(attention.kept)}")
+
+
+def _head_slice(attention: MultiHeadAttention, head: int, place: int) -> HeadSlice:
+    columns = head_columns(attention)[place]
+    return HeadSlice(
+        size=attention.output.out_features,
+        width=attention.width,
+        head_size=attention.head_size,
+        head=head,
+        heads=attention.kept,
+        columns=columns.columns,
+        rows=columns.rows,
+    )
+
+
+@contextmanager
+def _capturing(
+    attention: MultiHeadAttention, layer: int, captured: CapturedAttention
+) -> Iterator[None]:
+    """Layers may share their weights (ALBERT), so only the run of ``layer`` is captured."""
+    latest: dict[str, tuple[Tensor, Tensor]] = {}  # inputs and outputs of the projections
+    at_layer = False
+
+    def project(name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        latest[name] = inputs[0], output
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, _: Context, number: int) -> None:
+        nonlocal at_layer
+        at_layer = number == layer
+        if at_layer:
+            captured.projections, captured.attended = dict(latest), (q, k, v)
+
+    def leave(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if at_layer:
+            captured.joined, captured.output = inputs[0], output
+
+    with ExitStack() as stack:
+        for name in attention.fused:
+            hook = getattr(attention, name).register_forward_hook(partial(project, name))
+            stack.callback(hook.remove)
+        stack.callback(attention.output.register_forward_hook(leave).remove)
+        stack.enter_context(observing_attend(attention, attend))
+        yield

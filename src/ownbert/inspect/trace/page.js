@@ -1,0 +1,216 @@
+// Draws the matrices of a trace. The sums must read like those of formula.py.
+"use strict";
+const steps = JSON.parse(document.getElementById("data").textContent), by = {};
+for (const step of steps) {
+  const [rows, columns] = step.shape;
+  if (typeof step.values === "string") {
+    const bytes = Uint8Array.from(atob(step.values), c => c.charCodeAt(0));
+    const flat = new Float32Array(bytes.buffer);
+    step.values = Array.from({length: rows}, (_, i) =>
+      flat.subarray(i * columns, (i + 1) * columns));
+  } else step.values = step.values.map(row => row.map(x => x === null ? -Infinity : x));
+  by[step.key] = step;
+}
+const TERMS = 6, LARGE = 20, TABLE = 24, TALL = 100;
+function num(x) {
+  if (!isFinite(x)) return "hidden";
+  if (x && Math.abs(x) < 5e-5) return x.toExponential(0);
+  const text = x.toFixed(4).replace(/0+$/, "").replace(/\.$/, "");
+  return text === "-0" ? "0" : text;
+}
+const short = x => Math.abs(x) < 1e6 ? num(x) : x.toExponential(3);
+const signed = x => x < 0 && isFinite(x) ? `(${num(x)})` : num(x);
+function sum(terms) {
+  if (terms.length <= TERMS) return terms.join(" + ");
+  const left = terms.length - TERMS + 2;
+  return terms.slice(0, TERMS - 2).join(" + ") + ` + ... (${left} more)`;
+}
+const at = (key, r, c) => by[key].values[r][c];
+const from = words => (m, r, c) => [`${m.left}[${r}][${c}] (${num(at(m.left, r, c))}) ${words}`];
+const kinds = {
+  given: () => [],
+  product(m, r, c) {
+    const left = Array.from(by[m.left].values[r]), right = by[m.right].values;
+    const other = m.turned ? Array.from(right[c]) : right.map(row => row[c]);
+    let name = `${m.left}[${r}] . ${m.right}` + (m.turned ? `[${c}]` : `[:][${c}]`);
+    let terms = sum(left.map((x, i) => `${signed(x)}*${signed(other[i])}`));
+    if (m.bias) {
+      name += ` + ${m.bias}[0][${c}]`;
+      terms += ` + ${signed(at(m.bias, 0, c))}`;
+    }
+    return [name, terms];
+  },
+  scale(m, r, c) {
+    const one = num(at(m.left, r, c)), times = num(m.factor), name = `${m.left}[${r}][${c}]`;
+    return [`${name} * ${times}`, `${signed(Number(one))} * ${times}`];
+  },
+  add: (m, r, c) => [`${m.left}[${r}][${c}] + ${m.right}[${r}][${c}]`,
+    `${signed(at(m.left, r, c))} + ${signed(at(m.right, r, c))}`],
+  softmax(m, r, c) {
+    const scores = Array.from(by[m.left].values[r]), top = Math.max(...scores);
+    const off = Math.abs(top) > LARGE ? top : 0;
+    const less = off > 0 ? ` - ${num(top)}` : off ? ` + ${num(-top)}` : "";
+    const exps = scores.map(s => isFinite(s) ? `exp(${num(s)}${less})` : "0");
+    const powers = scores.map(s => Math.exp(s - off));
+    const all = powers.reduce((a, b) => a + b, 0);
+    return [`${exps[c]} / (${sum(exps)})`, `${short(powers[c])} / ${short(all)}`];
+  },
+  weigh(m, r, c) {
+    const n = by[m.right].shape[0], i = Math.floor(r / n), j = r % n;
+    return [`${m.left}[${i}][${j}] * ${m.right}[${j}][${c}]`,
+      `${signed(at(m.left, i, j))} * ${signed(at(m.right, j, c))}`];
+  },
+  hide: from("unless it is hidden"), round: from("rounded"),
+  rotate: from("rotated with its pair by the position"),
+};
+function explain(step, r, c) {
+  const value = num(step.values[r][c]);
+  return [`${step.key}[${r}][${c}]`, ...kinds[step.made.kind](step.made, r, c), value].join(" = ");
+}
+// What a number is made of: [key, row or null for all, column or null for all].
+function parts(m, r, c) {
+  const n = m.kind === "weigh" ? by[m.right].shape[0] : 1;
+  return {
+    given: [],
+    product: [[m.left, r, null], m.turned ? [m.right, c, null] : [m.right, null, c],
+      ...(m.bias ? [[m.bias, 0, c]] : [])],
+    softmax: [[m.left, r, null]],
+    add: [[m.left, r, c], [m.right, r, c]],
+    weigh: [[m.left, Math.floor(r / n), r % n], [m.right, r % n, c]],
+  }[m.kind] || [[m.left, r, c]];
+}
+function color(x, top) {
+  if (!isFinite(x)) return "rgba(128, 128, 128, .25)";
+  const strong = top ? Math.abs(x) / top : 0;
+  return `rgba(var(--${x < 0 ? "minus" : "plus"}), ${(0.65 * strong).toFixed(3)})`;
+}
+function largest(step) {
+  let top = 0;
+  for (const row of step.values)
+    for (const x of row) if (isFinite(x)) top = Math.max(top, Math.abs(x));
+  return top;
+}
+function decimals(step) {
+  for (let d = 0; d < 4; d++)
+    if (step.values.every(row => row.every(x => !isFinite(x) || Math.abs(x - x.toFixed(d)) < 1e-9)))
+      return d;
+  return 4;
+}
+function make(tag, words, into, kind) {
+  const made = document.createElement(tag);
+  if (words !== undefined) made.textContent = words;
+  if (kind) made.className = kind;
+  into.append(made);
+  return made;
+}
+const named = (names, i) => names.length && names[i] !== String(i) ? `${i}: ${names[i]}` : `${i}`;
+function drawTable(step, box) {
+  const table = make("table", undefined, box), top = largest(step), d = decimals(step);
+  const head = make("tr", undefined, make("thead", undefined, table));
+  make("th", "", head);
+  for (let c = 0; c < step.shape[1]; c++) make("th", named(step.columns, c), head);
+  const body = make("tbody", undefined, table);
+  step.cells = step.values.map((row, r) => {
+    const line = make("tr", undefined, body);
+    make("th", named(step.rows, r), line);
+    return Array.from(row, (x, c) => {
+      const tiny = x && Math.abs(x) < 5e-5 || !isFinite(x);
+      const cell = make("td", tiny ? num(x) : x.toFixed(d), line);
+      cell.style.background = color(x, top);
+      cell.dataset.place = `${step.key}.${r}.${c}`;
+      return cell;
+    });
+  });
+}
+function drawMap(step, box) {
+  const [rows, columns] = step.shape, top = largest(step);
+  const wide = Math.max(1, Math.min(14, Math.floor(900 / columns)));
+  const high = rows <= 40 ? 14 : Math.max(1, Math.min(14, Math.floor(400 / rows)));
+  const map = make("div", undefined, box, "map");
+  if (step.rows.length && high === 14) {
+    const names = make("div", undefined, map);
+    for (let r = 0; r < rows; r++) make("span", named(step.rows, r), names).style.height = "14px";
+    names.style.lineHeight = "14px";
+  }
+  const frame = make("div", undefined, map), canvas = make("canvas", undefined, frame);
+  canvas.width = columns * wide;
+  canvas.height = rows * high;
+  const style = getComputedStyle(document.documentElement), brush = canvas.getContext("2d");
+  step.paint = () => {
+    brush.clearRect(0, 0, canvas.width, canvas.height);
+    const tones = ["--minus", "--plus"].map(name => style.getPropertyValue(name));
+    step.values.forEach((row, r) => row.forEach((x, c) => {
+      const strong = isFinite(x) && top ? Math.abs(x) / top : 0.2;
+      brush.fillStyle = isFinite(x) ? `rgba(${tones[x < 0 ? 0 : 1]}, ${strong})` : "#8884";
+      brush.fillRect(c * wide, r * high, wide, high);
+    }));
+  };
+  step.paint();
+  step.frame = {frame, wide, high};
+  const place = e => `${step.key}.${Math.min(rows - 1, Math.floor(e.offsetY / high))}.` +
+    Math.min(columns - 1, Math.floor(e.offsetX / wide));
+  canvas.onmousemove = e => kept || show(place(e));
+  canvas.onclick = e => keep(place(e));
+}
+const main = document.querySelector("main"), bar = document.getElementById("sum");
+steps.forEach((step, i) => {
+  const box = make("section", undefined, main);
+  const title = make("h2", `${i + 1}. ${step.title} `, box);
+  make("small", step.shape.join(" x "), title);
+  if (step.formula !== step.key) make("p", step.formula, box, "formula");
+  make("p", step.meaning, box, "meaning");
+  const scroll = make("div", undefined, box, "scroll");
+  (step.shape[1] > TABLE || step.shape[0] > TALL ? drawMap : drawTable)(step, scroll);
+});
+let kept = null, shown = null;
+function mark(key, r, c, kind) {
+  const step = by[key], [rows, columns] = step.shape;
+  if (step.frame) {
+    const {frame, wide, high} = step.frame, box = make("b", undefined, frame, kind).style;
+    box.left = `${(c ?? 0) * wide}px`;
+    box.top = `${(r ?? 0) * high}px`;
+    box.width = `${(c === null ? columns : 1) * wide}px`;
+    box.height = `${(r === null ? rows : 1) * high}px`;
+    return;
+  }
+  step.cells.forEach((row, i) => row.forEach((cell, j) => {
+    if ((r === null || r === i) && (c === null || c === j)) cell.classList.add(kind);
+  }));
+}
+function show(place) {
+  if (place === shown) return;
+  const [key, r, c] = place.split(".").map((x, i) => i ? Number(x) : x), step = by[key];
+  if (!step || !(r in step.values) || !(c in step.values[r])) return;
+  shown = place;
+  for (const cell of document.querySelectorAll("td.part, td.here"))
+    cell.classList.remove("part", "here");
+  for (const box of document.querySelectorAll(".map b")) box.remove();
+  for (const [name, i, j] of parts(step.made, r, c)) mark(name, i, j, "part");
+  mark(key, r, c, "here");
+  const names = [step.rows[r], step.columns[c]].filter(Boolean).join(", ");
+  bar.textContent = explain(step, r, c) + (names ? `   (${names})` : "");
+}
+function keep(place) {
+  kept = kept === place ? null : place;
+  show(place);
+  history.replaceState(null, "", kept ? `#${kept}` : "#");
+}
+main.addEventListener("mouseover", e => {
+  if (e.target.dataset.place && !kept) show(e.target.dataset.place);
+});
+main.addEventListener("click", e => e.target.dataset.place && keep(e.target.dataset.place));
+const moves = {ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1]};
+document.addEventListener("keydown", e => {
+  if (e.key === "Escape") { kept = null; return; }
+  if (!kept || !moves[e.key]) return;
+  e.preventDefault();
+  const [key, r, c] = kept.split("."), [down, right] = moves[e.key], step = by[key];
+  const within = (x, size) => Math.max(0, Math.min(size - 1, x));
+  kept = [key, within(Number(r) + down, step.shape[0]),
+    within(Number(c) + right, step.shape[1])].join(".");
+  show(kept);
+  history.replaceState(null, "", `#${kept}`);
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
+  steps.forEach(step => step.paint && step.paint()));
+if (location.hash.length > 1) keep(decodeURIComponent(location.hash.slice(1)));

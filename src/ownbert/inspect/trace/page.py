@@ -1,0 +1,104 @@
+"""A trace as one page for a browser: every number, coloured by its value, and how it is computed.
+
+The page is self-contained: nothing is fetched.
+"""
+
+import base64
+import html
+import json
+import os
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from ownbert.files import write_text
+from ownbert.inspect.trace.steps import HeadSlice, TraceStep
+from ownbert.inspect.trace.trace import Trace
+
+# Larger matrices are written as float32 in base64, a third of the size of their digits.
+_DIGITS = 4096
+
+
+def write_page(trace: Trace, path: str | os.PathLike[str]) -> None:
+    """Write ``as_page(trace)``, whole or not at all."""
+    write_text(path, as_page(trace))
+
+
+def as_page(trace: Trace) -> str:
+    """The page as HTML."""
+    facts = "".join(
+        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>"
+        for name, value in trace.facts.items()
+    )
+    data = json.dumps([_packed(step) for step in trace.steps], ensure_ascii=False, allow_nan=False)
+    return _resource("page.html").format(
+        title=html.escape(trace.title),
+        style=_resource("page.css"),
+        facts=facts,
+        cut="" if trace.cut is None else _head_figure(trace.cut),
+        data=data.replace("<", "\\u003c"),
+        script=_resource("page.js"),
+    )
+
+
+def _packed(step: TraceStep) -> dict[str, Any]:
+    values = step.as_json()
+    if step.values.size > _DIGITS:
+        raw = np.ascontiguousarray(step.values, dtype="<f4").tobytes()
+        values["values"] = base64.b64encode(raw).decode("ascii")
+    return values
+
+
+def _resource(name: str) -> str:
+    return (files("ownbert.inspect.trace") / name).read_text(encoding="utf-8")
+
+
+def _head_figure(head: HeadSlice) -> str:
+    """The fused matrices to scale, with the columns (rows, of output) of the head filled."""
+    matrices: dict[str, list[tuple[str, int, int]]] = {}
+    for name, (matrix, first, last) in head.columns.items():
+        matrices.setdefault(matrix, []).append((name, first, last))
+    count, tall, scale, left, parts = len(head.heads), 84, 84 / head.size, 0.0, []
+    for matrix, columns in matrices.items():
+        width = head.width * len(columns)
+        parts.append(_text(left, 10, f"{matrix}, {head.size} x {width}"))
+        parts.append(_box("all", left, 26, width * scale, tall))
+        for place in range(1, len(columns) * count):
+            kind = "third" if place % count == 0 else "head"
+            x = left + place * head.head_size * scale
+            parts.append(f'<path class="{kind}" d="M{x:.1f} 26v{tall}"/>')
+        for third, (name, first, last) in enumerate(columns):
+            x = left + third * head.width * scale
+            wide = (last + 1 - first) * scale
+            parts.append(_box("own", left + first * scale, 26, wide, tall))
+            parts.append(_text(x, 22, name))
+            parts.append(_text(x, 122, f"{first}..{last}"))
+        left += width * scale + 36
+    first, last = head.rows
+    wide = head.size * scale
+    parts.append(_text(left, 10, f"output, {head.width} x {head.size}"))
+    parts.append(_box("all", left, 26, wide, head.width * scale))
+    for place in range(1, count):
+        y = 26 + place * head.head_size * scale
+        parts.append(f'<path class="head" d="M{left:.1f} {y:.1f}h{wide:.1f}"/>')
+    parts.append(_box("own", left, 26 + first * scale, wide, (last + 1 - first) * scale))
+    parts.append(_text(left, 122, f"rows {first}..{last}"))
+    width = left + max(wide, 90)
+    words = (
+        f"All heads lie side by side in the same matrices: head {head.head} of {count} "
+        f"has {head.head_size} columns each of queries, keys and values, and as many rows of "
+        "output."
+    )
+    return (
+        f'<figure><svg viewBox="0 0 {width:.0f} 126" width="{width * 1.6:.0f}" role="img" '
+        f'aria-label="{words}">{"".join(parts)}</svg><figcaption>{words}</figcaption></figure>'
+    )
+
+
+def _box(kind: str, x: float, y: float, wide: float, high: float) -> str:
+    return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}"/>'
+
+
+def _text(x: float, y: float, words: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}">{html.escape(words)}</text>'

@@ -1,0 +1,121 @@
+"""The matrices of a trace, and how the numbers of each follow from those of others.
+
+T tokens, K width of queries and keys.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+# Queries, keys and values: the matrix that makes them, and what they are.
+PROJECTIONS = {
+    "queries": ("query", "what each token looks for"),
+    "keys": ("key", "what each token is found by"),
+    "values": ("value", "what each token passes on"),
+}
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """How each number of a step is computed from those of other steps, named by their keys.
+
+    kind: given; product (a row of ``left`` by a column of ``right``, or by a row of it if
+    ``turned``, and plus ``bias``, one row); scale (by ``factor``); add; hide; softmax; round;
+    rotate; weigh (row i T + j is what row i takes from row j of ``right``).
+    """
+
+    kind: str = "given"
+    left: str = ""
+    right: str = ""
+    turned: bool = False
+    bias: str = ""
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class TraceStep:
+    """One matrix. key: its name in formulas. rows, columns: what each of them is called."""
+
+    key: str
+    title: str
+    values: np.ndarray
+    formula: str
+    meaning: str
+    made: Derivation = Derivation()
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; a number that is hidden (minus infinity) is null."""
+        rows = self.values.tolist()
+        return {
+            "key": self.key,
+            "title": self.title,
+            "formula": self.formula,
+            "meaning": self.meaning,
+            "shape": list(self.values.shape),
+            "rows": list(self.rows),
+            "columns": list(self.columns),
+            "made": asdict(self.made),
+            "values": [[x if math.isfinite(x) else None for x in row] for row in rows],
+        }
+
+
+@dataclass(frozen=True)
+class HeadSlice:
+    """Which rows and columns of a layer's matrices belong to one head.
+
+    size: D. width: HK, all remaining heads. head_size: K. head: its number; heads: the numbers of
+    all remaining ones, in order. columns: queries, keys and values to (matrix, first column, last
+    column). rows: of the output matrix.
+    """
+
+    size: int
+    width: int
+    head_size: int
+    head: int
+    heads: tuple[int, ...]
+    columns: Mapping[str, tuple[str, int, int]]
+    rows: tuple[int, int]
+
+
+def score_steps(scores: np.ndarray, *, factor: float | None, size: int) -> list[TraceStep]:
+    """The scores (T, T) and, with a ``factor``, the scaled ones. size: K."""
+    steps = [
+        TraceStep(
+            "scores",
+            "scores",
+            scores,
+            "scores = queries x keys^T",
+            "row i: how well each key fits the query of token i",
+            Derivation("product", left="queries", right="keys", turned=True),
+        )
+    ]
+    if factor is not None:
+        root = math.isclose(factor, size**-0.5)
+        steps.append(
+            TraceStep(
+                "scaled",
+                "scaled scores",
+                scores * factor,
+                f"scaled = scores / sqrt({size})" if root else f"scaled = scores x {factor:g}",
+                "so that their spread does not grow with K" if root else "by qk_scale",
+                Derivation("scale", left="scores", factor=factor),
+            )
+        )
+    return steps
+
+
+def weights_step(weights: np.ndarray, scores: str) -> TraceStep:
+    """The attention weights (T, T), the softmax of the step ``scores``."""
+    return TraceStep(
+        "weights",
+        "attention weights",
+        weights,
+        f"weights = softmax of each row of {scores}",
+        "row i: what token i takes from each token; the row sums to 1",
+        Derivation("softmax", left=scores),
+    )

@@ -1,0 +1,154 @@
+"""A trace, and its tables in a terminal: small matrices whole, corners of large ones."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ownbert.inspect.terminal import facts_table, indented, open_table, plain_text
+from ownbert.inspect.trace.formula import formula_of, number
+from ownbert.inspect.trace.steps import HeadSlice, TraceStep
+
+_ROWS = 10
+_NAME = 10  # cells of a row's name, and at most of a column's
+_MORE = "…"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All steps in order. facts: what was traced, by name. cut: where the head of a model lies."""
+
+    title: str
+    facts: Mapping[str, str]
+    steps: tuple[TraceStep, ...]
+    cut: HeadSlice | None = None
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        """The matrix of a step."""
+        return self.step(key).values
+
+    def step(self, key: str) -> TraceStep:
+        for step in self.steps:
+            if step.key == key:
+                return step
+        raise KeyError(f"no step {key!r}; one of {', '.join(s.key for s in self.steps)}")
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything as plain values."""
+        return {
+            "title": self.title,
+            "facts": dict(self.facts),
+            "cut": None if self.cut is None else asdict(self.cut),
+            "steps": [step.as_json() for step in self.steps],
+        }
+
+    def __str__(self) -> str:
+        return plain_text(partial(show, self), width=80)
+
+
+def explain(trace: Trace, key: str, row: int, column: int) -> str:
+    """How ``trace[key][row][column]`` is computed: "scores[1][2] = queries[1] . keys[2] = ..."."""
+    matrices = {step.key: step.values for step in trace.steps}
+    return formula_of(trace.step(key), row, column, matrices)
+
+
+def show(trace: Trace, console: Console) -> None:
+    """Every step: its formula, what it is, its numbers, and how one of them is computed."""
+    console.print(Text(trace.title, style="bold"))
+    console.print(facts_table(trace.facts.items()))
+    if trace.cut is not None:
+        console.print()
+        _show_head(trace.cut, console)
+    for place, step in enumerate(trace.steps, 1):
+        rows, columns = step.values.shape
+        console.print()
+        heading = Text(f"{place}. {step.title}", style="bold")
+        console.print(heading.append(f"  {rows} x {columns}", style="not bold cyan"))
+        formula = "" if step.formula == step.key else f"{step.formula}: "
+        console.print(indented(Text(formula + step.meaning)))
+        console.print(indented(_table(step, console.width - 2)))
+        if step.made.kind != "given":
+            console.print(indented(Text(explain(trace, step.key, 0, min(1, columns - 1)))))
+
+
+def _show_head(head: HeadSlice, console: Console) -> None:
+    """A character for each head, that of this one marked."""
+    bar = "".join("#" if other == head.head else "." for other in head.heads)
+    parts = Counter(matrix for matrix, *_ in head.columns.values())
+    table = Table.grid(padding=(0, 1))
+    for name, (matrix, first, last) in head.columns.items():
+        width = parts[matrix] * head.width
+        where = f"columns {first}..{last} of the {width:,} of {matrix}"
+        table.add_row(Text(name), Text(f"|{bar}|"), Text(where))
+    first, last = head.rows
+    where = f"rows {first}..{last} of {head.width:,} of output"
+    table.add_row(Text("output"), Text(f"|{bar}|"), Text(where))
+    words = f"head {head.head} of {len(head.heads)} (#), {head.head_size} columns each"
+    console.print(
+        Text(f"The matrices of the layer hold all heads: {words}, side by side in one matrix.")
+    )
+    console.print(indented(table))
+
+
+def _table(step: TraceStep, width: int) -> Table:
+    values, decimals = step.values, _decimals(step.values)
+    rows = _corner(len(values), _ROWS)
+    shown = values[[i for i in rows if i is not None]]
+    cells = max(len(_cell(x, decimals)) for x in shown[:, :64].flat)
+    names = [step.columns[j] if step.columns else "" for j in range(values.shape[1])]
+    cells = max(cells, min(_NAME - 2, max(map(cell_len, names[:16]), default=0)))
+    first = len(str(len(values))) + 2 + (_NAME + 2 if step.rows else 0)
+    columns = _corner(values.shape[1], max(3, (width - first) // (cells + 2)))
+    table = open_table("dim")
+    table.add_column("", justify="right", style="dim", no_wrap=True)
+    if step.rows:
+        table.add_column("", style="dim", no_wrap=True)
+    for j in columns:
+        heading = _MORE if j is None else _heading(j, names[j], cells)
+        table.add_column(Text(heading), justify="right", no_wrap=True, min_width=1)
+    for i in rows:
+        name = [] if not step.rows else [Text("" if i is None else _short(step.rows[i], _NAME))]
+        index = _MORE if i is None else str(i)
+        line = [_MORE if None in (i, j) else _cell(float(values[i, j]), decimals) for j in columns]
+        table.add_row(index, *name, *line)
+    return table
+
+
+def _heading(index: int, name: str, cells: int) -> str:
+    """A column's number, and its name below."""
+    return f"{index}\n{_short(name, cells)}" if name else str(index)
+
+
+def _short(name: str, cells: int) -> str:
+    return name if cell_len(name) <= cells else set_cell_size(name, cells - 1).rstrip() + _MORE
+
+
+def _corner(count: int, limit: int) -> Sequence[int | None]:
+    """All numbers below ``count``, or the first ones, None and the last."""
+    if count <= limit:
+        return range(count)
+    return [*range(limit - 2), None, count - 1]
+
+
+def _decimals(values: np.ndarray) -> int:
+    """As few as show the numbers exactly, or four."""
+    finite = values[np.isfinite(values)]
+    for decimals in range(4):
+        if np.abs(finite - finite.round(decimals)).max(initial=0.0) < 1e-9:
+            return decimals
+    return 4
+
+
+def _cell(value: float, decimals: int) -> str:
+    if not np.isfinite(value):
+        return "hidden"
+    if value and abs(value) < 5e-5:
+        return number(value)
+    return f"{value:.{decimals}f}"

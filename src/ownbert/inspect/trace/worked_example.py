@@ -1,0 +1,192 @@
+"""Self-attention step by step with given numbers: those of the documentation, or one's own.
+
+T tokens, D width of the inputs, K width of queries and keys, V width of values.
+"""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.data.images.npz import open_npz
+from ownbert.errors import InputError
+from ownbert.files import read_json, refuse_unreadable
+from ownbert.inspect.trace.steps import (
+    PROJECTIONS,
+    Derivation,
+    TraceStep,
+    score_steps,
+    weights_step,
+)
+from ownbert.inspect.trace.trace import Trace
+
+# The example of the documentation: three inputs of four numbers, three matrices of 4 x 3.
+EXAMPLE: dict[str, Any] = {
+    "inputs": [[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]],
+    "query": [[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]],
+    "key": [[0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 0]],
+    "value": [[0, 2, 0], [0, 3, 0], [1, 0, 3], [1, 1, 0]],
+}
+
+# Weighted values are shown up to so many, T x T x V.
+_MOST_WEIGHTED = 20_000
+# A score is a sum of products of four numbers, and a float64 ends at 1e308.
+_LARGEST = 1e60
+
+Numbers = Sequence[Sequence[float]] | np.ndarray
+
+
+def trace_attention(
+    inputs: Numbers,
+    query: Numbers,
+    key: Numbers,
+    value: Numbers,
+    *,
+    scale: bool = False,
+    digits: int | None = None,
+) -> Trace:
+    """Self-attention of inputs (T, D) by the matrices query (D, K), key (D, K), value (D, V).
+
+    scale: divide the scores by sqrt(K) (Vaswani et al. 2017, equation 1). digits: round the weights
+    to so many decimals, by ``round_weights``, before they meet the values. ``InputError`` for
+    shapes that do not fit.
+    """
+    given = {"inputs": inputs, "query": query, "key": key, "value": value}
+    x, *matrices = (_matrix(name, rows) for name, rows in given.items())
+    _require_fit(x, dict(zip(("query", "key", "value"), matrices, strict=True)))
+    if digits is not None and not 0 <= digits <= 10:
+        raise InputError(f"the weights can be rounded to 0..10 decimals, not {digits}")
+    steps = [TraceStep("inputs", "inputs", x, "inputs", "one row per token")]
+    projected = []
+    for (name, (matrix, meaning)), w in zip(PROJECTIONS.items(), matrices, strict=True):
+        words = "learnt; the same for every token"
+        steps.append(TraceStep(matrix, f"{matrix} matrix", w, f"W_{matrix}", words))
+        made = Derivation("product", left="inputs", right=matrix)
+        formula = f"{name} = inputs x W_{matrix}"
+        projected.append(TraceStep(name, name, x @ w, formula, meaning, made))
+    q, k, v = (step.values for step in projected)
+    width = k.shape[1]
+    steps += projected
+    steps += score_steps(q @ k.T, factor=width**-0.5 if scale else None, size=width)
+    weights = softmax(steps[-1].values)
+    steps.append(weights_step(weights, steps[-1].key))
+    decimals = f"{digits} decimal{'' if digits == 1 else 's'}"
+    if digits is not None:
+        weights = round_weights(weights, digits)
+        words = f"to {decimals}, so that each row still sums to 1"
+        made = Derivation("round", left="weights")
+        steps.append(TraceStep("rounded", "rounded weights", weights, "rounded", words, made))
+    steps += _weighted(weights, v, steps[-1].key)
+    facts = {
+        "tokens": str(len(x)),
+        "scores": f"divided by the square root of {width}" if scale else "not divided",
+        "weights": "as they are" if digits is None else f"rounded to {decimals}",
+    }
+    return Trace("Self-attention, step by step", facts, tuple(steps))
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Of each row; subtracting the largest changes nothing and prevents overflow."""
+    powers = np.exp(scores - scores.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def round_weights(weights: np.ndarray, digits: int) -> np.ndarray:
+    """Each row rounded so that it still sums to 1 (the largest remainder method).
+
+    All are rounded down; what is missing to 1 goes, unit by unit, to those that lost most. Plain
+    rounding would make 1.1 of 0.0634, 0.4683, 0.4683: its 0.1, 0.5, 0.5 are one tenth too many.
+    """
+    unit = 10.0**digits
+    rounded = np.floor(weights * unit + 1e-9)
+    for row, exact in zip(rounded, weights * unit, strict=True):
+        missing = round(unit - row.sum())
+        row[np.argsort(row - exact, kind="stable")[:missing]] += 1
+    return np.round(rounded / unit, digits)
+
+
+def read_inputs(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """``inputs``, ``query``, ``key`` and ``value`` of a JSON or npz file.
+
+    ``InputError`` for a file that cannot be read, for names that are missing or not known, and for
+    numbers whose scores would be infinite.
+    """
+    source = Path(path)
+    if source.suffix == ".npz":
+        with open_npz(source, "arrays of numbers are needed") as arrays:
+            values: dict[str, Any] = dict(arrays)
+    else:
+        refuse_unreadable(source)
+        values = read_json(source)
+    if values.keys() != EXAMPLE.keys():
+        raise InputError(
+            f"{path} holds {', '.join(values) or 'nothing'}; it must hold {', '.join(EXAMPLE)}"
+        )
+    for name, rows in values.items():
+        if _largest(rows) > _LARGEST:
+            raise InputError(
+                f"{path}: {name} holds a number beyond {_LARGEST:g}, of which the scores become "
+                "infinite; smaller ones are needed"
+            )
+    return values
+
+
+def _weighted(weights: np.ndarray, v: np.ndarray, left: str) -> list[TraceStep]:
+    tokens, steps = len(weights), []
+    if weights.size * v.shape[1] <= _MOST_WEIGHTED:
+        steps.append(
+            TraceStep(
+                "weighted",
+                "weighted values",
+                (weights[:, :, None] * v[None]).reshape(tokens * tokens, -1),
+                f"weighted = {left}[i][j] x values[j]",
+                "one row per pair: what token i takes from token j",
+                Derivation("weigh", left=left, right="values"),
+                rows=tuple(f"{i} from {j}" for i in range(tokens) for j in range(tokens)),
+            )
+        )
+    made = Derivation("product", left=left, right="values")
+    words, meaning = f"outputs = {left} x values", "the sum of what each token takes"
+    return [*steps, TraceStep("outputs", "outputs", weights @ v, words, meaning, made)]
+
+
+def _matrix(name: str, rows: Any) -> np.ndarray:
+    try:
+        matrix = np.asarray(rows, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be rows of numbers, all of one length") from None
+    if matrix.ndim != 2 or not matrix.size:
+        sizes = " x ".join(map(str, matrix.shape)) or "one number"
+        raise InputError(f"{name} is {sizes}; it must be rows and columns of numbers")
+    if not np.isfinite(matrix).all():
+        raise InputError(f"{name} holds a value that is not a finite number")
+    return matrix
+
+
+def _require_fit(inputs: np.ndarray, matrices: Mapping[str, np.ndarray]) -> None:
+    width = inputs.shape[1]
+    for name, matrix in matrices.items():
+        if len(matrix) != width:
+            raise InputError(
+                f"{name} has {len(matrix)} rows; the inputs are {width} numbers wide, so it must "
+                f"have {width}"
+            )
+    query, key = matrices["query"].shape[1], matrices["key"].shape[1]
+    if query != key:
+        raise InputError(
+            f"query has {query} columns and key {key}; they must have as many, for a score is the "
+            "product of a query and a key"
+        )
+
+
+def _largest(rows: Any) -> float:
+    """The largest absolute value; 0 for what ``trace_attention`` refuses as no rows of numbers."""
+    try:
+        return float(np.abs(np.asarray(rows, dtype=np.float64)).max(initial=0))
+    except OverflowError:  # a whole number in JSON may have any number of digits
+        return math.inf
+    except (TypeError, ValueError):
+        return 0.0

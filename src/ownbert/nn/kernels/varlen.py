@@ -1,0 +1,50 @@
+"""Attention by PyTorch's kernel for packed sequences, on a GPU.
+
+T tokens (T' those of the keys), H heads, K head size.
+"""
+
+import importlib.util
+
+import torch
+from torch import Tensor
+
+from ownbert.data.layout import Layout
+
+# Flash attention needs tensor cores of that generation.
+_CAPABILITY = (8, 0)
+_LARGEST_HEAD = 256
+
+
+def unsupported(q: Tensor, layout: Layout) -> str | None:
+    """Why the kernel cannot take these queries (T, H, K) and this layout; None if it can."""
+    if q.device.type != "cuda":
+        return f"is for a GPU, not for {q.device.type}"
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        return f"takes float16 and bfloat16, not {q.dtype}"
+    if q.shape[-1] % 8 or q.shape[-1] > _LARGEST_HEAD:
+        return f"takes heads of 8, 16, ... {_LARGEST_HEAD} channels, not {q.shape[-1]}"
+    if layout.mask is not None or (layout.causal and layout.keys is not None):
+        return "takes no masks, and no cache"
+    if torch.version.hip or torch.cuda.get_device_capability(q.device) < _CAPABILITY:
+        return "needs an NVIDIA GPU of the Ampere generation or later"
+    if importlib.util.find_spec("torch.nn.attention.varlen") is None:
+        return f"is not in PyTorch {torch.__version__}"
+    return None
+
+
+def attend_varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+    """As ``ownbert.nn.attention.attend``: q (T, H, K), k and v (T', H, K) -> (T, H, K)."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    keys = layout.keys or layout
+    return varlen_attn(
+        q,
+        k,
+        v,
+        layout.offsets,
+        keys.offsets,
+        layout.max_seqlen,
+        keys.max_seqlen,
+        # All tokens before a query, and none after it where the layout is causal.
+        window_size=(-1, 0) if layout.causal else (-1, -1),
+    )  # pyright: ignore[reportReturnType]

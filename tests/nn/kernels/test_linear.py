@@ -1,0 +1,88 @@
+"""The linear layers of training compute what PyTorch's do."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ownbert.nn.kernels.linear import Linear, onednn_has_linear
+
+TYPES = [torch.float32, torch.bfloat16]
+
+
+def results(layer: nn.Linear, x: Tensor, grad: Tensor, *, autocast: bool = False) -> list[Tensor]:
+    """Output and the gradients of input, matrix and bias."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        out = layer(x)
+    learnt = [x, layer.weight, layer.bias]
+    return [out.detach(), *torch.autograd.grad(out, learnt, grad.to(out.dtype))]
+
+
+def make(dtype: torch.dtype, rows: int = 37) -> tuple[Linear, nn.Linear, Tensor, Tensor]:
+    torch.manual_seed(0)
+    ours = Linear(24, 50)
+    plain = nn.Linear(24, 50)
+    plain.load_state_dict(ours.state_dict())
+    x, grad = torch.randn(rows, 24), torch.randn(rows, 50)
+    return ours.to(dtype), plain.to(dtype), x.to(dtype).requires_grad_(), grad.to(dtype)
+
+
+@pytest.mark.parametrize("rows", [1, 37])
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_output_and_gradients(dtype: torch.dtype, autocast: bool, rows: int):
+    ours, plain, x, grad = make(dtype, rows)
+    truth = results(copy.deepcopy(plain).double(), x.double(), grad.double())
+    found = results(ours, x, grad, autocast=autocast)
+    expected = results(plain, x, grad, autocast=autocast)
+    for one, other, true in zip(found, expected, truth, strict=True):
+        assert one.dtype == other.dtype
+        off, allowed = (float((y.double() - true).abs().max()) for y in (one, other))
+        assert off <= 2 * allowed + 4 * torch.finfo(one.dtype).eps * float(true.abs().max())
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_the_same_bits_every_time(dtype: torch.dtype):
+    ours, _, x, grad = make(dtype)
+    assert all(map(torch.equal, results(ours, x, grad), results(ours, x, grad)))
+
+
+def test_the_fast_way_is_taken_in_training_alone():
+    if not onednn_has_linear(torch.float32):
+        pytest.skip("this PyTorch has no oneDNN")
+    ours, plain, x, _ = make(torch.float32)
+    assert "Product" in type(ours(x).grad_fn).__name__
+    assert "Product" not in type(plain(x).grad_fn).__name__
+    with torch.no_grad():
+        assert torch.equal(ours(x), plain(x))
+    assert ours(x[None]).shape == (1, 37, 50)
+    assert "Product" not in type(ours.requires_grad_(False)(x).grad_fn).__name__
+
+
+def test_what_is_not_for_onednn_is_plain():
+    ours, plain, x, grad = make(torch.float64)
+    assert all(map(torch.equal, results(ours, x, grad), results(plain, x, grad)))
+    with pytest.raises(RuntimeError, match="dtype"):
+        ours(x.float())
+    with pytest.raises(RuntimeError, match="shapes"):
+        ours(x[:, :3])
+
+
+def test_it_can_be_differentiated_twice():
+    ours, plain, x, grad = make(torch.float32)
+    found = []
+    for layer in (ours, plain):
+        (first,) = torch.autograd.grad(layer(x).square().mul(grad).sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), [x, layer.weight, layer.bias]))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_finding_out_draws_no_random_numbers():
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    for dtype in (*TYPES, torch.float64):
+        onednn_has_linear.__wrapped__(dtype)
+    assert torch.equal(before, torch.get_rng_state())
+    assert not onednn_has_linear(torch.float64)

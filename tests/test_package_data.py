@@ -1,0 +1,26 @@
+"""Every file of the package that is no Python is installed with it."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "ownbert"
+
+
+def test_files_that_are_no_python_are_package_data():
+    tomllib = pytest.importorskip("tomllib", reason="needs Python 3.11")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    listed = {
+        path
+        for package, patterns in settings["tool"]["setuptools"]["package-data"].items()
+        for pattern in patterns
+        for path in (ROOT / "src" / package.replace(".", "/")).glob(pattern)
+    }
+    others = {
+        path
+        for path in SOURCE.rglob("*")
+        if path.is_file() and path.suffix not in (".py", ".pyc") and path.name[0] != "."
+    }
+    assert others == listed
+    assert SOURCE / "inspect/trace/page.js" in listed
