@@ -119,7 +119,7 @@ def test_an_index_that_does_not_fit_its_files(tmp_path: Path):
     with pytest.raises(InputError, match=f"tensor {first} is in its files only"):
         load(tmp_path)
     write_index(tmp_path, {**places, first: "../model.safetensors"})
-    with pytest.raises(InputError, match="the files must stand beside it"):
+    with pytest.raises(InputError, match="the files must be in the same folder"):
         load(tmp_path)
     write_index(tmp_path, [1])
     with pytest.raises(InputError, match="has no weight_map"):

@@ -8,7 +8,7 @@
     ownbert.finetune(model="my-bert", train="train.csv", dev="dev.csv", output="classifier")
     ownbert.predict("classifier", "new.csv", "predictions.jsonl")
 
-What Transformers users know is here under the same names (``ownbert.hf``): BertModel,
+Transformers' API is here under the same names (``ownbert.hf``): BertModel,
 BertForSequenceClassification, BertTokenizer, and those of its relatives.
 
 Names are imported when they are first used, so that ``import ownbert`` does no work.
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_PLACES = {
+_MODULES = {
     "EncoderConfig": "config",
     "InputError": "errors",
     "Model": "nn.model",
@@ -76,7 +76,7 @@ _PLACES = {
     "save": "hf.loading",
 }
 
-# Of the familiar face BERT is listed; that of its relatives is found in the same way.
+# Of Transformers' API only BERT's classes are listed; those of its relatives are found likewise.
 __all__ = [
     "BertConfig",
     "BertForMaskedLM",
@@ -113,8 +113,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PLACES:
-        return getattr(import_module(f"ownbert.{_PLACES[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"ownbert.{_MODULES[name]}"), name)
     found = getattr(import_module("ownbert.hf"), name, None) if name[:1].isupper() else None
     if found is None:
         raise AttributeError(f"module 'ownbert' has no attribute {name!r}")

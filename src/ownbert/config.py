@@ -1,11 +1,11 @@
-"""What a network is made of: sizes and structure, nothing of training or of labels."""
+"""The sizes and structure of a network; nothing about training or labels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ownbert.errors import InputError
 
-# "gelu" is the exact one, by erf, as in Transformers; Google's first code meant "gelu_new" by it.
+# "gelu" is the exact one, with erf, as in Transformers; in Google's code it is "gelu_new".
 ACTIVATIONS = (
     "gelu",
     "gelu_new",
@@ -24,8 +24,8 @@ ACTIVATIONS = (
     "linear",
 )
 
-# absolute: a learnt table; sinusoidal: Vaswani et al. 2017, section 3.5, sine and cosine in turn;
-# sinusoidal_halves: all sines before all cosines (Marian), the same but for the order of channels;
+# absolute: a learnt table; sinusoidal: Vaswani et al. 2017, section 3.5, sines and cosines in turn;
+# sinusoidal_halves: the same channels in another order, all sines before all cosines (Marian);
 # relative_key: Shaw et al. 2018; relative_key_query: Huang et al. 2020, method 4; rotary: Su et al.
 # 2021; alibi: Press et al. 2022, symmetric where attention goes both ways.
 POSITIONS = (
@@ -56,16 +56,19 @@ SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class HeadSpec:
-    """A head, and what families do differently in it.
+    """A head, with the details in which families differ.
 
-    kind: one of ``HEADS``. pooling: what a sentence head stands on, ``pooler`` or one of
-    ``nn.pooling.POOLINGS``. segments: how the vectors of a document's segments become one, one of
-    the latter; without it each sequence has its own answer. crf: whether the tags of a sequence
-    are chosen together. dense: activation of a dense layer (D x D) before the last one;
-    dropout_first: whether dropout comes before that too.
-    activation: that of the mlm and discriminator heads, by default the encoder's. dropout: rate
-    in the head, by default ``hidden_dropout_prob``. output: width, where it is not the number of
-    labels.
+    Args:
+        kind: one of ``HEADS``.
+        pooling: how a sequence becomes one vector: ``pooler`` or one of ``nn.pooling.POOLINGS``.
+        dense: activation of a dense layer (D x D) before the last one; None: no such layer.
+        dropout_first: whether there is dropout before that layer too.
+        activation: of the mlm and discriminator heads, by default the encoder's.
+        dropout: rate in the head, by default ``hidden_dropout_prob``.
+        output: width, if it is not the number of labels.
+        segments: how the vectors of a document's segments become one, one of
+            ``nn.pooling.POOLINGS``; None: each sequence has its own answer.
+        crf: whether the tags of a sequence are decoded together.
     """
 
     kind: str
@@ -85,7 +88,7 @@ class HeadSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mobile:
-    """What MobileBERT (Sun et al. 2020) adds to BERT, in the words of its ``config.json``."""
+    """What MobileBERT (Sun et al. 2020) adds to BERT, by the keys of its ``config.json``."""
 
     intra_bottleneck_size: int = 128
     use_bottleneck: bool = True
@@ -107,9 +110,12 @@ class Mobile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Image:
-    """Pictures that are read as rows of patches (Dosovitskiy et al. 2021, section 3.1).
+    """Images that are read as sequences of patches (Dosovitskiy et al. 2021, section 3.1).
 
-    Sizes are (height, width) in pixels.
+    Args:
+        size: (height, width) of the image, in pixels.
+        patch: (height, width) of a patch, in pixels.
+        channels: 3 for colour, 1 for grey.
     """
 
     size: tuple[int, int]
@@ -135,7 +141,7 @@ class Image:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches down and across."""
+        """Patches (vertically, horizontally)."""
         return self.size[0] // self.patch[0], self.size[1] // self.patch[1]
 
     @property
@@ -144,7 +150,7 @@ class Image:
 
     @property
     def patch_values(self) -> int:
-        """Numbers in a patch: its pixels times the channels."""
+        """Numbers in a patch: pixels times channels."""
         return self.patch[0] * self.patch[1] * self.channels
 
 
@@ -166,8 +172,8 @@ _FROM_ZERO = (
 )
 _MAY_BE_NONE = ("embedding_size", "num_hidden_groups")
 _RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "activation_dropout")
-# What only words have, and its value where pictures are read instead.
-_OF_WORDS = {
+# Fields of text models only, and their values in an image model.
+_TEXT_ONLY = {
     "vocab_size": 0,
     "pad_token_id": 0,
     "type_vocab_size": 0,
@@ -181,23 +187,28 @@ _OF_WORDS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncoderConfig:
-    """Structure of an encoder or decoder, in the words of BERT's ``config.json``.
+    """Structure of an encoder or decoder, with the keys of BERT's ``config.json``.
 
-    embedding_size: width of the word table where it is not that of the encoder (ALBERT, ELECTRA).
-    position_offset: row of the position table at which a text begins (RoBERTa). Layers share
-    weights in ``num_hidden_groups`` groups of ``inner_group_num`` blocks (ALBERT); without
-    groups each layer has its own. pruned_heads: numbers of the heads that a block has lost.
-    drop_attention_output, drop_feed_forward_output: whether a sublayer's output has dropout.
-    scale_relative_positions: whether relative scores are divided by sqrt(K) as the others are.
+    Args:
+        embedding_size: E, if it is not D (ALBERT, ELECTRA).
+        position_offset: row of the position table at which a text begins (RoBERTa).
+        num_hidden_groups, inner_group_num: layers share weights in groups of so many blocks
+            (ALBERT); without groups each layer has its own.
+        pruned_heads: numbers of the pruned heads, by block.
+        drop_attention_output, drop_feed_forward_output: whether a sublayer's output has dropout.
+        scale_relative_positions: whether relative scores are divided by sqrt(K) as the others are.
+        norm_first: each sublayer normalises its input (pre-norm, Xiong et al. 2020) instead of its
+            output (post-norm).
+        final_norm: one more LayerNorm after the last block.
+        norm_embeddings: a LayerNorm before the first block.
+        scale_embeddings: embeddings times sqrt(D) (Vaswani et al. 2017, section 3.4).
+        qkv_bias: whether queries, keys and values have biases.
+        qk_scale: factor of the scores, if not 1 / sqrt(K).
+        activation_dropout: rate inside the feed-forward network.
+        image: read images instead of text (ViT).
 
-    norm_first: each sublayer normalises its input (pre-norm, Xiong et al. 2020) in place of its
-    output (post-norm). final_norm: one more LayerNorm after the last block. norm_embeddings:
-    whether there is one before the first. scale_embeddings: word vectors times sqrt(D) (Vaswani et
-    al. 2017, section 3.4). qkv_bias: whether queries, keys and values have biases; qk_scale: what
-    scores are multiplied by, if not 1 / sqrt(K). activation_dropout: inside of the feed-forward
-    network. image: read pictures in place of words (ViT).
-
-    Raises ``InputError`` for sizes that cannot go together, naming both.
+    Raises:
+        InputError: values are impossible or do not go together.
     """
 
     vocab_size: int
@@ -289,9 +300,11 @@ class EncoderConfig:
         object.__setattr__(self, "pruned_heads", self._checked_heads())
 
     def _check_image(self, image: Image) -> None:
-        for name, value in _OF_WORDS.items():
+        for name, value in _TEXT_ONLY.items():
             if getattr(self, name) != value:
-                raise InputError(f"image and {name} {getattr(self, name)}: pictures have no words")
+                raise InputError(
+                    f"image and {name} {getattr(self, name)}: an image model reads no text"
+                )
         if self.max_position_embeddings != image.patches + 1:
             raise InputError(
                 f"max_position_embeddings is {self.max_position_embeddings}; an image of "
@@ -299,7 +312,7 @@ class EncoderConfig:
             )
 
     def _checked_heads(self) -> dict[int, tuple[int, ...]]:
-        """``pruned_heads`` with whole numbers, sorted (JSON makes its keys strings)."""
+        """``pruned_heads`` with integers (keys are strings in JSON), sorted."""
         checked = {}
         try:
             given = {int(i): [int(h) for h in heads] for i, heads in self.pruned_heads.items()}
@@ -318,14 +331,14 @@ class EncoderConfig:
                 last = self.num_attention_heads - 1
                 raise InputError(f"layer {block} has no head {unknown[0]}; they are 0..{last}")
             if len(gone) == self.num_attention_heads:
-                raise InputError(f"layer {block} would lose all of its heads; leave it one")
+                raise InputError(f"layer {block} would lose all of its heads; keep at least one")
             if gone:
                 checked[block] = gone
         return dict(sorted(checked.items()))
 
     @property
     def attention_size(self) -> int:
-        """Width of the heads together: that of the bottleneck where there is one."""
+        """Total width of the heads, H x K: that of the bottleneck if there is one."""
         if self.mobile is not None and self.mobile.use_bottleneck:
             return self.mobile.intra_bottleneck_size
         return self.hidden_size
@@ -343,30 +356,30 @@ class EncoderConfig:
 
     @property
     def max_length(self) -> int | None:
-        """Longest sequence in tokens, or None where positions have no table to run out of."""
+        """Longest possible sequence in tokens; None without a position table."""
         if self.position_embedding_type != "absolute":
             return None
         return self.longest
 
     @property
     def longest(self) -> int:
-        """Longest sequence that the model was made for, whether or not it can take more."""
+        """Longest sequence in tokens that the model was made for, even if it can take more."""
         return self.max_position_embeddings - self.position_offset
 
     def group_of(self, layer: int) -> int:
         """The group whose blocks a layer runs, where layers share them (ALBERT)."""
         assert self.num_hidden_groups is not None
-        # In floating point as in Transformers, which matters where groups are uneven.
+        # In floating point as in Transformers, which matters for groups of unequal size.
         return int(layer / (self.num_hidden_layers / self.num_hidden_groups))
 
     def kept_heads(self, block: int) -> tuple[int, ...]:
-        """Numbers of the heads that a block still has."""
+        """Numbers of the heads of a block that are not pruned."""
         gone = self.pruned_heads.get(block, ())
         return tuple(head for head in range(self.num_attention_heads) if head not in gone)
 
     @classmethod
     def of_size(cls, size: str, *, vocab_size: int, **changes) -> "EncoderConfig":
-        """One of the published ``SIZES``; ``changes`` replace any field."""
+        """A config of one of the published ``SIZES``; ``changes`` override any field."""
         if size not in SIZES:
             raise InputError(f"size {size!r} is not known; one of {', '.join(SIZES)}")
         layers, hidden, heads = SIZES[size]

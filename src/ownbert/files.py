@@ -1,4 +1,4 @@
-"""Text files in, files out: read with one clear error, written whole or not at all."""
+"""Reading text files and JSON with clear errors, and writing files atomically."""
 
 import contextlib
 import errno
@@ -26,7 +26,7 @@ WRITE_FAILURES = frozenset(
 
 
 class WriteFailed(InputError):
-    """The disk is full, a quota reached or a permission missing."""
+    """The disk is full, a quota is reached or a permission is missing."""
 
 
 @contextlib.contextmanager
@@ -44,9 +44,11 @@ def explained(output: str | os.PathLike[str]) -> Iterator[None]:
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` and move it there when the block succeeds.
 
-    The parent folder is made. On any exception, an interrupt included, the temporary file is
-    removed and ``path`` stays as it was. A full disk, a quota or a missing permission raises
-    ``InputError``.
+    The parent folder is made. On any exception, including an interrupt, the temporary file is
+    removed and ``path`` stays as it was.
+
+    Raises:
+        InputError: the disk is full, a quota is reached or a permission is missing.
     """
     target = Path(path)
     if target.is_dir():
@@ -58,7 +60,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         _flush_to_disk(temporary)
         os.replace(temporary, target)
     except OSError as error:
-        # An OSError about another file (an input that the block reads) is not ours to explain.
+        # An OSError about another file (an input that the block reads) is left to the caller.
         ours = error.filename is None or Path(os.fsdecode(error.filename)) == temporary
         if ours and error.errno in WRITE_FAILURES:
             raise InputError(f"cannot write {target}: {error.strerror}") from error
@@ -69,7 +71,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def make_folder(folder: str | os.PathLike[str]) -> Path:
-    """Make ``folder`` and its parents; ``InputError`` when a file stands in the way."""
+    """Make ``folder`` and its parents; ``InputError`` if there is a file of that name."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
@@ -79,14 +81,15 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
     return Path(folder)
 
 
-# What a model folder may hold that is read here; nothing else is fetched.
+# The files of a model folder that are used here; only these are fetched.
 _MODEL_FILES = ("*.json", "*.txt", "*.safetensors", "*.model", "pytorch_model*.bin")
 
 
 def model_folder(name: str | os.PathLike[str]) -> Path:
-    """The local folder of a model: ``name`` itself, or a copy of the hub's model of that name.
+    """The local folder of a model: ``name`` itself, or a copy of the model on the hub.
 
-    Raises ``InputError`` if there is neither, or the extra ``hub`` is not installed.
+    Raises:
+        InputError: there is neither, or the extra ``hub`` is not installed.
     """
     path = Path(name)
     if path.exists():
@@ -110,13 +113,13 @@ def model_folder(name: str | os.PathLike[str]) -> Path:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` as UTF-8 with ``\\n`` line ends, whole or not at all."""
+    """Write ``text`` as UTF-8 with ``\\n`` line ends, atomically."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write ``value`` as indented JSON, whole or not at all."""
+    """Write ``value`` as indented JSON, atomically."""
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
@@ -126,11 +129,10 @@ def read_json(path: str | os.PathLike[str], kind: type = dict, *, missing: Any =
     Args:
         path: the file, UTF-8.
         kind: what the value must be: dict, list, or object for anything.
-        missing: what is returned where there is no such file; by default that is an error.
+        missing: returned if there is no such file; by default that is an error.
 
     Raises:
-        InputError: for a file that cannot be read, or holds no JSON or none of that kind, in one
-            line that names the file.
+        InputError: the file cannot be read, or does not hold JSON of that kind.
     """
     if missing is not None and not Path(path).is_file():
         return missing
@@ -141,7 +143,7 @@ def read_json(path: str | os.PathLike[str], kind: type = dict, *, missing: Any =
         reason = str(error)
         if isinstance(error, RecursionError):
             reason = "it is nested too deeply"
-        elif not isinstance(error, json.JSONDecodeError):  # of json, this is all that is left
+        elif not isinstance(error, json.JSONDecodeError):  # the only other ValueError of json
             reason = "a whole number has too many digits"
         raise InputError(f"{path} is not valid JSON: {reason}") from None
     if not isinstance(value, kind):
@@ -152,12 +154,13 @@ def read_json(path: str | os.PathLike[str], kind: type = dict, *, missing: Any =
 def open_text(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     """Yield ``(line number from 1, line without its end)`` of a UTF-8 file, plain or gzip.
 
-    Gzip is known by its first two bytes, whatever the name. Only ``\\n`` and ``\\r\\n`` end a
+    Gzip is recognised by its first two bytes, whatever the name. Only ``\\n`` and ``\\r\\n`` end a
     line: other separators of Unicode (U+2028, form feed, ...) belong to the text. A byte order
-    mark is dropped. One line at a time is in memory.
+    mark is dropped. Only one line is in memory at a time.
 
-    Raises ``InputError`` at the call for a file that is missing, a folder or not readable, and
-    while reading for bytes that are not UTF-8 and for gzip data that is damaged.
+    Raises:
+        InputError: at the call, for a file that is missing, a folder or unreadable; while reading,
+            for bytes that are not UTF-8 and for damaged gzip data.
     """
     source = Path(path)
     refuse_unreadable(source)
@@ -196,10 +199,21 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def refuse_same(source: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
-    """``InputError`` if what is read would be written over."""
-    if Path(output).exists() and Path(output).samefile(source):
-        raise InputError(f"{output} is the file that is read; write to another one")
+def refuse_same(sources: Any, output: str | os.PathLike[str] | None) -> None:
+    """``InputError`` if an output would overwrite an input.
+
+    Args:
+        sources: a path, or a list or tuple of paths, files or folders. Anything else, such as
+            arrays or an iterator, and paths that do not exist cannot be overwritten.
+        output: the file to be written; None is none.
+    """
+    if output is None or not Path(output).exists():
+        return
+    for source in sources if isinstance(sources, list | tuple) else [sources]:
+        if not isinstance(source, str | os.PathLike) or not Path(source).exists():
+            continue
+        if Path(output).samefile(source):
+            raise InputError(f"{output} is the file that is read; write to another one")
 
 
 @contextlib.contextmanager
@@ -207,7 +221,7 @@ def _unpacked(raw: io.BufferedReader) -> Iterator[BinaryIO]:
     if raw.peek(2)[:2] != GZIP_MAGIC:
         yield raw
         return
-    # GzipFile hands out lines slowly by itself; a buffer around it reads a megabyte at a time.
+    # GzipFile alone yields lines slowly; a buffer around it reads a megabyte at a time.
     with gzip.GzipFile(fileobj=raw) as packed, io.BufferedReader(packed, READ_BUFFER) as stream:
         yield cast(BinaryIO, stream)
 

@@ -1,8 +1,8 @@
-"""Settings: how a recipe declares them, and how a recipe file, dotted overrides and options fill
-them in, in this order; and back to YAML.
+"""Settings: how a recipe declares them, and how a recipe file, dotted overrides and options, in
+this order, change them; and back to YAML.
 
 A recipe is a frozen dataclass of sections, each a frozen dataclass of settings. Help, panel and
-valid values of a setting stand beside its default; the command line is generated from them.
+valid values of a setting are declared beside its default; the command line is generated from them.
 """
 
 import difflib
@@ -18,7 +18,7 @@ import yaml
 from ownbert.errors import InputError
 
 T = TypeVar("T")
-# Raises ``InputError`` for a value that the setting of this (dotted) name cannot have.
+# Takes the dotted name of a setting and a value; raises ``InputError`` if it is not valid.
 Check = Callable[[str, Any], None]
 
 
@@ -26,11 +26,15 @@ Check = Callable[[str, Any], None]
 class Setting:
     """What a recipe declares of a setting beside its type and default.
 
-    help, panel: its text in ``--help``, and the box that it is in. shown: the default as
-    ``--help`` shows it, where it is not decided before the data or the model are known. option: its
-    name on the command line, if not that in the recipe. path: whether it names a file or
-    folder. check: None is not checked. resumable: whether a resumed run may have another value; any
-    other setting would make it another run. commands: what is different in a command of this name.
+    Args:
+        help: its text in ``--help``.
+        panel: the box in ``--help`` that shows it.
+        shown: the default in ``--help``, if it depends on the data or the model.
+        option: its name on the command line, if not that in the recipe.
+        path: whether it is a file or folder.
+        check: refuses invalid values; None is always valid.
+        resumable: whether a resumed run may have another value.
+        commands: by command, the fields that differ there.
     """
 
     help: str = ""
@@ -50,13 +54,13 @@ class Setting:
 
 
 def setting(default: Any, help: str = "", panel: str | None = None, **about: Any) -> Any:
-    """The field of a setting; ``about``: as in ``Setting``."""
+    """The field of a setting; ``about``: further fields of ``Setting``."""
     metadata = {"setting": Setting(help=help, panel=panel, **about)}
     return field(default=default, metadata=metadata)
 
 
 def section(default: Any, **changes: Mapping[str, Any]) -> Any:
-    """The field of a section; ``changes``: what is different in this recipe, by setting."""
+    """The field of a section; ``changes``: fields that differ in this recipe, by setting."""
     return field(default=default, metadata={"changes": changes})
 
 
@@ -81,7 +85,7 @@ def _each(
 
 
 def validate(section: Any, name: str = "") -> None:
-    """``InputError`` if a setting of the section ``name`` has a value that it cannot have."""
+    """``InputError`` for an invalid value in the section ``name``."""
     for f in fields(section):
         about, value = f.metadata.get("setting"), getattr(section, f.name)
         if about is not None and about.check is not None and value is not None:
@@ -104,7 +108,7 @@ def at_least(low: float) -> Check:
 
 
 def between(low: float, high: float, ends: str = "()") -> Check:
-    """ends: a bracket for each end that is valid itself, a parenthesis for one that is not."""
+    """ends: for each end a bracket if it is included, a parenthesis if not."""
 
     def valid(value: float) -> bool:
         above = value >= low if ends[0] == "[" else value > low
@@ -138,11 +142,17 @@ def resolve(
     options: Mapping[str, Any] | None = None,
     base: T | None = None,
 ) -> T:
-    """A recipe: ``base`` (by default the defaults of ``kind``), then a YAML file, then overrides
-    ``section.name=value``, then options.
+    """A recipe from defaults, a file, overrides and options; the later ones win.
 
-    options: by the last part of their name (``learning_rate``) or dotted; None is "not given".
-    Raises ``InputError`` for a name that does not exist and for a value of the wrong type.
+    Args:
+        kind: the class of the recipe.
+        config: a YAML file of sections.
+        overrides: ``section.name=value``.
+        options: by dotted name or its last part (``learning_rate``); None means not given.
+        base: instead of the defaults of ``kind``.
+
+    Raises:
+        InputError: a setting does not exist, or a value has the wrong type.
     """
     values: dict[str, Any] = {}
     if config is not None:
@@ -182,7 +192,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _value(name: str, text: str) -> Any:
-    """What is written on the command line."""
+    """The value of an override, which is YAML."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
@@ -217,7 +227,7 @@ def _put(values: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _apply(settings: Any, values: Any, prefix: str = "") -> Any:
-    """``settings`` with ``values`` in place of the defaults, section by section."""
+    """``settings`` changed to ``values``, section by section."""
     if not isinstance(values, Mapping):
         raise InputError(f"{prefix.rstrip('.')} must be a section, not {values!r}")
     hints = get_type_hints(type(settings))
@@ -255,7 +265,7 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
             return _apply(kind(), value, f"{name}.")
         if origin is tuple and isinstance(value, list | tuple):
             return tuple(
-                _checked(v, get_args(kind)[0], f"{name}[{place}]") for place, v in enumerate(value)
+                _checked(v, get_args(kind)[0], f"{name}[{i}]") for i, v in enumerate(value)
             )
         if origin is tuple and isinstance(value, str) and get_args(kind)[0] is str:
             return tuple(v.strip() for v in value.split(","))

@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy et al. 2021): models of pictures, their batches, and weights of timm.
+"""ViT (Dosovitskiy et al. 2021): image models, their batches, and weights of timm.
 
     from ownbert import vit
 
@@ -6,7 +6,7 @@
     batch = vit.to_batch(pixel_values, model.config)
     scores = model(batch).logits["classification"]
 
-B pictures, C channels, H and W height and width in pixels, N patches of one, D hidden.
+B images, height and width in pixels, P patches of an image, D hidden.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,17 +20,17 @@ from ownbert.data.batch import Batch
 from ownbert.data.images.pixels import Processor as Processor
 from ownbert.errors import InputError
 from ownbert.families.rules import Rename
-from ownbert.families.vit import CLASSIFICATION, STRUCTURE, picture_rules
+from ownbert.families.vit import CLASSIFICATION, STRUCTURE, image_rules
 from ownbert.families.weight_map import WeightMap
 from ownbert.nn.model import Model
 from ownbert.nn.patches import picture_batch
 
 _BLOCK, _TIMM = "encoder.blocks.{i}.", "blocks.{i}."
 
-# The names of timm's VisionTransformer; its ``qkv`` is one matrix as ours, in the same order.
+# Names of timm's VisionTransformer; its ``qkv`` is one matrix like ours, in the same order.
 TIMM = WeightMap(
     (
-        *picture_rules("patch_embed.proj", "cls_token", "pos_embed"),
+        *image_rules("patch_embed.proj", "cls_token", "pos_embed"),
         Rename(_BLOCK + "attention.qkv", _TIMM + "attn.qkv"),
         Rename(_BLOCK + "attention.output", _TIMM + "attn.proj"),
         Rename(_BLOCK + "attention_norm", _TIMM + "norm1"),
@@ -59,13 +59,21 @@ def make_model(
     attention_dropout: float = 0.0,
     labels: Sequence[str] | None = None,
 ) -> Model:
-    """A ViT with random weights, by default ViT-Base; LayerNorm has Google's epsilon, 1e-6.
+    """A randomly initialised ViT, by default ViT-Base; LayerNorm has Google's epsilon, 1e-6.
 
-    Sizes are one number for squares, or (height, width). qk_scale: what scores are multiplied by,
-    by default 1 / sqrt(K). dropout: after the positions, after the projection of attention, and
-    in the MLP after the activation and after the second matrix (the paper's appendix B.1);
-    attention_dropout: of the attention weights. labels: names of the classes, in place of
-    num_classes; with 0 classes there is no head.
+    Args:
+        image_size, patch_size: in pixels, one number for squares or (height, width).
+        channels: of the images.
+        num_classes: 0 for a model without a head.
+        hidden_size, layers, heads: D, L, H.
+        mlp_ratio: I / D.
+        qkv_bias: whether queries, keys and values have biases.
+        qk_scale: factor of the scores, by default 1 / sqrt(K).
+        dropout: rate after the position embeddings, after the output projection of attention,
+            and in the MLP after the activation and after the second matrix (the paper's
+            appendix B.1).
+        attention_dropout: rate of the attention weights.
+        labels: names of the classes, instead of num_classes.
     """
     sizes: dict[str, Any] = {"size": image_size, "patch": patch_size}
     image = Image(**sizes, channels=channels)
@@ -90,12 +98,17 @@ def make_model(
 
 
 def to_batch(pixel_values: Tensor, config: EncoderConfig) -> Batch:
-    """Pictures (B, C, H, W) as a packed batch on their device; gradients reach the pixels.
+    """A packed batch of images, on their device; gradients reach the pixels.
 
-    ``InputError`` for pictures of another shape than the model reads.
+    Args:
+        pixel_values: (B, channels, height, width).
+        config: of the model.
+
+    Raises:
+        InputError: the images have another shape than the model reads.
     """
     if config.image is None:
-        raise InputError("this model reads words: it has no image in its config")
+        raise InputError("this model reads text: it has no image in its config")
     return picture_batch(pixel_values, config.image)
 
 
@@ -108,9 +121,15 @@ def from_timm(
 ) -> Model:
     """The model of a VisionTransformer of timm, in evaluation mode.
 
-    heads: the one size that tensors do not tell. image_size: needed where pictures are not
-    square. ``InputError`` for tensors of what ViT does not have (layer scale, registers, a second
-    token).
+    Args:
+        state_dict: of timm's model.
+        heads: H, which the tensors do not determine.
+        image_size: in pixels; needed if images are not square.
+        labels: names of the classes.
+
+    Raises:
+        InputError: tensors of parts that ViT does not have (layer scale, registers, a second
+            token).
     """
     try:
         hidden, channels, *patch = state_dict["patch_embed.proj.weight"].shape
@@ -127,7 +146,7 @@ def from_timm(
         hidden_size=hidden,
         layers=1 + max(int(n.split(".")[1]) for n in state_dict if n.startswith("blocks.")),
         heads=heads,
-        mlp_ratio=(inner + 0.5) / hidden,  # it is cut off to a whole number of channels
+        mlp_ratio=(inner + 0.5) / hidden,  # rounded down to an integer
         qkv_bias="blocks.0.attn.qkv.bias" in state_dict,
         labels=labels,
     )
@@ -136,12 +155,12 @@ def from_timm(
 
 
 def load_timm(model: Model, state_dict: Mapping[str, Tensor]) -> None:
-    """Copy timm's tensors into a model; ``InputError`` if one is missing, too many or misshapen."""
+    """Copy timm's tensors into a model; ``InputError`` if any does not fit."""
     problems = copy_weights(model, state_dict, TIMM).problems
     if problems:
         raise InputError("the tensors do not fit the model: " + "; ".join(first_of(problems)))
 
 
 def to_timm(model: Model) -> dict[str, Tensor]:
-    """The tensors of a model in timm's names, for ``VisionTransformer.load_state_dict``."""
+    """A model's tensors by timm's names, for ``VisionTransformer.load_state_dict``."""
     return named_tensors(model, TIMM)

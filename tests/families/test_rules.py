@@ -225,14 +225,14 @@ def test_a_config_there_and_back(family: Family):
 
 
 NOT_SAID = [
-    ("bert", {"embedding_size": 4}, "bert has no way to say embedding_size 4"),
-    ("bert", {"position_offset": 2}, "bert has no way to say position_offset 2"),
-    ("bert", {"mobile": Mobile(intra_bottleneck_size=4)}, "bert has no way to say mobile"),
-    ("roberta", {"position_offset": 2}, "roberta has no way to say position_offset 2"),
+    ("bert", {"embedding_size": 4}, "bert has no key for embedding_size 4"),
+    ("bert", {"position_offset": 2}, "bert has no key for position_offset 2"),
+    ("bert", {"mobile": Mobile(intra_bottleneck_size=4)}, "bert has no key for mobile"),
+    ("roberta", {"position_offset": 2}, "roberta has no key for position_offset 2"),
     ("albert", {"num_hidden_groups": 1}, "albert needs embedding_size"),
     ("albert", {"embedding_size": 4}, "albert needs num_hidden_groups"),
-    ("distilbert", {}, "distilbert has no way to say layer_norm_eps|type_vocab_size 2"),
-    ("electra", {"embedding_size": 8}, "electra has no way to say embedding_size 8"),
+    ("distilbert", {}, "distilbert has no key for layer_norm_eps|type_vocab_size 2"),
+    ("electra", {"embedding_size": 8}, "electra has no key for embedding_size 8"),
     ("mobilebert", {}, "mobilebert needs a config with mobile="),
 ]
 

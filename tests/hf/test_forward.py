@@ -128,7 +128,7 @@ def test_attentions_of_chosen_layers():
 
 def test_inputs_that_are_too_long():
     _, ours = pair("BertModel")
-    with pytest.raises(InputError, match="the input has 41 places, the model 40 positions"):
+    with pytest.raises(InputError, match="the input is 41 tokens long, the model has 40 positions"):
         ours(torch.full((1, 41), 7))
     _, ours = pair("RobertaModel")
     assert ours(torch.full((1, 38), 7)).last_hidden_state.shape == (1, 38, 32)

@@ -236,7 +236,7 @@ def test_beams_and_what_generation_refuses(tmp_path: Path):
         ({"do_sample": True}, "do_sample must be False"),
         ({"max_length": 1}, "max_length is 1"),
         ({"max_new_tokens": 0}, "max_length is 1"),
-        ({"bad_words_ids": [[3, 4]]}, "single tokens only"),
+        ({"bad_words_ids": [[3, 4]]}, "can only forbid single tokens"),
         ({"eos_token_id": [2, 3]}, "one token is needed"),
         ({"num_beam": 3}, "no argument 'num_beam'; is num_beams meant"),
     ):
@@ -264,8 +264,8 @@ def test_what_is_refused(tmp_path: Path):
     _, ours = pair(tmp_path)
     given = inputs()
     for extra, message in (
-        ({"decoder_input_ids": None}, "give decoder_input_ids, or labels"),
-        ({"cross_attn_head_mask": torch.ones(3, 2)}, "cross_attn_head_mask cannot be done here"),
+        ({"decoder_input_ids": None}, "give decoder_input_ids or labels"),
+        ({"cross_attn_head_mask": torch.ones(3, 2)}, "cross_attn_head_mask is not supported"),
         ({"decoder_input_ids": torch.full((3, 2), 20)}, "decoder_input_ids holds 20; there are 20"),
         ({"labels": torch.full((3, 5), 20)}, "labels holds 20; there are 20 classes"),
         ({"encoder_outputs": (torch.ones(3, 7, 8),)}, r"it must be \(3, length, 16\)"),

@@ -32,7 +32,7 @@ def bert() -> Any:
         ({"input_ids": [[1, 2]]}, r"input_ids is a list; it must be a tensor"),
         ({"input_ids": "hello"}, "input_ids is text; a tokenizer makes tensors"),
         ({"input_ids": ["a", "b"]}, "input_ids is text"),
-        ({"input_ids": {"input_ids": IDS}}, r"give what is in it by name: model\(\*\*inputs\)"),
+        ({"input_ids": {"input_ids": IDS}}, r"pass its values by name: model\(\*\*inputs\)"),
         ({"input_ids": IDS.float()}, "input_ids holds torch.float32; it must hold whole numbers"),
         ({"input_ids": IDS + 13}, r"input_ids holds 20; there are 20 rows of the table, 0\.\.19"),
         ({"input_ids": IDS - 8}, "input_ids holds -1"),
@@ -90,7 +90,7 @@ def test_decoders():
             {"encoder_hidden_states": encoded, "encoder_attention_mask": torch.ones(3, 3)},
             r"encoder_attention_mask has shape \(3, 3\)",
         ),
-        ({"past_key_values": (1, 2)}, "past_key_values must be what an earlier call gave back"),
+        ({"past_key_values": (1, 2)}, "past_key_values must be what an earlier call returned"),
     ]:
         with pytest.raises(InputError, match=message):
             model(IDS, **given)
@@ -104,15 +104,15 @@ def test_decoders():
         (lambda b: hf.BertConfig(id2label=["a", "b"]), "must name the labels"),
         (lambda b: hf.BertConfig(id2label={1: "a", 2: "b"}), "must name the labels"),
         (lambda b: hf.BertConfig(problem_type="reg"), "problem_type 'reg' is not known"),
-        (lambda b: hf.BertConfig(dtype="flaot16"), "dtype 'flaot16' is none"),
+        (lambda b: hf.BertConfig(dtype="flaot16"), "dtype 'flaot16' is not known"),
         (lambda b: hf.BertConfig(30, vocab_size=30), "vocab_size is given twice"),
         (lambda b: hf.BertModel(hf.RobertaConfig()), "takes a BertConfig, not a RobertaConfig"),
         (lambda b: hf.BertModel(b.config, num_labls=3), "'num_labls'; is num_labels meant"),
         (lambda b: hf.BertModel.from_pretrained(None), "from_pretrained needs a folder"),
         (lambda b: b.prune_heads([0]), "prune_heads needs the heads of each layer"),
         (lambda b: b.resize_token_embeddings("9"), "needs a whole number, not '9'"),
-        (lambda b: b.save_pretrained("x", push_to_hub=True), "push_to_hub is not here"),
-        (lambda b: setattr(b.encoder, "layer", []), "bert.encoder.layer cannot be exchanged"),
+        (lambda b: b.save_pretrained("x", push_to_hub=True), "push_to_hub is not supported"),
+        (lambda b: setattr(b.encoder, "layer", []), "bert.encoder.layer cannot be replaced"),
         (lambda b: b.encoder(IDS), "bert.encoder cannot be called alone"),
     ],
 )
@@ -125,8 +125,8 @@ def test_folders(bert: Any, tmp_path):
     bert.save_pretrained(tmp_path)
     for kind, options, message in [
         (hf.BertForSequenceClassification, {"num_lables": 3}, "is num_labels meant"),
-        (hf.BertModel, {"load_in_8bit": True}, "cannot do load_in_8bit"),
-        (hf.BertModel, {"torch_dtype": "int8"}, "dtype 'int8' is none"),
+        (hf.BertModel, {"load_in_8bit": True}, "does not support load_in_8bit"),
+        (hf.BertModel, {"torch_dtype": "int8"}, "dtype 'int8' is not known"),
         (hf.RobertaModel, {}, "the config is of a bert model"),
         (
             hf.RobertaModel,
@@ -134,7 +134,7 @@ def test_folders(bert: Any, tmp_path):
             "holds a bert model; RobertaModel reads",
         ),
         (hf.BertModel, {"vocab_size": 21}, "ignore_mismatched_sizes=True starts them anew"),
-        (hf.BertPreTrainedModel, {}, "no tensor of it is in there"),
+        (hf.BertPreTrainedModel, {}, "it holds no tensor of this model"),
     ]:
         with pytest.raises(InputError, match=message):
             kind.from_pretrained(tmp_path, **options)

@@ -134,7 +134,7 @@ def test_parts_by_their_names(tmp_path: Path):
     theirs.vit._prune_heads({1: [0]})
     with torch.no_grad():
         close(ours(pixels()).logits, theirs(pixels()).logits)
-    with pytest.raises(InputError, match="cannot be exchanged here"):
+    with pytest.raises(InputError, match="cannot be replaced here"):
         ours.vit.embeddings.patch_embeddings.projection = torch.nn.Conv2d(2, 16, (4, 3))
     ours.classifier = torch.nn.Linear(16, 2)
     assert ours(pixels()).logits.shape == (3, 2)
@@ -152,7 +152,7 @@ def test_what_is_refused(tmp_path: Path):
     ):
         with pytest.raises(InputError, match=message):
             ours(**given)
-    with pytest.raises(InputError, match="ViTModel reads pictures: it has no table of words"):
+    with pytest.raises(InputError, match="ViTModel reads images: it has no word embeddings"):
         ours.resize_token_embeddings(9)
     with pytest.raises(InputError, match="the config is of a vit model; BertConfig"):
         hf.BertModel.from_pretrained(tmp_path)

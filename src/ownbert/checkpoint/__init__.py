@@ -10,10 +10,11 @@ from torch import Tensor
 
 from ownbert.checkpoint.copying import LoadReport as LoadReport
 from ownbert.checkpoint.copying import copy_weights as copy_weights
-from ownbert.checkpoint.copying import first_of, hint
+from ownbert.checkpoint.copying import first_of as first_of
 from ownbert.checkpoint.copying import named_tensors as named_tensors
+from ownbert.checkpoint.copying import require_fit
 from ownbert.checkpoint.description import CONFIG as CONFIG
-from ownbert.checkpoint.description import Description, describing, kinds_of, without_rates
+from ownbert.checkpoint.description import Description, config_json, kinds_of, without_rates
 from ownbert.checkpoint.description import architecture_of as architecture_of
 from ownbert.checkpoint.description import describe as describe
 from ownbert.checkpoint.weights import read_model_json, read_weights, write_model
@@ -23,8 +24,8 @@ from ownbert.families import family_of
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
-# In config.json, so that a folder whose tokenizer was exchanged is noticed: how many tokens,
-# and a hash of them. Tokens that were added behind them later are no exchange.
+# In config.json, to detect that a folder's tokenizer was replaced: the number of tokens and a hash
+# of them. Tokens may be appended later.
 _VOCABULARY = "ownbert_vocabulary"
 
 
@@ -37,22 +38,31 @@ def save(
     values: Mapping[str, Any] | None = None,
     more: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write config.json and model.safetensors (and the tokenizer's files) that Transformers loads.
+    """Write a model folder that Transformers loads: config.json and model.safetensors.
 
-    All files are written before the first takes its place: what was there stays if writing fails.
-    ``architecture`` is found from the heads if not given; ``values`` are further keys of
-    config.json, ``more`` further tensors by their names. Heads that Transformers does not know are
-    kept under names of our own, beside an encoder that it can read.
+    Heads that Transformers does not know are kept under names of our own, beside an encoder that
+    it can read. If writing fails, the old files stay as they were.
+
+    Args:
+        model: a packed encoder or decoder.
+        folder: is made if it does not exist.
+        tokenizer: its files are written too.
+        architecture: Transformers' class; by default the one with the model's heads.
+        values: further keys of config.json.
+        more: further tensors by their names, those of a custom class.
+
+    Raises:
+        InputError: the folder cannot be written, or the family's format cannot express the model.
     """
     family = family_of(model.model_type, "the model")
     name = architecture or architecture_of(model)
-    config = describing(model, name, values or {})
+    config = config_json(model, name, values or {})
     if tokenizer is not None:
         config[_VOCABULARY] = vocabulary_fingerprint(tokenizer)
     kinds = kinds_of(model, name)
     bare = not family.architectures[name].heads
     tensors = named_tensors(model, family.weight_map, bare=bare, kinds=kinds)
-    if more:  # Somebody's own class, which the values name.
+    if more:  # a custom class, which ``values`` names
         config |= {"architectures": (values or config)["architectures"]}
     tensors |= {name: tensor.cpu().contiguous() for name, tensor in (more or {}).items()}
     write_model(Path(folder), config, tensors, tokenizer=tokenizer)
@@ -69,11 +79,18 @@ def load(
 ) -> Model:
     """The packed model of a Hugging Face folder, in evaluation mode.
 
-    With ``heads`` or ``pooler`` the encoder gets these instead of those of the folder: heads (and
-    a pooler) that it lacks start anew, those not asked for are left out. Raises ``InputError`` for
-    a missing file, any tensor that is missing, unexpected or of the wrong shape, and a config that
-    asks for what we cannot do. ``description`` is what ``describe`` returned for the folder, whose
-    config.json is then not read again.
+    Args:
+        folder: with config.json and weights.
+        heads: instead of those of the folder. Heads (and a pooler) that it lacks are newly
+            initialised; its other heads are left out.
+        pooler: whether there is one; by default as the folder or the heads need it.
+        labels: names of the classes, instead of the folder's.
+        dropout: rate of all layers, instead of the folder's.
+        description: of the folder, from ``describe``, so that config.json is not read again.
+
+    Raises:
+        InputError: a file is missing, a tensor is missing, unexpected or of the wrong shape, or
+            the config has a value that is not supported.
     """
     folder = Path(folder)
     description = describe(folder) if description is None else description
@@ -96,10 +113,7 @@ def load(
     tensors, path = read_weights(folder)
     other = heads is not None or pooler is not None
     report = copy_weights(model, tensors, family.weight_map, description=description, lenient=other)
-    if report.problems:
-        advice = "" if other else hint(report.problems, description)
-        lines = [*first_of(report.problems), *filter(None, [advice])]
-        raise InputError(f"{path} does not fit its {CONFIG}: {'; '.join(lines)}")
+    require_fit(report, path, None if other else description)
     return model.eval()
 
 
@@ -112,7 +126,11 @@ def _has_pooler(description: Description, heads: Sequence[str | HeadSpec] | None
 
 
 def load_tokenizer(folder: str | Path, *, config: EncoderConfig | None = None) -> Tokenizer:
-    """The tokenizer of a model folder, checked against ``config`` and against what was saved."""
+    """The tokenizer of a model folder.
+
+    Raises:
+        InputError: it has more tokens than ``config``, or is not the one that was saved.
+    """
     folder = Path(folder)
     tokenizer = Tokenizer.load(folder)
     if config is not None and tokenizer.vocab_size > config.vocab_size:
@@ -131,7 +149,7 @@ def load_tokenizer(folder: str | Path, *, config: EncoderConfig | None = None) -
 
 
 def vocabulary_fingerprint(tokenizer: Tokenizer) -> str:
-    """How many tokens, and a hash of them in the order of their ids."""
+    """The number of tokens, and a hash of them in the order of their ids."""
     return _fingerprint(tokenizer, tokenizer.vocab_size)
 
 

@@ -1,22 +1,28 @@
-"""Tensors of a checkpoint into a model, every one of both accounted for, and out of it again."""
+"""Copy a checkpoint's tensors into a model, accounting for each of both, and out of it again."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
 from torch import Tensor
 
 from ownbert.checkpoint.description import Description
+from ownbert.checkpoint.weights import CONFIG
+from ownbert.errors import InputError
 from ownbert.families.weight_map import MISSING, UNEXPECTED, WeightMap
 from ownbert.nn.model import Model
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What came of copying tensors into a model.
+    """The result of copying tensors into a model.
 
-    problems: what does not fit, one line each. new: tensors that start anew, and unused: tensors
-    that were left out, by the checkpoint's names; both only where that was allowed.
+    Args:
+        problems: what does not fit, one line each.
+        new: tensors that are newly initialised, by the checkpoint's names; allowed only with
+            ``lenient``, as is
+        unused: tensors that were left out.
     """
 
     problems: list[str]
@@ -36,18 +42,21 @@ def copy_weights(
     """Copy a checkpoint's tensors into the model; every one that does not fit is a problem.
 
     Args:
-        model: has the structure already; its parameters are written over.
+        model: its parameters are written over.
         tensors: the checkpoint's, by its names.
-        weight_map: what these names mean.
-        description: what the checkpoint's config.json promises; by default just the model's heads.
-        lenient: the model may have other heads, and a pooler or none: those that the checkpoint
-            neither promises nor has a piece of start anew, and those that it has besides are left
-            out.
+        weight_map: from these names to ours.
+        description: of the checkpoint's config.json; by default it has the model's heads.
+        lenient: the model may have other heads, and a pooler or none. Those that the checkpoint
+            neither declares nor has any tensor of are newly initialised, and those that it has
+            in addition are left out.
         our_names: whether problems name our tensors.
+
+    Returns:
+        The problems, and the tensors that were newly initialised or left out.
     """
     config = model.config
-    promised = [] if description is None else [spec.kind for spec in description.specs]
-    kinds = list(dict.fromkeys([*promised, *model.specs]))
+    declared = [] if description is None else [spec.kind for spec in description.specs]
+    kinds = list(dict.fromkeys([*declared, *model.specs]))
     ours, problems = weight_map.to_ours(tensors, config, kinds, other_heads=lenient)
     new, unused = [], []
 
@@ -78,16 +87,27 @@ def copy_weights(
     return LoadReport(sorted(problems), sorted(new), sorted(unused))
 
 
+def require_fit(report: LoadReport, path: Path, description: Description | None = None) -> None:
+    """``InputError`` naming the first tensors of the file ``path`` that do not fit.
+
+    With a ``description`` of the folder it says how to load it if only heads do not fit.
+    """
+    if report.problems:
+        advice = "" if description is None else hint(report.problems, description)
+        lines = [*first_of(report.problems), *filter(None, [advice])]
+        raise InputError(f"{path} does not fit its {CONFIG}: {'; '.join(lines)}")
+
+
 def named_tensors(
     model: Model, weight_map: WeightMap, *, bare: bool = False, kinds: Sequence[str] | None = None
 ) -> dict[str, Tensor]:
-    """The model's tensors on the CPU, by the names of a checkpoint; see ``WeightMap.to_theirs``."""
+    """The model's tensors on the CPU, by a checkpoint's names; see ``WeightMap.to_theirs``."""
     ours = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
     return weight_map.to_theirs(ours, model.config, bare=bare, kinds=kinds)
 
 
 def _misshapen(names: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """What is wrong with a tensor, or with several that were joined along the first dimension."""
+    """The problem of a tensor, or of several that were joined along the first dimension."""
     parts = names.count(", ") + 1
     got, want = ((s[0] // parts, *s[1:]) if s else () for s in (shape, wanted))
     has = "tensor {} has shape {}" if parts == 1 else "tensors {} have shape {} each"
@@ -95,17 +115,17 @@ def _misshapen(names: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> s
 
 
 def _may_start_anew(name: str, description: Description, ours: Mapping[str, Tensor]) -> bool:
-    """Whether a tensor is of a part that the checkpoint neither promises nor has a piece of.
+    """Whether a tensor is of a head or pooler that the checkpoint neither declares nor has part of.
 
-    The pooler of a base model is no promise: Transformers saves one without it just so.
+    A base model may lack its pooler: Transformers saves one without it under the same name.
     """
     part, *rest = name.split(".")
     if part == "pooler":
-        promised = description.pooler and bool(description.specs)
+        declared = description.pooler and bool(description.specs)
     else:
-        promised = part != "heads" or rest[0] in {spec.kind for spec in description.specs}
+        declared = part != "heads" or rest[0] in {spec.kind for spec in description.specs}
     prefix = f"heads.{rest[0]}." if part == "heads" else f"{part}."
-    return not promised and not any(other.startswith(prefix) for other in ours)
+    return not declared and not any(other.startswith(prefix) for other in ours)
 
 
 def first_of(problems: list[str]) -> list[str]:
@@ -114,10 +134,10 @@ def first_of(problems: list[str]) -> list[str]:
 
 
 def hint(problems: Sequence[str], description: Description) -> str:
-    """How to go on where all that is wrong are heads, or a pooler, too many or too few.
+    """How to load the folder if heads or a pooler, too many or too few, are the only problem.
 
-    Google's bert-base-uncased is such a folder: it says BertForMaskedLM and has the head of next
-    sentences too.
+    Google's bert-base-uncased is such a folder: it declares BertForMaskedLM and has the NSP head
+    too.
     """
     kinds = [spec.kind for spec in description.specs]
     architecture, weight_map = description.architecture, description.family.weight_map
@@ -143,7 +163,7 @@ def hint(problems: Sequence[str], description: Description) -> str:
 
 
 def _heads_of(names: set[str], description: Description, *, pooler: bool) -> list[list[str]] | None:
-    """The heads that tensors are of, each with others of the same names; None if of no head."""
+    """The heads that tensors belong to, each with others of the same names; None if to none."""
     family = description.family
     specs = [spec for head in family.architectures.values() for spec in head.heads]
     there = {spec.kind for spec in description.specs}

@@ -1,4 +1,4 @@
-"""What the config.json of a model folder says, and what it must say of a model."""
+"""From the config.json of a model folder to a description of the model, and from a model back."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -9,20 +9,27 @@ from ownbert.checkpoint.weights import CONFIG, read_model_json
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families import family_of
-from ownbert.families.family import Family, Head
+from ownbert.families.family import Family
 from ownbert.nn.model import Model
 
-# Heads that no architecture of Transformers has, and a pooler where its architecture has none (or
-# none where it has one), stand under keys of our own.
+# Our own keys: heads that no architecture of Transformers has, and whether there is a pooler where
+# that differs from the architecture.
 _HEADS = "ownbert_heads"
 _POOLER = "ownbert_pooler"
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a config.json says: structure, family, architecture, heads, labels, all its values.
+    """The contents of a config.json.
 
-    pooler: whether there is one.
+    Args:
+        config: structure of the encoder.
+        family: by its model_type.
+        architecture: Transformers' class.
+        specs: its heads.
+        pooler: whether there is one.
+        labels: names of the classes.
+        values: all keys and values.
     """
 
     config: EncoderConfig
@@ -33,24 +40,21 @@ class Description:
     labels: tuple[str, ...]
     values: Mapping[str, Any]
 
-    @property
-    def head(self) -> Head:
-        return self.family.architectures[self.architecture]
-
 
 def describe(folder: str | Path, *, any_architecture: bool = False) -> Description:
-    """What the config.json of a model folder says. Without architectures it is the base model.
+    """The description of a model folder, from its config.json.
 
-    So it is with ``any_architecture`` for one that is not known: a model of somebody's own.
+    Without architectures it is the base model; so is, with ``any_architecture``, an unknown one
+    (a custom class). Raises ``InputError`` for values that are not supported.
     """
     path = Path(folder) / CONFIG
-    return described(read_model_json(path), path, any_architecture=any_architecture)
+    return describe_config(read_model_json(path), path, any_architecture=any_architecture)
 
 
-def described(
+def describe_config(
     values: Mapping[str, Any], path: str | Path, *, any_architecture: bool = False
 ) -> Description:
-    """What the values of a config.json say; ``path`` is where they stand, for messages."""
+    """As ``describe``, from the values of a config.json; ``path`` is named in messages."""
     family = family_of(values.get("model_type", ""), str(path))
     architecture = (values.get("architectures") or [next(iter(family.architectures))])[0]
     if architecture not in family.architectures and any_architecture:
@@ -83,8 +87,8 @@ def _labels(values: Mapping[str, Any], path: str | Path) -> tuple[str, ...]:
         raise InputError(f"{path}: id2label must name the labels 0, 1, 2, ...") from None
 
 
-def describing(model: Model, architecture: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The config.json of a model; ``values`` are further keys, which the model's own go before."""
+def config_json(model: Model, architecture: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The config.json of a model; ``values`` are further keys, overridden by the model's own."""
     family = family_of(model.model_type, "the model")
     theirs = {**_labels_json(model, family), **values, **_heads_json(model, family)}
     theirs |= {**family.write_config(model.config), "architectures": [architecture]}
@@ -101,18 +105,18 @@ def describing(model: Model, architecture: str, values: Mapping[str, Any]) -> di
 def architecture_of(model: Model) -> str:
     """The architecture with most of the model's heads, and none that the model lacks.
 
-    Of those that are alike, the one for generating text only where the model is a decoder.
+    One for generating text only if the model is a decoder.
     """
     family, fitting = family_of(model.model_type, "the model"), []
-    for place, (name, head) in enumerate(family.architectures.items()):
+    for number, (name, spec) in enumerate(family.architectures.items()):
         shared = kinds_of(model, name)
-        if head.decoder <= model.config.is_decoder and len(shared) == len(head.heads):
-            fitting.append((len(shared), head.decoder, -place, name))
+        if spec.decoder <= model.config.is_decoder and len(shared) == len(spec.heads):
+            fitting.append((len(shared), spec.decoder, -number, name))
     return max(fitting)[-1]
 
 
 def kinds_of(model: Model, architecture: str) -> list[str]:
-    """The heads that an architecture has just as the model has them."""
+    """Kinds of the heads that an architecture has exactly as the model has them."""
     family = family_of(model.model_type, "the model")
     values = {**_labels_json(model, family), **_heads_json(model, family)}
     theirs = {spec.kind: spec for spec in family.specs(architecture, values)}
@@ -122,7 +126,7 @@ def kinds_of(model: Model, architecture: str) -> list[str]:
 
 
 def _effective(specs: Mapping[str, HeadSpec], config: EncoderConfig) -> dict[str, HeadSpec]:
-    """Heads as far as they change the result: without what is a default or of training alone."""
+    """Heads by what affects the result: without dropout, with defaults filled in."""
     return {kind: _plain(spec, config) for kind, spec in specs.items()}
 
 
@@ -141,13 +145,13 @@ def _plain(spec: HeadSpec, config: EncoderConfig) -> HeadSpec:
 
 
 def _changed(spec: HeadSpec) -> dict[str, Any]:
-    """The fields of a head that are not the default."""
-    usual = {f.name: f.default for f in fields(HeadSpec)}
-    return {name: value for name, value in asdict(spec).items() if value != usual[name]}
+    """The fields of a head that differ from their defaults."""
+    defaults = {f.name: f.default for f in fields(HeadSpec)}
+    return {name: value for name, value in asdict(spec).items() if value != defaults[name]}
 
 
 def _labels_json(model: Model, family: Family) -> dict[str, Any]:
-    """The labels; where there are none, numbered ones for a head that is as wide as they are."""
+    """The labels; without any, numbered ones for a head whose width depends on them."""
     widths = [s.output for s in model.specs.values() if s.kind in family.labelled and s.output]
     labels = model.labels or [f"LABEL_{i}" for i in range(max(widths, default=0))]
     if not labels:
@@ -169,7 +173,7 @@ def _heads_json(model: Model, family: Family) -> dict[str, Any]:
         if key is not None:
             rate = spec.dropout
             if rate is None and family.defaults[key] is not None:
-                # Without a rate of its own; the family's default would be another.
+                # The encoder's rate, which the family's default would override.
                 rate = 0.0 if kind == "span" else model.config.hidden_dropout_prob
             values[key] = rate
         if kind in family.activations:

@@ -1,10 +1,10 @@
-"""The folder of an encoder-decoder model: Marian's, so that Transformers reads it too."""
+"""Folders of encoder-decoder models, in Marian's format, which Transformers reads too."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.copying import copy_weights, first_of, named_tensors
+from ownbert.checkpoint.copying import copy_weights, named_tensors, require_fit
 from ownbert.checkpoint.weights import CONFIG, read_model_json, read_weights, write_model
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
@@ -21,10 +21,10 @@ def save_translation(
     values: Mapping[str, Any] = {},
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Write config.json, model.safetensors (and a tokenizer's files); ``values`` are further keys
-    of the config.
+    """Write config.json and model.safetensors, and a tokenizer's files if it is given.
 
-    Raises ``InputError`` where Marian's format has no word for what the model is made of.
+    ``values`` are further keys of config.json. Raises ``InputError`` for a structure that Marian's
+    format cannot express.
     """
     assert model.decoder is not None
     encoder, decoder, shared = model.config, model.decoder.config, model.share_embeddings
@@ -35,7 +35,7 @@ def save_translation(
 
 
 def new_translation(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> Model:
-    """A model with random weights, in Marian's format; ``shared``: one table of words."""
+    """A randomly initialised model; ``shared``: encoder and decoder share their embeddings."""
     return Model(
         encoder,
         ["generator"],
@@ -53,8 +53,9 @@ def is_translation(values: Mapping[str, Any]) -> bool:
 def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
     """The model of such a folder, in evaluation mode, and its config.json.
 
-    Raises ``InputError`` for a folder of another kind, any tensor that is missing, unexpected or of
-    the wrong shape, and a config that asks for what we cannot do.
+    Raises:
+        InputError: the folder holds another kind of model, a tensor is missing, unexpected or of
+            the wrong shape, or the config has a value that is not supported.
     """
     path = Path(folder) / CONFIG
     values = read_model_json(path)
@@ -70,7 +71,5 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
     model = new_translation(encoder, decoder, shared=shared)
     tensors, weights = read_weights(Path(folder))
     weight_map = marian.weight_map(encoder, decoder, shared=shared)
-    problems = copy_weights(model, tensors, weight_map, our_names=True).problems
-    if problems:
-        raise InputError(f"{weights} does not fit its {CONFIG}: {'; '.join(first_of(problems))}")
+    require_fit(copy_weights(model, tensors, weight_map, our_names=True), weights)
     return model.eval(), values

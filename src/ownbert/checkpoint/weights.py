@@ -18,15 +18,16 @@ from ownbert.text.tokenizer import Tokenizer
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
-# In the order of preference; an index says which file of several holds a tensor.
+# In the order of preference; an index maps tensors to the files that hold them.
 FORMS = (WEIGHTS, f"{WEIGHTS}.index.json", PICKLED, f"{PICKLED}.index.json")
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
-    """All tensors by name, and the file that they were read from (the index, of several).
+    """All tensors by name, and the file that they were read from (the index of several files).
 
-    ``InputError`` for a folder without weights, a file that is damaged or is missing, and a
-    pickle that holds more than tensors: nothing in it is run.
+    Raises:
+        InputError: there are no weights, a file is damaged or missing, or a pickle holds more
+            than tensors (nothing in it is run).
     """
     path = next((folder / name for name in FORMS if (folder / name).is_file()), None)
     if path is None:
@@ -51,8 +52,8 @@ def write_model(
     *,
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Write config.json, model.safetensors and the tokenizer's files; all of them are written
-    before the first takes its place."""
+    """Write config.json, model.safetensors and the tokenizer's files, replacing old ones only after
+    all of them are written."""
     folder = files.make_folder(folder)
     with (
         files.atomic_path(folder / CONFIG) as config_path,
@@ -79,11 +80,11 @@ def _index(path: Path) -> Mapping[str, str]:
 
 
 def _parts(path: Path) -> list[str]:
-    """File names of an index, all beside it: a path that leads elsewhere is refused."""
+    """File names in an index; paths to other folders are refused."""
     names = sorted(set(_index(path).values()))
     for name in names:
         if Path(name).name != name:
-            raise InputError(f"{path} names {name!r}; the files must stand beside it")
+            raise InputError(f"{path} names {name!r}; the files must be in the same folder")
         if not (path.parent / name).is_file():
             raise InputError(f"{path} names {name}, which is missing")
     return names

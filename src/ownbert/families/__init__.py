@@ -1,4 +1,4 @@
-"""Hugging Face's names and ours, as data: one short module a family."""
+"""Hugging Face's names and ours, as data: one short module per family."""
 
 from ownbert.errors import InputError
 from ownbert.families import marian
@@ -27,12 +27,12 @@ FAMILIES = {
     )
 }
 
-# Those that read pictures.
+# Families of image models.
 IMAGE_FAMILIES = {VIT.model_type: VIT}
 
 
 def all_families() -> dict[str, Family]:
-    """The families of words and of pictures by their model_type."""
+    """The families of text and image models by their model_type."""
     return {**FAMILIES, **IMAGE_FAMILIES}
 
 
@@ -42,7 +42,7 @@ def family_of(model_type: str, where: str) -> Family:
     families = all_families()
     if name == marian.MODEL_TYPE:
         raise InputError(
-            f"{where}: a {model_type} model has an encoder and a decoder; use it by ownbert "
+            f"{where}: a {model_type} model has an encoder and a decoder; use it with ownbert "
             "translate"
         )
     if name not in families:

@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al. 2020): narrow words, and layers that share their weights."""
+"""ALBERT (Lan et al. 2020): factorised embeddings, and layers that share their weights."""
 
 from ownbert.config import HeadSpec
 from ownbert.families.bert import (
@@ -14,7 +14,7 @@ from ownbert.families.bert import (
     label_rules,
     mlm_rules,
 )
-from ownbert.families.family import Family, Head
+from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.rules import Fuse, Rename
 from ownbert.families.weight_map import WeightMap
 
@@ -55,13 +55,13 @@ ALBERT = Family(
         old_names=OLD_NAMES,
     ),
     architectures={
-        "AlbertModel": Head(),
-        "AlbertForPreTraining": Head((MLM, _SOP)),
-        "AlbertForMaskedLM": Head((MLM,), pooler=False),
-        "AlbertForSequenceClassification": Head((CLASSIFICATION,)),
-        "AlbertForMultipleChoice": Head((CHOICE,)),
-        "AlbertForTokenClassification": Head((TOKENS,), pooler=False),
-        "AlbertForQuestionAnswering": Head((SPAN,), pooler=False),
+        "AlbertModel": ArchitectureSpec(),
+        "AlbertForPreTraining": ArchitectureSpec((MLM, _SOP)),
+        "AlbertForMaskedLM": ArchitectureSpec((MLM,), pooler=False),
+        "AlbertForSequenceClassification": ArchitectureSpec((CLASSIFICATION,)),
+        "AlbertForMultipleChoice": ArchitectureSpec((CHOICE,)),
+        "AlbertForTokenClassification": ArchitectureSpec((TOKENS,), pooler=False),
+        "AlbertForQuestionAnswering": ArchitectureSpec((SPAN,), pooler=False),
     },
     defaults={
         "vocab_size": 30000,

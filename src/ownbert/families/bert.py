@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ownbert.config import EncoderConfig, HeadSpec
-from ownbert.families.family import Family, Head
+from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.rules import Drop, Fuse, Make, Rename, Rule, Tie
 from ownbert.families.weight_map import WeightMap
 from ownbert.nn.positions import sinusoids
@@ -35,7 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "chunk_size_feed_forward": 0,
 }
 
-# Of all families: what would change the result and is not done here.
+# Of all families: values that would change the result and are not supported.
 REQUIRED: dict[str, tuple[Any, ...]] = {
     "tie_word_embeddings": (True,),
     "quantization_config": (None,),
@@ -53,20 +53,20 @@ CLASSIFICATION, TOKENS, SPAN = HeadSpec("classification"), HeadSpec("tokens"), H
 
 
 def without_position_table(config: EncoderConfig) -> bool:
-    """Whether Transformers has a table where we have none.
+    """Whether Transformers has a position table where we have none.
 
-    Not for kinds that it does not know: a table that is missing keeps it from using the others.
+    Not for kinds that it does not know: the missing table keeps it from loading them.
     """
     return config.position_embedding_type in ("sinusoidal", "relative_key", "relative_key_query")
 
 
 def position_table(config: EncoderConfig) -> Tensor:
-    """What Transformers expects where we have no table: sinusoids, or zeros that nobody reads."""
+    """The table that Transformers expects where we have none: sinusoids, or unused zeros."""
     size = config.hidden_size if config.mobile else config.embedding_size or config.hidden_size
     if config.position_embedding_type != "sinusoidal":
         return torch.zeros(config.max_position_embeddings, size)
-    places = torch.arange(config.max_position_embeddings) - config.position_offset
-    return sinusoids(places, size)
+    positions = torch.arange(config.max_position_embeddings) - config.position_offset
+    return sinusoids(positions, size)
 
 
 def encoder_rules(prefix: str) -> tuple[Rule, ...]:
@@ -105,7 +105,7 @@ def embedding_rules(theirs: str) -> tuple[Rule, ...]:
 
 
 def attention_rules(ours: str, theirs: str) -> tuple[Rule, ...]:
-    """Queries, keys and values, and the vectors of relative positions."""
+    """Queries, keys and values, and the embeddings of relative positions."""
     return (
         Fuse(ours + "qkv", tuple(theirs + name for name in ("query", "key", "value"))),
         Rename(ours + "bias.distance.weight", theirs + "distance_embedding.weight"),
@@ -113,7 +113,7 @@ def attention_rules(ours: str, theirs: str) -> tuple[Rule, ...]:
 
 
 def mlm_rules(theirs: str, word: str, *, dense: str, norm: str) -> tuple[Rule, ...]:
-    """The MLM head under ``theirs``; its matrix is the word table ``word``."""
+    """The MLM head under ``theirs``; its matrix is the word embeddings ``word``."""
     return (
         Rename("heads.mlm.dense", theirs + dense),
         Rename("heads.mlm.norm", theirs + norm),
@@ -124,27 +124,27 @@ def mlm_rules(theirs: str, word: str, *, dense: str, norm: str) -> tuple[Rule, .
 
 
 def label_rules(*kinds: str) -> tuple[Rule, ...]:
-    """The last layer of heads that BERT calls classifier, and that of answers."""
+    """The last layer of heads that BERT calls classifier, and of the span head."""
     return (
         *(Rename(f"heads.{kind}.dense", "classifier") for kind in kinds),
         Rename("heads.span.dense", "qa_outputs"),
     )
 
 
-def bert_architectures(name: str) -> Mapping[str, Head]:
-    """What BERT can be, and a relative that differs from it in the encoder alone."""
+def bert_architectures(name: str) -> Mapping[str, ArchitectureSpec]:
+    """The architectures of BERT, and of a relative that differs only in the encoder."""
     return {
-        f"{name}Model": Head(),
-        f"{name}ForPreTraining": Head((MLM, NSP)),
-        f"{name}ForMaskedLM": Head((MLM,), pooler=False),
-        f"{name}LMHeadModel" if name == "Bert" else f"{name}ForCausalLM": Head(
+        f"{name}Model": ArchitectureSpec(),
+        f"{name}ForPreTraining": ArchitectureSpec((MLM, NSP)),
+        f"{name}ForMaskedLM": ArchitectureSpec((MLM,), pooler=False),
+        f"{name}LMHeadModel" if name == "Bert" else f"{name}ForCausalLM": ArchitectureSpec(
             (MLM,), pooler=False, decoder=True
         ),
-        f"{name}ForNextSentencePrediction": Head((NSP,)),
-        f"{name}ForSequenceClassification": Head((CLASSIFICATION,)),
-        f"{name}ForMultipleChoice": Head((CHOICE,)),
-        f"{name}ForTokenClassification": Head((TOKENS,), pooler=False),
-        f"{name}ForQuestionAnswering": Head((SPAN,), pooler=False),
+        f"{name}ForNextSentencePrediction": ArchitectureSpec((NSP,)),
+        f"{name}ForSequenceClassification": ArchitectureSpec((CLASSIFICATION,)),
+        f"{name}ForMultipleChoice": ArchitectureSpec((CHOICE,)),
+        f"{name}ForTokenClassification": ArchitectureSpec((TOKENS,), pooler=False),
+        f"{name}ForQuestionAnswering": ArchitectureSpec((SPAN,), pooler=False),
     }
 
 

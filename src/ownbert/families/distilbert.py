@@ -1,4 +1,4 @@
-"""DistilBERT (Sanh et al. 2019): BERT without token types and pooler, in names of its own."""
+"""DistilBERT (Sanh et al. 2019): BERT without token types and pooler, with its own names."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from ownbert.families.bert import (
     embedding_rules,
     label_rules,
 )
-from ownbert.families.family import Family, Head
+from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.rules import Fuse, Rename, Tie
 from ownbert.families.weight_map import WeightMap
 
@@ -33,7 +33,7 @@ _NAMES = {
 
 
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
-    """BERT's words for the sizes go before its own, as in Transformers."""
+    """BERT's keys for the sizes override its own, as in Transformers."""
     aliases = ("hidden_size", "num_hidden_layers", "num_attention_heads")
     return {name: values[name] for name in aliases if name in values}
 
@@ -64,17 +64,17 @@ DISTILBERT = Family(
         old_names=OLD_NAMES,
     ),
     architectures={
-        "DistilBertModel": Head(pooler=False),
-        "DistilBertForMaskedLM": Head((MLM,), pooler=False),
-        "DistilBertForSequenceClassification": Head((_CLASSIFICATION,), pooler=False),
-        "DistilBertForMultipleChoice": Head((_CHOICE,), pooler=False),
-        "DistilBertForTokenClassification": Head((TOKENS,), pooler=False),
-        "DistilBertForQuestionAnswering": Head((SPAN,), pooler=False),
+        "DistilBertModel": ArchitectureSpec(pooler=False),
+        "DistilBertForMaskedLM": ArchitectureSpec((MLM,), pooler=False),
+        "DistilBertForSequenceClassification": ArchitectureSpec((_CLASSIFICATION,), pooler=False),
+        "DistilBertForMultipleChoice": ArchitectureSpec((_CHOICE,), pooler=False),
+        "DistilBertForTokenClassification": ArchitectureSpec((TOKENS,), pooler=False),
+        "DistilBertForQuestionAnswering": ArchitectureSpec((SPAN,), pooler=False),
     },
     defaults={
         "vocab_size": 30522,
         "max_position_embeddings": 512,
-        # The sines are in the checkpoint: a table like any other.
+        # The sinusoids are in the checkpoint, a table like any other.
         "sinusoidal_pos_embds": False,
         "n_layers": 6,
         "n_heads": 12,

@@ -13,7 +13,7 @@ from ownbert.families.bert import (
     encoder_rules,
     label_rules,
 )
-from ownbert.families.family import Family, Head
+from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.rules import Rename, Tie
 from ownbert.families.weight_map import WeightMap
 
@@ -24,7 +24,7 @@ _CHOICE = HeadSpec("choice", pooling="first", dense="gelu", dropout_first=False)
 
 
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Words are projected only where their width is another."""
+    """Embeddings are projected only if E is not D."""
     same = values["embedding_size"] == values["hidden_size"]
     return {"embedding_size": None if same else values["embedding_size"]}
 
@@ -54,14 +54,14 @@ ELECTRA = Family(
         old_names=OLD_NAMES,
     ),
     architectures={
-        "ElectraModel": Head(pooler=False),
-        "ElectraForPreTraining": Head((_DISCRIMINATOR,), pooler=False),
-        "ElectraForMaskedLM": Head((_MLM,), pooler=False),
-        "ElectraForCausalLM": Head((_MLM,), pooler=False, decoder=True),
-        "ElectraForSequenceClassification": Head((_CLASSIFICATION,), pooler=False),
-        "ElectraForMultipleChoice": Head((_CHOICE,), pooler=False),
-        "ElectraForTokenClassification": Head((TOKENS,), pooler=False),
-        "ElectraForQuestionAnswering": Head((SPAN,), pooler=False),
+        "ElectraModel": ArchitectureSpec(pooler=False),
+        "ElectraForPreTraining": ArchitectureSpec((_DISCRIMINATOR,), pooler=False),
+        "ElectraForMaskedLM": ArchitectureSpec((_MLM,), pooler=False),
+        "ElectraForCausalLM": ArchitectureSpec((_MLM,), pooler=False, decoder=True),
+        "ElectraForSequenceClassification": ArchitectureSpec((_CLASSIFICATION,), pooler=False),
+        "ElectraForMultipleChoice": ArchitectureSpec((_CHOICE,), pooler=False),
+        "ElectraForTokenClassification": ArchitectureSpec((TOKENS,), pooler=False),
+        "ElectraForQuestionAnswering": ArchitectureSpec((SPAN,), pooler=False),
     },
     defaults={
         "vocab_size": 30522,

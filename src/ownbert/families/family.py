@@ -10,14 +10,20 @@ from ownbert.families.weight_map import WeightMap
 
 # A position kind that Transformers does not know is kept under this key.
 POSITIONS = "ownbert_position_embedding_type"
-# The families of these are told apart by their model_type, so that Transformers refuses them.
+# A prefix of model_type: Transformers refuses these models, which it cannot compute.
 OWN = "ownbert-"
 _OWN_POSITIONS = ("rotary", "alibi")
 
 
 @dataclass(frozen=True)
-class Head:
-    """What an architecture of theirs consists of. decoder: its class is for generating text."""
+class ArchitectureSpec:
+    """What a class of Transformers adds to the encoder.
+
+    Args:
+        heads: its heads.
+        pooler: whether there is one.
+        decoder: whether the class generates text.
+    """
 
     heads: tuple[HeadSpec, ...] = ()
     pooler: bool = True
@@ -28,17 +34,23 @@ class Head:
 class Family:
     """A kind of checkpoint.
 
-    weight_map: its tensors by our names and back. defaults: the keys of its ``config.json`` and
-    what they are when not there. names: their key for ours where it is another. fixed: what ours
-    must be and theirs has no key for. reads and writes: further values of ours out of theirs, and
-    back. required: keys that change the result, with the values that we can do. dropouts,
-    activations: keys of the dropout rate of a kind of head, and of the activation of its dense
-    layer. labelled: heads that are not about labels, and yet as wide as there are labels.
+    Args:
+        model_type: in its ``config.json``.
+        weight_map: its tensors by our names and back.
+        architectures: Transformers' classes by name.
+        defaults: the keys of its ``config.json`` and their defaults.
+        names: its keys for our fields where they differ.
+        fixed: our fields that its format has no key for, and their only values.
+        reads, writes: further fields of ours from its values, and its values from ours.
+        required: keys that change the result, with the values that are supported.
+        dropouts: by kind of head, the key of its dropout rate.
+        activations: by kind of head, the key of the activation of its dense layer.
+        labelled: further heads whose width is the number of labels.
     """
 
     model_type: str
     weight_map: WeightMap
-    architectures: Mapping[str, Head]
+    architectures: Mapping[str, ArchitectureSpec]
     defaults: Mapping[str, Any]
     names: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -50,7 +62,7 @@ class Family:
     labelled: tuple[str, ...] = ()
 
     def read_config(self, theirs: Mapping[str, Any]) -> EncoderConfig:
-        """Structure out of a ``config.json``. ``InputError`` for a value that we cannot do."""
+        """The structure in a ``config.json``. ``InputError`` for values that are not supported."""
         if "vocab_size" in self.defaults and "vocab_size" not in theirs:
             raise InputError("vocab_size is missing")
         values = {**self.defaults, **theirs}
@@ -61,7 +73,7 @@ class Family:
         ours = {}
         for f in fields(EncoderConfig):
             key = self.names.get(f.name, f.name)
-            # Transformers does not look at keys of other families.
+            # Transformers ignores keys of other families.
             if key in self.defaults and values.get(key) is not None:
                 ours[f.name] = values[key]
         ours |= self.fixed
@@ -71,9 +83,9 @@ class Family:
         return EncoderConfig(**ours)
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
-        """The keys of a ``config.json`` that say what ``config`` says, model_type among them.
+        """The keys of a ``config.json`` for this structure, with model_type.
 
-        ``InputError`` where Transformers' format has no word for it.
+        ``InputError`` for a structure that Transformers' format cannot express.
         """
         theirs: dict[str, Any] = {"model_type": self.model_type}
         for name, value in asdict(config).items():
@@ -94,21 +106,21 @@ class Family:
         again = self.read_config(theirs)
         if again != config:
             name = next(n for n, v in asdict(config).items() if v != asdict(again)[n])
-            raise InputError(f"{self.model_type} has no way to say {name} {getattr(config, name)}")
+            raise InputError(f"{self.model_type} has no key for {name} {getattr(config, name)}")
         return theirs
 
     def specs(self, architecture: str, values: Mapping[str, Any]) -> tuple[HeadSpec, ...]:
-        """The heads of an architecture, with the rates and activations of a ``config.json``."""
+        """The heads of an architecture, with a ``config.json``'s dropout rates and activations."""
         return tuple(self.adapted(spec, values) for spec in self.architectures[architecture].heads)
 
     def spec_of(self, kind: str, values: Mapping[str, Any]) -> HeadSpec:
-        """The head of a kind as this family has it; BERT's where it has none."""
-        heads = (spec for head in self.architectures.values() for spec in head.heads)
-        found = next((spec for spec in heads if spec.kind == kind), HeadSpec(kind))
+        """The head of a kind as this family has it, else as BERT has it."""
+        heads = (head for spec in self.architectures.values() for head in spec.heads)
+        found = next((head for head in heads if head.kind == kind), HeadSpec(kind))
         return self.adapted(found, values)
 
     def adapted(self, spec: HeadSpec, values: Mapping[str, Any]) -> HeadSpec:
-        """The head with the rate and the activation that a ``config.json`` gives it."""
+        """The head with the dropout rate and activation of a ``config.json``."""
         values = {**self.defaults, **values}
         rate = values.get(self.dropouts.get(spec.kind, ""))
         if rate is not None:

@@ -1,8 +1,8 @@
-"""Marian: the encoder-decoder Transformer of 2017 as Transformers keeps it (MarianMTModel).
+"""Marian: the encoder-decoder Transformer of 2017 as Transformers stores it (MarianMTModel).
 
-Post-norm, sines before cosines, word vectors times sqrt(D). What it cannot say of ours (norms
-first, the paper's order of sines and cosines) stands under keys of our own, and the folder then has
-a ``model_type`` that Transformers refuses.
+Post-norm, sines before cosines, embeddings times sqrt(D). What its format cannot express (pre-norm,
+the paper's order of sines and cosines) has keys of our own, and the folder then has a
+``model_type`` that Transformers refuses.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ MODEL_TYPE = "marian"
 ARCHITECTURE = "MarianMTModel"
 NORM_FIRST = "ownbert_norm_first"
 
-# What changes the result, and the values that we can do.
+# Keys that change the result, and the values that are supported.
 _REQUIRED: dict[str, tuple[Any, ...]] = {
     "normalize_before": (False, None),
     "normalize_embedding": (False, None),
@@ -99,7 +99,7 @@ def _stack(name: str) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-# Scores of the vocabulary have a bias of their own there.
+# There, the bias of the logits is a separate tensor.
 _BIAS = "heads.generator.projection.bias", "final_logits_bias"
 _SHARED = (
     Rename("encoder.embeddings.word.weight", "model.shared.weight"),
@@ -115,9 +115,9 @@ _APART = (
 
 
 def weight_map(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> WeightMap:
-    """The tensors of a model of these two stacks, whose rules need no config any more.
+    """The weight map of a model of these two stacks, with rules that depend on no config.
 
-    ``shared``: one word table for encoder, decoder and generator.
+    ``shared``: encoder, decoder and generator share their embeddings.
     """
     words = decoder.vocab_size
     return WeightMap(
@@ -131,9 +131,9 @@ def weight_map(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) 
 
 
 def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig, bool]:
-    """Encoder, decoder, and whether they share their words, out of a ``config.json``.
+    """Encoder, decoder, and whether they share their embeddings, from a ``config.json``.
 
-    ``InputError`` for a value that we cannot do.
+    ``InputError`` for values that are not supported.
     """
     for key, allowed in _REQUIRED.items():
         if values.get(key) not in allowed:
@@ -177,8 +177,7 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
 
 
 def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> dict[str, Any]:
-    """The ``config.json`` that says what the two say; ``InputError`` where there are no words for
-    it."""
+    """The ``config.json`` of the two; ``InputError`` for what the format cannot express."""
     theirs: dict[str, Any] = {
         "model_type": MODEL_TYPE,
         "vocab_size": encoder.vocab_size,
@@ -200,5 +199,5 @@ def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
     for old, new in zip((encoder, decoder), again, strict=False):
         for name in EncoderConfig.__dataclass_fields__:
             if getattr(old, name) != getattr(new, name):
-                raise InputError(f"{MODEL_TYPE} has no way to say {name} {getattr(old, name)}")
+                raise InputError(f"{MODEL_TYPE} has no key for {name} {getattr(old, name)}")
     return theirs

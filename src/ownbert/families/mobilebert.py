@@ -30,7 +30,7 @@ _HEAD = "cls.predictions."
 
 
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Words are widened where their width is another, or where three stand side by side."""
+    """Embeddings are projected if E is not D, or if three neighbours are concatenated."""
     plain = not values["trigram_input"] and values["embedding_size"] == values["hidden_size"]
     return {
         "embedding_size": None if plain else values["embedding_size"],

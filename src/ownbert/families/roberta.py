@@ -16,7 +16,7 @@ from ownbert.families.bert import (
     label_rules,
     mlm_rules,
 )
-from ownbert.families.family import Family, Head
+from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.rules import Rename, Rule
 from ownbert.families.weight_map import WeightMap
 
@@ -37,20 +37,20 @@ def roberta_rules(prefix: str) -> tuple[Rule, ...]:
 
 
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Positions begin after the row of the padding (fairseq)."""
+    """Positions begin after the row of the padding token (fairseq)."""
     return {"position_offset": (values["pad_token_id"] or 0) + 1}
 
 
-def roberta_architectures(name: str) -> dict[str, Head]:
-    """What RoBERTa can be, and a relative that is the same network."""
+def roberta_architectures(name: str) -> dict[str, ArchitectureSpec]:
+    """The architectures of RoBERTa, and of a relative with the same network."""
     return {
-        f"{name}Model": Head(),
-        f"{name}ForMaskedLM": Head((_MLM,), pooler=False),
-        f"{name}ForCausalLM": Head((_MLM,), pooler=False, decoder=True),
-        f"{name}ForSequenceClassification": Head((_CLASSIFICATION,), pooler=False),
-        f"{name}ForMultipleChoice": Head((CHOICE,)),
-        f"{name}ForTokenClassification": Head((TOKENS,), pooler=False),
-        f"{name}ForQuestionAnswering": Head((SPAN,), pooler=False),
+        f"{name}Model": ArchitectureSpec(),
+        f"{name}ForMaskedLM": ArchitectureSpec((_MLM,), pooler=False),
+        f"{name}ForCausalLM": ArchitectureSpec((_MLM,), pooler=False, decoder=True),
+        f"{name}ForSequenceClassification": ArchitectureSpec((_CLASSIFICATION,), pooler=False),
+        f"{name}ForMultipleChoice": ArchitectureSpec((CHOICE,)),
+        f"{name}ForTokenClassification": ArchitectureSpec((TOKENS,), pooler=False),
+        f"{name}ForQuestionAnswering": ArchitectureSpec((SPAN,), pooler=False),
     }
 
 
@@ -67,7 +67,7 @@ ROBERTA = Family(
     },
     reads=_reads,
     required=REQUIRED,
-    # Its head for choices has the encoder's rate.
+    # Its multiple-choice head has the encoder's rate.
     dropouts=dict.fromkeys(("classification", "tokens"), "classifier_dropout"),
 )
 XLM_ROBERTA = replace(

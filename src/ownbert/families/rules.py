@@ -1,9 +1,9 @@
 """Rules that turn the tensors of a Hugging Face checkpoint into ours and back.
 
-Each mapping is written once and works in both directions. A name may hold ``{i}``, the number of
-a block (``{g}`` and ``{j}``: its group and its place there; ``{f}``: each feed-forward network of
-a block but the last, ``{last}``: the last), and may leave out ``.weight`` and ``.bias``: then it
-stands for both.
+Each mapping is written once and works in both directions. A name may contain ``{i}``, the number
+of a block (``{g}`` and ``{j}``: its group and its index in the group; ``{f}``: each feed-forward
+network of a block but the last, ``{last}``: the last). A name without ``.weight`` or ``.bias``
+means both.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ class Rename:
 
 @dataclass(frozen=True)
 class Fuse:
-    """Several of theirs, one after the other along the first dimension, are one of ours."""
+    """Several of theirs, concatenated along the first dimension, are one of ours."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -37,7 +37,7 @@ class Fuse:
 class Reshape:
     """One tensor, another name and another shape; its numbers stay in their order.
 
-    shape and their_shape give the two for a config. Names are written with their leaves.
+    shape and their_shape give both shapes for a config. Names include ``.weight`` or ``.bias``.
     """
 
     ours: str
@@ -46,7 +46,7 @@ class Reshape:
     their_shape: Callable[[EncoderConfig], tuple[int, ...]]
 
     def to_ours(self, tensor: Tensor, config: EncoderConfig) -> Tensor:
-        """A tensor of any other shape stays as it is, for whoever copies it to refuse."""
+        """A tensor of any other shape is returned as it is; copying it will fail."""
         fits = tuple(tensor.shape) == self.their_shape(config)
         return tensor.reshape(self.shape(config)) if fits else tensor
 
@@ -55,7 +55,7 @@ class Reshape:
 class Tie:
     """Theirs is a second name of the tensor ``to`` (also theirs).
 
-    Not written. If a checkpoint has both they must be equal; one of them is enough.
+    Not written. If a checkpoint has both, they must be equal; one of them is enough.
     """
 
     theirs: str
@@ -64,7 +64,7 @@ class Tie:
 
 @dataclass(frozen=True)
 class Drop:
-    """Theirs carries nothing that we need."""
+    """Theirs holds nothing that we need."""
 
     theirs: str
     reason: str
@@ -72,9 +72,9 @@ class Drop:
 
 @dataclass(frozen=True)
 class Make:
-    """Theirs has a tensor that ours does without ``when`` the config says so.
+    """Theirs has a tensor that ours lacks for configs for which ``when`` is true.
 
-    Not read, and written as ``make`` gives it: what theirs never looks at, or can be computed.
+    Not read; written as ``make`` returns it: theirs never uses it, or it can be computed.
     head: the kind of head that it belongs to, if it is not the encoder's.
     """
 
@@ -94,7 +94,7 @@ def their_names(rule: Rule) -> tuple[str, ...]:
 
 
 def head_of(rule: Rule) -> str | None:
-    """Kind of the head whose tensor a rule is about; None for the encoder's and the pooler's."""
+    """The kind of head that a rule's tensor is of; None for the encoder and the pooler."""
     if isinstance(rule, Make):
         return rule.head
     if isinstance(rule, Rename | Fuse) and rule.ours.startswith("heads."):
@@ -110,21 +110,21 @@ def part_of(rule: Rule) -> str | None:
 
 
 def written_out(rules: tuple[Rule, ...], config: EncoderConfig) -> Iterator[Rule]:
-    """The rules for every block of a network, and for weights and biases apart."""
+    """The rules for each block of a network, and for weights and biases separately."""
     blocks = range(config.num_blocks)
     last = 0 if config.mobile is None else config.mobile.num_feedforward_networks - 1
     for rule in rules:
         names = their_names(rule)
         numbers = [
-            places if any(sign in name for name in names for sign in signs) else (0,)
-            for signs, places in ((("{i}", "{g}", "{j}"), blocks), (("{f}",), range(last)))
+            values if any(sign in name for name in names for sign in signs) else (0,)
+            for signs, values in ((("{i}", "{g}", "{j}"), blocks), (("{f}",), range(last)))
         ]
-        whole = isinstance(rule, Reshape)
-        whole = whole or all(name.rsplit(".", 1)[-1] in _LEAVES for name in names)
+        full = isinstance(rule, Reshape)
+        full = full or all(name.rsplit(".", 1)[-1] in _LEAVES for name in names)
         for block, network in product(*numbers):
-            group, place = divmod(block, config.inner_group_num)
-            numbered = {"i": block, "g": group, "j": place, "f": network, "last": last}
-            for leaf in ("",) if whole else (".weight", ".bias"):
+            group, index = divmod(block, config.inner_group_num)
+            numbered = {"i": block, "g": group, "j": index, "f": network, "last": last}
+            for leaf in ("",) if full else (".weight", ".bias"):
                 yield _with_numbers(rule, numbered, leaf)
 
 

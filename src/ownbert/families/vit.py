@@ -1,11 +1,11 @@
-"""ViT (Dosovitskiy et al. 2021): an encoder that normalises first and reads patches of pictures."""
+"""ViT (Dosovitskiy et al. 2021): a pre-norm encoder that reads patches of images."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from ownbert.config import EncoderConfig, HeadSpec, Image
 from ownbert.errors import InputError
-from ownbert.families.family import OWN, Family, Head
+from ownbert.families.family import OWN, ArchitectureSpec, Family
 from ownbert.families.rules import Fuse, Rename, Reshape, Rule
 from ownbert.families.weight_map import WeightMap
 
@@ -18,8 +18,8 @@ STRUCTURE: dict[str, Any] = {
     "final_norm": True,
     "norm_embeddings": False,
 }
-# What ViTConfig has no word for, and its value where it is not there. All but the scale are of
-# training alone, and Transformers may read a folder that has them.
+# Fields without a key in ViTConfig, and their defaults. All but the scale concern training only,
+# so Transformers may read a folder that has them.
 _OWN_KEYS = {
     "qk_scale": None,
     "activation_dropout": 0.0,
@@ -34,8 +34,8 @@ def image_of(config: EncoderConfig) -> Image:
     return config.image
 
 
-def picture_rules(projection: str, class_token: str, positions: str) -> tuple[Rule, ...]:
-    """Patches as a convolution, and the class token and positions with a dimension for pictures."""
+def image_rules(projection: str, class_token: str, positions: str) -> tuple[Rule, ...]:
+    """Patches as a convolution, and the class token and positions with a batch dimension."""
     ours = "encoder.embeddings."
     return (
         Reshape(
@@ -73,7 +73,7 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     image = Image(
         size=values["image_size"], patch=values["patch_size"], channels=values["num_channels"]
     )
-    own = {name: values.get(f"ownbert_{name}", usual) for name, usual in _OWN_KEYS.items()}
+    own = {name: values.get(f"ownbert_{name}", default) for name, default in _OWN_KEYS.items()}
     return {"image": image, "max_position_embeddings": image.patches + 1, **own}
 
 
@@ -88,8 +88,8 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
         "pooler_output_size": config.hidden_size,
         "pooler_act": "tanh",
     }
-    for name, usual in _OWN_KEYS.items():
-        if getattr(config, name) != usual:
+    for name, default in _OWN_KEYS.items():
+        if getattr(config, name) != default:
             values[f"ownbert_{name}"] = getattr(config, name)
     if config.qk_scale is not None:
         values["model_type"] = OWN + "vit"
@@ -100,7 +100,7 @@ VIT = Family(
     model_type="vit",
     weight_map=WeightMap(
         rules=(
-            *picture_rules(
+            *image_rules(
                 "vit.embeddings.patch_embeddings.projection",
                 "vit.embeddings.cls_token",
                 "vit.embeddings.position_embeddings",
@@ -121,8 +121,8 @@ VIT = Family(
         prefix="vit.",
     ),
     architectures={
-        "ViTModel": Head(),
-        "ViTForImageClassification": Head((CLASSIFICATION,), pooler=False),
+        "ViTModel": ArchitectureSpec(),
+        "ViTForImageClassification": ArchitectureSpec((CLASSIFICATION,), pooler=False),
     },
     defaults={
         "hidden_size": 768,

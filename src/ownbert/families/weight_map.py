@@ -1,4 +1,4 @@
-"""The names of tensors in a checkpoint and ours, as a value that works in both directions."""
+"""Tensor names of a checkpoint and ours: one mapping, used in both directions."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ from ownbert.families.rules import (
     written_out,
 )
 
-# Before the name of a tensor that the checkpoint's format has no place for.
+# Prefix of a tensor that the checkpoint's format has no name for.
 OWN_TENSOR = "ownbert."
-# How the problems of a tensor that has no place, or is not there, begin; its name follows.
+# How these problems begin; the name of the tensor follows.
 UNEXPECTED, MISSING = "unexpected tensor ", "missing tensor "
 
 
@@ -36,8 +36,8 @@ class WeightMap:
 
     Args:
         rules: one for each tensor, or each kind of tensor in every block; reversible.
-        prefix: what stands before the names of the base model when it has a head.
-        old_names: ends of names in checkpoints of long ago, and what they are called today.
+        prefix: of the base model's names in a model with a head.
+        old_names: endings of names in old checkpoints, and today's.
     """
 
     rules: tuple[Rule, ...]
@@ -52,13 +52,17 @@ class WeightMap:
         *,
         other_heads: bool = False,
     ) -> tuple[Tensors, list[str]]:
-        """Our tensors out of a checkpoint's, and what is wrong with it, a line each.
+        """Our tensors from a checkpoint's, and its problems, one line each.
 
-        kinds: the heads that may be in it, the likeliest first, as two heads can have the same
-        names. With ``other_heads`` tensors of any other head of the family are let be.
+        Args:
+            theirs: the checkpoint's tensors.
+            config: structure of the encoder.
+            kinds: the heads that may be in it, the most likely first: two heads can have the same
+                names.
+            other_heads: ignore tensors of other heads of the family.
         """
         left = {self.full_name(name): tensor for name, tensor in theirs.items()}
-        whole, problems = dict(left), []
+        all_theirs, problems = dict(left), []
         if len(left) < len(theirs):
             names = Counter(map(self.full_name, theirs))
             problems += [f"tensor {name} is there twice" for name in names if names[name] > 1]
@@ -69,7 +73,7 @@ class WeightMap:
         for tie in ties:
             if tie.theirs in left and tie.to not in left:
                 left[tie.to] = left.pop(tie.theirs)
-        order = {kind: place for place, kind in enumerate(kinds, 1)}
+        order = {kind: number for number, kind in enumerate(kinds, 1)}
         wanted = [rule for rule in rules if head_of(rule) is None or head_of(rule) in order]
         for rule in sorted(wanted, key=lambda rule: order.get(head_of(rule) or "", 0)):
             if isinstance(rule, Rename) and rule.theirs in left and rule.ours not in ours:
@@ -80,11 +84,11 @@ class WeightMap:
                 problems += _fuse(rule, left, ours)
             elif isinstance(rule, Drop) or (isinstance(rule, Make) and rule.when(config)):
                 left.pop(rule.theirs, None)
-        # A rename may already have taken what a tie points to, so ties look at all of theirs.
+        # A rename may already have taken the tensor that a tie points to.
         for tie in ties:
             if tie.theirs in left:
                 tied = left.pop(tie.theirs)
-                if tie.to in whole and not torch.equal(tied, whole[tie.to]):
+                if tie.to in all_theirs and not torch.equal(tied, all_theirs[tie.to]):
                     problems.append(f"tensor {tie.theirs} differs from {tie.to}; it must be tied")
         if other_heads:
             known = {name for rule in rules if head_of(rule) for name in their_names(rule)}
@@ -100,10 +104,10 @@ class WeightMap:
         bare: bool,
         kinds: Sequence[str] | None = None,
     ) -> Tensors:
-        """A checkpoint's tensors out of ours; ``bare`` leaves out the prefix.
+        """A checkpoint's tensors from ours; ``bare`` leaves out the prefix.
 
-        Heads that are not of ``kinds`` (by default all are), and what no rule is about, keep our
-        names after ``OWN_TENSOR``.
+        Tensors of heads that are not in ``kinds`` (by default all are), and those without a rule,
+        keep our names after ``OWN_TENSOR``.
         """
         theirs, left = {}, dict(ours)
         there = {name.split(".")[1] for name in ours if name.startswith("heads.")}
@@ -127,14 +131,14 @@ class WeightMap:
         return {name: tensor.contiguous() for name, tensor in theirs.items()}
 
     def their_name(self, ours: str, config: EncoderConfig) -> str:
-        """Their name of a tensor of ours, for messages."""
+        """The checkpoint's name of a tensor of ours, for messages."""
         for rule in written_out(self.rules, config):
             if isinstance(rule, Rename | Fuse | Reshape) and rule.ours == ours:
                 return ", ".join(their_names(rule))
         return ours
 
     def their_shape(self, ours: str, tensor: Tensor, config: EncoderConfig) -> tuple[int, ...]:
-        """The shape that a tensor of ours has in their checkpoint, for messages."""
+        """The shape of a tensor of ours in the checkpoint, for messages."""
         for rule in self.rules:
             if isinstance(rule, Reshape) and rule.ours == ours:
                 return rule.their_shape(config)
@@ -146,7 +150,7 @@ class WeightMap:
         return {n for rule in rules if part in (None, part_of(rule)) for n in their_names(rule)}
 
     def full_name(self, name: str) -> str:
-        """Today's name of a tensor, with the prefix."""
+        """The current name of a tensor, with the prefix."""
         for old, new in self.old_names.items():
             if name.endswith(old):
                 name = name.removesuffix(old) + new
@@ -155,7 +159,7 @@ class WeightMap:
 
     @cached_property
     def _base_modules(self) -> set[str]:
-        """First words of the base model's names: embeddings, encoder, pooler."""
+        """First components of the base model's names: embeddings, encoder, pooler."""
         names = [name for rule in self.rules for name in their_names(rule)]
         return {
             name.removeprefix(self.prefix).split(".", 1)[0]
@@ -165,7 +169,7 @@ class WeightMap:
 
 
 def _fuse(rule: Fuse, left: Tensors, ours: Tensors) -> list[str]:
-    """Join tensors of ``left`` into one of ``ours``; what is wrong with them."""
+    """Concatenate tensors of ``left`` to one of ``ours``; returns the problems."""
     there = [name for name in rule.theirs if name in left]
     parts = [left.pop(name) for name in there]
     if len({part.shape for part in parts}) > 1 or any(p.ndim == 0 for p in parts):

@@ -1,4 +1,4 @@
-"""The face that Transformers users know: BertModel, BertFor..., BertConfig, BertTokenizer, ...
+"""Transformers' API: BertModel, BertFor..., BertConfig, BertTokenizer, ...
 
 Change ``from transformers import`` into ``from ownbert import``. Classes of models and
 configurations are made from ``families`` when their names are first used.
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    if not name[:1].isupper():  # a module of this package, which the import finds by itself
+    if not name[:1].isupper():  # a module of this package, which import finds by itself
         raise AttributeError(name)
     found = _tokenizer(name) or _model(name)
     if found is None:
@@ -29,8 +29,7 @@ def _tokenizer(name: str) -> Any:
 def _model(name: str) -> Any:
     from ownbert.families import all_families
     from ownbert.hf import marian
-    from ownbert.hf.classes import config_name, config_of, model_of
-    from ownbert.hf.custom import custom_of
+    from ownbert.hf.classes import config_name, config_of, custom_model_of, model_of
 
     if name in (marian.MarianConfig.__name__, marian.MarianMTModel.__name__):
         return getattr(marian, name)
@@ -41,5 +40,5 @@ def _model(name: str) -> Any:
         if name == config:
             return config_of(family.model_type)
         if name == config.removesuffix("Config") + "PreTrainedModel":
-            return custom_of(family.model_type, config_of(family.model_type))
+            return custom_model_of(family.model_type)
     return None

@@ -1,7 +1,7 @@
 """The arguments of ``from_pretrained`` and of a forward pass."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,10 +11,10 @@ import torch
 
 from ownbert.errors import InputError
 from ownbert.files import model_folder
-from ownbert.hf.config import PretrainedConfig, named_dtype
+from ownbert.hf.config import PretrainedConfig, parse_dtype, read_config
 
-# What Transformers is told about how to load, and there is only one way of here.
-_ABOUT_LOADING = (
+# How Transformers is to load; here there is only one way, and these are ignored.
+_IGNORED = (
     "attn_implementation",
     "cache_dir",
     "device_map",
@@ -33,53 +33,73 @@ _ABOUT_LOADING = (
     "use_safetensors",
     "weights_only",
 )
-# Only what says no.
-_NOT_HERE = ("from_flax", "from_tf", "load_in_4bit", "load_in_8bit", "quantization_config")
+# Accepted only if they are false.
+_UNSUPPORTED = ("from_flax", "from_tf", "load_in_4bit", "load_in_8bit", "quantization_config")
 
 
 @dataclass
-class Arguments:
-    """Folder, config, dtype (None: as the config has it) and what goes to the constructor."""
+class LoadArguments:
+    """The arguments of ``from_pretrained``.
+
+    Args:
+        folder: of the model.
+        config: of the model to be made.
+        values: of the folder's config.json; None where ``config`` was given and it is not read.
+        dtype: to convert the model to; None: float32, unless ``auto``.
+        auto: whether the model gets the dtype of the folder's tensors.
+        mismatched: whether tensors of another shape are newly initialised.
+        further: goes to the constructor.
+    """
 
     folder: Path
     config: PretrainedConfig
+    values: Mapping[str, Any] | None
     dtype: torch.dtype | None
     auto: bool
     mismatched: bool
-    others: dict[str, Any]
+    further: dict[str, Any]
 
 
 def read_arguments(
     kind: type[PretrainedConfig], name: str | Path, config: Any, options: dict[str, Any]
-) -> Arguments:
-    """The arguments of ``from_pretrained`` of a class with configs of ``kind``.
+) -> LoadArguments:
+    """The arguments of ``from_pretrained``.
 
-    Options that are keys of the config change it. ``InputError`` for what cannot be done.
+    Args:
+        kind: the class of the model's configs.
+        name: a folder, or a model of the hub.
+        config: a config, a folder of one, or None for that of ``name``.
+        options: those that are keys of the config change it.
+
+    Raises:
+        InputError: for a folder that is missing and for what is not supported.
     """
     if not isinstance(name, str | Path):
         raise InputError(f"from_pretrained needs a folder, not {name!r}")
-    options = {k: v for k, v in options.items() if k not in _ABOUT_LOADING}
-    for key in _NOT_HERE:
+    options = {k: v for k, v in options.items() if k not in _IGNORED}
+    for key in _UNSUPPORTED:
         if options.pop(key, None):
-            raise InputError(f"from_pretrained cannot do {key} here")
+            raise InputError(f"from_pretrained does not support {key}")
     if options.pop("revision", None) not in (None, "main") and not Path(name).exists():
-        raise InputError(f"fetch that revision of {name} first, and name the folder")
+        raise InputError(f"fetch that revision of {name} first, and give its folder")
     folder = model_folder(name) / (options.pop("subfolder", None) or "")
     wanted = options.pop("torch_dtype", None)
     wanted = options.pop("dtype", None) or wanted
     mismatched = bool(options.pop("ignore_mismatched_sizes", False))
+    values = None
     if config is None:
-        config, options = kind.from_pretrained(folder, **options, return_unused_kwargs=True)
+        values = read_config(folder)
+        config, options = kind.from_values(values, options)
     elif not isinstance(config, PretrainedConfig):
         config = kind.from_pretrained(config)
     config.name_or_path = str(name)
     auto = wanted == "auto"
-    dtype = None if auto else named_dtype(wanted)
-    return Arguments(folder, config, dtype, auto, mismatched, options)
+    dtype = None if auto else parse_dtype(wanted)
+    return LoadArguments(folder, config, values, dtype, auto, mismatched, options)
 
 
 def refuse(who: str, names: Any, known: Any) -> None:
-    """``InputError`` for arguments that there are not, with the likeliest that is meant."""
+    """``InputError`` for unknown arguments, with the name that is probably meant."""
     for name in names:
         close = get_close_matches(name, known, 1)
         meant = f"; is {close[0]} meant?" if close else ""
@@ -87,7 +107,7 @@ def refuse(who: str, names: Any, known: Any) -> None:
 
 
 def signature(names: Sequence[str]) -> inspect.Signature:
-    """Arguments in this order, each None by default, and any others by name."""
+    """Arguments in this order, each None by default, and any others by keyword."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter(name, kind, default=None) for name in names]
     rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)

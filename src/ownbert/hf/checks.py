@@ -1,7 +1,7 @@
-"""What is wrong with the arguments of a forward pass, in one line each.
+"""Checks of the arguments of a forward pass.
 
-B sequences, S places, C classes. Values are looked at on a CPU alone: elsewhere a look would wait
-for the device.
+B sequences, S longest sequence, C classes. Values are checked on a CPU only: elsewhere reading
+them would wait for the device.
 """
 
 import math
@@ -14,16 +14,16 @@ from torch import Tensor
 from ownbert.errors import InputError
 from ownbert.nn.encoder import Encoder
 
-_WHOLE = (torch.long, torch.int)
-# Arguments that are rows of a table of the embeddings.
+_INTEGERS = (torch.long, torch.int)
+# Arguments that are row numbers of an embedding table.
 _TABLES = {
     "input_ids": "word",
     "token_type_ids": "token_type",
     "task_type_ids": "task_type",
     "position_ids": "position",
 }
-# Arguments that are no tensors.
-_OTHERS = (
+# Arguments that are not tensors.
+_NOT_TENSORS = (
     "past_key_values",
     "use_cache",
     "output_attentions",
@@ -37,13 +37,13 @@ _OTHERS = (
 
 
 def check_tensors(given: Mapping[str, Any]) -> None:
-    """``InputError`` for an argument that is no tensor."""
+    """``InputError`` for an argument that is not a tensor but must be."""
     for name, value in given.items():
-        if value is None or name in _OTHERS or isinstance(value, Tensor):
+        if value is None or name in _NOT_TENSORS or isinstance(value, Tensor):
             continue
         kind = type(value).__name__
         if isinstance(value, Mapping) or kind == "BatchEncoding":
-            raise InputError(f"{name} is a {kind}; give what is in it by name: model(**inputs)")
+            raise InputError(f"{name} is a {kind}; pass its values by name: model(**inputs)")
         if isinstance(value, str) or (
             isinstance(value, list) and value and str in map(type, value)
         ):
@@ -56,9 +56,13 @@ def check_tensors(given: Mapping[str, Any]) -> None:
 def check_inputs(
     stack: Encoder, given: Mapping[str, Any], size: tuple[int, int], prefix: str = ""
 ) -> None:
-    """``InputError`` for ids, types or positions that have no row, and shapes that do not fit.
+    """``InputError`` for ids, types or positions outside their table, and for wrong shapes.
 
-    prefix: what stands before the names of these arguments.
+    Args:
+        stack: the encoder or decoder that reads them.
+        given: arguments by name.
+        size: (B, S).
+        prefix: of the names of these arguments ("decoder_").
     """
     config, embeddings = stack.config, stack.embeddings
     for name, table in _TABLES.items():
@@ -68,7 +72,7 @@ def check_inputs(
             continue
         if value.shape not in (size, (1, size[1]), (size[1],)):
             raise InputError(f"{name} has shape {tuple(value.shape)}; it must be {size}")
-        if value.dtype not in _WHOLE:
+        if value.dtype not in _INTEGERS:
             raise InputError(f"{name} holds {value.dtype}; it must hold whole numbers, torch.long")
         # The table itself, which may have been exchanged; not every model has all of them.
         if hasattr(embeddings, table):
@@ -103,7 +107,7 @@ def _check_encoder(given: Mapping[str, Any], size: tuple[int, int], width: int) 
 def class_labels(
     name: str, labels: Tensor, shape: tuple[int, ...], classes: int, ignored: int | None = -100
 ) -> Tensor:
-    """Labels as one row of whole numbers; ``InputError`` for another shape or no such class."""
+    """Labels, flattened; ``InputError`` for another shape or dtype, and a class out of range."""
     if labels.numel() != math.prod(shape):
         raise InputError(f"{name} has shape {tuple(labels.shape)}; it must be {tuple(shape)}")
     if labels.is_floating_point() or labels.dtype == torch.bool:

@@ -1,4 +1,4 @@
-"""The classes of the familiar face, one for each architecture of each family."""
+"""The classes with Transformers' API, made for each family from its table of architectures."""
 
 import inspect
 import re
@@ -7,15 +7,16 @@ from typing import Any
 
 from ownbert.errors import InputError
 from ownbert.families import all_families
-from ownbert.families.family import Family, Head
+from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.hf.arguments import signature
 from ownbert.hf.config import PretrainedConfig, config_class
+from ownbert.hf.custom import CustomModel
 from ownbert.hf.generation import GreedyGeneration
 from ownbert.hf.pretrained import PreTrainedModel
 
-_END = ("output_attentions", "output_hidden_states", "return_dict")
-_CROSS = ("encoder_hidden_states", "encoder_attention_mask")
-_CACHED = ("past_key_values", "use_cache")
+_LAST = ("output_attentions", "output_hidden_states", "return_dict")
+_CROSS_ATTENTION = ("encoder_hidden_states", "encoder_attention_mask")
+_CACHE = ("past_key_values", "use_cache")
 _LABELS = {
     ("mlm", "nsp"): ("labels", "next_sentence_label"),
     ("mlm", "sop"): ("labels", "sentence_order_label"),
@@ -29,7 +30,7 @@ def config_name(family: Family) -> str:
     return re.sub("(Model|For.*)$", "", first) + "Config"
 
 
-def reads_pictures(family: Family) -> bool:
+def reads_images(family: Family) -> bool:
     return "patch_size" in family.defaults
 
 
@@ -40,38 +41,51 @@ def config_of(model_type: str) -> type[PretrainedConfig]:
 
 
 @cache
+def custom_model_of(model_type: str) -> type[CustomModel]:
+    """``BertPreTrainedModel`` of bert."""
+    config = config_of(model_type)
+    members = {
+        "family": all_families()[model_type],
+        "config_class": config,
+        "__module__": "ownbert.hf",
+    }
+    name = config.__name__.removesuffix("Config") + "PreTrainedModel"
+    return type(name, (CustomModel,), members)
+
+
+@cache
 def model_of(architecture: str) -> type[PreTrainedModel]:
-    """The class of an architecture's name. ``InputError`` for one that is not known."""
+    """The class with the name of an architecture. ``InputError`` for an unknown one."""
     for family in all_families().values():
         if architecture in family.architectures:
-            return _made(family, architecture)
+            return _model_class(family, architecture)
     raise InputError(f"architecture {architecture!r} is not known")
 
 
-def _made(family: Family, architecture: str) -> type[PreTrainedModel]:
-    head = family.architectures[architecture]
-    base = next(name for name, head in family.architectures.items() if not head.heads)
-    parts = " and ".join(spec.kind for spec in head.heads)
+def _model_class(family: Family, architecture: str) -> type[PreTrainedModel]:
+    spec = family.architectures[architecture]
+    base = next(name for name, other in family.architectures.items() if not other.heads)
+    heads = " and ".join(head.kind for head in spec.heads)
     members: dict[str, Any] = {
         "family": family,
         "architecture": architecture,
         "config_class": config_of(family.model_type),
-        "arguments": _signature(family, head),
+        "arguments": _signature(family, spec),
         "base_class": classmethod(lambda cls: model_of(base)),
-        "main_input_name": "pixel_values" if reads_pictures(family) else "input_ids",
+        "main_input_name": "pixel_values" if reads_images(family) else "input_ids",
         "__module__": "ownbert.hf",
-        "__doc__": f"{family.model_type} " + (f"with the head {parts}." if parts else "alone."),
+        "__doc__": f"{family.model_type} " + (f"with the head {heads}." if heads else "alone."),
     }
-    parents = (GreedyGeneration, PreTrainedModel) if head.decoder else (PreTrainedModel,)
+    parents = (GreedyGeneration, PreTrainedModel) if spec.decoder else (PreTrainedModel,)
     return type(architecture, parents, members)
 
 
-def _signature(family: Family, head: Head) -> inspect.Signature:
+def _signature(family: Family, spec: ArchitectureSpec) -> inspect.Signature:
     """The arguments of the forward pass in the order of Transformers 4.57.6."""
-    kinds = tuple(spec.kind for spec in head.heads)
-    if reads_pictures(family):
+    kinds = tuple(head.kind for head in spec.heads)
+    if reads_images(family):
         further = ["head_mask", "labels"] if kinds else ["bool_masked_pos", "head_mask"]
-        return signature(["pixel_values", *further, "interpolate_pos_encoding", *_END])
+        return signature(["pixel_values", *further, "interpolate_pos_encoding", *_LAST])
     names = ["input_ids", "attention_mask"]
     if family.fixed.get("type_vocab_size") != 0:
         names += ["token_type_ids", "position_ids"]
@@ -81,12 +95,12 @@ def _signature(family: Family, head: Head) -> inspect.Signature:
     if kinds == ("choice",) and family.weight_map.prefix == "roberta.":
         names = ["input_ids", "token_type_ids", "attention_mask", "labels"]
         names += ["position_ids", "head_mask", "inputs_embeds"]
-    crossing = not kinds or head.decoder or (kinds == ("mlm",) and family.model_type != "electra")
+    crossing = not kinds or spec.decoder or (kinds == ("mlm",) and family.model_type != "electra")
     decodes = "add_cross_attention" in family.defaults
     if decodes and crossing:
-        names += _CROSS
+        names += _CROSS_ATTENTION
     labels = _LABELS.get(kinds, ("labels",) if kinds else ())
     names += [name for name in labels if name not in names]
-    if decodes and (not kinds or head.decoder):
-        names += _CACHED
-    return signature([*names, *_END])
+    if decodes and (not kinds or spec.decoder):
+        names += _CACHE
+    return signature([*names, *_LAST])

@@ -1,6 +1,6 @@
-"""Configurations of the familiar face: BertConfig and those of its relatives.
+"""Configurations with Transformers' API: BertConfig and those of its relatives.
 
-One class, made for each family from the keys and defaults in ``families``.
+One class, derived for each family from the keys and defaults in ``families``.
 """
 
 import copy
@@ -11,13 +11,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from ownbert.checkpoint.weights import read_model_json
+from ownbert.checkpoint.weights import CONFIG, read_model_json
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.families.family import OWN, Family
 from ownbert.files import make_folder, model_folder, write_text
 
-CONFIG = "config.json"
 # Keys of every configuration of Transformers that a model or a script may look at.
 _COMMON: dict[str, Any] = {
     "output_attentions": False,
@@ -37,8 +36,8 @@ _COMMON: dict[str, Any] = {
     "position_embedding_type": "absolute",
     "use_cache": True,
 }
-# Further ones that scripts read; they change nothing here and are written only where they are set.
-_READ: dict[str, Any] = {
+# Further ones that scripts read; they have no effect here and are written only where they are set.
+_WITHOUT_EFFECT: dict[str, Any] = {
     "torchscript": False,
     "tie_encoder_decoder": False,
     **dict.fromkeys(
@@ -54,7 +53,7 @@ _READ: dict[str, Any] = {
         )
     ),
 }
-# So many keys stand in the order of Transformers' constructor: all of BERT's, ten of every family.
+# How many arguments Transformers' constructor takes by position here: all of BERT's, else ten.
 _BY_POSITION = {"bert": 16, "marian": 25}
 _PROBLEMS = (
     None,
@@ -72,7 +71,7 @@ class PretrainedConfig:
 
     family: ClassVar[Family]
     defaults: ClassVar[Mapping[str, Any]]
-    aliases: ClassVar[Mapping[str, str]]  # BERT's words where the family has its own
+    aliases: ClassVar[Mapping[str, str]]  # BERT's key to the family's own
     model_type: ClassVar[str]
 
     def __init__(self, *positional: Any, **values: Any) -> None:
@@ -92,7 +91,7 @@ class PretrainedConfig:
         if self.problem_type not in _PROBLEMS:
             known = ", ".join(str(name) for name in _PROBLEMS[1:])
             raise InputError(f"problem_type {self.problem_type!r} is not known; one of {known}")
-        self.structure()  # Sizes that cannot be are refused here, not at the first model.
+        self.structure()  # Impossible sizes are refused here, not when a model is made.
 
     def _by_name(self, positional: tuple[Any, ...], values: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by position under their names."""
@@ -104,8 +103,8 @@ class PretrainedConfig:
         return dict(zip(names, positional, strict=False))
 
     def __getattr__(self, name: str) -> Any:
-        if name in _READ:
-            return _READ[name]
+        if name in _WITHOUT_EFFECT:
+            return _WITHOUT_EFFECT[name]
         name = {"torch_dtype": "dtype", "_name_or_path": "name_or_path"}.get(name, name)
         if name in ("dtype", "name_or_path"):
             return vars(self).get(name)
@@ -116,11 +115,11 @@ class PretrainedConfig:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("dtype", "torch_dtype"):
-            name, value = "dtype", named_dtype(value)
+            name, value = "dtype", parse_dtype(value)
         super().__setattr__(self.aliases.get(name, name), value)
 
     def structure(self) -> EncoderConfig:
-        """What the network is made of. ``InputError`` for values that cannot go together."""
+        """The structure of the network. ``InputError`` for values that do not go together."""
         return self.family.read_config(self.to_dict())
 
     @property
@@ -143,7 +142,7 @@ class PretrainedConfig:
             setattr(self, key, value)
 
     def to_dict(self) -> dict[str, Any]:
-        """All keys of ``config.json``; labels and layers are numbers, which JSON makes strings."""
+        """All keys of ``config.json``, with ints where JSON has strings (labels, layers)."""
         values = copy.deepcopy({k: v for k, v in vars(self).items() if k != "name_or_path"})
         values["model_type"] = self.model_type
         if values.get("dtype") is not None:
@@ -184,32 +183,39 @@ class PretrainedConfig:
         subfolder: str = "",
         **changes: Any,
     ) -> Any:
-        """The config of a model folder, ``changes`` on top.
+        """The config of a model folder, with ``changes``.
 
-        With ``return_unused_kwargs`` those of ``changes`` that are no keys come back beside it.
+        With ``return_unused_kwargs`` the changes that are not keys are returned beside it, and
+        otherwise kept as further keys.
         """
-        folder = model_folder(pretrained_model_name_or_path) / subfolder
-        values = dict(read_model_json(folder / CONFIG if folder.is_dir() else folder))
-        config = cls.from_dict(values)
-        unused = {}
-        if return_unused_kwargs:
-            unused = {k: v for k, v in changes.items() if not config.knows(k)}
-        changes = {k: v for k, v in changes.items() if k not in unused}
-        if changes:
+        values = read_config(model_folder(pretrained_model_name_or_path) / subfolder)
+        config, unused = cls.from_values(values, changes)
+        if unused and not return_unused_kwargs:
             config = cls.from_dict(values, **changes)
         config.name_or_path = str(pretrained_model_name_or_path)
         return (config, unused) if return_unused_kwargs else config
 
     @classmethod
+    def from_values(
+        cls, values: dict[str, Any], changes: Mapping[str, Any]
+    ) -> "tuple[PretrainedConfig, dict[str, Any]]":
+        """The config of the values of a config.json with those of ``changes`` that are keys, and
+        the other changes."""
+        config = cls.from_dict(values)
+        known = {k: v for k, v in changes.items() if config.knows(k)}
+        if known:
+            config = cls.from_dict(values, **known)
+        return config, {k: v for k, v in changes.items() if k not in known}
+
+    @classmethod
     def get_config_dict(
         cls, pretrained_model_name_or_path: str | Path, **options: Any
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What stands in the ``config.json`` of a folder, and ``options``."""
-        folder = model_folder(pretrained_model_name_or_path)
-        return dict(read_model_json(folder / CONFIG if folder.is_dir() else folder)), options
+        """The values in the ``config.json`` of a folder, and ``options``."""
+        return read_config(model_folder(pretrained_model_name_or_path)), options
 
     def knows(self, name: str) -> bool:
-        """Whether there is such a key."""
+        """Whether ``name`` is a key."""
         return name in ("num_labels", "id2label", "label2id") or hasattr(self, name)
 
     def __eq__(self, other: object) -> bool:
@@ -219,6 +225,11 @@ class PretrainedConfig:
         return f"{type(self).__name__} {self.to_json_string()}"
 
 
+def read_config(path: Path) -> dict[str, Any]:
+    """The values of a folder's config.json, or of such a file itself."""
+    return dict(read_model_json(path / CONFIG if path.is_dir() else path))
+
+
 def _numbered(count: int) -> dict[int, str]:
     if not isinstance(count, int) or count < 1:
         raise InputError(f"num_labels is {count!r}; it must be a whole number from 1 on")
@@ -226,11 +237,12 @@ def _numbered(count: int) -> dict[int, str]:
 
 
 def _labels(given: Any) -> dict[int, str] | None:
-    """Names of labels in the order of their numbers, which JSON makes strings."""
+    """Names of labels in the order of their numbers, which are strings in JSON."""
     if given is None:
         return None
     try:
-        labels = {int(number): str(name) for number, name in sorted(given.items(), key=_number)}
+        pairs = [(int(number), str(name)) for number, name in given.items()]
+        labels = dict(sorted(pairs, key=lambda pair: pair[0]))
     except (AttributeError, TypeError, ValueError):
         labels = None
     if not labels or list(labels) != list(range(len(labels))):
@@ -238,22 +250,18 @@ def _labels(given: Any) -> dict[int, str] | None:
     return labels
 
 
-def _number(item: tuple[Any, Any]) -> int:
-    return int(item[0])
-
-
-def named_dtype(value: Any) -> torch.dtype | None:
-    """A floating dtype by itself or by its name ("bfloat16"). ``InputError`` for another."""
+def parse_dtype(value: Any) -> torch.dtype | None:
+    """A floating point dtype or its name ("bfloat16"). ``InputError`` for anything else."""
     found = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else value
     if found is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
         found = None
     if value is not None and found is None:
-        raise InputError(f"dtype {value!r} is none; float32, bfloat16 and float16 are")
+        raise InputError(f"dtype {value!r} is not known; one of float32, bfloat16, float16")
     return found
 
 
 def config_class(family: Family, name: str) -> type[PretrainedConfig]:
-    """The configuration class of a family."""
+    """The configuration class of a family, ``name`` its name in Transformers."""
     members = {
         "family": family,
         "model_type": family.model_type,

@@ -1,12 +1,11 @@
-"""``BertPreTrainedModel`` and so on: what people derive models of their own from.
+"""``BertPreTrainedModel`` and so on: the base classes of custom models.
 
 ``class Mine(BertPreTrainedModel)`` with ``self.bert = BertModel(config)`` and further layers, as
-in scripts written for Transformers; its forward pass is its author's.
+in scripts written for Transformers; the forward method is the author's.
 """
 
 import json
 import warnings
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +15,6 @@ from torch import nn
 
 from ownbert.checkpoint.weights import WEIGHTS, read_weights
 from ownbert.errors import InputError
-from ownbert.families import all_families
 from ownbert.families.family import Family
 from ownbert.files import atomic_path, make_folder
 from ownbert.hf.arguments import read_arguments
@@ -25,7 +23,7 @@ from ownbert.hf.pretrained import PreTrainedModel
 
 
 class CustomModel(nn.Module):
-    """A model of one's own around one of the familiar face."""
+    """A custom model around a ``PreTrainedModel``."""
 
     family: ClassVar[Family]
     config_class: ClassVar[type[PretrainedConfig]]
@@ -40,12 +38,12 @@ class CustomModel(nn.Module):
         self.config = config
 
     def post_init(self) -> None:
-        """Give the layers that are not of a model inside of this one their first weights."""
+        """Initialise the layers that are not part of a ``PreTrainedModel`` inside this one."""
         inside = {
-            m
-            for face in self.modules()
-            if isinstance(face, PreTrainedModel)
-            for m in face.modules()
+            module
+            for model in self.modules()
+            if isinstance(model, PreTrainedModel)
+            for module in model.modules()
         }
         for module in self.modules():
             if module not in inside and isinstance(module, nn.Linear | nn.Embedding):
@@ -108,22 +106,25 @@ class CustomModel(nn.Module):
         output_loading_info: bool = False,
         **options: Any,
     ) -> Any:
-        """The model with the weights of a folder as far as their names are those of this model.
+        """The model with the folder's tensors that have names of this model, in evaluation mode.
 
-        Those that the folder lacks start anew, with a warning. ``InputError`` where shapes differ
-        (not with ``ignore_mismatched_sizes``) and where not one tensor is of this model.
+        Tensors that the folder lacks are newly initialised, with a warning. Arguments are those of
+        ``PreTrainedModel.from_pretrained``.
+
+        Raises:
+            InputError: a shape differs (without ``ignore_mismatched_sizes``), or no tensor is of
+                this model.
         """
         given = read_arguments(cls.config_class, pretrained_model_name_or_path, config, options)
-        model = cls(given.config, *positional, **given.others)
+        model = cls(given.config, *positional, **given.further)
         read, path = read_weights(given.folder)
         own = model.state_dict()
-        named = {
-            cls.family.weight_map.full_name(name): tensor for name, tensor in read.items()
-        } | read
+        full_name = cls.family.weight_map.full_name
+        named = {full_name(name): tensor for name, tensor in read.items()} | read
         there = {name: named[name] for name in own if name in named}
         wrong = [(n, t.shape, own[n].shape) for n, t in there.items() if t.shape != own[n].shape]
         if not there or (wrong and not given.mismatched):
-            why = "no tensor of it is in there"
+            why = "it holds no tensor of this model"
             if wrong:
                 name, has, wants = wrong[0]
                 why = f"{name} has shape {tuple(has)}, expected {tuple(wants)}"
@@ -134,21 +135,7 @@ class CustomModel(nn.Module):
         if new or wrong:
             anew = ", ".join([*new, *(name for name, *_ in wrong)])
             warnings.warn(f"{cls.__name__} from {given.folder}: {anew} start anew", stacklevel=2)
-        left = sorted(
-            n for n in read if n not in own and cls.family.weight_map.full_name(n) not in own
-        )
+        left = sorted(n for n in read if n not in own and full_name(n) not in own)
         model = model.to(given.dtype or model.dtype).eval()
         info = {"missing_keys": new, "unexpected_keys": left, "mismatched_keys": wrong}
         return (model, {**info, "error_msgs": []}) if output_loading_info else model
-
-
-@cache
-def custom_of(model_type: str, config: type[PretrainedConfig]) -> type[CustomModel]:
-    """``BertPreTrainedModel`` of bert."""
-    name = config.__name__.removesuffix("Config") + "PreTrainedModel"
-    members = {
-        "family": all_families()[model_type],
-        "config_class": config,
-        "__module__": "ownbert.hf",
-    }
-    return type(name, (CustomModel,), members)

@@ -1,8 +1,11 @@
-"""A forward pass of the familiar face: padded tensors in, named and padded outputs out."""
+"""A forward pass with Transformers' API: padded tensors in, named and padded outputs out.
+
+``model`` is a model of ``ownbert.hf`` and ``model.model`` the packed one inside. B sequences, S
+longest sequence, C choices.
+"""
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -10,93 +13,86 @@ from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.hf import losses
 from ownbert.hf.checks import check_inputs, check_tensors
-from ownbert.hf.inputs import Packed, Padded, masks_of_heads, pack
+from ownbert.hf.inputs import PackedInputs, PaddedInputs, pack, pack_images
 from ownbert.hf.outputs import ModelOutput, field_names, logits_by_name
-from ownbert.nn.context import Cache, Context
+from ownbert.nn.context import Cache
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Outputs
-from ownbert.nn.patches import picture_batch
 
-_SENTENCE = ("nsp", "sop", "classification", "choice")
+_PER_SEQUENCE = ("nsp", "sop", "classification", "choice")
 _OTHER_LABEL = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
 
 
-def run(face: Any, given: dict[str, Any]) -> Any:
+def forward(model: Any, given: dict[str, Any]) -> Any:
     """The outputs for arguments by name."""
-    kinds, size = face.kinds, None
+    kinds, choices = model.kinds, None
     check_tensors(given)
     if kinds == ("choice",):
-        given, size = _flat(given)
-    stack = face.model.encoder
-    keep = kept_layers(stack, wanted(face, given, "output_attentions"))
+        given, choices = _flatten_choices(given)
+    stack = model.model.encoder
+    keep = attention_layers(stack, option(model, given, "output_attentions"))
     if stack.config.image is not None:
-        padded, packed = Padded(keep=keep), _pictures(stack.config, given, keep)
+        packed = _pack_images(stack.config, given, keep)
     else:
-        padded = _padded(face, given, keep)
+        padded = _padded(model, given, keep)
         check_inputs(stack, given, padded.size)
-        dense = not face.packed or _needs_padding(kinds, given, face.head.decoder)
+        dense = not model.packed or _needs_padding(kinds, given, model.architecture_spec.decoder)
         packed = pack(padded, stack.config, dense=dense)
-    out = face.model(
+    out = model.model(
         packed.batch,
         kinds,
         context=packed.context,
-        keep_hidden=bool(wanted(face, given, "output_hidden_states")),
+        keep_hidden=bool(option(model, given, "output_hidden_states")),
     )
-    values = _values(kinds, out, packed, padded)
-    if not kinds and not face.with_pooler:
+    values = _values(kinds, out, packed)
+    if not kinds and not model.with_pooler:
         values.pop("pooler_output", None)
-    if padded.keep:
-        values |= attention_weights(packed, padded, stack)
-    if size is not None:
-        values["logits"] = values["logits"].view(size)
-    loss = _loss(face, values, given)
-    fields = field_names(kinds, decoder=face.head.decoder)
+    if keep:
+        values |= attention_weights(packed, stack)
+    if choices is not None:
+        values["logits"] = values["logits"].view(choices)
+    loss = _loss(model, values, given)
+    fields = field_names(kinds, decoder=model.architecture_spec.decoder)
     named = ModelOutput(fields, {"loss": loss, **values})
-    return named if returns_names(face, given) else _plain(face, named)
+    return named if returns_names(model, given) else _as_tuple(model, named)
 
 
-def returns_names(face: Any, given: dict[str, Any]) -> bool:
+def returns_names(model: Any, given: dict[str, Any]) -> bool:
     """Whether a call returns values by name, or a tuple."""
     value = given.get("return_dict")
-    return bool(face.config.use_return_dict if value is None else value)
+    return bool(model.config.use_return_dict if value is None else value)
 
 
-def _plain(face: Any, named: ModelOutput) -> tuple[Any, ...]:
-    """The tuple that ``return_dict=False`` gives, which differs from that of the names a little."""
-    if face.kinds or face.main_input_name == "pixel_values":
+def _as_tuple(model: Any, named: ModelOutput) -> tuple[Any, ...]:
+    """What ``return_dict=False`` returns, which is not quite the named values in their order."""
+    if model.kinds or model.main_input_name == "pixel_values":
         return named.to_tuple()
-    # The cache stands before the hidden states, and a pooler that is not there leaves a None.
+    # The cache precedes the hidden states, and a missing pooler leaves a None.
     first = [named.last_hidden_state]
-    if face.head.pooler:
+    if model.architecture_spec.pooler:
         first.append(named.pooler_output)
     rest = ("past_key_values", "hidden_states", "attentions", "cross_attentions")
     return (*first, *(named[name] for name in rest if name in named))
 
 
-def wanted(face: Any, given: dict[str, Any], name: str) -> Any:
-    """An option of a call; where the call has none, that of the config."""
+def option(model: Any, given: dict[str, Any], name: str) -> Any:
+    """An option of a call, by default that of the config."""
     value = given.get(name)
-    return getattr(face.config, name) if value is None else value
+    return getattr(model.config, name) if value is None else value
 
 
-def _pictures(config: EncoderConfig, given: dict[str, Any], keep: frozenset[int]) -> Packed:
-    """Pictures as sequences, all of one length."""
-    pixels = given.get("pixel_values")
-    if pixels is None:
-        raise InputError("give pixel_values, pictures of shape (batch, channels, height, width)")
+def _pack_images(
+    config: EncoderConfig, given: dict[str, Any], keep: frozenset[int]
+) -> PackedInputs:
+    if given.get("pixel_values") is None:
+        raise InputError("give pixel_values, images of shape (batch, channels, height, width)")
     for name in ("bool_masked_pos", "interpolate_pos_encoding"):
         if given.get(name) is not None and given[name] is not False:
-            raise InputError(f"{name} cannot be done here: every patch is seen, at its own place")
-    assert config.image is not None
-    batch = picture_batch(pixels, config.image)
-    size = len(pixels), config.image.patches + 1
-    head_mask = masks_of_heads(given.get("head_mask"), config, size[0])
-    context = Context(batch.layout, batch.positions, head_mask, keep)
-    index = torch.arange(batch.tokens, device=pixels.device)
-    return Packed(batch, context, index, size, None)
+            raise InputError(f"{name} is not supported: all patches are visible, in their order")
+    return pack_images(given["pixel_values"], given.get("head_mask"), config, keep)
 
 
-def _flat(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, int]]:
+def _flatten_choices(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, int]]:
     """Choices (B, C, S) as (B x C, S), and (B, C)."""
     name = "input_ids" if given.get("input_ids") is not None else "inputs_embeds"
     tensor = given.get(name)
@@ -110,21 +106,21 @@ def _flat(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, int]]:
     return flat, (tensor.shape[0], tensor.shape[1])
 
 
-def _padded(face: Any, given: dict[str, Any], keep: frozenset[int]) -> Padded:
-    names = Padded.__dataclass_fields__.keys() - {"cache", "keep"}
+def _padded(model: Any, given: dict[str, Any], keep: frozenset[int]) -> PaddedInputs:
+    names = PaddedInputs.__dataclass_fields__.keys() - {"cache", "keep"}
     tensors = {name: given[name] for name in names if given.get(name) is not None}
-    config = face.model.config
+    config = model.model.config
     if not config.is_decoder:
         tensors.pop("encoder_hidden_states", None)
     elif "encoder_hidden_states" in tensors and not config.add_cross_attention:
         raise InputError(
             "encoder_hidden_states needs a model with add_cross_attention true in its config"
         )
-    return Padded(**tensors, cache=cache_of(face, config, given), keep=keep)
+    return PaddedInputs(**tensors, cache=cache_of(model, config, given), keep=keep)
 
 
-def cache_of(face: Any, config: EncoderConfig, given: dict[str, Any]) -> Cache | None:
-    """The cache that a call goes on with, or a new one where it wants one."""
+def cache_of(model: Any, config: EncoderConfig, given: dict[str, Any]) -> Cache | None:
+    """The cache that a call continues, or a new one if it is to return one."""
     past = given.get("past_key_values")
     if past is not None and not config.is_decoder:
         raise InputError("past_key_values needs a model with is_decoder true in its config")
@@ -132,15 +128,15 @@ def cache_of(face: Any, config: EncoderConfig, given: dict[str, Any]) -> Cache |
         try:
             past = Cache.from_layers(past)
         except (AttributeError, IndexError, TypeError, ValueError):
-            raise InputError("past_key_values must be what an earlier call gave back") from None
+            raise InputError("past_key_values must be what an earlier call returned") from None
     if past is not None or not config.is_decoder or given.get("labels") is not None:
         return past
-    again = face.training and face.model.encoder.gradient_checkpointing
-    return Cache() if wanted(face, given, "use_cache") and not again else None
+    recomputes = model.training and model.model.encoder.gradient_checkpointing
+    return Cache() if option(model, given, "use_cache") and not recomputes else None
 
 
-def kept_layers(stack: Encoder, option: Any) -> frozenset[int]:
-    """Numbers of the layers whose attention weights ``output_attentions`` asks for."""
+def attention_layers(stack: Encoder, option: Any) -> frozenset[int]:
+    """Numbers of the layers whose attention weights the option ``output_attentions`` names."""
     count = len(stack.schedule())
     if option is None or isinstance(option, bool | int):
         return frozenset(range(count)) if option else frozenset()
@@ -153,9 +149,9 @@ def kept_layers(stack: Encoder, option: Any) -> frozenset[int]:
 
 
 def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool) -> bool:
-    """Whether a result depends on what the model makes of padding.
+    """Whether a result depends on what the model computes for padding.
 
-    The softmax over the places of an answer runs over all of them, and a label may stand at one.
+    The softmax over the positions of an answer includes padding, and a label may be at padding.
     """
     mask, labels = given.get("attention_mask"), given.get("labels")
     if mask is None or mask.ndim != 2:
@@ -165,15 +161,15 @@ def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool)
     if labels is None or labels.shape != mask.shape or "discriminator" in kinds:
         return False
     labelled = labels != losses.NO_LABEL
-    if decoder:  # A token is told by the place before it.
+    if decoder:  # A token is predicted from the position before it.
         labelled = F.pad(labelled[:, 1:], (0, 1))
     return bool((labelled & (mask != 1)).any())
 
 
-def _values(kinds: tuple[str, ...], out: Outputs, packed: Packed, padded: Padded) -> dict[str, Any]:
+def _values(kinds: tuple[str, ...], out: Outputs, packed: PackedInputs) -> dict[str, Any]:
     """The outputs by name, padded."""
     logits = {
-        kind: rows if kind in _SENTENCE else packed.padded(rows)
+        kind: rows if kind in _PER_SEQUENCE else packed.padded(rows)
         for kind, rows in out.logits.items()
     }
     values: dict[str, Any] = logits_by_name(kinds, logits)
@@ -182,30 +178,23 @@ def _values(kinds: tuple[str, ...], out: Outputs, packed: Packed, padded: Padded
         values["pooler_output"] = out.pooled
     if out.hidden_states:
         values["hidden_states"] = tuple(packed.padded(h) for h in out.hidden_states)
-    if padded.cache is not None:
-        values["past_key_values"] = padded.cache
+    if packed.context.cache is not None:
+        values["past_key_values"] = packed.context.cache
     return values
 
 
-def attention_weights(packed: Packed, padded: Padded, stack: Encoder) -> dict[str, Any]:
-    """Attention weights of each layer, None where they were not asked for."""
-    context, count = packed.context, len(stack.schedule())
-    layout = context.layout
-    keys, width = packed.index, packed.size[1]
-    if layout.keys is not None:
-        width = layout.keys.max_seqlen
-        keys = torch.arange(packed.size[0] * width, device=keys.device)
-    own = packed.weights(context.attentions, layout, keys, width)
-    values = {"attentions": tuple(own.get(i) for i in range(count))}
-    cross, encoder = context.cross, padded.encoder_hidden_states
-    if cross is None or encoder is None or packed.sources is None:
-        return values
-    other = packed.weights(context.cross_attentions, cross, packed.sources, encoder.shape[1])
-    return values | {"cross_attentions": tuple(other.get(i) for i in range(count))}
+def attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:
+    """Attention weights (B, H, S, S') of each layer, None for layers that did not keep them."""
+    found = {"attentions": packed.attention_weights()}
+    cross = packed.cross_attention_weights()
+    if cross is not None:
+        found["cross_attentions"] = cross
+    count = len(stack.schedule())
+    return {name: tuple(layers.get(i) for i in range(count)) for name, layers in found.items()}
 
 
-def _loss(face: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor | None:
-    labels, kinds = given.get("labels"), face.kinds
+def _loss(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor | None:
+    labels, kinds = given.get("labels"), model.kinds
     if kinds == ("span",):
         starts, ends = given.get("start_positions"), given.get("end_positions")
         if starts is None or ends is None:
@@ -224,12 +213,12 @@ def _loss(face: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor | 
     if not kinds or labels is None:
         return None
     logits = values["logits"]
-    if face.head.decoder:
+    if model.architecture_spec.decoder:
         return losses.causal_lm(logits, labels, given.get("num_items_in_batch"))
     if kinds == ("mlm",):
         return losses.masked_lm(logits, labels)
     if kinds == ("classification",):
-        return losses.sequence(logits, labels, face.config)
+        return losses.sequence(logits, labels, model.config)
     if kinds == ("discriminator",):
         return losses.replaced(logits, labels, given.get("attention_mask"))
     return losses.one_of(logits, labels)

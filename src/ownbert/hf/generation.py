@@ -1,6 +1,6 @@
 """Greedy generation of a causal language model, as Transformers' ``generate`` does it by default.
 
-B sequences, S places so far.
+B sequences, S longest sequence.
 """
 
 from typing import Any
@@ -11,8 +11,8 @@ from torch import Tensor
 from ownbert.errors import InputError
 from ownbert.hf.checks import check_tensors
 
-# Of generate's many arguments those that ask for something other than the likeliest next token.
-_OTHERWISE = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "penalty_alpha": None}
+# Arguments of ``generate`` that would select another strategy, with the value required here.
+_FIXED = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "penalty_alpha": None}
 
 
 class GreedyGeneration:
@@ -30,14 +30,25 @@ class GreedyGeneration:
         pad_token_id: int | None = None,
         **others: Any,
     ) -> Tensor:
-        """(B, S) -> (B, S + new): the likeliest token each time, until all texts have ended.
+        """Append the most likely next token until all texts have ended.
 
-        ``max_length`` (20 by default) counts the given tokens too. Texts that end early are
-        filled up with the padding token.
+        Args:
+            input_ids: (B, S), padding in front of shorter texts.
+            attention_mask: (B, S), 1 at tokens; by default all but padding.
+            max_new_tokens: at most this many are appended.
+            max_length: at most this many with those given; 20 by default.
+            eos_token_id, pad_token_id: by default the config's.
+            others: further arguments of the forward pass.
+
+        Returns:
+            (B, S + new) ids; texts that end early are padded.
+
+        Raises:
+            InputError: for options that are not supported, and where nothing may be appended.
         """
         model: Any = self
         check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
-        for name, value in _OTHERWISE.items():
+        for name, value in _FIXED.items():
             if others.pop(name, value) != value:
                 raise InputError(f"generate is greedy here; {name} must be {value}")
         ends = model.config.eos_token_id if eos_token_id is None else eos_token_id
@@ -47,11 +58,11 @@ class GreedyGeneration:
             max_new_tokens = (20 if max_length is None else max_length) - input_ids.shape[1]
         if max_new_tokens < 1:
             raise InputError(
-                f"the input has {input_ids.shape[1]} tokens; max_length must be more, or name "
+                f"the input has {input_ids.shape[1]} tokens; max_length must be more, or give "
                 "max_new_tokens"
             )
         if attention_mask is None:
-            attention_mask = guessed_mask(input_ids, pad, ends)
+            attention_mask = default_mask(input_ids, pad, ends)
         done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
         cached = others.pop("use_cache", True)
         past, ids = None, input_ids
@@ -71,13 +82,13 @@ class GreedyGeneration:
         return ids
 
 
-def guessed_mask(ids: Tensor, pad: int, ends: list[int]) -> Tensor:
-    """Everything is seen, unless there is padding that does not also end texts."""
+def default_mask(ids: Tensor, pad: int, ends: list[int]) -> Tensor:
+    """(B, S): 0 at padding, unless the padding token also ends texts; else all ones."""
     if pad in ends or not bool((ids == pad).any()):
         return torch.ones_like(ids)
     return (ids != pad).long()
 
 
 def _positions(mask: Tensor, count: int) -> Tensor:
-    """(B, count): places of the last tokens, padding in front not counted."""
+    """(B, count): positions of the last tokens, not counting padding in front."""
     return ((mask.long().cumsum(1) - 1).masked_fill(mask == 0, 1))[:, -count:]

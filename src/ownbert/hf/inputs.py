@@ -1,10 +1,11 @@
 """Padded tensors to a packed batch, and what a packed model gives back to padded tensors.
 
-B sequences, S places, K places that are attended to, T tokens, L layers, H heads, D hidden.
+B sequences, S longest sequence, T tokens, L layers, H heads, D hidden; S' and T' are those of the
+keys: an encoder's output, or a cache and the new tokens.
 
-Padding is left out before the encoder and is zero after it. Where what Transformers returns
-depends on padding (a mask of pairs, a cache, answers, a first place without token) all places go
-through the encoder instead, and a mask hides them.
+Padding is removed before the encoder and is zero after it. Where Transformers' result depends on
+padding (a 3-D mask, a cache, answer spans, padding in front), all positions go through the encoder
+instead, and a mask hides the padding.
 """
 
 from collections.abc import Sequence
@@ -18,11 +19,17 @@ from ownbert.data.batch import Batch, from_padded, to_padded
 from ownbert.data.layout import Layout, make_layout
 from ownbert.errors import InputError
 from ownbert.nn.context import Cache, Context
+from ownbert.nn.patches import picture_batch
 
 
 @dataclass
-class Padded:
-    """Arguments of a forward call, by their names in Transformers."""
+class PaddedInputs:
+    """Arguments of a forward call, by their names in Transformers.
+
+    Args:
+        cache: keys and values of earlier tokens.
+        keep: layers whose attention weights are returned.
+    """
 
     input_ids: Tensor | None = None
     attention_mask: Tensor | None = None
@@ -38,12 +45,11 @@ class Padded:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(B, S). ``InputError`` unless there are ids or embeddings, and not both."""
+        """(B, S). Raises ``InputError`` unless there are either ids or embeddings."""
         if (self.input_ids is None) == (self.inputs_embeds is None):
             both = ", not both" if self.input_ids is not None else ""
             raise InputError("give either input_ids or inputs_embeds" + both)
-        given = self.inputs_embeds if self.input_ids is None else self.input_ids
-        assert given is not None
+        given = self._given
         dims = 2 if self.input_ids is not None else 3
         if given.ndim != dims:
             name = "input_ids" if dims == 2 else "inputs_embeds"
@@ -55,55 +61,91 @@ class Padded:
 
     @property
     def device(self) -> torch.device:
+        return self._given.device
+
+    @property
+    def _given(self) -> Tensor:
         given = self.inputs_embeds if self.input_ids is None else self.input_ids
         assert given is not None
-        return given.device
+        return given
 
 
 @dataclass(frozen=True)
-class Packed:
-    """A batch and its context; index (T) of its rows among the B x S places.
+class PackedInputs:
+    """A packed batch, its context, and what restores the padding of the outputs.
 
-    sources (T'): index of the rows of the encoder that a decoder attends to, among its places.
+    Args:
+        index: of each token (T) among the B x S padded positions.
+        size: (B, S).
+        source_index: of each row (T') of the encoder's output that a decoder attends to, among
+            the B x S' padded positions.
+        source_length: S' of the encoder's output.
     """
 
     batch: Batch
     context: Context
     index: Tensor
     size: tuple[int, int]
-    sources: Tensor | None
+    source_index: Tensor | None = None
+    source_length: int = 0
 
     def padded(self, rows: Tensor) -> Tensor:
         """(T, ...) -> (B, S, ...)"""
         return to_padded(rows, self.index, self.size)
 
-    def weights(
-        self, layers: dict[int, list[Tensor]], layout: Layout, keys: Tensor, width: int
-    ) -> dict[int, Tensor]:
-        """Attention weights (B, H, S, K) of each layer.
+    def attention_weights(self) -> dict[int, Tensor]:
+        """Self-attention weights (B, H, S, S') of each layer that kept them."""
+        layout, keys, length = self.context.layout, self.index, self.size[1]
+        if layout.keys is not None:
+            length = layout.keys.max_seqlen
+            keys = torch.arange(self.size[0] * length, device=keys.device)
+        return self._weights(self.context.attentions, layout, keys, length)
 
-        keys: index of the rows that are attended to among B x ``width`` places.
-        """
-        rows = self.index.split(layout.lengths)
-        columns = keys.split((layout.keys or layout).lengths)
-        return {i: self._weights(parts, rows, columns, width) for i, parts in layers.items()}
+    def cross_attention_weights(self) -> dict[int, Tensor] | None:
+        """Cross-attention weights (B, H, S, S') of each layer; None without cross attention."""
+        if self.context.cross is None or self.source_index is None:
+            return None
+        cross, weights = self.context.cross, self.context.cross_attentions
+        return self._weights(weights, cross, self.source_index, self.source_length)
 
     def _weights(
-        self, parts: list[Tensor], rows: Sequence[Tensor], columns: Sequence[Tensor], width: int
+        self, layers: dict[int, list[Tensor]], layout: Layout, keys: Tensor, length: int
+    ) -> dict[int, Tensor]:
+        """keys: index (T') of the rows that are attended to, among B x ``length`` positions."""
+        rows = self.index.split(layout.lengths)
+        columns = keys.split((layout.keys or layout).lengths)
+        return {i: self._pad_weights(w, rows, columns, length) for i, w in layers.items()}
+
+    def _pad_weights(
+        self, weights: list[Tensor], rows: Sequence[Tensor], columns: Sequence[Tensor], length: int
     ) -> Tensor:
-        shape = self.size[1], width
-        if all(part.shape[1:] == shape for part in parts):
-            return torch.stack(parts)
-        whole = []
-        for part, row, column in zip(parts, rows, columns, strict=True):
-            places = (row % shape[0])[:, None] * width + column % width  # (Q, K)
-            flat = part.new_zeros(part.shape[0], shape[0] * width)
-            whole.append(flat.index_copy(1, places.flatten(), part.flatten(1)).unflatten(1, shape))
-        return torch.stack(whole)
+        """(H, queries, keys) of each sequence -> (B, H, S, ``length``)."""
+        shape = self.size[1], length
+        if all(one.shape[1:] == shape for one in weights):
+            return torch.stack(weights)
+        padded = []
+        for one, row, column in zip(weights, rows, columns, strict=True):
+            index = (row % shape[0])[:, None] * length + column % length  # (queries, keys)
+            flat = one.new_zeros(one.shape[0], shape[0] * length)
+            padded.append(flat.index_copy(1, index.flatten(), one.flatten(1)).unflatten(1, shape))
+        return torch.stack(padded)
 
 
-def pack(given: Padded, config: EncoderConfig, *, dense: bool) -> Packed:
-    """The packed batch of a call; ``dense`` asks for all places to go through the encoder."""
+def pack_images(
+    pixels: Tensor, head_mask: Tensor | None, config: EncoderConfig, keep: frozenset[int]
+) -> PackedInputs:
+    """Images (B, channels, height, width) as sequences of patches, all of one length."""
+    assert config.image is not None
+    batch = picture_batch(pixels, config.image)
+    context = Context(
+        batch.layout, batch.positions, expand_head_mask(head_mask, config, len(pixels)), keep
+    )
+    index = torch.arange(batch.tokens, device=pixels.device)
+    return PackedInputs(batch, context, index, (len(pixels), config.image.patches + 1))
+
+
+def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedInputs:
+    """The packed batch of a call; ``dense``: all positions go through the encoder."""
     size, past = given.size, 0 if given.cache is None else given.cache.length
     if past and given.cache is not None and given.cache.self_attention[0][0].shape[0] != size[0]:
         kept = given.cache.self_attention[0][0].shape[0]
@@ -111,7 +153,7 @@ def pack(given: Padded, config: EncoderConfig, *, dense: bool) -> Packed:
     mask = _mask(given, size, past)
     positions = _positions(given, config, size, past)
     _check_length(config, positions, size[1] + past)
-    dense = dense or given.cache is not None or mask.ndim == 3 or _needs_places(mask, config)
+    dense = dense or given.cache is not None or mask.ndim == 3 or _padding_matters(mask, config)
     ids = given.input_ids
     if ids is None:
         ids = torch.zeros(size, dtype=torch.long, device=given.device)
@@ -129,21 +171,20 @@ def pack(given: Padded, config: EncoderConfig, *, dense: bool) -> Packed:
         seen = mask if mask.ndim == 3 else mask[:, None]
         hidden = None if bool(mask.all()) else seen
         layout = replace(layout, keys=keys, mask=hidden)
-    encoder_hidden, cross, sources = _cross(given, layout, dense)
-    context = Context(
-        layout,
-        batch.positions,
-        masks_of_heads(given.head_mask, config, size[0]),
-        given.keep,
-        encoder_hidden,
-        cross,
-        given.cache,
+    head_mask = expand_head_mask(given.head_mask, config, size[0])
+    context = Context(layout, batch.positions, head_mask, given.keep, cache=given.cache)
+    packed = PackedInputs(replace(batch, layout=layout), context, index, size)
+    hidden = given.encoder_hidden_states
+    if hidden is None:
+        return packed
+    context.encoder_hidden, context.cross, source_index = _cross_attention(
+        hidden, given.encoder_attention_mask, layout, dense
     )
-    return Packed(replace(batch, layout=layout), context, index, size, sources)
+    return replace(packed, source_index=source_index, source_length=hidden.shape[1])
 
 
-def _mask(given: Padded, size: tuple[int, int], past: int) -> Tensor:
-    """(B, K) or (B, S, K), true at what may be seen."""
+def _mask(given: PaddedInputs, size: tuple[int, int], past: int) -> Tensor:
+    """(B, S') or (B, S, S'), true at what may be seen."""
     keys = size[1] + past
     if given.attention_mask is None:
         return torch.ones(size[0], keys, dtype=torch.bool, device=given.device)
@@ -156,20 +197,22 @@ def _mask(given: Padded, size: tuple[int, int], past: int) -> Tensor:
     return mask
 
 
-def _needs_places(mask: Tensor, config: EncoderConfig) -> bool:
-    """Whether places without a token matter: at the start, everywhere, or between two tokens."""
+def _padding_matters(mask: Tensor, config: EncoderConfig) -> bool:
+    """Whether results depend on positions of padding: at the start, or between two tokens."""
     if bool(mask.all()):
         return False
     if not bool(mask[:, 0].all()):
         return True
-    # Distances (and MobileBERT's neighbours) are counted in places, so there must be no holes.
+    # Distances (and MobileBERT's neighbours) count padding too, so there must be no gaps.
     counted = config.position_embedding_type in ("relative_key", "relative_key_query", "alibi")
     neighbours = config.mobile is not None and config.mobile.trigram_input
     return (counted or neighbours) and bool((mask[:, 1:] & ~mask[:, :-1]).any())
 
 
-def _positions(given: Padded, config: EncoderConfig, size: tuple[int, int], past: int) -> Tensor:
-    """(B or 1, S) from 0 on. RoBERTa counts tokens that are no padding, BERT counts places."""
+def _positions(
+    given: PaddedInputs, config: EncoderConfig, size: tuple[int, int], past: int
+) -> Tensor:
+    """(B or 1, S) from 0. RoBERTa counts the tokens that are not padding, BERT counts all."""
     if given.position_ids is not None:
         return given.position_ids - config.position_offset
     if config.position_offset and given.input_ids is not None:
@@ -183,23 +226,20 @@ def _check_length(config: EncoderConfig, positions: Tensor, length: int) -> None
         return
     if length > config.max_length and not config.position_offset:
         raise InputError(
-            f"the input has {length} places, the model {config.max_length} positions; cut it"
+            f"the input is {length} tokens long, the model has {config.max_length} positions; "
+            "truncate it"
         )
     if positions.device.type == "cpu" and int(positions.max()) >= config.max_length:
         raise InputError(
             f"position {int(positions.max()) + config.position_offset} is beyond the table of "
-            f"{config.max_position_embeddings} positions; cut the input"
+            f"{config.max_position_embeddings} positions; truncate the input"
         )
 
 
-def _cross(
-    given: Padded, layout: Layout, dense: bool
-) -> tuple[Tensor | None, Layout | None, Tensor | None]:
-    """Rows (T', D) of the encoder that a decoder attends to, their layout, and their index."""
-    hidden = given.encoder_hidden_states
-    if hidden is None:
-        return None, None, None
-    mask = given.encoder_attention_mask
+def _cross_attention(
+    hidden: Tensor, mask: Tensor | None, layout: Layout, dense: bool
+) -> tuple[Tensor, Layout, Tensor]:
+    """Rows (T', D) of the encoder's output that a decoder attends to, their layout and index."""
     mask = torch.ones(hidden.shape[:2], device=hidden.device) if mask is None else mask
     mask = mask == 1
     queries = replace(layout, causal=False, mask=None, keys=None)
@@ -214,8 +254,8 @@ def _cross(
     return hidden.flatten(0, 1)[index], replace(queries, keys=keys), index
 
 
-def masks_of_heads(mask: Tensor | None, config: EncoderConfig, sequences: int) -> Tensor | None:
-    """(L, H) or (L, B, H) out of (H), (L, H), (L, B, H) or (L, B, H, 1, 1)."""
+def expand_head_mask(mask: Tensor | None, config: EncoderConfig, sequences: int) -> Tensor | None:
+    """(L, H) or (L, B, H) from (H), (L, H), (L, B, H) or (L, B, H, 1, 1)."""
     if mask is None:
         return None
     layers, heads, given = config.num_hidden_layers, config.num_attention_heads, mask.shape

@@ -1,11 +1,11 @@
-"""``load`` and ``save`` of the familiar face: a folder, whatever is in it, as the right model."""
+"""``load`` and ``save`` of models with Transformers' API."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ownbert import checkpoint
-from ownbert.checkpoint.description import described
+from ownbert.checkpoint.description import describe_config
 from ownbert.checkpoint.translation import is_translation, save_translation
 from ownbert.checkpoint.weights import read_model_json
 from ownbert.config import HeadSpec
@@ -25,13 +25,21 @@ def load(
     labels: Sequence[str] = (),
     dropout: float | None = None,
 ) -> Any:
-    """The model of a folder, in evaluation mode: of the class that its ``architectures`` names.
+    """The model of a folder, in evaluation mode, of the class that its config.json names.
 
-    It takes ``input_ids``, ``attention_mask`` and so on (``pixel_values`` for pictures) as in
-    Transformers, or a packed ``Batch``; ``model`` is the packed model inside. With ``heads`` or
-    ``pooler`` an encoder gets these instead of those of the folder: those that it lacks start anew.
-    ``InputError`` for a missing file, any tensor that is missing, unexpected or of the wrong shape,
-    and a config that asks for what we cannot do.
+    It takes ``input_ids``, ``attention_mask`` and so on (``pixel_values`` for images) as in
+    Transformers, or a packed ``Batch``; ``model`` is the packed model inside.
+
+    Args:
+        folder: a model folder in Hugging Face's format.
+        heads: instead of those of the folder; heads that it lacks are newly initialised.
+        pooler: whether there is one, whatever the folder has.
+        labels: names of the classes, instead of the folder's.
+        dropout: rate of all layers, instead of the folder's.
+
+    Raises:
+        InputError: a file is missing, a tensor is missing, unexpected or of the wrong shape, or
+            the config has a value that is not supported.
     """
     path = Path(folder) / checkpoint.CONFIG
     values = dict(read_model_json(path))
@@ -41,7 +49,7 @@ def load(
         if dropout is not None:
             values |= {"dropout": dropout, "attention_dropout": dropout}
         return MarianMTModel.from_pretrained(folder, config=MarianConfig.from_dict(values))
-    description = described(values, path)
+    description = describe_config(values, path)
     family = description.family
     model = checkpoint.load(
         folder,
@@ -64,7 +72,13 @@ def load(
 def save(
     model: Model | PreTrainedModel, folder: str | Path, *, tokenizer: Tokenizer | None = None
 ) -> None:
-    """Write a folder that Transformers loads, of a packed model or one of the familiar face."""
+    """Write a folder that Transformers loads.
+
+    Args:
+        model: a packed model, or one with Transformers' API.
+        folder: is made if it does not exist; files of these names are replaced.
+        tokenizer: is saved with the model if given.
+    """
     if not isinstance(model, Model):
         model._write(folder, tokenizer=tokenizer)
     elif model.decoder is not None:

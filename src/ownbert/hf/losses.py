@@ -1,6 +1,6 @@
-"""The losses that the familiar face computes when it is given labels.
+"""The losses that a model with Transformers' API computes from labels.
 
-B sequences, S places, V vocabulary, C labels. -100 stands for a place without a label.
+B sequences, S longest sequence, V vocabulary, C classes. The label -100 is ignored.
 """
 
 from typing import Any
@@ -20,12 +20,12 @@ _BINARY = F.binary_cross_entropy_with_logits
 
 
 def masked_lm(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross entropy of (B, S, V) at the places with a label."""
+    """Mean cross entropy of logits (B, S, V) and labels (B, S)."""
     return one_of(logits, labels)
 
 
 def causal_lm(logits: Tensor, labels: Tensor, count: Any = None) -> Tensor:
-    """Cross entropy of the next token; summed and divided by ``count`` if that is given."""
+    """Mean cross entropy of the next token; with ``count`` the sum, divided by it."""
     class_labels("labels", labels, logits.shape[:-1], logits.shape[-1])
     targets = F.pad(labels.long(), (0, 1), value=NO_LABEL)[..., 1:]
     total = F.cross_entropy(
@@ -38,19 +38,21 @@ def causal_lm(logits: Tensor, labels: Tensor, count: Any = None) -> Tensor:
 
 
 def one_of(logits: Tensor, labels: Tensor, name: str = "labels") -> Tensor:
-    """Mean cross entropy of (..., C) and labels (...)."""
+    """Mean cross entropy of logits (..., C) and labels (...)."""
     targets = class_labels(name, labels, logits.shape[:-1], logits.shape[-1])
     return F.cross_entropy(logits.flatten(0, -2), targets, ignore_index=NO_LABEL)
 
 
 def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
-    """Loss of a text's labels by ``config.problem_type``, which is found from the labels if None.
+    """Loss of the labels of sequences, by ``config.problem_type``.
 
-    One output: squared error; whole numbers: cross entropy; otherwise a binary cross entropy each.
+    If that is None, it is set from the logits (B, C) and labels: regression (mean squared error)
+    for one output, one class (cross entropy) for integer labels, else a binary cross entropy for
+    each class.
     """
     if config.problem_type is None:
-        whole = labels.dtype in (torch.long, torch.int)
-        several = ONE_LABEL if whole else MANY_LABELS
+        integers = labels.dtype in (torch.long, torch.int)
+        several = ONE_LABEL if integers else MANY_LABELS
         config.problem_type = REGRESSION if logits.shape[-1] == 1 else several
     if config.problem_type == ONE_LABEL:
         return one_of(logits, labels)
@@ -70,17 +72,21 @@ def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
 
 
 def span(start: Tensor, end: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
-    """Mean of the losses of where an answer starts and ends (B, S); places past S do not count."""
+    """Mean of the cross entropies of an answer's start and end, logits (B, S) and positions (B).
+
+    Positions beyond S are ignored.
+    """
     size, losses = start.shape[1], []
-    for name, logits, places in (("start", start, starts), ("end", end, ends)):
-        places = places.clamp(0, size)
-        targets = class_labels(f"{name}_positions", places, logits.shape[:1], size, ignored=size)
+    for name, logits, positions in (("start", start, starts), ("end", end, ends)):
+        positions = positions.clamp(0, size)
+        name = f"{name}_positions"
+        targets = class_labels(name, positions, logits.shape[:1], size, ignored=size)
         losses.append(F.cross_entropy(logits, targets, ignore_index=size))
     return (losses[0] + losses[1]) / 2
 
 
 def replaced(logits: Tensor, labels: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Binary cross entropy of (B, S) at the tokens: was this one replaced?"""
+    """Mean binary cross entropy of logits (B, S) at tokens: whether each was replaced."""
     labels = labels.float()
     if labels.shape != logits.shape:
         raise InputError(f"labels has shape {tuple(labels.shape)}; it must be {logits.shape}")

@@ -1,6 +1,6 @@
-"""MarianMTModel and MarianConfig: an encoder and a decoder that writes what the encoder has read.
+"""MarianMTModel and MarianConfig: an encoder reads a source, a decoder writes a translation.
 
-B sequences, S places of a source, T places of what is written, V vocabulary, D hidden.
+B sequences, S longest target, S' longest source, V vocabulary, D hidden.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,22 +10,28 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ownbert.checkpoint.copying import copy_weights, first_of
+from ownbert.checkpoint.copying import copy_weights, require_fit
 from ownbert.checkpoint.translation import new_translation, save_translation
-from ownbert.checkpoint.weights import CONFIG, read_weights
+from ownbert.checkpoint.weights import read_weights
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.batch import from_padded
 from ownbert.errors import InputError
 from ownbert.families import marian
-from ownbert.families.family import Head
+from ownbert.families.family import ArchitectureSpec
 from ownbert.families.weight_map import WeightMap
 from ownbert.hf import losses
 from ownbert.hf.arguments import refuse, signature
 from ownbert.hf.checks import check_inputs, check_tensors
 from ownbert.hf.config import PretrainedConfig
-from ownbert.hf.forward import attention_weights, cache_of, kept_layers, returns_names, wanted
-from ownbert.hf.generation import guessed_mask
-from ownbert.hf.inputs import Padded, pack
+from ownbert.hf.forward import (
+    attention_layers,
+    attention_weights,
+    cache_of,
+    option,
+    returns_names,
+)
+from ownbert.hf.generation import default_mask
+from ownbert.hf.inputs import PaddedInputs, pack
 from ownbert.hf.outputs import ModelOutput
 from ownbert.hf.pretrained import PreTrainedModel
 from ownbert.nn.generate import beam_search, greedy
@@ -44,10 +50,10 @@ _FIELDS = (
     "encoder_hidden_states",
     "encoder_attentions",
 )
-# What a call of Transformers' may have and ours cannot do.
-_REFUSED = ("decoder_head_mask", "cross_attn_head_mask")
-# Of generate's many arguments those that ask for something other than the likeliest sequences.
-_OTHERWISE = {"do_sample": False, "num_return_sequences": 1, "penalty_alpha": None}
+# Arguments of Transformers that are not supported here.
+_UNSUPPORTED = ("decoder_head_mask", "cross_attn_head_mask")
+# Arguments of ``generate`` that would select another strategy, with the value required here.
+_FIXED = {"do_sample": False, "num_return_sequences": 1, "penalty_alpha": None}
 
 
 class MarianConfig(PretrainedConfig):
@@ -66,11 +72,11 @@ class MarianConfig(PretrainedConfig):
         vars(self).setdefault("num_hidden_layers", self.encoder_layers)
 
     def structure(self) -> EncoderConfig:
-        """What the encoder is made of. ``InputError`` for values that cannot go together."""
+        """The encoder's structure. ``InputError`` for values that do not go together."""
         return self.stacks()[0]
 
     def stacks(self) -> tuple[EncoderConfig, EncoderConfig, bool]:
-        """Encoder, decoder, and whether they share one table of words."""
+        """Encoder, decoder, and whether they share their word embeddings."""
         return marian.read_config(self.to_dict())
 
 
@@ -78,7 +84,7 @@ class MarianMTModel(PreTrainedModel):
     """Marian with a language model head: reads a source, writes a translation.
 
     Arguments and outputs are those of Transformers 4.57.6. ``final_logits_bias`` is a parameter
-    here and a buffer there; tables of positions are computed and not in the state dict.
+    here and a buffer there; position tables are computed and not in the state dict.
     """
 
     architecture = marian.ARCHITECTURE
@@ -109,8 +115,8 @@ class MarianMTModel(PreTrainedModel):
         return new_translation(encoder, decoder, shared=shared)
 
     @property
-    def head(self) -> Head:
-        return Head((HeadSpec("generator"),), pooler=False, decoder=True)
+    def architecture_spec(self) -> ArchitectureSpec:
+        return ArchitectureSpec((HeadSpec("generator"),), pooler=False, decoder=True)
 
     @property
     def weight_map(self) -> WeightMap:
@@ -119,35 +125,35 @@ class MarianMTModel(PreTrainedModel):
 
     @property
     def base_model(self) -> PreTrainedModel:
-        raise InputError(f"{type(self).__name__} has no base model of its own; see .model")
+        raise InputError(f"{type(self).__name__} has no separate base model; see .model")
 
     @property
     def _decoder(self) -> Any:
         return self.model.decoder
 
     def get_encoder(self) -> Any:
-        """What makes ``encoder_outputs``, to be called with input_ids and attention_mask."""
+        """A function of input_ids and attention_mask that returns ``encoder_outputs``."""
         return self.encode
 
     def get_output_embeddings(self) -> nn.Module:
         return self.model.heads["generator"].projection  # pyright: ignore[reportReturnType]
 
     def prune_heads(self, heads_to_prune: dict[int, Sequence[int]]) -> None:
-        raise InputError("marian cannot lose heads: its format has no key for them")
+        raise InputError("marian cannot be pruned: its format has no key for the heads")
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Labels (B, T) moved by one place: each is written after those before it."""
+        """Labels (B, S) shifted to the right by one, the start token in front."""
         ids = labels.roll(1, 1)
         ids[:, 0] = self.config.decoder_start_token_id
         return ids.masked_fill(ids == losses.NO_LABEL, self.config.pad_token_id)
 
     # ---- forward
 
-    def _run(self, given: dict[str, Any]) -> Any:
+    def _forward(self, given: dict[str, Any]) -> Any:
         check_tensors(given)
-        for name in _REFUSED:
+        for name in _UNSUPPORTED:
             if given.get(name) is not None:
-                raise InputError(f"{name} cannot be done here; head_mask is of the encoder alone")
+                raise InputError(f"{name} is not supported; head_mask is that of the encoder")
         encoded = given.get("encoder_outputs")
         if encoded is None:
             source = ("input_ids", "attention_mask", "head_mask", "inputs_embeds")
@@ -174,59 +180,68 @@ class MarianMTModel(PreTrainedModel):
         output_attentions: Any = None,
         output_hidden_states: bool | None = None,
     ) -> ModelOutput:
-        """What the encoder makes of a source: last_hidden_state (B, S, D), and what is asked for.
+        """The encoder's outputs for a source.
 
-        Takes a mask (B, S) that is 1 at tokens, and embeddings (B, S, D) in place of ids.
+        Args:
+            input_ids: (B, S').
+            attention_mask: (B, S'), 1 at tokens and 0 at padding; by default all ones.
+            head_mask: as in ``forward``.
+            inputs_embeds: (B, S', D), instead of ids.
+            output_attentions: True, or numbers of layers.
+            output_hidden_states: whether to return the hidden states of all layers.
+
+        Returns:
+            last_hidden_state (B, S', D), and hidden_states and attentions if requested.
         """
         stack = self.model.encoder
         options = {"output_attentions": output_attentions}
         options["output_hidden_states"] = output_hidden_states
-        if inputs_embeds is not None:  # Transformers does not scale these
+        if inputs_embeds is not None:  # the model scales embeddings, Transformers not these
             inputs_embeds = inputs_embeds / stack.embeddings.scale
         given: dict[str, Any] = {"input_ids": input_ids, "inputs_embeds": inputs_embeds}
-        padded = Padded(
+        padded = PaddedInputs(
             **given,
             attention_mask=attention_mask,
             head_mask=head_mask,
-            keep=kept_layers(stack, wanted(self, options, "output_attentions")),
+            keep=attention_layers(stack, option(self, options, "output_attentions")),
         )
         check_inputs(stack, given, padded.size)
         packed = pack(padded, stack.config, dense=not self.packed)
-        keep_hidden = bool(wanted(self, options, "output_hidden_states"))
+        keep_hidden = bool(option(self, options, "output_hidden_states"))
         hidden, states = stack(packed.batch, packed.context, keep_hidden=keep_hidden)
         values: dict[str, Any] = {"last_hidden_state": packed.padded(hidden)}
         if states:
             values["hidden_states"] = tuple(map(packed.padded, states))
         if padded.keep:
-            values |= attention_weights(packed, padded, stack)
+            values |= attention_weights(packed, stack)
         return ModelOutput(_ENCODER, values)
 
     def _decode(self, given: dict[str, Any], encoded: Tensor) -> dict[str, Any]:
-        """Scores (B, T, V) of each next token, and what else of the decoder is asked for."""
+        """The decoder's logits (B, S, V), and its other outputs that are requested."""
         stack, labels = self._decoder, given.get("labels")
         ids, embeds = given.get("decoder_input_ids"), given.get("decoder_inputs_embeds")
         if ids is None and embeds is None:
             if labels is None:
-                raise InputError("give decoder_input_ids, or labels to be written")
+                raise InputError("give decoder_input_ids or labels")
             ids = self.prepare_decoder_input_ids_from_labels(labels)
         mask = given.get("decoder_attention_mask")
-        padded = Padded(
+        padded = PaddedInputs(
             input_ids=ids,
             inputs_embeds=embeds,
             attention_mask=mask,
             encoder_hidden_states=encoded,
             encoder_attention_mask=given.get("attention_mask"),
             cache=cache_of(self, stack.config, given),
-            keep=kept_layers(stack, wanted(self, given, "output_attentions")),
+            keep=attention_layers(stack, option(self, given, "output_attentions")),
         )
         inputs = {"decoder_input_ids": ids, "decoder_inputs_embeds": embeds}
         inputs["encoder_hidden_states"] = encoded
         inputs["encoder_attention_mask"] = padded.encoder_attention_mask
         check_inputs(stack, inputs, padded.size, "decoder_")
-        # A label may stand at padding.
+        # A label may be at padding.
         dense = not self.packed or (labels is not None and mask is not None)
         packed = pack(padded, stack.config, dense=dense)
-        keep_hidden = bool(wanted(self, given, "output_hidden_states"))
+        keep_hidden = bool(option(self, given, "output_hidden_states"))
         out = self.model(packed.batch, context=packed.context, keep_hidden=keep_hidden)
         values: dict[str, Any] = {"logits": packed.padded(out.logits["generator"])}
         if padded.cache is not None:
@@ -234,7 +249,7 @@ class MarianMTModel(PreTrainedModel):
         if out.hidden_states:
             values["decoder_hidden_states"] = tuple(map(packed.padded, out.hidden_states))
         if padded.keep:
-            weights = attention_weights(packed, padded, stack)
+            weights = attention_weights(packed, stack)
             values["decoder_attentions"] = weights.pop("attentions")
             values |= weights
         return values
@@ -253,40 +268,53 @@ class MarianMTModel(PreTrainedModel):
         use_cache: bool = True,
         **others: Any,
     ) -> Tensor:
-        """(B, S) -> (B, T): the start, what is written, the end, and padding up to the longest.
+        """Translations: greedy, or with ``num_beams`` by beam search.
 
-        Greedy, or with ``num_beams`` a beam search that ranks finished texts by the length penalty
-        of Wu et al. 2016 (equation 14); Transformers' is another, so it may choose another of the
-        beams. ``max_length`` (20 by default) counts the start too.
+        Finished translations are ranked with the length penalty of Wu et al. 2016 (equation 14);
+        Transformers' is different, so it may choose another one.
+
+        Args:
+            input_ids: (B, S').
+            attention_mask: (B, S'), 1 at tokens; by default all but padding.
+            max_new_tokens: at most this many tokens after the start.
+            max_length: the same with the start counted; 20 by default.
+            num_beams, length_penalty, bad_words_ids: by default the config's.
+            use_cache: whether to keep keys and values of earlier tokens.
+
+        Returns:
+            (B, S) ids: the start token, the translation, the end token and padding.
+
+        Raises:
+            InputError: for options that are not supported, and texts without tokens.
         """
         check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
         config = self.config
-        for name, value in _OTHERWISE.items():
+        for name, value in _FIXED.items():
             if others.pop(name, value) != value:
-                raise InputError(f"generate writes the likeliest here; {name} must be {value}")
+                raise InputError(f"generate does not sample here; {name} must be {value}")
         names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
         end, pad, start, last = (others.pop(n, getattr(config, n, None)) for n in names)
-        refuse(f"{type(self).__name__}.generate", others, (*_OTHERWISE, *names, "num_beams"))
+        refuse(f"{type(self).__name__}.generate", others, (*_FIXED, *names, "num_beams"))
 
-        def option(value: Any, name: str, usual: Any) -> Any:
-            return getattr(config, name, None) or usual if value is None else value
+        def setting(value: Any, name: str, default: Any) -> Any:
+            return getattr(config, name, None) or default if value is None else value
 
         longest = max_new_tokens
         if longest is None:
-            longest = option(max_length, "max_length", 20) - 1
+            longest = setting(max_length, "max_length", 20) - 1
         if longest < 1:
-            raise InputError(f"max_length is {longest + 1}; it must be 2 or more, with the start")
+            raise InputError(f"max_length is {longest + 1}; it must be 2 or more: the start counts")
         if not isinstance(end, int):
             raise InputError(f"eos_token_id is {end!r}; one token is needed")
-        words = option(bad_words_ids, "bad_words_ids", ())
+        words = setting(bad_words_ids, "bad_words_ids", ())
         if any(len(word) != 1 for word in words):
-            raise InputError("bad_words_ids can forbid single tokens only")
+            raise InputError("bad_words_ids can only forbid single tokens")
         if attention_mask is None:
-            attention_mask = guessed_mask(input_ids, pad, [end])
+            attention_mask = default_mask(input_ids, pad, [end])
         if not bool((attention_mask == 1).any(1).all()):
             raise InputError("a text has no token: its attention_mask is all zeros")
         source, _ = from_padded(input_ids, attention_mask == 1)
-        beams = option(num_beams, "num_beams", 1)
+        beams = setting(num_beams, "num_beams", 1)
         settings: dict[str, Any] = {
             "start": start,
             "end": end,
@@ -295,7 +323,7 @@ class MarianMTModel(PreTrainedModel):
             "cached": use_cache,
         }
         if beams > 1:
-            settings["length_penalty"] = option(length_penalty, "length_penalty", 1.0)
+            settings["length_penalty"] = setting(length_penalty, "length_penalty", 1.0)
             found = beam_search(self.model, source, beams=beams, **settings)
         else:
             found = greedy(self.model, source, **settings)
@@ -311,13 +339,13 @@ class MarianMTModel(PreTrainedModel):
 
     # ---- folders
 
-    def _fill(self, folder: Path, *, mismatched: bool = False) -> dict[str, list[Any]]:
+    def _fill(
+        self, folder: Path, values: Mapping[str, Any] | None = None, *, mismatched: bool = False
+    ) -> dict[str, list[Any]]:
         if mismatched:
-            raise InputError("ignore_mismatched_sizes cannot be done for marian")
+            raise InputError("ignore_mismatched_sizes is not supported for marian")
         tensors, path = read_weights(folder)
-        problems = copy_weights(self.model, tensors, self.weight_map).problems
-        if problems:
-            raise InputError(f"{path} does not fit its {CONFIG}: {'; '.join(first_of(problems))}")
+        require_fit(copy_weights(self.model, tensors, self.weight_map), path)
         kinds = ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
         floating = (tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
         return {**{kind: [] for kind in kinds}, "dtype": [next(floating)]}

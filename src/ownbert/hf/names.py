@@ -1,7 +1,7 @@
-"""Transformers' names for the parts of a packed model, for scripts that reach into one.
+"""Transformers' names for the modules of a packed model, for scripts that reach into one.
 
-``model.bert.encoder.layer[3].output.dense.weight`` finds our tensor of that name: our module where
-there is one of the same weights, a view of a fused matrix otherwise.
+``model.bert.encoder.layer[3].output.dense`` is our module with those weights, if there is one, and
+``...attention.self.key.weight`` a view of its rows of a fused matrix.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,14 +18,14 @@ _WORDS = "encoder.embeddings.word.weight"
 
 
 def second_names(model: Model) -> tuple[str, ...]:
-    """Our further names of the table of words, where an output layer shares it."""
+    """Our other names of the word embeddings, where an output layer shares them."""
     if model.share_embeddings:
         return "decoder.embeddings.word.weight", "heads.generator.projection.weight"
     return ("heads.mlm.decoder.weight",) if "mlm" in model.specs else ()
 
 
 def with_second_names(model: Model, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our tensors, the table of words under its further names too."""
+    """Our tensors, the word embeddings under their other names too."""
     if _WORDS not in ours:
         return dict(ours)
     return {**ours, **dict.fromkeys(second_names(model), ours[_WORDS])}
@@ -48,9 +48,9 @@ def their_tensors(
 def their_parameter_names(
     model: Model, weight_map: WeightMap, *, reshaped: bool = True
 ) -> dict[str, str]:
-    """Their name of each parameter of ours; of a fused one, that of its parts joined.
+    """Their name of each parameter of ours; of a fused one, the joined names of its parts.
 
-    reshaped: also of those that have another shape there.
+    reshaped: include parameters that have another shape there.
     """
     names = {}
     for rule in written_out(weight_map.rules, model.config):
@@ -66,15 +66,15 @@ def their_parameter_names(
 
 
 def their_module_names(model: Model, weight_map: WeightMap) -> dict[str, str]:
-    """Their name of each of our modules that has weights of its own."""
+    """Their name of each of our modules that has its own weights."""
     names = their_parameter_names(model, weight_map)
     there = {name for name, _ in model.named_modules()}
     split = ((our.rpartition("."), their.rpartition(".")) for our, their in names.items())
     return {our[0]: their[0] for our, their in split if our[0] in there and our[2] == their[2]}
 
 
-class Part:
-    """A node of the tree of their names: ``encoder``, ``layer``, ``0``, ..."""
+class NamedView:
+    """A node in the tree of their names (``encoder``, ``layer``, ``0``, ...) that is no module."""
 
     def __init__(self, model: Model, weight_map: WeightMap, prefix: str) -> None:
         self._model, self._weight_map, self._prefix = model, weight_map, prefix
@@ -90,16 +90,16 @@ class Part:
             raise AttributeError(name)
         if hasattr(nn.Module, name):
             raise AttributeError(
-                f"{self._prefix} is a name here and no module, so it has no {name}; the modules "
-                "are in .model"
+                f"{self._prefix} is only a name here, not a module, so it has no {name}; the "
+                "modules are in .model"
             )
         return find(self._model, self._weight_map, self._path(name))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
             super().__setattr__(name, value)
-        elif not put(self._model, self._weight_map, self._path(name), value):
-            raise InputError(f"{self._path(name)} cannot be exchanged here; single layers can")
+        elif not replace_module(self._model, self._weight_map, self._path(name), value):
+            raise InputError(f"{self._path(name)} cannot be replaced here; single layers can")
 
     def __call__(self, *_: Any, **__: Any) -> Any:
         raise InputError(f"{self._prefix} cannot be called alone; call the model")
@@ -108,8 +108,7 @@ class Part:
         return f"{self._prefix}.{name}"
 
     def __getitem__(self, index: int | slice) -> Any:
-        parts = list(self)
-        return parts[index]
+        return list(self)[index]
 
     def __iter__(self) -> Iterator[Any]:
         return (getattr(self, str(number)) for number in range(len(self)))
@@ -118,7 +117,7 @@ class Part:
         return len({n.split(".")[0] for n in self._tensors() if n.split(".")[0].isdecimal()})
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Our parameters that this part is made of, under their names."""
+        """Our parameters below this node, under their names."""
         names = their_parameter_names(self._model, self._weight_map)
         for name, parameter in self._model.named_parameters():
             their = names.get(name, "")
@@ -126,7 +125,7 @@ class Part:
                 yield their.removeprefix(self._prefix + "."), parameter
 
     def modules(self) -> Iterator[nn.Module]:
-        """Our modules that this part is made of."""
+        """Our modules below this node."""
         for our, their in their_module_names(self._model, self._weight_map).items():
             if f"{their}.".startswith(self._prefix + "."):
                 yield self._model.get_submodule(our)
@@ -134,7 +133,7 @@ class Part:
     def parameters(self) -> Iterator[Tensor]:
         return (parameter for _, parameter in self.named_parameters())
 
-    def requires_grad_(self, requires_grad: bool = True) -> "Part":
+    def requires_grad_(self, requires_grad: bool = True) -> "NamedView":
         for parameter in self.parameters():
             parameter.requires_grad_(requires_grad)
         return self
@@ -147,7 +146,7 @@ class Part:
 
 
 def find(model: Model, weight_map: WeightMap, name: str) -> Any:
-    """The module, part or tensor of a name of theirs. ``AttributeError`` if there is none."""
+    """The module, node or tensor with a name of theirs. ``AttributeError`` if there is none."""
     names = their_parameter_names(model, weight_map, reshaped=False)
     ours = {their: our for our, their in names.items()}
     if f"{name}.weight" in ours:
@@ -161,12 +160,12 @@ def find(model: Model, weight_map: WeightMap, name: str) -> Any:
     if name in tensors:
         return tensors[name]
     if any(other.startswith(name + ".") for other in tensors):
-        return Part(model, weight_map, name)
+        return NamedView(model, weight_map, name)
     raise AttributeError(f"the model has no {name!r}")
 
 
-def put(model: Model, weight_map: WeightMap, name: str, value: Any) -> bool:
-    """Put a module in the place of ours of that name of theirs; whether there is such a place."""
+def replace_module(model: Model, weight_map: WeightMap, name: str, value: Any) -> bool:
+    """Replace our module that has this name of theirs; returns whether there is one."""
     if value is None and name == weight_map.prefix + "pooler":
         model.pooler = None
         return True

@@ -1,4 +1,4 @@
-"""What a model of the familiar face returns: values by name, by number and as a tuple."""
+"""What a model with Transformers' API returns: values by name, by index and as a tuple."""
 
 from collections import OrderedDict
 from typing import Any
@@ -9,11 +9,11 @@ from torch import Tensor
 class ModelOutput(OrderedDict):
     """Named values without those that are None: ``out.logits``, ``out["logits"]``, ``out[0]``.
 
-    A name that the model could have given and did not is None as an attribute.
+    An output that the class has but this call did not return is None as an attribute.
     """
 
     def __init__(self, fields: Any = (), values: dict[str, Any] | None = None) -> None:
-        if values is None:  # as torch's tools for several devices make a mapping again
+        if values is None:  # how torch's tools for several devices rebuild a mapping
             values = dict(fields)
             fields = tuple(values)
         super().__init__((name, values[name]) for name in fields if values.get(name) is not None)
@@ -39,7 +39,7 @@ class ModelOutput(OrderedDict):
         return ModelOutput, (self._fields, dict(self))
 
     def to_tuple(self) -> tuple[Any, ...]:
-        """The values that are there, in the order of their names."""
+        """The values in order, without those that are None."""
         return tuple(self.values())
 
 

@@ -1,4 +1,4 @@
-"""The familiar face of a model: what Transformers 4.57.6 lets one do with it."""
+"""Models with Transformers' API, that of version 4.57.6."""
 
 import copy
 import inspect
@@ -11,25 +11,25 @@ from torch import nn
 
 from ownbert.data.batch import Batch
 from ownbert.errors import InputError
-from ownbert.families.family import Family, Head
+from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.weight_map import WeightMap
 from ownbert.hf.arguments import read_arguments, refuse
 from ownbert.hf.config import PretrainedConfig
-from ownbert.hf.forward import run
-from ownbert.hf.names import find, put, their_module_names, their_parameter_names
+from ownbert.hf.forward import forward
+from ownbert.hf.names import find, replace_module, their_module_names, their_parameter_names
 from ownbert.hf.states import fill, to_ours, to_theirs, write
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
 
-# Of any forward pass, beside those of its signature.
+# Accepted by every forward pass, besides the arguments of its signature.
 _FURTHER = {"past_key_value", "cache_position", "num_items_in_batch", "next_sentence_label"}
 
 
 class PreTrainedModel(nn.Module):
-    """A model with the arguments and outputs of Transformers 4.57.6 over a packed one, ``model``.
+    """A model with the arguments and outputs of Transformers 4.57.6 around a packed one, ``model``.
 
-    Padding costs nothing: it is taken out in front of the encoder, and outputs are zero there.
-    With ``packed = False`` places of padding go through the encoder too, as in Transformers.
+    Padding costs nothing: it is removed before the encoder, and outputs are zero there. With
+    ``packed = False`` padding goes through the encoder too, as in Transformers.
     """
 
     family: ClassVar[Family]
@@ -56,9 +56,9 @@ class PreTrainedModel(nn.Module):
         refuse(type(self).__name__, unknown, [*vars(config), "num_labels"])
         self.config = config
         self.num_labels = config.num_labels
-        self.with_pooler = self.head.pooler and (add_pooling_layer or bool(self.head.heads))
+        self.with_pooler = self.architecture_spec.pooler and (add_pooling_layer or bool(self.kinds))
         self.model = model or self._new_model()
-        # Tensors go by Transformers' names wherever they are seen from outside.
+        # A state dict has Transformers' names.
         self._register_state_dict_hook(to_theirs)
         self.register_load_state_dict_pre_hook(to_ours)
 
@@ -71,11 +71,11 @@ class PreTrainedModel(nn.Module):
             model_type=self.family.model_type,
         )
 
-    # What a folder holds, and what is computed: an encoder-decoder model has its own.
-    _fill, _write, _run = fill, write, run
+    # Loading, saving and the forward pass; encoder-decoder models have their own.
+    _fill, _write, _forward = fill, write, forward
 
     @property
-    def head(self) -> Head:
+    def architecture_spec(self) -> ArchitectureSpec:
         return self.family.architectures[self.architecture]
 
     @property
@@ -86,10 +86,10 @@ class PreTrainedModel(nn.Module):
     @property
     def kinds(self) -> tuple[str, ...]:
         """Kinds of the heads: none for the base model."""
-        return tuple(spec.kind for spec in self.head.heads)
+        return tuple(spec.kind for spec in self.architecture_spec.heads)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What Transformers' model of this name takes and gives; or a packed ``Batch``."""
+        """Takes and returns what Transformers' model of this name does; or takes a ``Batch``."""
         if args and isinstance(args[0], Batch):
             return self.model(*args, **kwargs)
         try:
@@ -101,9 +101,17 @@ class PreTrainedModel(nn.Module):
         given |= more
         if "past_key_value" in given:
             given["past_key_values"] = given.pop("past_key_value")
-        return self._run(given)
+        return self._forward(given)
 
-    # ---- parts by Transformers' names
+    # ---- modules by Transformers' names
+
+    def full_name(self, name: str) -> str:
+        """Transformers' full name of a tensor or module; a base model's own has no prefix."""
+        return name if self.kinds else self.weight_map.prefix + name
+
+    def own_name(self, full_name: str) -> str:
+        """The inverse of ``full_name``."""
+        return full_name if self.kinds else full_name.removeprefix(self.weight_map.prefix)
 
     @property
     def base_model_prefix(self) -> str:
@@ -116,9 +124,10 @@ class PreTrainedModel(nn.Module):
             return self
         if "_base" not in self.__dict__:
             kind = self.base_class()
-            base = kind(self.config, add_pooling_layer=self.head.pooler, model=self.model)
+            pooler = self.architecture_spec.pooler
+            base = kind(self.config, add_pooling_layer=pooler, model=self.model)
             base.training = self.training
-            self.__dict__["_base"] = base  # not as a submodule, which it would be twice
+            self.__dict__["_base"] = base  # not as a submodule: its modules would appear twice
         return self.__dict__["_base"]
 
     @classmethod
@@ -133,26 +142,26 @@ class PreTrainedModel(nn.Module):
                 raise
         if name == self.base_model_prefix and self.kinds:
             return self.base_model
-        full = name if self.kinds else self.weight_map.prefix + name
-        if name == "pooler" and not self.kinds and self.head.pooler and not self.with_pooler:
+        without = not self.kinds and not self.with_pooler
+        if name == "pooler" and without and self.architecture_spec.pooler:
             return None
         try:
-            return find(self.model, self.weight_map, full)
+            return find(self.model, self.weight_map, self.full_name(name))
         except AttributeError:
             raise AttributeError(f"{type(self).__name__} has no {name!r}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """``model.classifier = nn.Linear(...)`` exchanges the layer of that name."""
+        """``model.classifier = nn.Linear(...)`` replaces the layer of that name."""
         if "model" in self.__dict__.get("_modules", {}) and name != "model":
-            full = name if self.kinds else self.weight_map.prefix + name
-            if put(self.model, self.weight_map, full, value):
+            full = self.full_name(name)
+            if replace_module(self.model, self.weight_map, full, value):
                 return
         super().__setattr__(name, value)
 
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Generator[tuple[str, nn.Module], None, None]:
-        """Modules, those with weights by Transformers' names; so are the parameters named."""
+        """Modules, those with weights under Transformers' names."""
         names = their_module_names(self.model, self.weight_map)
         start = prefix + "." if prefix else ""
         for name, module in super().named_modules(memo, prefix, remove_duplicate):
@@ -160,23 +169,20 @@ class PreTrainedModel(nn.Module):
             if not self.kinds and (our == "heads" or our.startswith("heads.")):
                 continue  # of the model with heads that this one is the base of
             if our in names:
-                name = start + (
-                    names[our] if self.kinds else names[our].removeprefix(self.weight_map.prefix)
-                )
+                name = start + self.own_name(names[our])
             yield name, module
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters by Transformers' names; a fused one by those of its parts joined."""
+        """Parameters under Transformers' names; a fused one under the joined names of its parts."""
         names = their_parameter_names(self.model, self.weight_map)
         known = {id(p): names[name] for name, p in self.model.named_parameters() if name in names}
         start = prefix + "." if prefix else ""
         for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
             their = known.get(id(parameter)) if remove_duplicate else None
             if their is not None:
-                cut = "" if self.kinds else self.weight_map.prefix
-                name = start + their.removeprefix(cut)
+                name = start + self.own_name(their)
             yield name, parameter
 
     def train(self, mode: bool = True) -> Any:
@@ -201,7 +207,7 @@ class PreTrainedModel(nn.Module):
         self.tie_weights()
 
     def post_init(self) -> None:
-        """What Transformers' subclasses call last; everything is in its place already."""
+        """Called by subclasses written for Transformers; there is nothing left to do."""
 
     @property
     def device(self) -> torch.device:
@@ -212,7 +218,7 @@ class PreTrainedModel(nn.Module):
         return self.model.dtype
 
     def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
-        """How many numbers the model is made of, tied ones once."""
+        """The number of parameters, tied ones counted once."""
         tables = {id(m.weight) for m in self.modules() if isinstance(m, nn.Embedding)}
         return sum(
             p.numel()
@@ -224,19 +230,19 @@ class PreTrainedModel(nn.Module):
     # ---- surgery
 
     def get_input_embeddings(self) -> nn.Module:
-        """The word table; of a model of pictures the matrix that patches go through."""
+        """The word embeddings; in an image model the projection of the patches."""
         embeddings = self.model.encoder.embeddings
         return embeddings.projection if self.model.config.image else embeddings.word
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Put another word table in the place of this one; a tied output follows."""
+        """Replace the word embeddings; an output layer tied to them follows."""
         self._need_words()
         self.model.set_words(value)
         self.config.vocab_size = self.model.config.vocab_size
 
     def _need_words(self) -> None:
         if self.model.config.image is not None:
-            raise InputError(f"{type(self).__name__} reads pictures: it has no table of words")
+            raise InputError(f"{type(self).__name__} reads images: it has no word embeddings")
 
     def get_output_embeddings(self) -> nn.Module | None:
         heads = self.model.heads.values()
@@ -248,7 +254,7 @@ class PreTrainedModel(nn.Module):
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
     ) -> nn.Module:
-        """Give the vocabulary another size; new rows are the mean of the old ones."""
+        """Change the size of the vocabulary; new rows are the mean of the old ones."""
         self._need_words()
         if new_num_tokens is not None or pad_to_multiple_of:
             size = self.model.config.vocab_size if new_num_tokens is None else new_num_tokens
@@ -260,7 +266,7 @@ class PreTrainedModel(nn.Module):
         return self.get_input_embeddings()
 
     def prune_heads(self, heads_to_prune: dict[int, Sequence[int]]) -> None:
-        """Take heads away for good, by layer; kept in ``config.pruned_heads``."""
+        """Remove heads, given by layer, and record them in ``config.pruned_heads``."""
         if not isinstance(heads_to_prune, Mapping):
             raise InputError("prune_heads needs the heads of each layer: {0: [1, 2], 3: [0]}")
         self.model.prune_heads({int(i): list(heads) for i, heads in heads_to_prune.items()})
@@ -272,7 +278,7 @@ class PreTrainedModel(nn.Module):
         self.model.tie()
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None) -> None:
-        """Compute the inside of blocks again for the backward pass: less memory, more time."""
+        """Recompute activations inside blocks in the backward pass: less memory, more time."""
         self._set_checkpointing(True)
 
     def gradient_checkpointing_disable(self) -> None:
@@ -301,14 +307,14 @@ class PreTrainedModel(nn.Module):
         With ``state_dict`` those weights instead of the model's own.
         """
         if options.get("push_to_hub"):
-            raise InputError("push_to_hub is not here; save the folder, and upload it")
+            raise InputError("push_to_hub is not supported; save the folder and upload it")
         if not is_main_process:
             return
-        face = self
+        model = self
         if state_dict is not None:
-            face = copy.deepcopy(self)
-            face.load_state_dict(state_dict)
-        face._write(save_directory)
+            model = copy.deepcopy(self)
+            model.load_state_dict(state_dict)
+        model._write(save_directory)
         self.config.architectures = [self.architecture]
 
     @classmethod
@@ -320,17 +326,25 @@ class PreTrainedModel(nn.Module):
         output_loading_info: bool = False,
         **options: Any,
     ) -> Any:
-        """The model of a folder, or of the hub's by that name, in evaluation mode.
+        """The model of a folder, or of a model of the hub, in evaluation mode.
 
-        Keys of the config among ``options`` change it. A head that the folder lacks starts anew
-        and one that is not asked for is left out, each with a warning; so do tensors of another
-        shape with ``ignore_mismatched_sizes``. Anything else that does not fit is an
-        ``InputError``.
+        Args:
+            pretrained_model_name_or_path: the folder, or the name on the hub.
+            config: by default the folder's.
+            output_loading_info: whether to return Transformers' loading info too.
+            options: keys of the config change it; ``dtype``, ``ignore_mismatched_sizes``,
+                ``revision`` and ``subfolder`` are as in Transformers.
+
+        A head that the folder lacks is newly initialised, with a warning; so are tensors of
+        another shape with ``ignore_mismatched_sizes``. A head that this class lacks is left out.
+
+        Raises:
+            InputError: for anything else that does not fit.
         """
         given = read_arguments(cls.config_class, pretrained_model_name_or_path, config, options)
-        face = cls(given.config, *positional, **given.others)
-        info = face._fill(given.folder, mismatched=given.mismatched)
-        wanted = info.pop("dtype")[0] if given.auto else given.dtype
-        info.pop("dtype", None)
-        face = face.to(wanted).eval() if wanted else face.eval()
-        return (face, info) if output_loading_info else face
+        model = cls(given.config, *positional, **given.further)
+        info = model._fill(given.folder, given.values, mismatched=given.mismatched)
+        (stored,) = info.pop("dtype")
+        dtype = stored if given.auto else given.dtype
+        model = model.to(dtype).eval() if dtype else model.eval()
+        return (model, info) if output_loading_info else model

@@ -1,7 +1,11 @@
-"""Tensors of the familiar face: read out of a folder, and named as Transformers names them."""
+"""Tensors of a model with Transformers' API: read from a folder, and under Transformers' names.
+
+``model`` is a model of ``ownbert.hf`` and ``model.model``, or ``core``, the packed one inside.
+"""
 
 import copy
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +15,8 @@ from torch import Tensor, nn
 
 from ownbert import checkpoint
 from ownbert.checkpoint.copying import copy_weights, first_of
-from ownbert.checkpoint.description import Description
-from ownbert.checkpoint.weights import read_weights
+from ownbert.checkpoint.description import Description, describe_config
+from ownbert.checkpoint.weights import CONFIG, read_model_json, read_weights
 from ownbert.errors import InputError
 from ownbert.families.weight_map import MISSING, UNEXPECTED
 from ownbert.hf.names import second_names, their_tensors, with_second_names
@@ -20,141 +24,164 @@ from ownbert.text.tokenizer import Tokenizer
 
 
 @dataclass
-class Chosen:
-    """What of a folder goes into a model, by their names, and what does not.
+class SelectedTensors:
+    """Which of a folder's tensors go into a model, by Transformers' names, and which do not.
 
-    tensors: the folder's, or the model's own at what starts anew (``new``, and ``mismatched``, of
-    which there are the shape in the folder and that in the model). misfits: names of all tensors
-    of another shape.
+    Args:
+        tensors: the folder's, or the model's own for those that are newly initialised.
+        new: names of tensors that are newly initialised.
+        unused: names of tensors that are left out.
+        mismatched: newly initialised because of their shape: name, shape in the folder, in the
+            model.
+        misshapen: names of all tensors of another shape.
     """
 
     tensors: dict[str, Tensor]
     new: list[str]
     unused: list[str]
     mismatched: list[tuple[str, torch.Size, torch.Size]]
-    misfits: list[str]
+    misshapen: list[str]
 
 
-def fill(face: Any, folder: Path, *, mismatched: bool = False) -> dict[str, list[Any]]:
-    """Read the folder's tensors into the model; what is new and what was left out.
+def fill(
+    model: Any,
+    folder: Path,
+    values: Mapping[str, Any] | None = None,
+    *,
+    mismatched: bool = False,
+) -> dict[str, list[Any]]:
+    """Copy the folder's tensors into the model.
 
-    mismatched: tensors of another shape start anew.
+    Args:
+        model: its parameters are written over.
+        folder: with config.json and weights.
+        values: of the folder's config.json, where it has been read already.
+        mismatched: whether tensors of another shape are newly initialised.
+
+    Returns:
+        Transformers' loading info (missing_keys, unexpected_keys, ...), and the dtype.
+
+    Raises:
+        InputError: the folder holds another model, or tensors that do not fit.
     """
-    description, model, weight_map = _describe(face, folder), face.model, face.weight_map
+    description, core, weight_map = _describe(model, folder, values), model.model, model.weight_map
     read, path = read_weights(folder)
-    chosen = _choose(face, description, read, mismatched)
-    # A head whose tensors are all there is read by their names, whatever architecture it was of.
+    selected = _select(model, description, read, mismatched)
+    # A head with all of its tensors in the folder is read by their names, whatever the folder's
+    # architecture is.
     kinds = (
         kind
-        for kind in model.specs
-        if weight_map.tensor_names(model.config, kind) <= chosen.tensors.keys()
+        for kind in core.specs
+        if weight_map.tensor_names(core.config, kind) <= selected.tensors.keys()
     )
-    specs = (*(model.specs[kind] for kind in kinds), *description.specs)
+    specs = (*(core.specs[kind] for kind in kinds), *description.specs)
     report = copy_weights(
-        model,
-        chosen.tensors,
+        core,
+        selected.tensors,
         weight_map,
         description=replace(description, specs=specs),
         lenient=True,
     )
     if report.problems:
         shown = "; ".join(first_of(report.problems))
-        hint = "; ignore_mismatched_sizes=True starts them anew" * bool(chosen.misfits)
-        raise InputError(f"{path} does not fit: {shown}{hint}")
-    new = [*chosen.new, *report.new]
-    anew = [*new, *(name for name, *_ in chosen.mismatched)]
+        advice = "; ignore_mismatched_sizes=True starts them anew" * bool(selected.misshapen)
+        raise InputError(f"{path} does not fit: {shown}{advice}")
+    new = [*selected.new, *report.new]
+    anew = [*new, *(name for name, *_ in selected.mismatched)]
     if anew:
         warnings.warn(
-            f"{type(face).__name__} from {folder}: {', '.join(anew)} are not in it, or of another "
+            f"{type(model).__name__} from {folder}: {', '.join(anew)} are not in it, or of another "
             "shape, and start anew; train the model before it is used",
             stacklevel=3,
         )
     return {
         "missing_keys": new,
-        "unexpected_keys": [*chosen.unused, *report.unused],
-        "mismatched_keys": chosen.mismatched,
+        "unexpected_keys": [*selected.unused, *report.unused],
+        "mismatched_keys": selected.mismatched,
         "dtype": [next(t.dtype for t in read.values() if t.is_floating_point())],
         "error_msgs": [],
     }
 
 
-def _describe(face: Any, folder: Path) -> Description:
-    description = checkpoint.describe(folder, any_architecture=True)
-    if description.family is not face.family:
+def _describe(model: Any, folder: Path, values: Mapping[str, Any] | None) -> Description:
+    path = folder / CONFIG
+    values = read_model_json(path) if values is None else values
+    description = describe_config(values, path, any_architecture=True)
+    if description.family is not model.family:
         raise InputError(
-            f"{folder} holds a {description.family.model_type} model; {type(face).__name__} reads "
-            f"{face.family.model_type}"
+            f"{folder} holds a {description.family.model_type} model; {type(model).__name__} reads "
+            f"{model.family.model_type}"
         )
     return description
 
 
-def _choose(
-    face: Any, description: Description, read: dict[str, Tensor], mismatched: bool
-) -> Chosen:
-    """Of a folder's tensors those for the model: without layers beyond those of the model, and
-    without those of somebody's own layers; cross attentions that it lacks start anew."""
-    model, weight_map = face.model, face.weight_map
+def _select(
+    model: Any, description: Description, read: dict[str, Tensor], mismatched: bool
+) -> SelectedTensors:
+    """The tensors for the model: none of layers beyond the model's, and none of layers that a
+    custom class has added; cross-attention that the folder lacks is newly initialised."""
+    core, weight_map = model.model, model.weight_map
     theirs = {weight_map.full_name(name): tensor for name, tensor in read.items()}
     theirs = theirs if len(theirs) == len(read) else dict(read)
-    extra = added(face)
-    new = sorted(extra.keys() - theirs.keys())
-    for name in extra.keys() & theirs.keys():
-        extra[name].copy_(theirs.pop(name))
+    own_layers = added_tensors(model)
+    new = sorted(own_layers.keys() - theirs.keys())
+    for name in own_layers.keys() & theirs.keys():
+        own_layers[name].copy_(theirs.pop(name))
     known = weight_map.tensor_names(description.config)
-    unused = set(theirs) & (known - weight_map.tensor_names(model.config))
+    unused = set(theirs) & (known - weight_map.tensor_names(core.config))
     named = description.values.get("architectures") or [description.architecture]
     if description.architecture not in named:
         unused |= theirs.keys() - known
     theirs = {name: tensor for name, tensor in theirs.items() if name not in unused}
-    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    own = their_tensors(model, weight_map, parameters)
-    misfits = [name for name in own if name in theirs and theirs[name].shape != own[name].shape]
-    wrong = [(n, theirs[n].shape, own[n].shape) for n in misfits] if mismatched else []
-    crossing = model.config.add_cross_attention and not description.config.add_cross_attention
+    parameters = {name: parameter.detach() for name, parameter in core.named_parameters()}
+    own = their_tensors(core, weight_map, parameters)
+    misshapen = [name for name in own if name in theirs and theirs[name].shape != own[name].shape]
+    wrong = [(n, theirs[n].shape, own[n].shape) for n in misshapen] if mismatched else []
+    crossing = core.config.add_cross_attention and not description.config.add_cross_attention
     anew = [n for n in own if crossing and ".crossattention." in n and n not in theirs]
     theirs |= {name: own[name] for name in [*anew, *(name for name, *_ in wrong)]}
-    return Chosen(theirs, [*new, *anew], sorted(unused), wrong, misfits)
+    return SelectedTensors(theirs, [*new, *anew], sorted(unused), wrong, misshapen)
 
 
-def write(face: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> None:
-    """The folder of a model, with the tensors of what a subclass has added to it."""
-    model = face.model
-    if not face.kinds and model.heads:  # the base of a model with heads
-        model = copy.copy(model)
-        model._modules = {**model._modules, "heads": nn.ModuleDict()}
-        model.specs, model.labels = {}, ()
-    values = {**face.config.to_dict(), "dtype": str(face.dtype).removeprefix("torch.")}
-    values["architectures"] = [type(face).__name__]
+def write(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> None:
+    """Write the folder of a model, with the tensors of layers that a subclass has added."""
+    core = model.model
+    if not model.kinds and core.heads:  # the base of a model with heads
+        core = copy.copy(core)
+        core._modules = {**core._modules, "heads": nn.ModuleDict()}
+        core.specs, core.labels = {}, ()
+    values = {**model.config.to_dict(), "dtype": str(model.dtype).removeprefix("torch.")}
+    values["architectures"] = [type(model).__name__]
     checkpoint.save(
-        model,
+        core,
         folder,
         tokenizer=tokenizer,
-        architecture=face.architecture,
+        architecture=model.architecture,
         values=values,
-        more=added(face),
+        more=added_tensors(model),
     )
 
 
-def added(face: Any) -> dict[str, Tensor]:
-    """Tensors of the modules that a subclass has beside ``model``, by name."""
-    mine = (n for n, module in face._modules.items() if n != "model" and module is not None)
-    starts = tuple(f"{name}." for name in mine)
-    state = face.state_dict() if starts else {}
+def added_tensors(model: Any) -> dict[str, Tensor]:
+    """Tensors of the modules that a subclass has added beside ``model``, by name."""
+    names = (n for n, module in model._modules.items() if n != "model" and module is not None)
+    starts = tuple(f"{name}." for name in names)
+    state = model.state_dict() if starts else {}
     return {name: tensor for name, tensor in state.items() if name.startswith(starts)}
 
 
-def to_theirs(face: Any, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
-    """Turn the names of a state dict into Transformers'."""
+def to_theirs(model: Any, state: dict[str, Tensor], prefix: str, metadata: Any) -> None:
+    """State dict hook: from our names to Transformers'."""
     start = prefix + "model."
     ours = {n.removeprefix(start): state.pop(n) for n in list(state) if n.startswith(start)}
-    if not face.kinds:  # a base model may stand on the model of one with heads
+    if not model.kinds:  # the core of a base model may be that of a model with heads
         ours = {name: tensor for name, tensor in ours.items() if not name.startswith("heads.")}
-    for name, tensor in their_tensors(face.model, face.weight_map, ours).items():
-        state[prefix + (name if face.kinds else name.removeprefix(face.weight_map.prefix))] = tensor
+    for name, tensor in their_tensors(model.model, model.weight_map, ours).items():
+        state[prefix + model.own_name(name)] = tensor
 
 
 def to_ours(
-    face: Any,
+    model: Any,
     state: dict[str, Tensor],
     prefix: str,
     metadata: Any,
@@ -163,24 +190,23 @@ def to_ours(
     unexpected: list[str],
     errors: list[str],
 ) -> None:
-    """Turn the names of a state dict in Transformers' names into ours."""
-    more = tuple(f"{prefix}{name}." for name in face._modules if name != "model")
+    """Hook before a state dict is loaded: from Transformers' names to ours."""
+    more = tuple(f"{prefix}{name}." for name in model._modules if name != "model")
     own = [n for n in state if n.startswith(prefix) and not (more and n.startswith(more))]
     theirs = {name.removeprefix(prefix): state.pop(name) for name in own}
-    ours, problems = face.weight_map.to_ours(theirs, face.model.config, face.kinds)
-    if face.kinds:
-        ours = with_second_names(face.model, ours)
+    ours, problems = model.weight_map.to_ours(theirs, model.model.config, model.kinds)
+    if model.kinds:
+        ours = with_second_names(model.model, ours)
     for problem in problems:
         if problem.startswith(UNEXPECTED):
             unexpected.append(prefix + problem.removeprefix(UNEXPECTED))
         elif not problem.startswith(MISSING):
             errors.append(problem)
-    cut = "" if face.kinds else face.weight_map.prefix
-    for name, now in face.model.named_parameters(remove_duplicate=False):
+    for name, parameter in model.model.named_parameters(remove_duplicate=False):
         if name in ours:
             continue
-        ours[name] = now.detach()  # What is missing stays as it is, and is named in their words.
-        if name not in second_names(face.model) and (face.kinds or not name.startswith("heads.")):
-            names = face.weight_map.their_name(name, face.model.config).split(", ")
-            missing += [prefix + their.removeprefix(cut) for their in names]
+        ours[name] = parameter.detach()  # A missing tensor keeps its values, and is reported.
+        if name not in second_names(model.model) and (model.kinds or not name.startswith("heads.")):
+            names = model.weight_map.their_name(name, model.model.config).split(", ")
+            missing += [prefix + model.own_name(their) for their in names]
     state.update({f"{prefix}model.{name}": tensor for name, tensor in ours.items()})

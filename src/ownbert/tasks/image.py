@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ownbert.checkpoint.description import Description, describe, described
+from ownbert.checkpoint.description import Description, describe, describe_config
 from ownbert.config import EncoderConfig, Image
 from ownbert.data.batch import Batch
 from ownbert.data.images.augmentation import Augmentation
@@ -92,7 +92,7 @@ class ImageTask(SingleLabelTask):
             "patch_size": image.patch,
             "num_channels": image.channels,
         }
-        return described(values, "model.vit")
+        return describe_config(values, "model.vit")
 
     def input_builder(
         self, folder: str | Path, config: EncoderConfig, max_length: int | None = None

@@ -1,6 +1,6 @@
 """The tokenizer classes of the families, and ``AutoTokenizer``, which chooses among them.
 
-Every ``...TokenizerFast`` of Transformers is the same class as ``...Tokenizer`` here.
+``...Tokenizer`` and ``...TokenizerFast`` of Transformers are one class here.
 """
 
 import os
@@ -8,16 +8,14 @@ from typing import Any
 
 from ownbert.errors import InputError
 from ownbert.files import read_json
-from ownbert.hf.tokenizers.files import folder_of
+from ownbert.hf.tokenizers.files import TokenizerFolder
 from ownbert.hf.tokenizers.tokenizer import PreTrainedTokenizerFast
 from ownbert.text.files import (
-    CONFIG,
     MODEL_CONFIG,
     TOKENIZER,
     choose_style,
     guess_style,
     kind_of,
-    read_backend,
 )
 from ownbert.text.styles import BERT, CLASSES, MODEL_TYPES, ROBERTA, class_name
 
@@ -58,7 +56,7 @@ PreTrainedTokenizer = PreTrainedTokenizerFast
 
 
 class AutoTokenizer:
-    """``from_pretrained`` alone: the class that a folder's files ask for."""
+    """``from_pretrained`` makes a tokenizer of the class that a folder's files name."""
 
     def __init__(self):
         raise InputError("AutoTokenizer.from_pretrained(folder) makes tokenizers")
@@ -67,32 +65,41 @@ class AutoTokenizer:
     def from_pretrained(
         cls, pretrained_model_name_or_path: "str | os.PathLike[str]", *args: Any, **kwargs: Any
     ) -> PreTrainedTokenizerFast:
-        """The tokenizer of a folder; ``kwargs`` replace what its tokenizer_config.json says.
+        """The tokenizer of a folder.
 
-        The class is that of ``tokenizer_type``, else of tokenizer_config.json
-        (``tokenizer_class``), else of config.json, else the one that the files fit. Raises
-        ``InputError`` where there is no such folder, or no tokenizer in it.
+        Args:
+            pretrained_model_name_or_path: the folder, or the name of a model on the hub.
+            args, kwargs: of the class; they override tokenizer_config.json. ``tokenizer_type``
+                selects the class; by default tokenizer_config.json (``tokenizer_class``) does,
+                else config.json, else the files' names and contents.
+
+        Raises:
+            InputError: there is no such folder, or no tokenizer in it.
         """
-        kind = kwargs.pop("tokenizer_type", None)
-        if kind is not None and kind not in MODEL_TYPES:
-            raise InputError(f"tokenizer_type is {kind!r}; one of {', '.join(MODEL_TYPES)}")
-        name = MODEL_TYPES[kind] if kind else _class_of(pretrained_model_name_or_path, kwargs)
-        found: type[PreTrainedTokenizerFast] = globals()[name] if name else PreTrainedTokenizerFast
-        return found.from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        name, kind = pretrained_model_name_or_path, kwargs.pop("tokenizer_type", None)
+        if kind is not None:
+            if kind not in MODEL_TYPES:
+                raise InputError(f"tokenizer_type is {kind!r}; one of {', '.join(MODEL_TYPES)}")
+            return globals()[MODEL_TYPES[kind]].from_pretrained(name, *args, **kwargs)
+        folder = TokenizerFolder.find(name, kwargs)
+        chosen = _class_of(folder)
+        found: type[PreTrainedTokenizerFast] = (
+            globals()[chosen] if chosen else PreTrainedTokenizerFast
+        )
+        return found.from_folder(folder, *args, **{**kwargs, "name_or_path": str(name)})
 
 
-def _class_of(name: Any, kwargs: dict[str, Any]) -> str | None:
+def _class_of(folder: TokenizerFolder) -> str | None:
     """The name of the class for a folder; None for the general one."""
-    folder = folder_of(name, kwargs.get("subfolder") or "")
-    config, whole = read_json(folder / CONFIG, missing={}), folder / TOKENIZER
-    stated = config.get("tokenizer_class")
+    stated = folder.config.get("tokenizer_class")
     known = isinstance(stated, str) and stated.removesuffix("Fast") in CLASSES
-    if stated and not known and whole.is_file():
+    has_backend = folder.has(TOKENIZER)
+    if stated and not known and has_backend:
         return None
-    found = class_name(config, read_json(folder / MODEL_CONFIG, missing={}))
-    if found or not whole.is_file():
-        return found or choose_style(folder, None).tokenizer_class
-    backend = read_backend(whole)
+    found = class_name(folder.config, read_json(folder.path / MODEL_CONFIG, missing={}))
+    if found or not has_backend:
+        return found or choose_style(folder.path, None).tokenizer_class
+    backend = folder.backend(folder.path / TOKENIZER)
     style = guess_style(backend)
     general = kind_of(backend) == "blank" or (style is BERT and kind_of(backend) != "wordpiece")
     return None if general else style.tokenizer_class

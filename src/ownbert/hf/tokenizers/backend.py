@@ -1,10 +1,11 @@
-"""The object of the ``tokenizers`` library that does a tokenizer's work."""
+"""The object of the ``tokenizers`` library behind a tokenizer."""
 
 import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
+from ownbert.hf.tokenizers.files import READ_BACKEND
 from ownbert.hf.tokenizers.special import text_of, unique_tokens
 from ownbert.text.bert import split_at_blanks
 from ownbert.text.build import build, register, surround
@@ -20,23 +21,25 @@ def make_backend(
 ) -> "tuple[tokenizers.Tokenizer, bool]":
     """The backend of the given files, and whether it was built from the family's own ones.
 
-    Removes ``tokenizer_object`` and ``from_slow`` from ``settings``. Raises ``InputError`` where
-    neither the family's files nor tokenizer.json nor an object is given.
+    Removes ``tokenizer_object``, ``from_slow`` and a tokenizer.json that has been read from
+    ``settings``. Raises ``InputError`` if neither the family's files nor tokenizer.json nor an
+    object is given.
     """
     from tokenizers import Tokenizer
 
     given = settings.pop("tokenizer_object", None)
     from_slow = settings.pop("from_slow", False)
+    read = settings.pop(READ_BACKEND, None)
     if given is not None:
         return Tokenizer.from_str(given.to_str()), False
     if files.get("tokenizer_file") is not None and not from_slow:
-        return read_backend(files["tokenizer_file"]), False
+        return read or read_backend(files["tokenizer_file"]), False
     needed = {} if style is None else style.files
     missing = [name for name in needed if files.get(name) is None]
     if style is None or missing:
         names = ", ".join([*missing, "tokenizer_file"])
         raise InputError(f"a tokenizer needs its files: {names} or tokenizer_object")
-    never_split_of(settings)  # refuses a value that is no list of words
+    never_split_of(settings)  # refuses a value that is not a list of words
     unk = settings.get("unk_token") or style.special["unk_token"]
     return build(
         style, {name: files[name] for name in needed}, {**settings, "unk_token": unk}
@@ -66,7 +69,7 @@ def apply_settings(
             split_at_blanks(backend)
     if style is None or not (built or style is ROBERTA):
         return
-    # Transformers builds the other families with their own two tokens, whatever is asked for.
+    # Transformers builds the other families with their own two tokens, whatever the settings are.
     ends = special if style in (BERT, ROBERTA) else style.special
     if "cls_token" not in ends or "sep_token" not in ends:
         return

@@ -1,15 +1,16 @@
-"""The files of a tokenizer in a folder: what a constructor takes from them, and their contents."""
+"""A folder's tokenizer files: the constructor's arguments in them, and their contents."""
 
 import json
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
 from ownbert.files import model_folder, read_json
 from ownbert.hf.tokenizers.special import ADDITIONAL, ATTRIBUTES, texts
-from ownbert.text.files import CONFIG, SPECIAL, TOKENIZER
+from ownbert.text.files import CONFIG, SPECIAL, TOKENIZER, read_backend
 from ownbert.text.styles import SPECIAL_NAMES, Style
 from ownbert.text.writing import vocabulary_files, write_files
 
@@ -18,40 +19,71 @@ if TYPE_CHECKING:
     from tokenizers import AddedToken
 
 ADDED = "added_tokens.json"
-# How files are found and fetched, and which of Transformers' classes; no matter for a tokenizer.
+# The constructor's argument for a tokenizer.json that has been read already.
+READ_BACKEND = "_read_backend"
+# Arguments of ``from_pretrained`` that find and fetch files, or select a class of Transformers.
 HUB_ARGUMENTS = (
     *("cache_dir", "force_download", "local_files_only", "token", "revision", "proxies"),
     *("trust_remote_code", "resume_download", "use_auth_token", "subfolder", "code_revision"),
     *("use_fast", "config", "_from_auto", "_commit_hash", "_from_pipeline"),
 )
-# What a saved configuration says of itself and no constructor takes.
+# Keys of a saved configuration that are not arguments of a constructor.
 NOT_ARGUMENTS = ("tokenizer_class", "tokenizer_file", "vocab_file", "merges_file", "init_inputs")
 NOT_SAVED = (
     *("special_tokens_map_file", "device_map", "from_slow", "extra_special_tokens", "backend"),
     *ATTRIBUTES,
 )
-# Attributes whose present value is saved: always, and where the constructor was given one.
+# Attributes whose current value is saved: always, and if the constructor was given one.
 ALWAYS_SAVED = ("model_max_length", "clean_up_tokenization_spaces")
 SAVED_IF_GIVEN = ("padding_side", "truncation_side", "model_input_names", "split_special_tokens")
 
 
-def folder_of(name: Any, subfolder: str = "") -> Path:
-    """The folder of a model; ``InputError`` for a name that has none."""
-    folder = model_folder(name) / subfolder
-    if not folder.is_dir():
-        raise InputError(f"no such folder: {folder}; a folder with a tokenizer's files is needed")
-    return folder
+class TokenizerFolder:
+    """A folder with a tokenizer, whose files are read when they are needed, and once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.backends: dict[str, tokenizers.Tokenizer] = {}  # by path
+
+    @classmethod
+    def find(cls, name: Any, options: Mapping[str, Any]) -> "TokenizerFolder":
+        """The folder of a name and the option ``subfolder``; ``InputError`` if there is none."""
+        path = model_folder(name) / (options.get("subfolder") or "")
+        if not path.is_dir():
+            raise InputError(f"no such folder: {path}; a folder with a tokenizer's files is needed")
+        return cls(path)
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """tokenizer_config.json; empty if there is none."""
+        return read_json(self.path / CONFIG, missing={})
+
+    def backend(self, path: str | Path) -> "tokenizers.Tokenizer":
+        """The tokenizer.json ``path``, which need not be in this folder."""
+        name = str(path)
+        if name not in self.backends:
+            self.backends[name] = read_backend(Path(path))
+        return self.backends[name]
 
 
 def read_arguments(
-    folder: Path, files: Mapping[str, str], changes: Mapping[str, Any], class_name: str
+    folder: TokenizerFolder, files: Mapping[str, str], changes: Mapping[str, Any], class_name: str
 ) -> dict[str, Any]:
-    """The arguments of a tokenizer's constructor that ``folder`` states, with ``changes``.
+    """The arguments of a tokenizer's constructor in a folder.
 
-    ``files``: arguments that take the family's own files, to their names. Raises ``InputError``
-    where neither these nor tokenizer.json are there.
+    Args:
+        folder: of the tokenizer.
+        files: arguments that take the family's own files, to the names of these.
+        changes: override what the files state.
+        class_name: for messages.
+
+    Raises:
+        InputError: neither the family's files nor tokenizer.json are there.
     """
-    found = read_json(folder / CONFIG, missing={})
+    found = dict(folder.config)
     for key in NOT_ARGUMENTS:
         found.pop(key, None)
     if isinstance(found.get("extra_special_tokens"), list):
@@ -59,11 +91,11 @@ def read_arguments(
         found.setdefault(ADDITIONAL, found["extra_special_tokens"])
     found |= changes
     for key, file in {**files, "tokenizer_file": TOKENIZER}.items():
-        if (folder / file).is_file():
-            found.setdefault(key, str(folder / file))
+        if folder.has(file):
+            found.setdefault(key, str(folder.path / file))
     if not any(key in found for key in (*files, "tokenizer_file", "tokenizer_object")):
         needed = " or ".join(filter(None, (TOKENIZER, " and ".join(files.values()))))
-        raise InputError(f"{folder} holds no tokenizer for {class_name}: {needed} is needed")
+        raise InputError(f"{folder.path} holds no tokenizer for {class_name}: {needed} is needed")
     if found.get("added_tokens_decoder") is None:
         added = _older_added_tokens(folder, found, changes)
     else:
@@ -75,20 +107,23 @@ def read_arguments(
             found[key] = by_text.get(_text(token), token)
     if found.get(ADDITIONAL) is not None:
         found[ADDITIONAL] = [_token(token) for token in found[ADDITIONAL]]
+    read = folder.backends.get(str(found.get("tokenizer_file")))
+    if read is not None:
+        found[READ_BACKEND] = read
     return {**found, "added_tokens_decoder": added}
 
 
 def _older_added_tokens(
-    folder: Path, found: dict[str, Any], changes: Mapping[str, Any]
+    folder: TokenizerFolder, found: dict[str, Any], changes: Mapping[str, Any]
 ) -> "dict[int, AddedToken]":
-    """Added tokens by their ids where tokenizer_config.json does not list them.
+    """Added tokens by their ids, for a tokenizer_config.json that does not list them.
 
     They are in special_tokens_map.json (which is added to ``found``), added_tokens.json and
     tokenizer.json.
     """
     from tokenizers import AddedToken
 
-    for name, token in read_json(folder / SPECIAL, missing={}).items():
+    for name, token in read_json(folder.path / SPECIAL, missing={}).items():
         if not changes.get(name):
             many = isinstance(token, list)
             found[name] = [_token(t) for t in token] if many else _token(token, special=True)
@@ -96,11 +131,11 @@ def _older_added_tokens(
     special |= {_text(token) for token in found.get(ADDITIONAL) or ()}
     added = {
         index: AddedToken(text, special=text in special, normalized=text not in special)
-        for text, index in read_json(folder / ADDED, missing={}).items()
+        for text, index in read_json(folder.path / ADDED, missing={}).items()
     }
-    if "tokenizer_file" in found:
-        for token in read_json(Path(found["tokenizer_file"]), missing={}).get("added_tokens", []):
-            added[token["id"]] = _token(token)
+    if "tokenizer_file" in found and os.path.isfile(found["tokenizer_file"]):
+        backend = folder.backend(found["tokenizer_file"])
+        added |= backend.get_added_tokens_decoder()
     return added
 
 
@@ -122,7 +157,7 @@ def vocabulary_contents(
 ) -> dict[str, bytes]:
     """Names and contents of the vocabulary's own files.
 
-    A SentencePiece model is copied from ``source``; nothing is returned if it is no longer there.
+    A SentencePiece model is copied from the file ``source``; without it nothing is returned.
     """
     found = vocabulary_files(backend)
     if found or style is None or source is None or not os.path.isfile(source):
@@ -139,9 +174,12 @@ def folder_contents(
 ) -> dict[str, bytes]:
     """Names and contents of all files of a tokenizer.
 
-    ``settings`` are the constructor's arguments and ``tokenizer_class``, ``special`` the special
-    tokens by attribute name, ``vocabulary`` the files of ``vocabulary_contents``;
-    ``legacy_format`` is that of ``save_pretrained``.
+    Args:
+        backend: of the tokenizer.
+        settings: the constructor's arguments, and ``tokenizer_class``.
+        special: special tokens by attribute name.
+        vocabulary: from ``vocabulary_contents``.
+        legacy_format: as in ``save_pretrained``.
     """
     config = {name: value for name, value in settings.items() if name not in NOT_SAVED}
     if config.get("never_split") is not None:
@@ -167,7 +205,7 @@ def folder_contents(
 
 
 def _bare(token: Any) -> Any:
-    """A token as special_tokens_map.json has it: all of its tokens are special."""
+    """A token as in special_tokens_map.json, where all tokens are special."""
     if isinstance(token, str):
         return token
     return {key: value for key, value in token.__getstate__().items() if key != "special"}
@@ -181,6 +219,6 @@ def _json(value: Any) -> bytes:
 def write_prefixed(
     folder: "str | os.PathLike[str]", contents: Mapping[str, bytes], prefix: str | None
 ) -> tuple[str, ...]:
-    """Write files, ``prefix`` and a hyphen before their names if it is given; returns the paths."""
+    """Write files, with ``prefix`` and a hyphen before their names; returns the paths."""
     start = f"{prefix}-" if prefix else ""
     return tuple(map(str, write_files(folder, {start + n: data for n, data in contents.items()})))

@@ -1,8 +1,7 @@
 """A tokenizer with the arguments and results of Transformers 4.57.6.
 
-It behaves as the fast tokenizers there do; docs/tokenizers.md lists where it does not. One long
-class, because the attributes and methods of that API are one: what they do beyond a few lines is in
-the modules beside this one.
+It behaves as the fast tokenizers there do; docs/tokenizers.md lists the differences. The class is
+long because that API is one class; anything of more than a few lines is in the modules beside it.
 """
 
 import logging
@@ -54,11 +53,12 @@ class PreTrainedTokenizerFast:
     ``model_max_length``, ``padding_side``, ``truncation_side``, ``model_input_names``,
     ``clean_up_tokenization_spaces``, ``split_special_tokens``. Others are kept and saved.
 
-    Raises ``InputError`` for files that are missing or damaged, and for impossible values.
+    Raises:
+        InputError: a file is missing or damaged, or a value is not possible.
     """
 
     style: ClassVar[Style | None] = None
-    # The names of arguments that are given by position.
+    # Names of positional arguments.
     order: ClassVar[tuple[str, ...]] = ()
     vocab_files_names: ClassVar[dict[str, str]] = {"tokenizer_file": TOKENIZER}
     SPECIAL_TOKENS_ATTRIBUTES = special.ATTRIBUTES
@@ -85,7 +85,7 @@ class PreTrainedTokenizerFast:
         paths = {name: settings.pop(name, None) for name in {*self.vocab_files_names, "vocab_file"}}
         self.vocab_file = paths["vocab_file"]
         self._tokenizer, built = make_backend(style, paths, settings)
-        # A copy with rules that a saved backend cannot have, made when it is needed.
+        # A copy with rules that cannot be saved, made when it is needed.
         self._copy: tokenizers.Tokenizer | None = None
         if built and style is BERT:
             settings.setdefault("clean_up_tokenization_spaces", True)
@@ -107,7 +107,7 @@ class PreTrainedTokenizerFast:
         apply_settings(self._tokenizer, style, self._special, in_order, settings, built=built)
 
     def __getstate__(self) -> dict[str, Any]:
-        # The copy may run Python code and cannot be pickled; it is made anew.
+        # The copy may run Python code, which cannot be pickled; it is made again.
         return {**self.__dict__, "_copy": None}
 
     def __len__(self) -> int:
@@ -137,17 +137,26 @@ class PreTrainedTokenizerFast:
     ) -> Any:
         """The tokenizer of a folder, or of a vocabulary that is one file.
 
-        ``kwargs`` replace what tokenizer_config.json says. Raises ``InputError`` where there is no
-        such folder, or no tokenizer of this class in it.
+        Args:
+            pretrained_model_name_or_path: the folder, the file, or the name of a model on the hub.
+            args, kwargs: of the class; they override tokenizer_config.json.
+
+        Raises:
+            InputError: there is no such folder, or no tokenizer of this class in it.
         """
         name = pretrained_model_name_or_path
-        subfolder = kwargs.get("subfolder") or ""
+        if cls.style and len(cls.style.files) == 1 and os.path.isfile(name):
+            changes = {k: v for k, v in kwargs.items() if k not in files.HUB_ARGUMENTS}
+            return cls(name, *args, **changes)
+        folder = files.TokenizerFolder.find(name, kwargs)
+        return cls.from_folder(folder, *args, **{**kwargs, "name_or_path": str(name)})
+
+    @classmethod
+    def from_folder(cls, folder: files.TokenizerFolder, *args: Any, **kwargs: Any) -> Any:
+        """As ``from_pretrained``, of a folder of which some files may have been read already."""
         changes = {k: v for k, v in kwargs.items() if k not in files.HUB_ARGUMENTS}
         own = cls.style.files if cls.style else {}
-        if len(own) == 1 and os.path.isfile(name):
-            return cls(name, *args, **changes)
-        found = files.read_arguments(files.folder_of(name, subfolder), own, changes, cls.__name__)
-        return cls(*args, **{**found, "name_or_path": str(name)})
+        return cls(*args, **files.read_arguments(folder, own, changes, cls.__name__))
 
     def save_pretrained(
         self,
