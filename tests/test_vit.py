@@ -127,7 +127,7 @@ def test_a_folder_there_and_back(tmp_path: Path, pooler: bool):
     assert isinstance(ownbert.load(tmp_path).model, vit.Model)
     said = ownbert.describe(tmp_path).as_json()
     assert said["parameters"] == sum(p.numel() for p in model.parameters())
-    with pytest.raises(InputError, match="the model reads pictures"):
+    with pytest.raises(InputError, match="the model reads images"):
         ownbert.describe(tmp_path, tokens=4)
     encoder = load(tmp_path, heads=(), pooler=pooler)
     assert (encoder.pooler is not None) == pooler
@@ -140,7 +140,7 @@ def test_shapes_and_models_that_do_not_fit():
     for values in (pixels()[0], pixels()[..., :9], pixels()[:, :1]):
         with pytest.raises(InputError, match=r"not \(B, 2, 8, 12\)"):
             vit.to_batch(values, model.config)
-    with pytest.raises(InputError, match="reads words"):
+    with pytest.raises(InputError, match="reads text"):
         vit.to_batch(pixels(), EncoderConfig(vocab_size=9))
     with pytest.raises(InputError, match="height 8 cannot be cut into patches of 5"):
         small(patch_size=5)

@@ -128,7 +128,7 @@ class Image:
             pair = (value, value) if isinstance(value, int) else tuple(value)
             if len(pair) != 2 or not all(isinstance(n, int) and n > 0 for n in pair):
                 raise InputError(
-                    f"image {name} is {value!r}; it must be two whole numbers from 1 on"
+                    f"image {name} is {value!r}; it must be two whole numbers, at least 1"
                 )
             object.__setattr__(self, name, pair)
         _require_counts(self, ("channels",), least=1)
@@ -396,13 +396,13 @@ class EncoderConfig:
 def _require_counts(
     config: object, names: tuple[str, ...], *, least: int, may_be_none: tuple[str, ...] = ()
 ) -> None:
-    """``InputError`` unless these fields are whole numbers from ``least`` on."""
+    """``InputError`` unless these fields are integers and at least ``least``."""
     for name in names:
         value = getattr(config, name)
         if value is None and name in may_be_none:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InputError(f"{name} is {value!r}; it must be a whole number from {least} on")
+            raise InputError(f"{name} is {value!r}; it must be a whole number, at least {least}")
 
 
 def _number(config: object, name: str) -> float:

@@ -142,8 +142,8 @@ def test_gradients_are_theirs():
     theirs, ours = pair("BertForMaskedLM")
     given = padded()
     targets = torch.where(given["attention_mask"].bool(), given["input_ids"], -100)
-    for face in (theirs, ours):
-        face(**given, labels=targets).loss.backward()
+    for model in (theirs, ours):
+        model(**given, labels=targets).loss.backward()
     grads = {name: p.grad for name, p in theirs.named_parameters()}
     for name, parameter in ours.named_parameters():
         if "query_key_value" in name:

@@ -191,16 +191,16 @@ def test_folders_and_state_dicts_in_both_directions(changes: dict[str, Any], tmp
 
 
 def test_a_model_that_marian_cannot_say(tmp_path: Path):
-    """Norms first and the paper's positions are kept through the familiar face."""
+    """Norms first and the paper's positions are kept by the classes with Transformers' API."""
     torch.manual_seed(1)
     model = make_model(20, 20, N=1, d_model=16, d_ff=24, h=2, norm_first=True).eval()
     ownbert.save(model, tmp_path / "one")
-    face = ownbert.load(tmp_path / "one")
-    face.config.decoder_start_token_id, face.config.pad_token_id = 1, 0
-    face.save_pretrained(tmp_path / "two")
+    model = ownbert.load(tmp_path / "one")
+    model.config.decoder_start_token_id, model.config.pad_token_id = 1, 0
+    model.save_pretrained(tmp_path / "two")
     again = ownbert.load(tmp_path / "two")
     assert again.model.decoder.config == model.decoder.config
-    close(again(**inputs()).logits, face(**inputs()).logits)
+    close(again(**inputs()).logits, model(**inputs()).logits)
 
 
 GREEDY = [

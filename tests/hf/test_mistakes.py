@@ -133,7 +133,7 @@ def test_folders(bert: Any, tmp_path):
             {"config": made("RobertaModel").config},
             "holds a bert model; RobertaModel reads",
         ),
-        (hf.BertModel, {"vocab_size": 21}, "ignore_mismatched_sizes=True starts them anew"),
+        (hf.BertModel, {"vocab_size": 21}, "ignore_mismatched_sizes=True reinitialises them"),
         (hf.BertPreTrainedModel, {}, "it holds no tensor of this model"),
     ]:
         with pytest.raises(InputError, match=message):

@@ -1,4 +1,4 @@
-"""Every class of the familiar face against Transformers 4.57.6: arguments, outputs, losses."""
+"""Every class of ownbert.hf against Transformers 4.57.6: arguments, outputs, losses."""
 
 from typing import Any
 
@@ -107,7 +107,7 @@ def test_what_is_saved_loads_there_whole(model_type: str, architecture: str, tmp
     close(fresh.eval()(**once(ours)).to_tuple()[0], ours(**once(ours)).to_tuple()[0])
 
 
-def once(face: Any) -> dict[str, torch.Tensor]:
+def once(model: Any) -> dict[str, torch.Tensor]:
     """One text without padding."""
     ids = torch.tensor([[5, 9, 7, 30]])
-    return {"input_ids": ids[:, None] if face.kinds == ("choice",) else ids}
+    return {"input_ids": ids[:, None] if model.kinds == ("choice",) else ids}

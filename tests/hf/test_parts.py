@@ -30,9 +30,9 @@ def test_parts_by_their_names():
     hidden = torch.rand(2, 32)
     close(ours.classifier(hidden), theirs.classifier(hidden))
     with torch.no_grad():
-        for face in (ours, theirs):
-            face.bert.encoder.layer[0].attention.self.value.weight.zero_()
-            face.bert.encoder.layer[0].output.dense.weight.mul_(2)
+        for model in (ours, theirs):
+            model.bert.encoder.layer[0].attention.self.value.weight.zero_()
+            model.bert.encoder.layer[0].output.dense.weight.mul_(2)
     same(theirs, ours)
     with pytest.raises(AttributeError, match="has no 'decoder'"):
         _ = ours.decoder
@@ -42,20 +42,20 @@ def test_parts_by_their_names():
 
 def test_freezing_and_decay_groups_by_name():
     theirs, ours = pair("BertForSequenceClassification")
-    for face in (theirs, ours):
-        for parameter in face.bert.embeddings.parameters():
+    for model in (theirs, ours):
+        for parameter in model.bert.embeddings.parameters():
             parameter.requires_grad = False
-        for layer in face.bert.encoder.layer[:1]:
+        for layer in model.bert.encoder.layer[:1]:
             for parameter in layer.parameters():
                 parameter.requires_grad = False
-    counts = [face.num_parameters(only_trainable=True) for face in (theirs, ours)]
+    counts = [model.num_parameters(only_trainable=True) for model in (theirs, ours)]
     assert counts[0] == counts[1]
     assert theirs.num_parameters() == ours.num_parameters()
     assert sum(p.numel() for p in ours.parameters()) == ours.num_parameters()
     plain = ("bias", "LayerNorm.weight")
     sizes = [
-        sum(p.numel() for n, p in face.named_parameters() if any(end in n for end in plain))
-        for face in (theirs, ours)
+        sum(p.numel() for n, p in model.named_parameters() if any(end in n for end in plain))
+        for model in (theirs, ours)
     ]
     assert sizes[0] == sizes[1]
 
@@ -89,7 +89,7 @@ def test_inside_of_another_module():
 
 
 def lambda_of(module: nn.Module, ours: Any) -> Any:
-    """A face-like thing for ``same``."""
+    """Stands for a model in ``same``."""
 
     class Called:
         config = ours.config
@@ -103,10 +103,10 @@ def lambda_of(module: nn.Module, ours: Any) -> Any:
 def test_layers_are_exchanged_by_name():
     theirs, ours = pair("BertForSequenceClassification")
     layer, words = nn.Linear(32, 7), nn.Embedding(60, 32)
-    for face in (theirs, ours):
-        face.classifier = layer
-        face.bert.encoder.layer[1].output.dense = nn.Linear(48, 32)
-        face.bert.embeddings.word_embeddings = words
+    for model in (theirs, ours):
+        model.classifier = layer
+        model.bert.encoder.layer[1].output.dense = nn.Linear(48, 32)
+        model.bert.embeddings.word_embeddings = words
     dense = theirs.bert.encoder.layer[1].output.dense
     ours.bert.encoder.layer[1].output.dense = dense
     assert ours.classifier is layer

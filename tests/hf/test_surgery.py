@@ -22,9 +22,9 @@ HEADS = {0: [1], 1: [0, 2, 3]}
 )
 def test_pruning(name: str, tmp_path):
     theirs, ours = pair(name)
-    for face in (theirs, ours):
-        face.prune_heads(HEADS)
-        face.prune_heads({0: [1, 3]})
+    for model in (theirs, ours):
+        model.prune_heads(HEADS)
+        model.prune_heads({0: [1, 3]})
     same(theirs, ours)
     assert ours.model.config.pruned_heads == {0: (1, 3), 1: (0, 2, 3)}
     theirs.save_pretrained(tmp_path / "theirs")
@@ -43,7 +43,7 @@ def test_pruning(name: str, tmp_path):
     ]:
         with pytest.raises(InputError, match=message):
             ours.prune_heads(wrong)
-    same(*(face for face in (type(theirs).from_pretrained(tmp_path / "ours"), ours)))
+    same(*(model for model in (type(theirs).from_pretrained(tmp_path / "ours"), ours)))
 
 
 def test_head_masks_of_pruned_layers_go_by_the_old_numbers():
@@ -84,9 +84,9 @@ def test_resizing(name: str, size: int, tmp_path):
 def test_another_table():
     theirs, ours = pair("BertForMaskedLM")
     table = nn.Embedding(60, 32, padding_idx=0)
-    for face in (theirs, ours):
-        face.set_input_embeddings(table)
-        face.tie_weights()
+    for model in (theirs, ours):
+        model.set_input_embeddings(table)
+        model.tie_weights()
     same(theirs, ours)
     assert ours.get_output_embeddings().weight is table.weight
     larger = nn.Embedding(80, 32)

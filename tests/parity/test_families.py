@@ -43,11 +43,11 @@ def test_a_sentence_order_head_is_as_wide_as_there_are_labels(tmp_path: Path, co
     model = their_model("albert", "AlbertForPreTraining", num_labels=count)
     there_and_back(model, tmp_path)
     for folder in ("theirs", "ours"):
-        face = ownbert.load(tmp_path / folder)
+        model = ownbert.load(tmp_path / folder)
         with torch.no_grad():
-            out = face(input_ids=torch.tensor([[5, 6, 7]]))
+            out = model(input_ids=torch.tensor([[5, 6, 7]]))
         assert out.sop_logits.shape == (1, count)
-        face.save_pretrained(tmp_path / "again")
+        model.save_pretrained(tmp_path / "again")
         assert read_by_them("AlbertForPreTraining", tmp_path / "again").config.num_labels == count
         assert load(tmp_path / "again").specs["sop"].output == count
 

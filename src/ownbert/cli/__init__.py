@@ -1,7 +1,7 @@
 """The command line: thin commands over the Python functions of the same names.
 
 A user's mistake is one line on standard error and exit code 2. Nothing here imports torch before
-a command runs, so that ``--help`` answers at once.
+a command runs, so that ``--help`` is fast.
 """
 
 import os
@@ -16,8 +16,8 @@ from typer.core import TyperGroup
 from ownbert import __version__
 from ownbert.errors import InputError
 
-# In the order of --help. Each is a file of its name, with a function of its name or, for commands
-# of its own, an ``app``.
+# In the order of --help. Each is a file of its name, with a function of its name or, if it has
+# subcommands, an ``app``.
 COMMANDS = (
     *("vocab", "prepare", "pretrain", "finetune", "evaluate", "predict", "embed", "fill"),
     *("translate", "runs", "describe", "trace", "relevance"),
@@ -25,15 +25,15 @@ COMMANDS = (
 
 
 class _Stopped(Exception):
-    """An interrupt; typer would answer KeyboardInterrupt by itself, with a word and code 130."""
+    """An interrupt; typer itself would handle KeyboardInterrupt and exit with code 130."""
 
 
 class _Commands(TyperGroup):
-    """The file of a command is loaded when the command is asked for, and no other."""
+    """Loads only the file of the command that is run."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = dict.fromkeys(COMMANDS)  # what a wrong name may have meant
+        self.commands = dict.fromkeys(COMMANDS)  # suggestions for a wrong name
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -82,7 +82,7 @@ def _options(
 
 
 def main() -> None:
-    """Run a command; mistakes, full disks and interrupts end in one line and exit code 2."""
+    """Run a command; after mistakes, full disks and interrupts, print one line and exit with 2."""
     try:
         _main()
     except SystemExit as end:
@@ -101,8 +101,8 @@ def _with_others() -> bool:
 
 def _main() -> None:
     signal.signal(signal.SIGTERM, _as_interrupt)
-    # How long threads of torch spin while they wait for each other; read when torch is loaded. By
-    # default so long that a second program on the machine slows a run down tenfold.
+    # How long threads of torch spin while they wait for each other; read when torch is loaded. The
+    # default is so long that a second program on the machine slows a run down tenfold.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
         app()

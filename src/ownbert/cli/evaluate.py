@@ -19,7 +19,7 @@ from ownbert.cli.progress import counting
 if TYPE_CHECKING:
     from ownbert.tasks.metrics import Scores
 
-_LABELS = 100  # in the table
+_LABELS = 100  # at most, in the table
 
 
 def evaluate(
@@ -36,7 +36,7 @@ def evaluate(
         typer.Option(
             "--output",
             "-o",
-            help="Write the metrics there, as JSON; the confusion matrix beside it, as a picture.",
+            help="Write the metrics there, as JSON; the confusion matrix beside it, as a PNG.",
         ),
     ] = None,
     text_column: TaskTextColumn = None,
@@ -59,7 +59,7 @@ def evaluate(
     from ownbert.train.device import keep_memory
 
     keep_memory()
-    with counting("rows measured", quiet=quiet) as progress:
+    with counting("rows evaluated", quiet=quiet) as progress:
         scores = run(
             folder,
             data,
@@ -73,15 +73,15 @@ def evaluate(
             say=_warn,
         )
     if output is not None:
-        told = draw_confusion(output.with_name(f"{output.stem}.{CONFUSION}"), scores)
-        if told is not None and not quiet:
-            typer.echo(told, err=True)
+        message = draw_confusion(output.with_name(f"{output.stem}.{CONFUSION}"), scores)
+        if message is not None and not quiet:
+            typer.echo(message, err=True)
     if not quiet:
         _show(scores)
 
 
 def _show(scores: "Scores") -> None:
-    """Each label, what is most often taken for what, and the metrics."""
+    """Print the scores of each label, the most frequent confusions, and the metrics."""
     from ownbert.finetuning.confusion import most_confused
     from ownbert.train.metric_names import shown_name
 
@@ -107,7 +107,7 @@ def _show_labels(scores: "Scores") -> None:
     Console(highlight=False).print(table)
     if (more := len(scores.labels) - _LABELS) > 0:
         print(
-            f"and {more:,} more {'label' if more == 1 else 'labels'}; -o measures.json has them all"
+            f"and {more:,} more {'label' if more == 1 else 'labels'}; -o metrics.json has them all"
         )
     print()
 

@@ -1,4 +1,4 @@
-"""fill: what a masked language model expects at a mask."""
+"""fill: what a masked language model predicts for masked tokens."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -64,7 +64,7 @@ def fill(
 
 
 def _texts(texts: Sequence[str], input: Path | None, text_column: str | None) -> Iterator[str]:
-    """What is to be filled; empty lines are left out."""
+    """The texts to fill, without empty lines."""
 
     def read(path: Path) -> Iterator[str]:
         from ownbert.data.readers.columns import read_texts
@@ -101,12 +101,12 @@ def _show(filled: "Filled", console: "Console") -> None:
 def _bar(probability: float) -> "Text":
     from rich.text import Text
 
-    whole, eighths = divmod(round(8 * _BAR * probability), 8)
-    return Text("█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip(), style="cyan")
+    full, eighths = divmod(round(8 * _BAR * probability), 8)
+    return Text("█" * full + " ▏▎▍▌▋▊▉"[eighths].strip(), style="cyan")
 
 
 def _candidates(mask: "Mask", console: "Console") -> None:
-    """Token, probability, and a bar of its length (the whole bar is certainty)."""
+    """Token, probability, and a bar of that length (the full bar is 1)."""
     from rich.table import Table
     from rich.text import Text
 

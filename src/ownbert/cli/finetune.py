@@ -1,4 +1,4 @@
-"""finetune TASK: one command per task, with the options that all share and those of its own."""
+"""finetune TASK: one command per task, with shared options and its own."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ _EMBED = (
     -o runs/vectors""",
 )
 
-# Settings of its own and what --help says, by task.
+# Each task's own settings, and its text in --help.
 _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "classify": (
         ("labels_per_class", "class_weights", "label_smoothing", *_SENTENCE),
@@ -133,7 +133,7 @@ _NOT: Mapping[str, tuple[str, ...]] = {
 
 
 def _column_options(task: str) -> dict[str, Any]:
-    """The options that name columns, which mean something else in each task."""
+    """The options that name columns, whose meaning depends on the task."""
     return {
         f"{spec.role}_column": Annotated[
             str | None,

@@ -1,4 +1,4 @@
-"""Texts to work on: from the command line, a file or standard input."""
+"""Input texts: from the command line, a file or standard input."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +14,17 @@ def input_texts(
     *,
     missing: str,
 ) -> Iterator[str]:
-    """``texts``; or what ``read`` makes of the file ``input``; or, without either or with -, the
-    lines of standard input. ``InputError``: both are given, or nothing is (``missing``)."""
+    """Texts from the command line, a file or standard input.
+
+    Args:
+        texts: from the command line.
+        input: a file; - is standard input, as is giving neither.
+        read: returns the texts of a file.
+        missing: the message if standard input is a terminal.
+
+    Raises:
+        InputError: texts and a file are both given, or there is no input.
+    """
     if texts and input is not None:
         raise InputError("texts and --input are both given; give one of them")
     if texts:

@@ -1,4 +1,4 @@
-"""Options that are no settings of a recipe and that several commands share, one wording each."""
+"""Options shared by several commands that are not settings of a recipe."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,9 +27,9 @@ TextColumn = Annotated[
     str | None, typer.Option(help="Column of the text in tables.", show_default="by its name")
 ]
 
-# Of commands that train.
+# Options of commands that train.
 
-# Needed except for a dry run.
+# Required except for a dry run.
 Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="Folder for the model.", show_default=False),
@@ -70,13 +70,13 @@ Overwrite = Annotated[
 
 
 def required_output(output: Path | None) -> Path:
-    """The folder of -o, which only a dry run can do without."""
+    """The folder of -o, which only a dry run may lack."""
     if output is None:
         raise InputError("-o is needed: the folder for the model")
     return output
 
 
-# Of commands that use a trained model.
+# Options of commands that use a trained model.
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is faster here).")]
@@ -86,23 +86,25 @@ ResumeFile = Annotated[
 FinetunedFolder = Annotated[
     Path, typer.Argument(help="Folder that ownbert finetune wrote.", show_default=False)
 ]
-# What columns mean is another thing in each task; ownbert finetune TASK --help has it.
-_USUAL = "as in training, else by its name"
+# What the columns mean depends on the task; see ownbert finetune TASK --help.
+_DEFAULT_COLUMN = "as in training, else by its name"
 TaskTextColumn = Annotated[
     str | None,
-    typer.Option(help="Column of the texts, questions, prompts or words.", show_default=_USUAL),
+    typer.Option(
+        help="Column of the texts, questions, prompts or words.", show_default=_DEFAULT_COLUMN
+    ),
 ]
 TaskSecondColumn = Annotated[
     str | None,
     typer.Option(
         help="Column of the second texts, of the texts that hold answers, or of the choices.",
-        show_default=_USUAL,
+        show_default=_DEFAULT_COLUMN,
     ),
 ]
 TaskLabelColumn = Annotated[
     str | None,
     typer.Option(
         help="Column of the labels, numbers, tags, answers, right choices or scores.",
-        show_default=_USUAL,
+        show_default=_DEFAULT_COLUMN,
     ),
 ]

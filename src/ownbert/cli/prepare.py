@@ -87,7 +87,7 @@ def prepare(
 
 
 def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:
-    """What was prepared, and what is worth knowing about it."""
+    """What was prepared, with hints."""
     state = "unchanged, kept" if store.reused else "written"
     if store.resumed:
         state += f", the first {store.resumed:,} documents by a run that was stopped"

@@ -1,4 +1,4 @@
-"""How far a command is, shown on a terminal and nowhere else."""
+"""Progress of a command, shown on terminals only."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def counting(what: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A count that runs on a terminal; the callback takes the number so far."""
+    """A running count, on a terminal; the callback takes the number so far."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -19,7 +19,7 @@ def counting(what: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def counting_of(total: int | None, what: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """As ``counting``, with a bar where the ``total`` is known."""
+    """As ``counting``, with a progress bar if the ``total`` is known."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
@@ -36,8 +36,8 @@ def counting_of(total: int | None, what: str, *, quiet: bool) -> Iterator[Callab
 
 @contextmanager
 def advancing(*, quiet: bool) -> Iterator[Callable[[int, int, int | None], None]]:
-    """Documents, megabytes, rate and time left, on a terminal; a line where a stopped run is gone
-    on with, anywhere."""
+    """Documents, megabytes, rate and time left, on a terminal; and one line, on any output, if a
+    stopped run is resumed."""
     from rich.console import Console
     from rich.progress import (
         DownloadColumn,
@@ -53,7 +53,7 @@ def advancing(*, quiet: bool) -> Iterator[Callable[[int, int, int | None], None]
     def announce(documents: int, done: int) -> None:
         nonlocal started
         if not started and documents and not done and not quiet:
-            console.print(f"going on after {documents:,} documents that a stopped run finished")
+            console.print(f"resuming after {documents:,} documents that a stopped run finished")
         started = True
 
     if quiet or not console.is_terminal:

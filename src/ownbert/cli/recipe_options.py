@@ -1,4 +1,4 @@
-"""Options of the command line, made of the settings of a recipe."""
+"""Command line options, generated from the settings of a recipe."""
 
 import functools
 import inspect
@@ -19,11 +19,15 @@ def recipe_command(
     command: str,
     instead: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Puts an option for each of the settings ``names`` of ``recipe``, in this order, in the place
-    of the parameter ``settings`` of a command.
+    """Replaces the parameter ``settings`` of a command by an option for each of some settings.
 
-    The function gets those that were given, or are None, by their dotted names. command: its name,
-    by which a setting may have another text. instead: options that are declared elsewhere, by name.
+    The function gets their values, None if not given, by their dotted names.
+
+    Args:
+        recipe: the class of the recipe.
+        names: of the settings, in the order of ``--help``.
+        command: its name, on which help texts may depend.
+        instead: options that are declared elsewhere, by name.
     """
     options: dict[str, Any] = {}
     dotted: dict[str, str] = {}
@@ -68,13 +72,13 @@ def _option(flag: str, about: Setting) -> Any:
 
 
 def _plain(kind: Any) -> type:
-    """What the option of a setting of type ``kind`` takes: text for what is written with commas."""
+    """The type of the option of a setting; text for settings that are lists."""
     kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return next((k for k in kinds if k in (bool, int, float)), str)
 
 
 def shown_default(default: Any, flag: str) -> str:
-    """The default of a recipe as ``--help`` shows it; nothing where there is none."""
+    """A default as ``--help`` shows it; empty if there is none."""
     if isinstance(default, bool):
         on, _, off = flag.partition("/")
         return (on if default else off).lstrip("-") if off else ""

@@ -1,4 +1,4 @@
-"""relevance: which parts of a picture an answer rests on."""
+"""relevance: which patches of an image are relevant for an answer."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""runs: what was tried so far, side by side."""
+"""runs: training runs side by side."""
 
 import sys
 from pathlib import Path
@@ -50,7 +50,7 @@ def runs(
     elif csv:
         print(runs_csv(found.runs), end="")
     else:
-        # In a pipe nothing is too wide.
+        # No limit in a pipe.
         print(show_runs(found.runs, width=Console().width if sys.stdout.isatty() else None))
     if curves is not None:
         draw(found.runs, curves)

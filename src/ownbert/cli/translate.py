@@ -17,7 +17,7 @@ from ownbert.translate.recipe import TranslateRecipe
 
 
 class _WithFolder(TyperGroup):
-    """A name that is no command is the folder of a model to translate with."""
+    """Takes a first argument that is not a command as the folder of a model to translate with."""
 
     def resolve_command(self, ctx: Any, args: list[str]):
         if args and args[0] not in self.commands and not args[0].startswith("-"):
@@ -36,7 +36,7 @@ app = typer.Typer(
 )
 
 _NOTHING = "no text to translate; give one, or --input FILE"
-# Settings of the files, which score reads too.
+# Settings of input files, also those of score.
 _FILES = ("source", "target", "pairs", "source_column", "target_column")
 
 
@@ -85,7 +85,7 @@ def train(
     train_translation(o.required_output(output), **about, **recipe)
 
 
-# Of those that use a trained folder.
+# Options of commands that use a trained folder.
 
 Folder = Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)]
 Beams = Annotated[int, typer.Option(help="Width of the beam search; 1 is greedy.")]
@@ -94,7 +94,7 @@ LengthPenalty = Annotated[
 ]
 
 
-# What a folder in the place of a command means.
+# The command that is meant by a folder instead of a command's name.
 @app.command(hidden=True)
 def use(
     folder: Folder,
@@ -128,7 +128,7 @@ def use(
     from ownbert.translate.translator import Translator
 
     if resume and output is None:
-        raise InputError("--resume goes on with a file; give it as -o FILE")
+        raise InputError("--resume needs the file to continue: -o FILE")
     translator = Translator(
         folder,
         beams=beams,
@@ -142,14 +142,14 @@ def use(
         for written in translator(given):
             print(one_line(written), flush=True)
         return
-    # By its name a stopped run knows its file again.
+    # A resumed run recognises its input by the file's name.
     source = input if input is not None and str(input) != "-" else given
     with counting("lines translated", quiet=quiet) as progress:
         translate_file(translator, source, output, resume=resume, progress=progress)
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Lines of a file, blank ones too."""
+    """Lines of a file, including blank ones."""
     from ownbert.files import open_text
 
     return (text for _, text in open_text(path))

@@ -134,6 +134,6 @@ class Family:
         if spec.kind in self.labelled:
             count = len(values.get("id2label") or ()) or values.get("num_labels") or 2
             if not isinstance(count, int) or count < 1:
-                raise InputError(f"num_labels is {count!r}; it must be a whole number from 1 on")
+                raise InputError(f"num_labels is {count!r}; it must be a whole number, at least 1")
             spec = replace(spec, output=None if count == 2 else count)
         return spec

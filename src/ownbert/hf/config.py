@@ -232,7 +232,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _numbered(count: int) -> dict[int, str]:
     if not isinstance(count, int) or count < 1:
-        raise InputError(f"num_labels is {count!r}; it must be a whole number from 1 on")
+        raise InputError(f"num_labels is {count!r}; it must be a whole number, at least 1")
     return {number: f"LABEL_{number}" for number in range(count)}
 
 

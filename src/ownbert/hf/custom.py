@@ -133,8 +133,10 @@ class CustomModel(nn.Module):
         model.load_state_dict({**own, **fitting})
         new = [name for name in own if name not in there]
         if new or wrong:
-            anew = ", ".join([*new, *(name for name, *_ in wrong)])
-            warnings.warn(f"{cls.__name__} from {given.folder}: {anew} start anew", stacklevel=2)
+            names = ", ".join([*new, *(name for name, *_ in wrong)])
+            warnings.warn(
+                f"{cls.__name__} from {given.folder}: {names} are newly initialised", stacklevel=2
+            )
         left = sorted(n for n in read if n not in own and full_name(n) not in own)
         model = model.to(given.dtype or model.dtype).eval()
         info = {"missing_keys": new, "unexpected_keys": left, "mismatched_keys": wrong}

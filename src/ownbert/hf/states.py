@@ -84,14 +84,14 @@ def fill(
     )
     if report.problems:
         shown = "; ".join(first_of(report.problems))
-        advice = "; ignore_mismatched_sizes=True starts them anew" * bool(selected.misshapen)
+        advice = "; ignore_mismatched_sizes=True reinitialises them" * bool(selected.misshapen)
         raise InputError(f"{path} does not fit: {shown}{advice}")
     new = [*selected.new, *report.new]
-    anew = [*new, *(name for name, *_ in selected.mismatched)]
-    if anew:
+    initialised = [*new, *(name for name, *_ in selected.mismatched)]
+    if initialised:
         warnings.warn(
-            f"{type(model).__name__} from {folder}: {', '.join(anew)} are not in it, or of another "
-            "shape, and start anew; train the model before it is used",
+            f"{type(model).__name__} from {folder}: {', '.join(initialised)} are not in it, or of "
+            "another shape, and are newly initialised; train the model before using it",
             stacklevel=3,
         )
     return {
@@ -138,9 +138,9 @@ def _select(
     misshapen = [name for name in own if name in theirs and theirs[name].shape != own[name].shape]
     wrong = [(n, theirs[n].shape, own[n].shape) for n in misshapen] if mismatched else []
     crossing = core.config.add_cross_attention and not description.config.add_cross_attention
-    anew = [n for n in own if crossing and ".crossattention." in n and n not in theirs]
-    theirs |= {name: own[name] for name in [*anew, *(name for name, *_ in wrong)]}
-    return SelectedTensors(theirs, [*new, *anew], sorted(unused), wrong, misshapen)
+    lacking = [n for n in own if crossing and ".crossattention." in n and n not in theirs]
+    theirs |= {name: own[name] for name in [*lacking, *(name for name, *_ in wrong)]}
+    return SelectedTensors(theirs, [*new, *lacking], sorted(unused), wrong, misshapen)
 
 
 def write(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> None:

@@ -1,1 +1,1 @@
-"""Looking inside: what a model is made of, and what comes out of each step."""
+"""Inspecting models and runs: parameters, shapes, traces of attention, relevance, run lists."""

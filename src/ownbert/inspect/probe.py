@@ -1,4 +1,4 @@
-"""Running a model on one text with its insides in view. T tokens, H heads, K head size."""
+"""Running a model on one text while observing it. T tokens, H heads, K head size."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,10 +17,13 @@ AttendObserver = Callable[[Tensor, Tensor, Tensor, Context, int], None]
 
 
 def core_model(model: nn.Module) -> Model:
-    """``model`` itself, or the one inside a model of ``ownbert.hf``; else ``InputError``."""
+    """The packed model: ``model`` itself, or that of a model of ``ownbert.hf``.
+
+    ``InputError`` for any other module.
+    """
     core = model if isinstance(model, Model) else getattr(model, "model", None)
     if not isinstance(core, Model):
-        raise InputError(f"{type(model).__name__} is no model of ours; give one, or a folder")
+        raise InputError(f"{type(model).__name__} is not a model of OwnBERT; give one, or a folder")
     return core
 
 
@@ -31,9 +34,9 @@ def text_ids(text: str, tokenizer: Tokenizer) -> list[int]:
 
 
 def text_batch(model: Model, ids: Sequence[int], note: str = "") -> Batch:
-    """One text on the device of the model.
+    """A batch of one text on the device of the model.
 
-    ``InputError`` for more ids than the model takes; ``note`` says which of them are special.
+    ``InputError`` for more ids than the model takes; ``note`` is added to the message.
     """
     longest = model.config.max_length
     if longest is not None and len(ids) > longest:
@@ -46,7 +49,7 @@ def text_batch(model: Model, ids: Sequence[int], note: str = "") -> Batch:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, so that no random numbers are drawn; each module's own mode afterwards."""
+    """Evaluation mode, without dropout; afterwards each module's previous mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -60,7 +63,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def observing_attend(attention: nn.Module, observer: AttendObserver) -> Iterator[None]:
     """Call ``observer`` with queries, keys and values (T, H, K), the context and the layer.
 
-    They meet in ``Attention.attend`` and not between two modules, where a hook could see them.
+    They are arguments of ``Attention.attend``, which no module's hook sees.
     """
     attend: Any = attention.attend
 

@@ -1,4 +1,4 @@
-"""What the tables of ``describe``, ``trace`` and ``runs`` have in common."""
+"""Shared pieces of the tables of ``describe``, ``trace`` and ``runs``."""
 
 import io
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ def plain_text(show: Callable[[Console], None], width: int) -> str:
 
 
 def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
-    """A name and its value in each row."""
+    """A table with a name and its value in each row."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, style="cyan")
     table.add_column()

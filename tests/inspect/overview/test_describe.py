@@ -142,7 +142,7 @@ def legend_holds(overview: Overview) -> None:
         sizes = [
             math.prod(
                 int(part) if part.isdigit() else walk.legend[part][0]
-                for part in re.findall(r"\d+|[A-Z]", letters)
+                for part in re.findall(r"\d+|[A-Z]'?", letters)
             )
             for letters in step.letters.split()
         ]
@@ -267,7 +267,7 @@ def test_what_cannot_be_described(tmp_path: Path):
         describe(folder, "a text", tokens=3)
     with pytest.raises(InputError, match="needs a tokenizer"):
         describe(small(), "a text")
-    with pytest.raises(InputError, match="Linear is no model of ours"):
+    with pytest.raises(InputError, match="Linear is not a model of OwnBERT"):
         describe(torch.nn.Linear(2, 2))
 
 

@@ -318,7 +318,7 @@ def test_mistakes(folder: Path, tmp_path: Path, monkeypatch, capsys):
     Processor(size=(8, 8), mean=(0.5,), std=(0.5,), channels=1).save(other)
     output = tmp_path / "relevance.png"
     for arguments, message in (
-        ((words, picture), "holds a model of words; relevance maps are of pictures"),
+        ((words, picture), "holds a text model; relevance maps are of images"),
         ((tmp_path / "none", picture), "no such file: .*config.json"),
         ((other, picture), "preprocessor_config.json is not of its model"),
         ((folder, broken), "broken.png"),
@@ -327,9 +327,9 @@ def test_mistakes(folder: Path, tmp_path: Path, monkeypatch, capsys):
         ((folder, picture, "--class", "spots"), "no class 'spots'; one of horizontal"),
         ((folder, picture, "--layers", "1"), r"no layer 1; the layers are 0\.\.0"),
         ((folder, picture, "--layers", "first"), "--layers 'first': whole numbers"),
-        ((folder, *[picture] * 65), "more than 64 pictures"),
-        ((folder, output), "relevance.png would be read as a picture of .*; write elsewhere"),
-        ((folder, picture, tmp_path), "relevance.png would be read as a picture of"),
+        ((folder, *[picture] * 65), "more than 64 images"),
+        ((folder, output), "relevance.png would be read as an image of .*; write elsewhere"),
+        ((folder, picture, tmp_path), "relevance.png would be read as an image of"),
     ):
         assert run(monkeypatch, *arguments, "-o", output) == 2
         told = capsys.readouterr().err

@@ -161,7 +161,7 @@ def test_what_cannot_be_shown_is_refused():
     decoder = small(is_decoder=True, add_cross_attention=True)
     with pytest.raises(InputError, match="attends to an encoder as well"):
         trace_model(decoder, TOKENIZER, TEXT)
-    with pytest.raises(InputError, match="Linear is no model of ours"):
+    with pytest.raises(InputError, match="Linear is not a model of OwnBERT"):
         trace_model(torch.nn.Linear(2, 2), TOKENIZER, TEXT)
 
 

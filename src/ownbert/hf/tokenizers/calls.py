@@ -27,21 +27,21 @@ LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class CallDefaults:
-    """The attributes of a tokenizer that apply where a call does not say otherwise."""
+    """The attributes of a tokenizer that are defaults of its calls."""
 
     model_max_length: int
     model_input_names: Sequence[str]
     padding_side: str
     truncation_side: str
     split_special_tokens: bool
-    pad_token: Any  # a string, or None
-    pad_token_id: Any  # a whole number, or None
+    pad_token: Any  # str or None
+    pad_token_id: Any  # int or None
     pad_token_type_id: int
 
 
 @dataclass(frozen=True)
 class CallOptions:
-    """The arguments of a call in the order of ``encode_plus``; None is the tokenizer's default."""
+    """The arguments of a call in the order of ``encode_plus``; None is the default."""
 
     add_special_tokens: bool = True
     padding: Any = False
@@ -74,15 +74,15 @@ class CallOptions:
         return cls(**by_name("the tokenizer's call", known, positional, named))
 
     def resolved(self, defaults: CallDefaults, warn: Callable[[str], None]) -> "CallOptions":
-        """The same with ``padding`` and ``truncation`` as one of their names.
+        """The options with defaults filled in.
 
-        ``max_length`` is set where they need it. Raises ``InputError`` for values that are not
-        possible or do not go together.
+        ``padding`` and ``truncation`` are one of their names, and ``max_length`` is set if they
+        need it. Raises ``InputError`` for values that are not possible or do not go together.
         """
         padding = _strategy("padding", self.padding, "longest", PADDINGS)
         truncation = self.truncation
         if self.max_length is not None and padding == "do_not_pad" and truncation is None:
-            warn("max_length is given without truncation: texts are cut (longest_first)")
+            warn("max_length is given without truncation: texts are truncated (longest_first)")
             truncation = True
         truncation = _strategy("truncation", truncation, "longest_first", TRUNCATIONS)
         max_length = self.max_length
@@ -109,15 +109,15 @@ class CallOptions:
             raise InputError(f"padding_side is {self.padding_side!r}; {' or '.join(SIDES)}")
         for name in ("max_length", "stride", "pad_to_multiple_of"):
             value = getattr(self, name)
-            whole = hasattr(value, "__index__") and not isinstance(value, bool)
-            if value is not None and (not whole or value < 0):
-                raise InputError(f"{name} is {value!r}; a whole number from 0 is needed")
+            integer = hasattr(value, "__index__") and not isinstance(value, bool)
+            if value is not None and (not integer or value < 0):
+                raise InputError(f"{name} is {value!r}; it must be a whole number, at least 0")
         multiple = self.pad_to_multiple_of
         both = self.truncation != "do_not_truncate" and self.padding != "do_not_pad"
         if both and multiple and self.max_length is not None and self.max_length % multiple:
             raise InputError(
                 f"max_length {self.max_length} is no multiple of pad_to_multiple_of {multiple}, "
-                "and both cutting and padding are asked for"
+                "and both truncation and padding are requested"
             )
 
     def returns(self, column: str, names: Sequence[str]) -> bool:
@@ -129,7 +129,7 @@ class CallOptions:
 def by_name(
     who: str, order: Sequence[str], positional: tuple[Any, ...], named: dict[str, Any]
 ) -> dict[str, Any]:
-    """All arguments by name. ``InputError`` for too many, and for one that is given twice."""
+    """All arguments by name. ``InputError`` for too many, or for one that is given twice."""
     if len(positional) > len(order):
         raise InputError(f"{who}: by position there are {', '.join(order) or 'none'}")
     given = dict(zip(order, positional, strict=False))
@@ -140,7 +140,7 @@ def by_name(
 
 
 def _strategy(name: str, value: Any, default: str, known: tuple[str, ...]) -> str:
-    """One of ``known``; True is ``default``, False and None are the last of them."""
+    """One of ``known``; True means ``default``, False and None the last of them."""
     if value is True:
         return default
     if value is False or value is None:
@@ -152,9 +152,9 @@ def _strategy(name: str, value: Any, default: str, known: tuple[str, ...]) -> st
 
 
 def batch_of(text: Any, pair: Any, *, words: bool) -> list[Any] | None:
-    """The texts, or pairs of texts, of a call; None where the call is for one input.
+    """The texts, or pairs of texts, of a call; None if it has a single input.
 
-    ``words``: a list of strings is one text. Raises ``InputError`` for what is no text, and for
+    ``words``: a list of strings is one text. Raises ``InputError`` for anything but texts, and for
     lists of different lengths.
     """
     if not _is_text(text) or not (pair is None or _is_text(pair)):
@@ -204,10 +204,20 @@ def encode_texts(
     defaults: CallDefaults,
     warn: Callable[[str], None],
 ) -> BatchEncoding:
-    """Encode texts or pairs with resolved ``options``; ``warn`` of texts that are too long.
+    """Encode texts or pairs.
 
-    Rows that overflow follow the row they belong to. Raises ``InputError`` for what is no text,
-    and for a maximum length or stride that leaves no room.
+    Args:
+        encoder: the backend.
+        texts: or pairs of texts.
+        options: resolved.
+        defaults: of the tokenizer.
+        warn: called for texts that are too long.
+
+    Returns:
+        One row per text; overflowing rows follow the row they belong to.
+
+    Raises:
+        InputError: for anything but texts, and a maximum length or stride that leaves no room.
     """
     _configure(encoder, options, defaults)
     try:
@@ -220,8 +230,8 @@ def encode_texts(
         lone = any(LONE_SURROGATE.search(text) for text in _strings(texts))
         raise InputError(NOT_UNICODE if lone else INPUTS) from error
     except BaseException as error:
-        # The library stops with a panic, no Exception, where a stride is too long for what a
-        # pair leaves of a text, and with a plain Exception where a text is too short to cut.
+        # The library panics, which is not an Exception, if a stride is too long for the rest of a
+        # text of a pair, and raises a plain Exception if a text is too short to truncate.
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise InputError(f"the text cannot be encoded so: {error}") from None
         raise

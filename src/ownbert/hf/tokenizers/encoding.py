@@ -1,4 +1,4 @@
-"""What a tokenizer returns: a mapping whose keys are attributes too, and its link to the text.
+"""What a tokenizer returns: ids and masks, and their alignment with the text.
 
 B sequences, S tokens in each (after padding, if any).
 """
@@ -181,30 +181,30 @@ class BatchEncoding(UserDict):
 
 
 def as_lists(value: Any) -> Any:
-    """Tensors and arrays as lists and numbers, inside of lists too."""
+    """Tensors and arrays as lists and numbers, also inside lists."""
     if isinstance(value, list | tuple):
         return [as_lists(item) for item in value]
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def as_tensor(key: str, value: Any, kind: str) -> Any:
-    """``value`` as a ``pt`` tensor or an ``np`` array of whole numbers.
+    """``value`` as a ``pt`` tensor or an ``np`` array, int64 if it is empty.
 
-    ``InputError`` for rows of different lengths, which padding and truncation make equal.
+    ``InputError`` for rows of different lengths.
     """
     import numpy as np
 
     try:
         if kind == "np":
-            return value if isinstance(value, np.ndarray) else _whole(np.asarray(value))
+            return value if isinstance(value, np.ndarray) else _rectangular(np.asarray(value))
         if kind != "pt":
             raise InputError(f"return_tensors is {kind!r}; 'pt' and 'np' are known")
         import torch
 
         if isinstance(value, torch.Tensor):
             return value
-        array = _whole(np.asarray(value))
-        # Labels may be fractions; torch's own are single precision.
+        array = _rectangular(np.asarray(value))
+        # Labels may be floats; torch's default is single precision.
         return torch.from_numpy(array.astype("float32") if array.dtype.kind == "f" else array)
     except InputError:
         raise
@@ -215,8 +215,8 @@ def as_tensor(key: str, value: Any, kind: str) -> Any:
         ) from error
 
 
-def _whole(array: Any) -> Any:
-    """An empty list is an array of floats to numpy."""
+def _rectangular(array: Any) -> Any:
+    """The array of lists; ``ValueError`` if their lengths differ. numpy makes empty ones floats."""
     if array.dtype == object:
         raise ValueError("rows of different lengths")
     return array.astype("int64") if array.size == 0 else array

@@ -1,4 +1,4 @@
-"""Padding and truncation of inputs that consist of ids already."""
+"""Padding and truncation of ids."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,9 +16,9 @@ def truncate(
 ) -> tuple[Ids, Ids | None, Ids]:
     """Remove ``remove`` tokens of one text or two.
 
-    Returns both texts and what was cut off, with ``stride`` tokens of what is left;
-    ``longest_first`` with a pair returns nothing of that. A text that is too short for its
-    strategy is left as it is.
+    Returns both texts and the removed tokens, with ``stride`` of the remaining ones; with
+    ``longest_first`` and a pair these are empty. A text that is too short for its strategy is
+    returned as it is.
     """
     if remove <= 0:
         return ids, pair, []

@@ -1,7 +1,7 @@
 """The special tokens of a tokenizer, and the attributes through which they are read and set.
 
-A tokenizer keeps them in one dict: attribute names (``mask_token``) to tokens, and
-``additional_special_tokens`` to a list of tokens. Attributes that are not set are not in it.
+A tokenizer has them in one dict: attribute names (``mask_token``) to tokens, and
+``additional_special_tokens`` to a list of tokens. Attributes that are not set are missing.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def text_of(token: "str | AddedToken") -> str:
 def token_and_id(name: str) -> tuple[Any, Any]:
     """The properties ``name`` (``mask_token``) and ``{name}_id`` of a tokenizer.
 
-    Both are None where the token is not set. Setting one does not add it to the vocabulary.
+    Both are None if the token is not set. Setting one does not add it to the vocabulary.
     """
 
     def get_token(tokenizer: Any) -> str | None:
@@ -47,9 +47,9 @@ def token_and_id(name: str) -> tuple[Any, Any]:
 def initial_tokens(
     style: Style | None, settings: Mapping[str, Any], *, built: bool
 ) -> dict[str, Any]:
-    """The special tokens that a constructor's ``settings`` name, else those of the family.
+    """The special tokens in a constructor's ``settings``, else those of the family.
 
-    ``built`` says that the tokenizer was made of the family's own files, not of tokenizer.json.
+    built: whether the tokenizer was made from the family's own files, not from tokenizer.json.
     """
     special: dict[str, Any] = {}
     for name in SPECIAL_NAMES:
@@ -65,7 +65,7 @@ def initial_tokens(
 
 
 def set_special(special: dict[str, Any], name: str, value: Any) -> None:
-    """Set one attribute in ``special``; None removes it. ``InputError`` for what is no token."""
+    """Set one attribute in ``special``; None removes it. ``InputError`` for anything but tokens."""
     from tokenizers import AddedToken
 
     if name == ADDITIONAL:
@@ -118,7 +118,7 @@ def ordered(special: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def texts(special: Mapping[str, Any]) -> dict[str, Any]:
-    """``special`` with the texts of tokens in place of tokens."""
+    """``special`` with the texts of tokens instead of tokens."""
     return {
         name: [text_of(token) for token in value] if isinstance(value, list) else text_of(value)
         for name, value in special.items()

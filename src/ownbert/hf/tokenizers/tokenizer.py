@@ -186,11 +186,13 @@ class PreTrainedTokenizerFast:
     ) -> tuple[str, ...]:
         """Write the vocabulary's own files; returns their paths.
 
-        Raises ``InputError`` where the SentencePiece model is no longer where it was read.
+        Raises ``InputError`` if the SentencePiece model is no longer where it was read.
         """
         contents = files.vocabulary_contents(self._tokenizer, self.style, self.vocab_file)
         if not contents:
-            raise InputError("the SentencePiece model is not at hand; save_pretrained needs none")
+            raise InputError(
+                "the file of the SentencePiece model is missing; save_pretrained does not need it"
+            )
         return files.write_prefixed(save_directory, contents, filename_prefix)
 
     # Vocabulary.
@@ -226,7 +228,7 @@ class PreTrainedTokenizerFast:
     added_tokens_encoder = property(get_added_vocab)
 
     def convert_tokens_to_ids(self, tokens: "str | Iterable[str] | None") -> Any:
-        """The id of a token or of each; that of ``unk_token`` for one that is not there."""
+        """The id of a token or of each; that of ``unk_token`` for an unknown one."""
         if tokens is None:
             return None
         if not isinstance(tokens, str):
@@ -237,7 +239,7 @@ class PreTrainedTokenizerFast:
         return self._tokenizer.token_to_id(self.unk_token)
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """The token of an id or of each; None for an id that is not there."""
+        """The token of an id or of each; None for an unknown id."""
         ids = as_lists(ids)
         if isinstance(ids, int):
             return self._tokenizer.id_to_token(ids) if ids >= 0 else None
@@ -360,7 +362,7 @@ class PreTrainedTokenizerFast:
 
     @property
     def never_split(self) -> tuple[str, ...]:
-        """Words that are kept whole and are not lower-cased, as in the slow BertTokenizer."""
+        """Words that are neither split nor lower-cased, as in the slow BertTokenizer."""
         usable = kind_of(self._tokenizer) == "wordpiece"
         basic = self.init_kwargs.get("do_basic_tokenize", True)
         return never_split_of(self.init_kwargs) if usable and basic else ()
@@ -396,7 +398,7 @@ class PreTrainedTokenizerFast:
         """Encode one text or many, each alone or with a second one; options: ``CallOptions``.
 
         The ids of ``text_target`` become ``labels``, or the result where there is no ``text``.
-        Raises ``InputError`` for what is no text, and for options that are not possible.
+        Raises ``InputError`` for anything but texts, and for options that are not possible.
         """
         found = CallOptions.of(positional, options)
         if text is None and text_target is None:
@@ -434,17 +436,17 @@ class PreTrainedTokenizerFast:
         tokens = encoded.tokens()
         if not self.never_split or not isinstance(text, str):
             return tokens
-        # One that is in no vocabulary has the id of the unknown token, but shows as itself.
+        # One outside the vocabulary has the id of the unknown token, but is returned as itself.
         sources = (text, pair or "")
-        places = zip(tokens, encoded.sequence_ids(), encoded[0].offsets, strict=True)
+        aligned = zip(tokens, encoded.sequence_ids(), encoded[0].offsets, strict=True)
         return [
-            self._whole_word(sources[which][start:end], token)
+            self._unsplit_word(sources[which][start:end], token)
             if token == self.unk_token and which is not None
             else token
-            for token, which, (start, end) in places
+            for token, which, (start, end) in aligned
         ]
 
-    def _whole_word(self, source: str, token: str) -> str:
+    def _unsplit_word(self, source: str, token: str) -> str:
         normalizer = self._tokenizer.normalizer
         lowered = source.lower() if getattr(normalizer, "lowercase", False) else source
         for form in (unicodedata.normalize("NFC", lowered), normalizer.normalize_str(source)):
@@ -518,7 +520,7 @@ class PreTrainedTokenizerFast:
     def _resolved(self, options: CallOptions) -> CallOptions:
         return options.resolved(self._defaults, self._warn_once)
 
-    # Inputs that are ids already.
+    # Inputs that are ids.
 
     def prepare_for_model(
         self, ids: Ids, pair_ids: Ids | None = None, *positional: Any, **options: Any
@@ -536,7 +538,7 @@ class PreTrainedTokenizerFast:
         truncation_strategy: str = "longest_first",
         stride: int = 0,
     ) -> tuple[Ids, Ids | None, Ids]:
-        """The ids of both texts truncated, and what was cut off."""
+        """The truncated ids of both texts, and the removed ones."""
         strategy, side = str(truncation_strategy), self.truncation_side
         return truncate(
             ids, pair_ids, num_tokens_to_remove, strategy=strategy, stride=stride, side=side
@@ -553,7 +555,7 @@ class PreTrainedTokenizerFast:
         """Pad encodings: one, many in one mapping, or a list of mappings (a collate function).
 
         More options: ``padding_side``, ``return_attention_mask``, ``return_tensors``, ``verbose``.
-        Raises ``InputError`` where there are no ids, or columns of different lengths.
+        Raises ``InputError`` if there are no ids, or columns of different lengths.
         """
         named = {"padding": padding, "max_length": max_length, "truncation": False, **options}
         found = CallOptions.of((), {**named, "pad_to_multiple_of": pad_to_multiple_of})
@@ -619,7 +621,7 @@ class PreTrainedTokenizerFast:
     ) -> str:
         """The text of ids, a list or a tensor; see ``clean_up_tokenization``.
 
-        Raises ``InputError`` for what is no list of ids.
+        Raises ``InputError`` for anything but a list of ids.
         """
         ids = as_lists(token_ids)
         ids = [ids] if isinstance(ids, int) else ids

@@ -28,7 +28,7 @@ class BasicTokenizer:
         self.do_split_on_punc = do_split_on_punc
 
     def tokenize(self, text: str, never_split: Iterable[str] | None = None) -> list[str]:
-        """The words of ``text``; words of ``never_split`` stay whole as well."""
+        """The words of ``text``; further words of ``never_split`` are not split either."""
         from tokenizers import normalizers
 
         normalizer = normalizers.BertNormalizer(

@@ -1,1 +1,1 @@
-"""What a model is made of: its parameters, and the shapes of a text on its way through it."""
+"""What a model is made of: its parameters, and the shapes in a forward pass."""

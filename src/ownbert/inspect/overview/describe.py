@@ -1,4 +1,4 @@
-"""What a model is made of: the structure that a printed model usually hides, and its parameters."""
+"""``describe``: the structure of a model, which printing it does not show, and its parameters."""
 
 from collections import Counter
 from pathlib import Path
@@ -32,10 +32,15 @@ def describe(
 ) -> Overview:
     """What a model, or the model of a folder, is made of.
 
-    Of a folder only config.json and the tokenizer are read: it needs no weights. With a ``text``,
-    or a number of ``tokens``, the overview has the shape of every step on its way through the
-    model. ``InputError`` for a folder without a model, a text without a tokenizer, and one longer
-    than the model takes.
+    Args:
+        model: a model or a folder, of which only config.json and the tokenizer are read.
+        text: add the shape of every step of its forward pass.
+        tokens: the same for a number of tokens, without a text.
+        tokenizer: by default that of the folder.
+
+    Raises:
+        InputError: the folder holds no model, the text has no tokenizer, or it is longer than the
+            model takes.
     """
     if text is not None and tokens is not None:
         raise InputError("a text and a number of tokens are both given; give one of them")
@@ -59,7 +64,7 @@ def describe(
         kind = f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens"
     elif text is not None:
         raise InputError(
-            f"{folder} holds no tokenizer to cut the text with; give a number of tokens instead"
+            f"{folder} holds no tokenizer for the text; give a number of tokens instead"
         )
     return _overview(
         structure,
@@ -72,7 +77,7 @@ def describe(
 
 
 def structure_of(description: Description) -> Model:
-    """The model that a config.json describes, shapes without numbers (on PyTorch's meta device)."""
+    """The model of a config.json on PyTorch's meta device: shapes without numbers."""
     with torch.device("meta"):
         model = Model(
             description.config,
@@ -105,7 +110,7 @@ def _overview(model: Model, **further: Any) -> Overview:
 
 
 def _shared(model: Model) -> tuple[str, ...]:
-    """Tensors with several names, and blocks that several layers run."""
+    """Tensors with several names, and blocks that several layers use."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -132,11 +137,11 @@ def _shapes(
     if text is None and tokens is None:
         return None
     if model.config.image is not None:
-        raise InputError("the model reads pictures: there are no words to follow through it")
+        raise InputError("the model reads images, not text")
     if tokens is not None:
         return forward_shapes(model, [0] * max(0, tokens))
     if tokenizer is None:
-        raise InputError("a text needs a tokenizer to cut it; give one, or a number of tokens")
+        raise InputError("a text needs a tokenizer; give one, or a number of tokens")
     assert text is not None
     ids = text_ids(text, tokenizer)
     return forward_shapes(model, ids, tokenizer.tokens(ids))

@@ -39,12 +39,18 @@ _SHOWN_TOKENS, _SHOWN_LABELS = 24, 8
 
 @dataclass(frozen=True)
 class Overview:
-    """A model in words and numbers; printed, it is what ``ownbert describe`` shows.
+    """A description of a model; printed, it is what ``ownbert describe`` shows.
 
-    folder, architecture and weights (file names and bytes on disk) are set for a folder. outputs:
-    the heads on top. shared: a line for each thing that layers or modules share. norms: how many
-    of each class; dropouts: how many of each rate above 0. head_columns: the attention heads of
-    block 0. walk: the shapes of one text, if wanted.
+    Args:
+        groups: parameters by module.
+        head_columns: the attention heads of block 0.
+        outputs: the heads on top.
+        shared: one line for each tensor or block that is shared.
+        norms: how many of each class.
+        dropouts: how many of each rate above 0.
+        folder, architecture: of a model on disk.
+        weights: file names and bytes of a model on disk.
+        walk: the shapes in a forward pass of one text, if requested.
     """
 
     model_type: str
@@ -65,7 +71,7 @@ class Overview:
 
     @property
     def parameters(self) -> int:
-        """Their number, tied ones counted once."""
+        """The number of parameters, tied ones counted once."""
         return sum(group.count for group in self.groups)
 
     def as_json(self) -> dict[str, Any]:
@@ -94,10 +100,10 @@ class Overview:
 
 
 def show(overview: Overview, console: Console) -> None:
-    """Structure, parameters, the columns of the heads and, if there are any, shapes of a text."""
+    """Structure, parameters, the columns of the heads and, if any, the shapes of a text."""
     name = overview.architecture or "Model"
-    place = f"{overview.folder}: " if overview.folder else ""
-    console.print(Text(f"{place}{name} ({overview.model_type})", style="bold"))
+    folder = f"{overview.folder}: " if overview.folder else ""
+    console.print(Text(f"{folder}{name} ({overview.model_type})", style="bold"))
     console.print()
     console.print(facts_table(_facts(overview)))
     console.print()
@@ -153,7 +159,7 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
 
 
 def _parameters(overview: Overview) -> Table:
-    """By module: in one block, in all blocks, share of the whole, and memory."""
+    """By module: in one block, in all blocks, share of the total, and memory."""
     total = overview.parameters
     table = open_table()
     table.add_column("parameters")

@@ -43,10 +43,12 @@ NAMES = {
 
 @dataclass(frozen=True)
 class ModuleParameters:
-    """The parameters that one module has of its own.
+    """The parameters of one module, without those of its submodules.
 
-    shape: of its matrix, inputs before outputs. count: biases included. tied: whether the matrix
-    is the word embedding table, which is not counted again.
+    Args:
+        shape: of its matrix, (inputs, outputs).
+        count: including biases.
+        tied: whether the matrix is that of the word embeddings, which is not counted again.
     """
 
     name: str
@@ -75,10 +77,11 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class HeadColumns:
-    """Where one attention head lies in the matrices of its block.
+    """The columns and rows of one attention head in the matrices of its block.
 
-    columns: queries, keys and values to (matrix, first column, last column). rows: first and last
-    row of the output matrix.
+    Args:
+        columns: for queries, keys and values (matrix, first column, last column).
+        rows: first and last row of the output matrix.
     """
 
     head: int
@@ -87,7 +90,7 @@ class HeadColumns:
 
 
 def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
-    """All parameters of a model, in the order in which data meets them."""
+    """All parameters of a model, in the order of the forward pass."""
     counted: set[int] = set()
     table = getattr(model.encoder.embeddings, "word", None)  # images have none
     word = None if table is None else table.weight
@@ -125,8 +128,8 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
 def head_columns(attention: MultiHeadAttention) -> tuple[HeadColumns, ...]:
     """Which columns of the fused matrices belong to each remaining head."""
     found = []
-    for place, head in enumerate(attention.kept):
-        first = place * attention.head_size
+    for index, head in enumerate(attention.kept):
+        first = index * attention.head_size
         last = first + attention.head_size - 1
         kinds = iter(("queries", "keys", "values"))
         columns = {

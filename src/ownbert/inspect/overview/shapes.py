@@ -1,7 +1,7 @@
-"""The shape of what comes out of each step, observed while the model runs on one text.
+"""The shape of each step's output, observed while the model runs on one text.
 
-T tokens, S tokens of the source text of a decoder, D hidden, E embedding size, N the narrow width,
-H heads, K head size, I intermediate, V vocabulary, C labels. One text: no B.
+T tokens, T' tokens of the source text of a decoder, D hidden, E embedding size, N narrow width, H
+heads, K head size, I intermediate, V vocabulary, C labels. One text: no B.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,8 +21,8 @@ from ownbert.inspect.probe import evaluating, observing_attend, text_batch
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model
 
-# Path in the model, what is observed there (its input or output; within attention queries, keys,
-# values and weights), and the step's name, letters and meaning.
+# Path in the model; what is observed there (input or output; in attention queries, keys, values and
+# weights, too); the step's name, letters and meaning.
 _BLOCK = "encoder.blocks.0"
 _STEPS = (
     ("encoder.embeddings.word", "out", "word vectors", "T E", "one row of the table per token"),
@@ -48,13 +48,13 @@ _STEPS = (
     (_BLOCK + ".attention.output", "out", "attention output", "T N", "the heads mixed by a matrix"),
     (_BLOCK + ".attention_norm", "out", "after attention", "T N", "added to the input, normalised"),
     (_BLOCK + ".cross_attention", "q", "cross queries", "T H K", "of the target text"),
-    (_BLOCK + ".cross_attention", "k", "cross keys", "S H K", "of the source text"),
-    (_BLOCK + ".cross_attention", "v", "cross values", "S H K", "of the source text"),
+    (_BLOCK + ".cross_attention", "k", "cross keys", "T' H K", "of the source text"),
+    (_BLOCK + ".cross_attention", "v", "cross values", "T' H K", "of the source text"),
     (
         _BLOCK + ".cross_attention",
         "weights",
         "cross weights",
-        "H T S",
+        "H T T'",
         "what each token takes from the source text",
     ),
     (_BLOCK + ".cross_attention_norm", "out", "after cross", "T D", "added and normalised"),
@@ -85,9 +85,9 @@ _STEPS = (
     ("heads.span", "out", "span logits", "T 2", "does the answer start here, end here?"),
     ("heads.discriminator", "out", "discriminator", "T", "was this token replaced?"),
 )
-# Position kinds that add something of their own to the scores.
+# Position kinds that add a term to the scores.
 _IN_SCORES = ("relative_key", "relative_key_query", "alibi")
-# Tokens of the source text that a decoder with cross attention gets here.
+# Length of the source text for a decoder with cross attention, in tokens.
 _SOURCE = 5
 
 Sizes = tuple[int, ...]
@@ -96,7 +96,7 @@ Observed = dict[tuple[str, str], Sizes]
 
 @dataclass(frozen=True)
 class ShapeStep:
-    """``letters`` ("T H K") and ``sizes`` of what comes out of a step, and what it is."""
+    """``letters`` ("T H K") and ``sizes`` of a step's output, and what it is."""
 
     name: str
     letters: str
@@ -106,9 +106,13 @@ class ShapeStep:
 
 @dataclass(frozen=True)
 class ForwardShapes:
-    """One text on its way through a model. tokens: of the text, or None for a mere number.
+    """The shapes in a forward pass of one text.
 
-    legend: letters to their sizes and what they count.
+    Args:
+        tokens: of the text; None if only their number was given.
+        ids: of the tokens.
+        steps: in order.
+        legend: letters to their sizes and what they count.
     """
 
     tokens: tuple[str, ...] | None
@@ -120,10 +124,15 @@ class ForwardShapes:
 def forward_shapes(
     model: Model, ids: Sequence[int], tokens: Sequence[str] | None = None
 ) -> ForwardShapes:
-    """Run the model on one text of these ids and note the shape of everything on the way.
+    """Run the model on one text and record the shape of every step.
 
-    Every size is that of an actual tensor. ``InputError`` for no ids at all, and for more than the
-    model has positions for.
+    Args:
+        model: in any mode, which is restored.
+        ids: of the text, special tokens included.
+        tokens: to show beside the ids.
+
+    Raises:
+        InputError: there are no ids, or more than the model takes.
     """
     if not len(ids):
         raise InputError("the number of tokens must be at least 1")
@@ -140,12 +149,12 @@ def forward_shapes(
             observed[_BLOCK + name, "weights"] = tuple(weights[0][0].shape)
     config, named = model.config, {(path, side): rest for path, side, *rest in _STEPS}
     steps = [ShapeStep("token ids", "T", tuple(batch.token_ids.shape), "the text in numbers")]
-    for place, sizes in observed.items():
-        name, letters, meaning = named[place]
+    for key, sizes in observed.items():
+        name, letters, meaning = named[key]
         if name == "attention weights" and config.position_embedding_type in _IN_SCORES:
             meaning = meaning.replace("sqrt(K)", "sqrt(K) and of distances")
-        steps.append(ShapeStep(name, _letters(letters, place[0], config), sizes, meaning))
-        if place == (_BLOCK, "out") and config.num_hidden_layers > 1:
+        steps.append(ShapeStep(name, _letters(letters, key[0], config), sizes, meaning))
+        if key == (_BLOCK, "out") and config.num_hidden_layers > 1:
             last = config.num_hidden_layers - 1
             meaning = f"after layer {last}, the last; every layer works like block 0"
             steps.append(ShapeStep("hidden states", "T D", tuple(outputs.hidden.shape), meaning))
@@ -169,26 +178,28 @@ def _context(model: Model, batch: Batch) -> Context:
 
 @contextmanager
 def _observing(model: Model, observed: Observed) -> Iterator[None]:
-    """Note shapes at the places of ``_STEPS``, in the order in which they are reached.
+    """Record the shapes of ``_STEPS`` in the order of the forward pass.
 
     Only the first time: layers that share a block run it again.
     """
     modules = dict(model.named_modules())
 
-    def note(place: tuple[str, str], value: Any) -> None:
+    def note(key: tuple[str, str], value: Any) -> None:
         if isinstance(value, Tensor):
-            observed.setdefault(place, tuple(value.shape))
+            observed.setdefault(key, tuple(value.shape))
 
-    def note_input(place: tuple[str, str], _: nn.Module, inputs: tuple[Any, ...]) -> None:
-        note(place, inputs[0])
+    def note_input(key: tuple[str, str], _: nn.Module, inputs: tuple[Any, ...]) -> None:
+        note(key, inputs[0])
 
-    def note_output(place: tuple[str, str], _: nn.Module, __: Any, output: Any) -> None:
-        note(place, output)
+    def note_output(key: tuple[str, str], _: nn.Module, __: Any, output: Any) -> None:
+        note(key, output)
 
     def note_attention(path: str, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> None:
         for side, value in (("q", q), ("k", k), ("v", v)):
             note((path, side), value)
-        observed.setdefault((path, "weights"), ())  # their place; they are returned at the end
+        observed.setdefault(
+            (path, "weights"), ()
+        )  # reserves the position; the values come at the end
 
     with ExitStack() as stack:
         for path, side, *_ in _STEPS:
@@ -207,7 +218,7 @@ def _observing(model: Model, observed: Observed) -> Iterator[None]:
 
 
 def _letters(letters: str, path: str, config: EncoderConfig) -> str:
-    """With D for N where nothing is narrow, and D for E where words are as wide as the encoder."""
+    """The letters of a step, with D for N without bottlenecks, and D for E if they are equal."""
     if config.attention_size == config.hidden_size:
         letters = letters.replace("N", "D")
     narrow_words = path == "encoder.embeddings.word" or config.mobile is None
@@ -222,7 +233,7 @@ def _legend(steps: Sequence[ShapeStep]) -> dict[str, tuple[int, str]]:
     """The letters in use, their sizes, and what they count."""
     words = {
         "T": "tokens",
-        "S": "tokens of the source text",
+        "T'": "tokens of the source text",
         "E": "numbers of a word vector",
         "D": "hidden size",
         "N": "narrow size",

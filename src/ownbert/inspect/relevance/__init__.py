@@ -1,4 +1,4 @@
-"""Which tokens, or patches of a picture, an answer rests on."""
+"""Relevance of tokens, or of an image's patches, for a model's answer."""
 
 from ownbert.inspect.relevance.attribution import attention_and_gradient as attention_and_gradient
 from ownbert.inspect.relevance.attribution import gradient_relevance as gradient_relevance

@@ -1,7 +1,7 @@
-"""Which tokens, or patches of a picture, a model's answer rests on.
+"""Relevance of tokens, or of an image's patches, for a model's answer.
 
-By attention maps alone (rollout), or with the gradient of a class's score. B sequences, S tokens
-of one, H heads, C classes.
+From attention maps alone (rollout), or with the gradient of a class's score. B sequences, S tokens
+of a sequence, H heads, C classes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,12 @@ from ownbert.nn.model import Model
 
 @dataclass(frozen=True)
 class AttentionGradients:
-    """Attention maps, and the gradients by them of the score of each sequence's class.
+    """Attention maps, and the gradients of each sequence's class score with respect to them.
 
-    attentions, gradients: by layer, then one (H, S, S) per sequence. logits (B, C), targets (B).
+    Args:
+        attentions, gradients: by layer, then one (H, S, S) per sequence.
+        logits: (B, C).
+        targets: (B), the class of each sequence.
     """
 
     attentions: Mapping[int, list[Tensor]]
@@ -37,14 +40,24 @@ def attention_and_gradient(
     target: int | str | Sequence[int] | Tensor | None = None,
     head: str = "classification",
 ) -> AttentionGradients:
-    """The attention maps of chosen layers and the gradients of each sequence's score by them.
+    """The attention maps of some layers, and the gradients of class scores with respect to them.
 
-    keep_attention: layers from 0, by default all. target: class by number or label, for all
-    sequences or one for each; by default the one with the highest score. One pass in each
-    direction, without dropout, however many sequences there are: they do not see each other.
+    One forward and one backward pass without dropout, for any number of sequences: these do not
+    attend to each other.
+
+    Args:
+        model: with the head.
+        batch: of B sequences.
+        keep_attention: layers from 0, by default all.
+        target: a class by number or label, for all sequences or one for each; by default the one
+            with the highest score.
+        head: whose scores are used.
+
+    Raises:
+        InputError: there is no such head, layer or class.
     """
     if head not in model.heads:
-        raise InputError(f"the model has no head {head!r} whose score could be traced back")
+        raise InputError(f"the model has no head {head!r} whose score could be explained")
     layers = sorted(set(_layers(model, keep_attention)))
     context = replace(
         model.encoder.plain_context(batch), keep=frozenset(layers), differentiable=True
@@ -54,7 +67,7 @@ def attention_and_gradient(
         targets = _targets(model, logits.detach(), target)
         score = logits.gather(1, targets[:, None]).sum()
         maps = [(layer, a) for layer in layers for a in context.attentions[layer]]
-        # A layer after which only other tokens count has no gradient.
+        # A layer that does not affect the score has no gradient.
         grads = torch.autograd.grad(score, [a for _, a in maps], materialize_grads=True)
     attentions: dict[int, list[Tensor]] = {layer: [] for layer in layers}
     gradients: dict[int, list[Tensor]] = {layer: [] for layer in layers}
@@ -65,10 +78,18 @@ def attention_and_gradient(
 
 
 def rollout(attentions: Sequence[Tensor]) -> Tensor:
-    """How much of each token reaches each other one: the layers' maps (H, S, S) -> (S, S).
+    """Attention rollout: how much of each token (column) reaches each token (row).
 
-    Abnar and Zuidema 2020, section 3: heads are averaged, half of every token is what it was (the
-    residual connection), and the layers are multiplied. Rows sum to 1; row 0 is the first token's.
+    Heads are averaged, half of each token is kept (the residual connection), and layers are
+    multiplied. Rows sum to 1.
+
+    Args:
+        attentions: (H, S, S) of each layer.
+
+    Returns:
+        (S, S).
+
+    Source: Abnar and Zuidema 2020, section 3.
     """
     flow = _identity(attentions[0])
     for attention in attentions:
@@ -78,11 +99,19 @@ def rollout(attentions: Sequence[Tensor]) -> Tensor:
 
 
 def relevance(attentions: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """How much each token matters to each other one for a score: (H, S, S) per layer -> (S, S).
+    """How relevant each token (column) is to each token (row) for a score.
 
-    Chefer, Gur and Wolf 2021 ("Generic Attention-model Explainability"), equations 5 and 6: R is
-    the identity at first, and every layer adds the mean over heads of the positive part of
+    R starts as the identity, and every layer adds the mean over heads of the positive part of
     gradient x attention, times R.
+
+    Args:
+        attentions: (H, S, S) of each layer.
+        gradients: of the score with respect to them.
+
+    Returns:
+        R (S, S).
+
+    Source: Chefer, Gur and Wolf 2021 ("Generic Attention-model Explainability"), equations 5, 6.
     """
     total = _identity(attentions[0])
     for attention, gradient in zip(attentions, gradients, strict=True):
@@ -100,9 +129,9 @@ def gradient_relevance(
 ) -> list[Tensor]:
     """The relevance (S) of the tokens of each sequence for a class: the first token's row.
 
-    The first token, which heads read, is included with the 1 that it starts from; the patches of
-    a picture follow, row by row (``over_patches``). target and layers: as ``target`` and
-    ``keep_attention`` of ``attention_and_gradient``.
+    The first token, which heads read, is included with its initial 1; the patches of an image
+    follow, row by row (``over_patches``). target and layers: as ``target`` and ``keep_attention``
+    of ``attention_and_gradient``.
     """
     return first_rows(
         attention_and_gradient(model, batch, keep_attention=layers, target=target, head=head)
@@ -121,10 +150,10 @@ def first_rows(found: AttentionGradients) -> list[Tensor]:
 
 
 def over_patches(row: Tensor, model: Model) -> Tensor:
-    """The values of a row (S) for each patch, as they lie in the picture: (rows, columns)."""
+    """The values of a row (S) for each patch, as an image of patches (rows, columns)."""
     image = model.config.image
     if image is None:
-        raise InputError("the model reads words: there are no patches")
+        raise InputError("the model reads text: there are no patches")
     return row[1:].unflatten(0, image.grid)
 
 
@@ -156,7 +185,7 @@ def _targets(
     there = f"0..{logits.shape[1] - 1}"
     try:
         classes = torch.as_tensor(target, device=logits.device)
-    except (TypeError, ValueError, RuntimeError):  # names, rows of several lengths, huge numbers
+    except (TypeError, ValueError, RuntimeError):  # names, rows of different lengths, huge numbers
         raise InputError(f"target must be numbers of classes, {there}, or a label") from None
     if classes.shape not in ((), (len(logits),)):
         raise InputError(

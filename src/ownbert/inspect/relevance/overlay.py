@@ -1,4 +1,4 @@
-"""Relevance maps laid over pictures, as one PNG with a row for each picture."""
+"""Relevance maps drawn over images, as one PNG with one row per image."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ from ownbert.inspect.relevance.attribution import (
 from ownbert.nn.model import Model
 from ownbert.vit import to_batch
 
-# Nobody reads more rows than this, and they would not fit into memory.
+# More rows are hard to read, and might not fit into memory.
 _MOST, _BATCH = 64, 8
 _INCHES, _DPI = 2.2, 120
 _LONGEST = 26  # characters of a title
-# From nothing to a full orange red over a grey picture.
+# From transparent to orange red, over a grey image.
 _COLOURS = [(1, 0.75, 0, 0), (1, 0.6, 0, 0.4), (1, 0.3, 0, 0.65), (0.85, 0, 0.1, 0.85)]
 _DARK, _LIGHT = 0.15, 0.95  # the greys below it
 _COLUMNS = (
@@ -43,11 +43,16 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class ImageExplanation:
-    """A model's answer for a picture, and on which patches it rests (h rows, w columns of them).
+    """A model's answer for an image, and the relevance of its patches (rows, columns).
 
-    pixels (H, W, C): as the model sees it, from 0 to 1. rollout (h, w): attention alone.
-    predicted: the class with the highest score; answer: its label. probabilities (C). maps: class
-    numbers and their relevance (h, w), the predicted one first.
+    Args:
+        name: of the file.
+        pixels: (height, width, channels) as the model sees them, from 0 to 1.
+        rollout: (rows, columns), from attention alone.
+        predicted: the class with the highest score.
+        answer: its label.
+        probabilities: (C).
+        maps: class numbers and their relevance (rows, columns), the predicted one first.
     """
 
     name: str
@@ -67,23 +72,30 @@ def draw_relevance(
     label: str | None = None,
     layers: Sequence[int] | None = None,
 ) -> list[ImageExplanation]:
-    """Explain each picture by the model of a folder, and draw them all into a PNG.
+    """Explain a model's answers for images, and draw them all into a PNG.
 
-    pictures: files, or folders of them, at most 64 altogether. label: a class whose relevance is
-    drawn beside that of the predicted one. layers: those whose attention is used, from 0; by
-    default all. ``InputError`` for a model of words, an unknown class or layer, a file that is no
-    picture, and an output that the next call would read as one.
+    Args:
+        folder: of an image model with a classification head.
+        pictures: image files, or folders of them, at most 64 altogether.
+        output: the PNG.
+        label: a class whose relevance is drawn beside that of the predicted one.
+        layers: those whose attention is used, from 0; by default all.
+
+    Raises:
+        InputError: the model reads text, a class or layer does not exist, a file is not an image,
+            or the output is in one of the folders, where the next call would read it.
     """
     figure = _figure_class()
     for source in map(Path, pictures):
         if Path(output).resolve().is_relative_to(source.resolve()):
-            raise InputError(f"{output} would be read as a picture of {source}; write elsewhere")
-    if describe(folder).config.image is None:
-        raise InputError(f"{folder} holds a model of words; relevance maps are of pictures")
-    model, processor = load(folder), Processor.load(folder)
+            raise InputError(f"{output} would be read as an image of {source}; write elsewhere")
+    description = describe(folder)
+    if description.config.image is None:
+        raise InputError(f"{folder} holds a text model; relevance maps are of images")
+    model, processor = load(folder, description=description), Processor.load(folder)
     files = list(islice(chain.from_iterable(map(stream_pictures, pictures)), _MOST + 1))
     if len(files) > _MOST:
-        raise InputError(f"there are more than {_MOST} pictures; draw fewer at a time")
+        raise InputError(f"there are more than {_MOST} images; draw fewer at a time")
     explained = list(explain(model, processor, files, label=label, layers=layers))
     _draw(figure, explained, model.labels, Path(output))
     return explained
@@ -97,7 +109,7 @@ def explain(
     label: str | None = None,
     layers: Sequence[int] | None = None,
 ) -> Iterator[ImageExplanation]:
-    """What ``draw_relevance`` draws, one picture at a time."""
+    """What ``draw_relevance`` draws, one image at a time."""
     image = model.config.image
     if image is None or (processor.size, processor.channels) != (image.size, image.channels):
         raise InputError("the folder's preprocessor_config.json is not of its model: sizes differ")
@@ -193,7 +205,7 @@ def _titles(
 
 
 def _panel(axis: Any, pixels: np.ndarray, heat: np.ndarray | None) -> Any:
-    """A picture; with ``heat`` in grey, and that over it, patch by patch."""
+    """An image; with ``heat`` it is grey, and covered with that, patch by patch."""
     axis.set_axis_off()
     size = pixels.shape[:2]
     extent = (0, size[1], size[0], 0)

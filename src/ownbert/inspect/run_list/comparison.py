@@ -1,4 +1,4 @@
-"""Runs side by side: a table, blocks where it is too wide, CSV, and a picture."""
+"""Runs side by side: a table, or blocks if it is too wide; CSV; and a plot."""
 
 import csv
 import io
@@ -33,8 +33,9 @@ _NAMES = {
 
 
 def show_runs(runs: Sequence[RunSummary], *, width: int | None = None) -> str:
-    """A table for pretraining and one for fine-tuning: state, time, the settings that differ, and
-    results. A table wider than ``width`` characters becomes a block for each run; None: no limit.
+    """A table for pretraining and one for fine-tuning: state, time, differing settings, results.
+
+    A table wider than ``width`` characters becomes a block for each run; None: no limit.
     """
     parts = []
     for kind, title in _TITLES.items():
@@ -67,7 +68,7 @@ def runs_csv(runs: Sequence[RunSummary]) -> str:
 
 
 def draw(runs: Sequence[RunSummary], path: Path) -> Path:
-    """The main held-out metric of all runs in one picture, of pretraining and of fine-tuning."""
+    """Plot the main held-out metric of all runs, of pretraining and of fine-tuning."""
     panels = {}
     for kind in _TITLES:
         chosen = [run for run in runs if run.kind == kind]
@@ -77,7 +78,7 @@ def draw(runs: Sequence[RunSummary], path: Path) -> Path:
     if not panels:
         raise InputError("no run has been evaluated yet: there is nothing to draw")
     if draw_runs(path, panels) is None:
-        raise InputError("a picture needs matplotlib: pip install 'ownbert[plot]'")
+        raise InputError("plots need matplotlib: pip install 'ownbert[plot]'")
     return path
 
 
@@ -140,7 +141,7 @@ def _plain(value: Any) -> Any:
 
 
 def _table(columns: Columns) -> str:
-    """Words to the left, numbers to the right; two spaces between columns."""
+    """Words left-aligned, numbers right-aligned; two spaces between columns."""
     table = open_table()
     for heading, cells in columns.items():
         words = all(c == "-" or not c.strip("+-")[:1].isdigit() for c in cells)

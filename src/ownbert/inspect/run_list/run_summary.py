@@ -1,4 +1,4 @@
-"""The runs below a folder: their settings, how far they got, and what they reached."""
+"""The runs below a folder: their settings, progress and results."""
 
 import math
 import os
@@ -24,23 +24,33 @@ _SKIPPED = ("checkpoints", "tensorboard", "node_modules")
 # A run whose last row is at most so many seconds old may still be running.
 _ACTIVE = 60.0
 
-# How often something is written has no effect on what is learnt.
+# How often something is written has no effect on the model.
 _NO_EFFECT = ("log_every", "eval_every", "save_every", "keep", "tensorboard")
 
-# What is no metric in a row of an evaluation; the only baseline kept is the one that shows whether
-# a run learns anything.
-_NO_METRICS = ("step", "evaluation", "phase", "seconds", "uniform_loss")
+# Numbers in a row of an evaluation that are not metrics. Of the baselines only the one that shows
+# whether a run learns anything is kept.
+_NOT_METRICS = ("step", "evaluation", "phase", "seconds", "uniform_loss")
 _TOKEN_LOSSES = ("mlm_loss", "clm_loss")
 BASELINE = "unigram_loss"
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run. name: its folder relative to the one searched. kind: pretrain or finetune.
+    """One run.
 
-    written: time of the last row, in seconds since 1970. seconds: in the loop. settings: by dotted
-    name. last: the metrics of the last evaluation. best: the best value of each and its step.
-    rows: of the log.
+    Args:
+        name: its folder relative to the one searched.
+        kind: pretrain or finetune.
+        state: finished, or how far it got.
+        size: name of the model's size, or layers x hidden size.
+        written: time of the last row, in seconds since 1970.
+        seconds: in the training loop.
+        step, tokens: trained so far.
+        tokens_per_second: the median.
+        settings: by dotted name.
+        last: the metrics of the last evaluation.
+        best: the best value of each metric and its step.
+        rows: of the log.
     """
 
     name: str
@@ -80,16 +90,20 @@ class RunList:
 def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> RunList:
     """Every run in ``folder`` and below it.
 
-    sort: name, when, time, step, tokens, a metric (the best first) or a setting. ``InputError``
-    where there is no run, and for a ``sort`` that none has.
+    Args:
+        folder: searched at any depth.
+        sort: name, when, time, step, tokens, a metric (the best first) or a setting.
+
+    Raises:
+        InputError: there is no run, or none has what to sort by.
     """
     top = Path(folder)
     if not top.is_dir():
         raise InputError(f"no such folder: {top}")
     runs, broken = [], []
-    for place in _candidates(top):
+    for found in _candidates(top):
         try:
-            runs.append(read_run(place, name=_name(place, top)))
+            runs.append(read_run(found, name=_name(found, top)))
         except InputError as error:
             broken.append(str(error))
     if not runs:
@@ -131,7 +145,7 @@ def read_run(folder: Path, *, name: str | None = None) -> RunSummary:
 def differing(runs: Sequence[RunSummary]) -> list[str]:
     """Dotted names of the settings in which ``runs`` differ.
 
-    One that some do not have (they are older) counts only if the others differ."""
+    One that older runs lack counts only if the others differ."""
     names = dict.fromkeys(name for run in runs for name in run.settings)
     found = []
     for name in names:
@@ -142,7 +156,7 @@ def differing(runs: Sequence[RunSummary]) -> list[str]:
 
 
 def main_metric(runs: Sequence[RunSummary]) -> str | None:
-    """What to compare ``runs`` by in one picture: the loss of tokens, the first metric of a task
+    """The metric to compare ``runs`` by in a plot: the loss of tokens, the first metric of a task
     other than accuracy, or the loss."""
     for name in (*_TOKEN_LOSSES, *(n for n in UP_TO_ONE if n != "accuracy"), "loss"):
         if any(name in run.last for run in runs):
@@ -156,14 +170,14 @@ def lower_is_better(metric: str) -> bool:
 
 def _candidates(top: Path) -> Iterator[Path]:
     """Folders with a log; folders that belong to a run are not searched."""
-    for place, folders, files in os.walk(top):
+    for path, folders, files in os.walk(top):
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _SKIPPED)
         if LOG in files:
-            yield Path(place)
+            yield Path(path)
 
 
-def _name(place: Path, top: Path) -> str:
-    return top.resolve().name if place == top else place.relative_to(top).as_posix()
+def _name(folder: Path, top: Path) -> str:
+    return top.resolve().name if folder == top else folder.relative_to(top).as_posix()
 
 
 def _recipe(path: Path) -> dict[str, Any]:
@@ -224,9 +238,9 @@ def _size(folder: Path, settings: Mapping[str, Any]) -> str:
 
 
 def _metrics(row: Mapping[str, Any]) -> dict[str, float]:
-    """What to compare runs by: losses of tokens, and accuracy and the like of everything else."""
+    """The metrics to compare runs by: losses of tokens, else accuracy and the like."""
     losses = [k for k in row if k in _TOKEN_LOSSES] or ["loss"]
-    numbers = {k: v for k, v in row.items() if isinstance(v, int | float) and k not in _NO_METRICS}
+    numbers = {k: v for k, v in row.items() if isinstance(v, int | float) and k not in _NOT_METRICS}
     return {
         key: value
         for key, value in numbers.items()

@@ -1,4 +1,4 @@
-"""The sum behind one number of a trace, in words. ``page.js`` writes the same in a browser."""
+"""The formula of one number of a trace. ``page.js`` writes the same in a browser."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ import numpy as np
 
 from ownbert.inspect.trace.steps import Derivation, TraceStep
 
-# Terms of a sum that are written out; more are counted.
+# Terms of a sum that are written out; further ones are counted.
 _TERMS = 6
 # Above it exp(score) says little, and the largest score is subtracted first.
 _LARGE = 20.0
@@ -35,10 +35,10 @@ def formula_of(step: TraceStep, row: int, column: int, matrices: Matrices) -> st
 
 
 def _terms(made: Derivation, row: int, column: int, matrices: Matrices) -> list[str]:
-    """What stands between the name of a number and its value."""
+    """The terms between the name of a number and its value."""
     if made.kind == "given":
         return []
-    place, left = f"[{row}][{column}]", matrices[made.left]
+    index, left = f"[{row}][{column}]", matrices[made.left]
     if made.kind == "product":
         return _product(made, row, column, matrices)
     if made.kind == "softmax":
@@ -53,17 +53,17 @@ def _terms(made: Derivation, row: int, column: int, matrices: Matrices) -> list[
     one = left[row, column]
     if made.kind == "add":
         other = matrices[made.right][row, column]
-        return [f"{made.left}{place} + {made.right}{place}", f"{_signed(one)} + {_signed(other)}"]
+        return [f"{made.left}{index} + {made.right}{index}", f"{_signed(one)} + {_signed(other)}"]
     if made.kind == "scale":
         shown, factor = number(one), number(made.factor)
         scaled = f"{_signed(float(shown))} * {factor}" if shown != "hidden" else shown
-        return [f"{made.left}{place} * {factor}", scaled]
+        return [f"{made.left}{index} * {factor}", scaled]
     words = {
         "hide": "unless it is hidden",
         "round": "rounded",
         "rotate": "rotated with its pair by the position",
     }
-    return [f"{made.left}{place} ({number(one)}) {words[made.kind]}"]
+    return [f"{made.left}{index} ({number(one)}) {words[made.kind]}"]
 
 
 def _product(made: Derivation, row: int, column: int, matrices: Matrices) -> list[str]:

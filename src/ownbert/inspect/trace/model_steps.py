@@ -23,11 +23,13 @@ from ownbert.nn.multihead import MultiHeadAttention
 
 @dataclass
 class CapturedAttention:
-    """What passed through the attention of one layer.
+    """Inputs and outputs inside the attention of one layer.
 
-    projections: inputs (T, D) and outputs of each fused matrix, by its name. attended: queries,
-    keys and values (T, H, K) as they meet. joined (T, HK) and output (T, D): what goes into the
-    output matrix and comes out.
+    Args:
+        causal, norm_first: of the model.
+        projections: inputs (T, D) and outputs of each fused matrix, by its name.
+        attended: queries, keys and values (T, H, K) as ``attend`` gets them.
+        joined, output: input (T, HK) and output (T, D) of the output matrix.
     """
 
     causal: bool
@@ -47,8 +49,8 @@ def attention_steps(
 ) -> list[TraceStep]:
     """All steps of the head ``cut``. weights: its attention weights (T, T)."""
     steps = _projected(attention, cut, captured, tokens)
-    place, size = cut.rows[0] // cut.head_size, cut.head_size
-    q, k = (_array(x[:, place]) for x in captured.attended[:2])
+    index, size = cut.rows[0] // cut.head_size, cut.head_size
+    q, k = (_array(x[:, index]) for x in captured.attended[:2])
     if attention.rotary:
         steps += [
             TraceStep(
@@ -65,7 +67,7 @@ def attention_steps(
     factor = size**-0.5 * (attention.scaled or 1.0)
     squares = score_steps(q @ k.T, factor=factor, size=size)
     if attention.bias is not None:
-        squares += _distances(attention, captured, place, squares[-1])
+        squares += _distances(attention, captured, index, squares[-1])
     if captured.causal:
         scores = squares[-1]
         squares.append(
@@ -129,7 +131,7 @@ def _projected(
 
 
 def _distances(
-    attention: MultiHeadAttention, captured: CapturedAttention, place: int, scores: TraceStep
+    attention: MultiHeadAttention, captured: CapturedAttention, index: int, scores: TraceStep
 ) -> list[TraceStep]:
     """What distances add to the scores, and the sum."""
     assert attention.bias is not None
@@ -139,7 +141,7 @@ def _distances(
     }[type(attention.bias).__name__]
     q, k, _ = (x.transpose(0, 1)[None] for x in captured.attended)
     at = torch.arange(q.shape[2], device=q.device)
-    added = attention.bias(q * (attention.scaled or 1.0), k, (at[:, None] - at)[None])[0, place]
+    added = attention.bias(q * (attention.scaled or 1.0), k, (at[:, None] - at)[None])[0, index]
     distance = TraceStep("distance", "scores of distances", _array(added), "distance", meaning)
     total = TraceStep(
         "summed",

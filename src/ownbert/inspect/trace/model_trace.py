@@ -38,23 +38,30 @@ def trace_folder(folder: str | Path, text: str, layer: int = 0, head: int = 0) -
 def trace_model(
     model: nn.Module, tokenizer: Tokenizer, text: str, layer: int = 0, head: int = 0
 ) -> Trace:
-    """What one head of one layer does with a text; layers and heads are counted from 0.
+    """A trace of one attention head.
 
-    ``InputError`` for a layer or head that is not there, a text that is longer than the model
-    takes, and models that do not read one text alone (pictures, decoders with an encoder).
+    Args:
+        model: of texts, in any mode, which is restored.
+        tokenizer: of the model.
+        text: of at most as many tokens as the model takes.
+        layer, head: from 0.
+
+    Raises:
+        InputError: there is no such layer or head, the text is too long, or the model does not
+            read a single text (image models, decoders with cross-attention).
     """
     core = core_model(model)
     attention = _attention(core, layer)
-    place = _place(attention, layer, head)
+    index = _index(attention, layer, head)
     ids = text_ids(text, tokenizer)
     batch = text_batch(core, ids, " with the special ones")
     context = replace(core.encoder.plain_context(batch), keep=frozenset([layer]))
     captured = CapturedAttention(context.layout.causal, core.config.norm_first)
     with _capturing(attention, layer, captured), evaluating(core):
         core(batch, (), context=context)
-    weights = context.attentions[layer][0][place]
+    weights = context.attentions[layer][0][index]
     tokens = tuple(tokenizer.tokens(ids))
-    cut = _head_slice(attention, head, place)
+    cut = _head_slice(attention, head, index)
     name = model.__class__.__name__ if core is not model else core.model_type
     facts = {
         "model": f"{name}, {core.config.num_hidden_layers} layers of "
@@ -70,7 +77,7 @@ def trace_model(
 def _attention(model: Model, layer: int) -> MultiHeadAttention:
     config, schedule = model.config, model.encoder.schedule()
     if config.image is not None:
-        raise InputError("the model reads pictures; a trace is of a text")
+        raise InputError("the model reads images; a trace is of a text")
     if config.add_cross_attention:
         raise InputError("the model attends to an encoder as well; a trace is of one text alone")
     if layer not in range(len(schedule)):
@@ -78,15 +85,15 @@ def _attention(model: Model, layer: int) -> MultiHeadAttention:
     return schedule[layer][0].attention  # pyright: ignore[reportReturnType]
 
 
-def _place(attention: MultiHeadAttention, layer: int, head: int) -> int:
-    """The index of the head among the remaining ones."""
+def _index(attention: MultiHeadAttention, layer: int, head: int) -> int:
+    """The index of the head among those that are not pruned."""
     if head in attention.kept:
         return attention.kept.index(head)
     raise InputError(f"layer {layer} has no head {head}; it has {ranges(attention.kept)}")
 
 
-def _head_slice(attention: MultiHeadAttention, head: int, place: int) -> HeadSlice:
-    columns = head_columns(attention)[place]
+def _head_slice(attention: MultiHeadAttention, head: int, index: int) -> HeadSlice:
+    columns = head_columns(attention)[index]
     return HeadSlice(
         size=attention.output.out_features,
         width=attention.width,

@@ -21,7 +21,7 @@ _DIGITS = 4096
 
 
 def write_page(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write ``as_page(trace)``, whole or not at all."""
+    """Write ``as_page(trace)`` atomically."""
     write_text(path, as_page(trace))
 
 
@@ -64,9 +64,9 @@ def _head_figure(head: HeadSlice) -> str:
         width = head.width * len(columns)
         parts.append(_text(left, 10, f"{matrix}, {head.size} x {width}"))
         parts.append(_box("all", left, 26, width * scale, tall))
-        for place in range(1, len(columns) * count):
-            kind = "third" if place % count == 0 else "head"
-            x = left + place * head.head_size * scale
+        for index in range(1, len(columns) * count):
+            kind = "third" if index % count == 0 else "head"
+            x = left + index * head.head_size * scale
             parts.append(f'<path class="{kind}" d="M{x:.1f} 26v{tall}"/>')
         for third, (name, first, last) in enumerate(columns):
             x = left + third * head.width * scale
@@ -79,8 +79,8 @@ def _head_figure(head: HeadSlice) -> str:
     wide = head.size * scale
     parts.append(_text(left, 10, f"output, {head.width} x {head.size}"))
     parts.append(_box("all", left, 26, wide, head.width * scale))
-    for place in range(1, count):
-        y = 26 + place * head.head_size * scale
+    for index in range(1, count):
+        y = 26 + index * head.head_size * scale
         parts.append(f'<path class="head" d="M{left:.1f} {y:.1f}h{wide:.1f}"/>')
     parts.append(_box("own", left, 26 + first * scale, wide, (last + 1 - first) * scale))
     parts.append(_text(left, 122, f"rows {first}..{last}"))

@@ -1,6 +1,6 @@
-"""The matrices of a trace, and how the numbers of each follow from those of others.
+"""The matrices of a trace, and how the numbers of each are derived from others.
 
-T tokens, K width of queries and keys.
+T tokens, D hidden, H heads, K head size.
 """
 
 import math
@@ -22,9 +22,10 @@ PROJECTIONS = {
 class Derivation:
     """How each number of a step is computed from those of other steps, named by their keys.
 
-    kind: given; product (a row of ``left`` by a column of ``right``, or by a row of it if
-    ``turned``, and plus ``bias``, one row); scale (by ``factor``); add; hide; softmax; round;
-    rotate; weigh (row i T + j is what row i takes from row j of ``right``).
+    Args:
+        kind: given; product (a row of ``left`` by a column of ``right``, or by a row of it if
+            ``turned``, plus ``bias``, one row); scale (by ``factor``); add; hide; softmax; round;
+            rotate; weigh (row i T + j: the share of row j of ``right`` in row i).
     """
 
     kind: str = "given"
@@ -37,7 +38,7 @@ class Derivation:
 
 @dataclass(frozen=True)
 class TraceStep:
-    """One matrix. key: its name in formulas. rows, columns: what each of them is called."""
+    """One matrix. key: its name in formulas. rows, columns: their names."""
 
     key: str
     title: str
@@ -66,11 +67,16 @@ class TraceStep:
 
 @dataclass(frozen=True)
 class HeadSlice:
-    """Which rows and columns of a layer's matrices belong to one head.
+    """The rows and columns of a layer's matrices that belong to one head.
 
-    size: D. width: HK, all remaining heads. head_size: K. head: its number; heads: the numbers of
-    all remaining ones, in order. columns: queries, keys and values to (matrix, first column, last
-    column). rows: of the output matrix.
+    Args:
+        size: D.
+        width: H x K, of the heads that are not pruned.
+        head_size: K.
+        head: its number.
+        heads: numbers of the heads that are not pruned, in order.
+        columns: for queries, keys and values (matrix, first column, last column).
+        rows: first and last row of the output matrix.
     """
 
     size: int

@@ -1,4 +1,4 @@
-"""A trace, and its tables in a terminal: small matrices whole, corners of large ones."""
+"""A trace, and its tables in a terminal: small matrices in full, corners of large ones."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ _MORE = "…"
 
 @dataclass(frozen=True)
 class Trace:
-    """All steps in order. facts: what was traced, by name. cut: where the head of a model lies."""
+    """All steps in order. facts: about the input, by name. cut: the head's part of its layer."""
 
     title: str
     facts: Mapping[str, str]
@@ -66,10 +66,10 @@ def show(trace: Trace, console: Console) -> None:
     if trace.cut is not None:
         console.print()
         _show_head(trace.cut, console)
-    for place, step in enumerate(trace.steps, 1):
+    for i, step in enumerate(trace.steps, 1):
         rows, columns = step.values.shape
         console.print()
-        heading = Text(f"{place}. {step.title}", style="bold")
+        heading = Text(f"{i}. {step.title}", style="bold")
         console.print(heading.append(f"  {rows} x {columns}", style="not bold cyan"))
         formula = "" if step.formula == step.key else f"{step.formula}: "
         console.print(indented(Text(formula + step.meaning)))
@@ -79,7 +79,7 @@ def show(trace: Trace, console: Console) -> None:
 
 
 def _show_head(head: HeadSlice, console: Console) -> None:
-    """A character for each head, that of this one marked."""
+    """One character per head, with this one marked."""
     bar = "".join("#" if other == head.head else "." for other in head.heads)
     parts = Counter(matrix for matrix, *_ in head.columns.values())
     table = Table.grid(padding=(0, 1))
@@ -138,7 +138,7 @@ def _corner(count: int, limit: int) -> Sequence[int | None]:
 
 
 def _decimals(values: np.ndarray) -> int:
-    """As few as show the numbers exactly, or four."""
+    """The smallest number that shows the values exactly, at most four."""
     finite = values[np.isfinite(values)]
     for decimals in range(4):
         if np.abs(finite - finite.round(decimals)).max(initial=0.0) < 1e-9:

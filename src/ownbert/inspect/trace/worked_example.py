@@ -1,6 +1,6 @@
-"""Self-attention step by step with given numbers: those of the documentation, or one's own.
+"""Self-attention step by step with given numbers: those of the documentation, or the user's.
 
-T tokens, D width of the inputs, K width of queries and keys, V width of values.
+T tokens, D width of the inputs, K width of queries and keys, K' width of values.
 """
 
 import math
@@ -31,9 +31,9 @@ EXAMPLE: dict[str, Any] = {
     "value": [[0, 2, 0], [0, 3, 0], [1, 0, 3], [1, 1, 0]],
 }
 
-# Weighted values are shown up to so many, T x T x V.
+# Weighted values, T x T x K', are shown up to this many.
 _MOST_WEIGHTED = 20_000
-# A score is a sum of products of four numbers, and a float64 ends at 1e308.
+# A score is a sum of products of four numbers, and float64 overflows at 1e308.
 _LARGEST = 1e60
 
 Numbers = Sequence[Sequence[float]] | np.ndarray
@@ -48,11 +48,18 @@ def trace_attention(
     scale: bool = False,
     digits: int | None = None,
 ) -> Trace:
-    """Self-attention of inputs (T, D) by the matrices query (D, K), key (D, K), value (D, V).
+    """Self-attention step by step.
 
-    scale: divide the scores by sqrt(K) (Vaswani et al. 2017, equation 1). digits: round the weights
-    to so many decimals, by ``round_weights``, before they meet the values. ``InputError`` for
-    shapes that do not fit.
+    Args:
+        inputs: (T, D).
+        query, key: matrices (D, K).
+        value: matrix (D, K').
+        scale: divide the scores by sqrt(K) (Vaswani et al. 2017, equation 1).
+        digits: decimals to which ``round_weights`` rounds the weights, before they are multiplied
+            by the values.
+
+    Raises:
+        InputError: the shapes do not fit.
     """
     given = {"inputs": inputs, "query": query, "key": key, "value": value}
     x, *matrices = (_matrix(name, rows) for name, rows in given.items())
@@ -97,8 +104,8 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 def round_weights(weights: np.ndarray, digits: int) -> np.ndarray:
     """Each row rounded so that it still sums to 1 (the largest remainder method).
 
-    All are rounded down; what is missing to 1 goes, unit by unit, to those that lost most. Plain
-    rounding would make 1.1 of 0.0634, 0.4683, 0.4683: its 0.1, 0.5, 0.5 are one tenth too many.
+    All are rounded down; what is missing from 1 is given, unit by unit, to those that lost most.
+    Ordinary rounding of 0.0634, 0.4683, 0.4683 to one decimal gives 0.1, 0.5, 0.5, which is 1.1.
     """
     unit = 10.0**digits
     rounded = np.floor(weights * unit + 1e-9)
@@ -111,8 +118,9 @@ def round_weights(weights: np.ndarray, digits: int) -> np.ndarray:
 def read_inputs(path: str | os.PathLike[str]) -> dict[str, Any]:
     """``inputs``, ``query``, ``key`` and ``value`` of a JSON or npz file.
 
-    ``InputError`` for a file that cannot be read, for names that are missing or not known, and for
-    numbers whose scores would be infinite.
+    Raises:
+        InputError: the file cannot be read, a name is missing or unknown, or a number is so large
+            that scores would be infinite.
     """
     source = Path(path)
     if source.suffix == ".npz":
@@ -182,7 +190,7 @@ def _require_fit(inputs: np.ndarray, matrices: Mapping[str, np.ndarray]) -> None
 
 
 def _largest(rows: Any) -> float:
-    """The largest absolute value; 0 for what ``trace_attention`` refuses as no rows of numbers."""
+    """The largest absolute value; 0 for anything but numbers, which ``trace_attention`` refuses."""
     try:
         return float(np.abs(np.asarray(rows, dtype=np.float64)).max(initial=0))
     except OverflowError:  # a whole number in JSON may have any number of digits
