@@ -1,0 +1,64 @@
+"""``from_pretrained`` opens each file of a folder once."""
+
+import builtins
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ownbert.hf as hf
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    config = hf.BertConfig(
+        30, 8, 1, 2, 8, max_position_embeddings=16, attention_probs_dropout_prob=0.0
+    )
+    hf.BertForMaskedLM(config).save_pretrained(tmp_path)
+    (tmp_path / "source.txt").write_text("\n".join([*SPECIAL, "un", "##do"]))
+    hf.BertTokenizer(str(tmp_path / "source.txt")).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def opened(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often ``call`` opens each file in Python (weights are opened in Rust)."""
+    counts: Counter[str] = Counter()
+    plain = builtins.open
+
+    def counting(file: Any, *args: Any, **kwargs: Any) -> Any:
+        counts[Path(str(file)).name] += 1
+        return plain(file, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "open", counting)
+        call()
+    return counts
+
+
+@pytest.mark.parametrize("name", ["BertForMaskedLM", "BertModel"])
+def test_models(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    counts = opened(lambda: getattr(hf, name).from_pretrained(folder), monkeypatch)
+    assert counts["config.json"] == 1
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_tokenizers(named: bool, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    del config["added_tokens_decoder"]  # as in older folders, where tokenizer.json lists them
+    if not named:
+        del config["tokenizer_class"]
+        (folder / "config.json").unlink()
+    path.write_text(json.dumps(config))
+    counts = opened(lambda: hf.AutoTokenizer.from_pretrained(folder), monkeypatch)
+    read = {name: count for name, count in counts.items() if name.endswith(".json")}
+    assert read.pop("tokenizer_config.json") == read.pop("tokenizer.json") == 1
+    assert set(read.values()) == {1}
+    tokenizer = hf.AutoTokenizer.from_pretrained(folder)
+    assert type(tokenizer) is hf.BertTokenizer
+    assert tokenizer("undo")["input_ids"] == [2, 5, 6, 3]
