@@ -205,9 +205,8 @@ def _loss(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor |
         if labels is None or other is None:
             return None
         first, second = (v for name, v in values.items() if name.endswith("_logits"))
-        return losses.masked_lm(first, labels) + losses.one_of(
-            second, other, _OTHER_LABEL[kinds[1]]
-        )
+        sentence_loss = losses.cross_entropy(second, other, _OTHER_LABEL[kinds[1]])
+        return losses.cross_entropy(first, labels) + sentence_loss
     if kinds == ("nsp",) and labels is None:
         labels = given.get("next_sentence_label")
     if not kinds or labels is None:
@@ -215,10 +214,8 @@ def _loss(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor |
     logits = values["logits"]
     if model.architecture_spec.decoder:
         return losses.causal_lm(logits, labels, given.get("num_items_in_batch"))
-    if kinds == ("mlm",):
-        return losses.masked_lm(logits, labels)
     if kinds == ("classification",):
         return losses.sequence(logits, labels, model.config)
     if kinds == ("discriminator",):
         return losses.replaced(logits, labels, given.get("attention_mask"))
-    return losses.one_of(logits, labels)
+    return losses.cross_entropy(logits, labels)

@@ -19,11 +19,6 @@ MANY_LABELS = "multi_label_classification"
 _BINARY = F.binary_cross_entropy_with_logits
 
 
-def masked_lm(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross entropy of logits (B, S, V) and labels (B, S)."""
-    return one_of(logits, labels)
-
-
 def causal_lm(logits: Tensor, labels: Tensor, count: Any = None) -> Tensor:
     """Mean cross entropy of the next token; with ``count`` the sum, divided by it."""
     class_labels("labels", labels, logits.shape[:-1], logits.shape[-1])
@@ -37,7 +32,7 @@ def causal_lm(logits: Tensor, labels: Tensor, count: Any = None) -> Tensor:
     return total if count is None else total / count
 
 
-def one_of(logits: Tensor, labels: Tensor, name: str = "labels") -> Tensor:
+def cross_entropy(logits: Tensor, labels: Tensor, name: str = "labels") -> Tensor:
     """Mean cross entropy of logits (..., C) and labels (...)."""
     targets = class_labels(name, labels, logits.shape[:-1], logits.shape[-1])
     return F.cross_entropy(logits.flatten(0, -2), targets, ignore_index=NO_LABEL)
@@ -55,7 +50,7 @@ def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
         several = ONE_LABEL if integers else MANY_LABELS
         config.problem_type = REGRESSION if logits.shape[-1] == 1 else several
     if config.problem_type == ONE_LABEL:
-        return one_of(logits, labels)
+        return cross_entropy(logits, labels)
     if config.problem_type in (REGRESSION, MANY_LABELS):
         if labels.numel() != logits.numel():
             raise InputError(

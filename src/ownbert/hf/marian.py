@@ -167,7 +167,7 @@ class MarianMTModel(PreTrainedModel):
             values |= zip(_FIELDS[6:], read, strict=False)
         labels = given.get("labels")
         if labels is not None:
-            values["loss"] = losses.one_of(values["logits"], labels)
+            values["loss"] = losses.cross_entropy(values["logits"], labels)
         named = ModelOutput(_FIELDS, values)
         return named if returns_names(self, given) else named.to_tuple()
 
