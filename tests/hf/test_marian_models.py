@@ -195,12 +195,12 @@ def test_a_model_that_marian_cannot_say(tmp_path: Path):
     torch.manual_seed(1)
     model = make_model(20, 20, N=1, d_model=16, d_ff=24, h=2, norm_first=True).eval()
     ownbert.save(model, tmp_path / "one")
-    model = ownbert.load(tmp_path / "one")
-    model.config.decoder_start_token_id, model.config.pad_token_id = 1, 0
-    model.save_pretrained(tmp_path / "two")
+    loaded = ownbert.load(tmp_path / "one")
+    loaded.config.decoder_start_token_id, loaded.config.pad_token_id = 1, 0
+    loaded.save_pretrained(tmp_path / "two")
     again = ownbert.load(tmp_path / "two")
     assert again.model.decoder.config == model.decoder.config
-    close(again(**inputs()).logits, model(**inputs()).logits)
+    close(again(**inputs()).logits, loaded(**inputs()).logits)
 
 
 GREEDY = [

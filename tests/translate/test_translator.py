@@ -125,7 +125,7 @@ def test_mistakes(folder: Path, tmp_path: Path):
 def test_other_commands_name_this_one(folder: Path):
     for other in (ownbert.describe, checkpoint.load, ownbert.fill):
         with pytest.raises(
-            InputError, match="marian model has an encoder and a decoder; use it by"
+            InputError, match="marian model has an encoder and a decoder; use it with"
         ):
             other(folder, **({"texts": ["10 [MASK]"]} if other is ownbert.fill else {}))
 
