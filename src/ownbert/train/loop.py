@@ -80,6 +80,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
             state.phase, state.position, state.best = number, Position(), None
         phase = job.phases[number]
         module = data_parallel(learner, phase.objectives, world)
+        stopped = False
         with contextlib.closing(phase.loader.batches(state.position)) as batches:
             while job.progress < phase.until and not _out_of_patience(job, log.rows):
                 micro_batches, position = _next_micro_batches(batches, run.accumulate)
@@ -94,7 +95,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                 stop, state.seconds, tokens, flops, *counts = world.total(
                     [len(stop_signals), seconds, tokens, flops, *counts]
                 )
-                if stop:
+                if stopped := bool(stop):
                     stop_signals.append(0)  # in the processes that received none
                     break
 
@@ -135,11 +136,11 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                     due = int(job.progress * _EVALUATIONS) > evaluations_done
                 if due or phase_over:
                     evaluations_done = int(job.progress * _EVALUATIONS)
+                    # The best weights are those that were evaluated: the running mean, if any.
                     with state.averaged():
-                        metrics = phase.evaluate()
-                    if metrics:
-                        _log_evaluation(job, log, metrics)
-                        is_best = _keep_best(job, metrics)
+                        if metrics := phase.evaluate():
+                            _log_evaluation(job, log, metrics)
+                            is_best = _keep_best(job, metrics)
                     job.meter.pause()
 
                 # Save.
@@ -151,7 +152,8 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                     next_save = state.seconds + _SAVE_SECONDS
                     _save(job)
                     job.meter.pause()
-        if stop_signals:
+        # Not stop_signals: of a signal after the last step only one process would know.
+        if stopped:
             break
     _save(job)
 
