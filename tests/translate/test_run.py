@@ -13,7 +13,7 @@ from ownbert.checkpoint.translation import load_translation
 from ownbert.errors import InputError
 from ownbert.translate.preview import preview_translation
 from ownbert.translate.run import train_translation
-from ownbert.translate.translator import Translator
+from ownbert.translate.decode import Translator
 from support.sequences import SETTINGS, Row, files, rows
 
 SHORT = {**SETTINGS, "d_model": 16, "d_ff": 32, "model.h": 2, "batch_tokens": 200}

@@ -9,7 +9,7 @@ import pytest
 
 from ownbert.errors import InputError
 from ownbert.translate.translate_file import one_line, translate_file
-from ownbert.translate.translator import Translator
+from ownbert.translate.decode import Translator
 from support.kills import kill_when_written
 from support.sequences import copying, rows
 

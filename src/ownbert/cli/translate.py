@@ -141,7 +141,7 @@ def use(
     Example: ownbert translate runs/de-en --input new.de -o new.en
     """
     from ownbert.translate.translate_file import one_line, translate_file
-    from ownbert.translate.translator import Translator
+    from ownbert.translate.decode import Translator
 
     if texts and input is not None:
         raise InputError("texts and --input are both given; give one of them")
@@ -199,7 +199,7 @@ def score(
     from ownbert.translate.pairs import read_pairs
     from ownbert.translate.recipe import PairFiles
     from ownbert.translate.score import bleu, need_sacrebleu
-    from ownbert.translate.translator import Translator
+    from ownbert.translate.decode import Translator
 
     names: dict[str, Any] = {"source": source, "target": target, "pairs": pairs}
     files: dict[str, Any] = {name: path and str(path) for name, path in names.items()}

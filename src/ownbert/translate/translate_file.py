@@ -8,7 +8,7 @@ from ownbert.data.resumable_file import PartFile, identity_of
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_same, refuse_unreadable
 from ownbert.train.state_files import summed_model
-from ownbert.translate.translator import Translator
+from ownbert.translate.decode import Translator
 
 
 def translate_file(

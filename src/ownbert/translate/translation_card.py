@@ -51,7 +51,7 @@ def write_card(
         ),
         code(
             "python",
-            "from ownbert.translate.translator import Translator\n\n"
+            "from ownbert.translate.decode import Translator\n\n"
             f'for text in Translator("{name}")(["a text", "another"]):\n    print(text)',
         ),
         *_transformers(name, ours),

@@ -9,7 +9,7 @@ import pytest
 import ownbert
 from ownbert.cli import translate as command
 from ownbert.errors import InputError
-from ownbert.translate.translator import Translator
+from ownbert.translate.decode import Translator
 from support.sequences import copying, files, rows
 
 
