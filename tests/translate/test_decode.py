@@ -108,8 +108,8 @@ def test_mistakes(folder: Path, tmp_path: Path):
         ({"folder": tmp_path / "none", "texts": ["10"]}, "no such file"),
         ({"texts": ["10"], "input": source}, "both given"),
         ({"input": source, "output": source}, "is the file that is read"),
-        ({"input": source, "resume": True}, "--resume goes on with a file"),
-        ({"texts": ["10"], "output": tmp_path / "o", "resume": True}, "only a file can be gone on"),
+        ({"input": source, "resume": True}, "--resume continues a file"),
+        ({"texts": ["10"], "output": tmp_path / "o", "resume": True}, "only a file can be resumed"),
         ({"input": source, "output": tmp_path}, "it is a folder"),
     ):
         with pytest.raises(InputError, match=said):

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from ownbert.checkpoint.translation import load_translation
 from ownbert.errors import InputError
-from ownbert.translate.preview import preview_translation
-from ownbert.translate.run import train_translation
+from ownbert.translate.run import preview_translation, train_translation
+from ownbert.train.state_files import list_states
 from ownbert.translate.decode import Translator
 from support.sequences import SETTINGS, Row, files, rows
 
@@ -57,21 +57,19 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path):
 def test_the_mean_of_saved_states_is_taken_where_it_is_better(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    from ownbert.train.state_files import saved
-
     pairs = files(tmp_path, rows(300, seed=0), list, "train")
     settings = SHORT | pairs | {"average": 3, "save_every": 4, "max_steps": 40, "quiet": False}
     # At a rate that does not fall weights go to and fro, and their mean is better.
     settings |= {"schedule": "constant", "learning_rate": 2e-2}
     train_translation(tmp_path / "run", **settings)
     said = "".join(capsys.readouterr())
-    assert "of the mean of the last 3 saved states" in said
-    states = [load_file(next(p.glob("*.safetensors"))) for p in saved(tmp_path / "run")[-3:]]
+    assert "with the mean of the last 3 saved states" in said
+    states = [load_file(next(p.glob("*.safetensors"))) for p in list_states(tmp_path / "run")[-3:]]
     model, _ = load_translation(tmp_path / "run")
     found = model.encoder.blocks[0].feed_forward.up.weight
     name = "model.encoder.blocks.0.feed_forward.up.weight"
     mean = torch.stack([state[name] for state in states]).mean(0)
-    expected = mean if "the mean stay" in said else states[-1][name]
+    expected = mean if "the mean is kept" in said else states[-1][name]
     assert torch.allclose(found, expected, atol=1e-6)
 
 
@@ -110,7 +108,7 @@ def test_a_preview_writes_nothing(tmp_path: Path):
     assert sorted(tmp_path.iterdir()) == before
     assert "max_steps: 5" in said
     assert "59 training and 1 dev pairs, 8 blank tokens for both sides" in said
-    assert "tokens a source: median 5, 90% up to 5, longest 5" in said
+    assert "tokens per source: median 5, 90% up to 5, longest 5" in said
     assert "[CLS] 10 11 12 [SEP]\n    [CLS] 10 11 12 [SEP]" in said
 
 

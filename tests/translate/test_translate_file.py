@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from ownbert.errors import InputError
-from ownbert.translate.translate_file import one_line, translate_file
-from ownbert.translate.decode import Translator
+from ownbert.translate.decode import Translator, one_line, translate_file
 from support.kills import kill_when_written
 from support.sequences import copying, rows
 

@@ -94,8 +94,7 @@ def train(
     """
     from ownbert.cli.learn import given_output
     from ownbert.train.device import keep_memory
-    from ownbert.translate.preview import preview_translation
-    from ownbert.translate.run import train_translation
+    from ownbert.translate.run import preview_translation, train_translation
 
     keep_memory()
     options = {_NAMES.get(k, k): v for k, v in context.params.items() if k not in _OURS}
@@ -140,13 +139,12 @@ def use(
 
     Example: ownbert translate runs/de-en --input new.de -o new.en
     """
-    from ownbert.translate.translate_file import one_line, translate_file
-    from ownbert.translate.decode import Translator
+    from ownbert.translate.decode import Translator, one_line, translate_file
 
     if texts and input is not None:
         raise InputError("texts and --input are both given; give one of them")
     if resume and output is None:
-        raise InputError("--resume goes on with a file; give it as -o FILE")
+        raise InputError("--resume continues a file; give it as -o FILE")
     translator = Translator(
         folder,
         beams=beams,

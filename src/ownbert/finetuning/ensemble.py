@@ -23,7 +23,7 @@ from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import task_of
 from ownbert.train.display import Display
-from ownbert.train.state_files import refuse_other
+from ownbert.train.state_files import require_same_identity
 
 _FORMAT = 1
 
@@ -66,7 +66,7 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
     members = _fold_members(run) if run.given.run.folds else _seed_members(run)
     folder.reserve(run.identity)
     if folder.resume and (output / ENSEMBLE).exists():
-        refuse_other(output, read_json(output / ENSEMBLE)["identity"], run.identity)
+        require_same_identity(output, read_json(output / ENSEMBLE)["identity"], run.identity)
     write_text(output / RECIPE, dump(run.given))
     kind = "folds" if run.given.run.folds else "seeds"
     about = {"format": _FORMAT, "kind": kind, "identity": run.identity}

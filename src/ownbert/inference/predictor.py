@@ -21,7 +21,7 @@ from ownbert.tasks.rows import Columns, Row
 from ownbert.tasks.task import Task, task_of
 from ownbert.tasks.text_input import Unknown, cut_warning
 from ownbert.train.device import pick_device, pick_precision
-from ownbert.train.state_files import summed_model
+from ownbert.train.state_files import model_checksums
 
 Progress = Callable[[int], None]
 Say = Callable[[str], None]
@@ -163,7 +163,7 @@ def _made_for(predictor: Predictor, input: Path, columns: Columns) -> dict[str, 
     weights = [
         [f"{member.relative_to(predictor.folder)}/{name}", sums]
         for member in members_of(predictor.folder)
-        for name, sums in summed_model(member)
+        for name, sums in model_checksums(member)
     ]
     return {
         "format": 1,

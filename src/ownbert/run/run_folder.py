@@ -17,8 +17,8 @@ from ownbert.train.state_files import (
     FOLDER,
     SavedState,
     find_state,
-    newest,
-    refuse_other,
+    newest_state,
+    require_same_identity,
 )
 
 RECIPE = "recipe.yaml"
@@ -73,7 +73,7 @@ class RunFolder:
         self.saved = None if state is None else SavedState.read(state)
 
     def _refuse_taken(self) -> None:
-        trained = (self.path / WEIGHTS).exists() or newest(self.path) is not None
+        trained = (self.path / WEIGHTS).exists() or newest_state(self.path) is not None
         if trained and not (self.resume or self.overwrite):
             raise InputError(
                 f"{self.path} already holds a model; go on with --resume, start anew with "
@@ -121,7 +121,7 @@ class RunFolder:
         overwritten. Raises ``InputError``.
         """
         if self.saved is not None:
-            refuse_other(self.saved.path, self.saved.metadata["identity"], identity)
+            require_same_identity(self.saved.path, self.saved.metadata["identity"], identity)
         if vocabulary is not None and not self.overwrite:
             self._refuse_other_tokenizer(vocabulary)
         if self.overwrite and not self.resume:

@@ -23,7 +23,7 @@ from ownbert.train.log import RunLog
 from ownbert.train.meter import step_flops
 from ownbert.train.schedule import factor
 from ownbert.train.stagnation import diagnose_stagnation
-from ownbert.train.state_files import SavedState, newest, remove_later, step_of
+from ownbert.train.state_files import SavedState, newest_state, remove_states_after, step_of
 from ownbert.train.step import NotANumber, count_targets, seed_step, step
 
 # By the clock, where steps are not given.
@@ -42,7 +42,7 @@ def train(job: Job, *, resume_from: SavedState | None = None) -> None:
         job.state.restore(resume_from, world=job.world)
         job.display.say(f"resumed from {resume_from.path} at step {job.state.step:,}")
     if job.world.first:
-        remove_later(job.folder, job.state.step if resume_from else -1)
+        remove_states_after(job.folder, job.state.step if resume_from else -1)
     job.world.wait()
     log = _open_log(job, job.state.step if resume_from else None)
     with contextlib.closing(log), _signals(job.world) as stop_signals, job.display:
@@ -238,7 +238,7 @@ def _open_log(job: Job, step: int | None) -> RunLog | _NoLog:
 
 
 def _not_a_number(job: Job) -> str:
-    path = newest(job.folder)
+    path = newest_state(job.folder)
     kept = f"the state of step {step_of(path):,} is kept" if path else "no state was saved before"
     way = "Go on with --resume" if path else "Start again with --overwrite"
     return (
@@ -249,7 +249,7 @@ def _not_a_number(job: Job) -> str:
 
 
 def _process_lost(job: Job) -> str:
-    path = newest(job.folder)
+    path = newest_state(job.folder)
     way = f"go on from step {step_of(path):,} with --resume" if path else "start again"
     return f"another process of the run ended at step {job.state.step + 1:,}; {way}"
 
