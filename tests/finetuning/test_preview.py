@@ -1,8 +1,6 @@
 """The dry run: what a newcomer sees before anything is trained."""
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +11,12 @@ from ownbert.data.batch import Example
 from ownbert.finetuning.preview import preview_finetuning, readable
 from ownbert.tasks.text_input import Unknown
 from ownbert.text.tokenizer import Tokenizer
+from support.cli import run_cli
 from support.tokenizer_folders import roberta_folder
 
 
 def dry_run(*options: object) -> str:
-    command = [sys.executable, "-m", "ownbert", "finetune", *map(str, options), "--dry-run"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_cli("finetune", *options, "--dry-run")
     assert done.returncode == 0, done.stderr
     return done.stdout
 

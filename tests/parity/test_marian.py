@@ -9,6 +9,7 @@ import torch
 from ownbert.checkpoint.translation import load_translation, save_translation
 from ownbert.errors import InputError
 from ownbert.transformer import log_probs, make_model
+from support.floats import assert_close
 
 transformers = pytest.importorskip("transformers")
 
@@ -70,7 +71,7 @@ def test_loads_theirs(case: str, tmp_path: Path):
     ours, _ = load_translation(tmp_path)
     source, target, told = data()
     found = log_probs(ours, source, target, told)
-    assert torch.allclose(found, scores(model, source, target, told), atol=1e-5)
+    assert_close(found, scores(model, source, target, told))
 
 
 @torch.no_grad()
@@ -95,7 +96,7 @@ def test_they_load_ours(shared: bool, tmp_path: Path):
     assert all("embed_positions" in name for name in loading["missing_keys"])
     source, target, told = data()
     found = scores(model.eval(), source, target, told)
-    assert torch.allclose(found, log_probs(ours, source, target, told), atol=1e-5)
+    assert_close(found, log_probs(ours, source, target, told))
     again, _ = load_translation(tmp_path)
     assert torch.equal(
         log_probs(again, source, target, told), log_probs(ours, source, target, told)

@@ -20,6 +20,7 @@ from ownbert.tasks.multiple_choice import Choose, OneChoice
 from ownbert.tasks.row_objectives import RDrop
 from ownbert.tasks.rows import Columns, Row
 from ownbert.tasks.text_input import Frame
+from support.floats import assert_close
 
 TOPICS = ("red", "green", "blue")
 
@@ -100,7 +101,7 @@ def test_it_is_the_model_of_transformers(chooser: Path, questions: Path):
         with torch.no_grad():
             found = model(pack(data.examples)).logits["choice"][:, 0]
         torch.testing.assert_close(found, logits, atol=1e-5, rtol=0)
-        np.testing.assert_allclose(ours, logits.softmax(-1), atol=1e-5)
+        assert_close(ours, logits.softmax(-1))
 
 
 def test_a_row_gets_the_same_answer_in_any_company(chooser: Path, questions: Path):
@@ -108,7 +109,7 @@ def test_a_row_gets_the_same_answer_in_any_company(chooser: Path, questions: Pat
     rows = predictor.task.read(questions / "test.jsonl")
     together, alone = predictor(rows), [predictor([row])[0] for row in rows]
     for one, other in zip(together, alone, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+        assert_close(one, other)
 
 
 def batch_of(chooser: Path, rows: list[Row]):

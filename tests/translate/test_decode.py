@@ -1,8 +1,7 @@
 """A trained folder at work: whatever the company, in order, by the command."""
 
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -10,6 +9,7 @@ import ownbert
 from ownbert.cli import translate as command
 from ownbert.errors import InputError
 from ownbert.translate.decode import Translator
+from support.cli import run_cli
 from support.sequences import copying, files, rows
 
 
@@ -58,9 +58,8 @@ def test_max_length(folder: Path):
         list(Translator(folder)("10 11"))
 
 
-def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "ownbert", "translate", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, input=given, check=False)
+def run(*arguments: str, given: str = "") -> CompletedProcess[str]:
+    return run_cli("translate", *arguments, stdin=given)
 
 
 def test_the_command(folder: Path, tmp_path: Path):

@@ -22,6 +22,7 @@ from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.tasks.sentence_embedding.rank import Rank
 from ownbert.tasks.text_input import Frame
+from support.floats import assert_close
 
 TOPICS = ("red", "green", "blue")
 
@@ -142,7 +143,7 @@ def test_it_learns_scores(pretrained: Path, files: Path, tmp_path: Path):
     assert scores.pearson == pytest.approx(pearsonr(found, numbers)[0], abs=1e-5)
     assert scores.spearman == pytest.approx(spearmanr(found, numbers)[0], abs=1e-3)
     vectors = [Embedder(folder).encode(texts) for texts in (one, two)]
-    np.testing.assert_allclose(found, (vectors[0] * vectors[1]).sum(1), atol=1e-5)
+    assert_close(found, (vectors[0] * vectors[1]).sum(1))
 
 
 # The folder.
@@ -173,11 +174,11 @@ def test_the_same_as_sentence_transformers(
     assert theirs.max_seq_length == 24
     expected = theirs.encode(texts)
     found = Embedder(folder).encode(texts)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+    assert_close(found, expected)
+    assert_close(np.linalg.norm(found, axis=1), 1)
     predictor = Predictor(folder)
     (answer,) = predictor([Row(1, (texts[0], texts[-1]))])
-    np.testing.assert_allclose(answer.vectors, expected[[0, -1]], atol=1e-5)
+    assert_close(answer.vectors, expected[[0, -1]])
     assert predictor.cut == 1
 
 
