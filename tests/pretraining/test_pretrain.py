@@ -1,4 +1,4 @@
-"""Pretraining on a small corpus: it learns, leaves its files, and goes on after it was killed."""
+"""Pretraining on a small corpus: it learns, leaves its files, and resumes after it was killed."""
 
 import json
 import os

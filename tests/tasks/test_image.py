@@ -358,7 +358,7 @@ def test_settings_of_pictures_are_refused_by_other_tasks():
 
 
 def test_texts_are_measured_on_a_file(classifier: Path):
-    with pytest.raises(InputError, match="classify is measured on a file, not on tuple"):
+    with pytest.raises(InputError, match="classify is evaluated on a file, not on tuple"):
         evaluate(classifier, (["a text"], ["a label"]))
 
 

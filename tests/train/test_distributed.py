@@ -63,7 +63,7 @@ def test_two_processes_with_weights_cut_over_them_equal_one(
     state = newest_state(folder)
     assert state is not None
     assert len(list(state.glob("shard-*.safetensors"))) == 2
-    # Each of one process, two copies and two halves goes on from what another has saved.
+    # Each of one process, two copies and two halves resumes from what another has saved.
     finish(start(topics / "tokens", folder, *OPTIONS, "--resume-step", "4", "run.shard=false"))
     assert_close(folder, alone)
     two(topics, folder, "--resume-step", "4", "run.shard=true")

@@ -1,4 +1,4 @@
-"""A run that was killed goes on as if nothing had happened, and says so when it cannot."""
+"""A killed run resumes as if nothing had happened, and says so when it cannot."""
 
 import random
 import re
@@ -120,7 +120,7 @@ def test_a_damaged_state_is_named_and_the_one_before_it_offered(
     with pytest.raises(InputError) as error:
         pretrain(None, folder, resume=True, **SHORT)
     assert file.name in str(error.value)
-    assert f"remove {state}, and --resume goes on from step 4" in str(error.value)
+    assert f"remove {state}, and --resume continues from step 4" in str(error.value)
     assert learnt(folder) == before
     pretrain(None, folder, resume_step=4, **SHORT)
     assert learnt(folder) == before

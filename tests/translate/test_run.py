@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 
 from ownbert.checkpoint.translation import load_translation
 from ownbert.errors import InputError
-from ownbert.translate.run import preview_translation, train_translation
 from ownbert.train.state_files import list_states
 from ownbert.translate.decode import Translator
+from ownbert.translate.run import preview_translation, train_translation
 from support.sequences import SETTINGS, Row, files, rows
 
 SHORT = {**SETTINGS, "d_model": 16, "d_ff": 32, "model.h": 2, "batch_tokens": 200}
@@ -37,7 +37,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path):
-    """With dropout and averaging; the second part of the run goes on from a saved state."""
+    """With dropout and averaging; the second part of the run resumes from a saved state."""
     pairs = files(tmp_path, rows(120, seed=0), sorted, "train")
     settings = SHORT | {"dropout": 0.1, "average": 3, "max_steps": 12, "save_every": 2} | pairs
     train_translation(tmp_path / "whole", **settings)

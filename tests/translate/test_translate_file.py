@@ -1,4 +1,4 @@
-"""A file into a file: whole or not at all, and gone on with after it was stopped."""
+"""A file into a file: whole or not at all, and resumed after it was stopped."""
 
 import gzip
 import sys
@@ -23,7 +23,7 @@ def texts(path: Path, count: int) -> Path:
     return path
 
 
-def test_a_killed_run_is_gone_on_with(folder: Path, tmp_path: Path):
+def test_a_killed_run_is_resumed(folder: Path, tmp_path: Path):
     given = texts(tmp_path / "in.txt", 1500)
     whole, output = tmp_path / "whole", tmp_path / "out"
     assert translate_file(Translator(folder, beams=1), given, whole) == 1500

@@ -63,7 +63,7 @@ def pretrain(
         overrides, tokens = [str(tokens), *(overrides or [])], None
     options = {k: v for k, v in context.params.items() if k not in (*_OURS, "tokens")}
     if dry_run:
-        from ownbert.pretraining.preview import preview_pretraining
+        from ownbert.pretraining.run import preview_pretraining
 
         print(preview_pretraining(tokens, config=config, overrides=overrides or (), **options))
         return

@@ -194,10 +194,10 @@ def score(
     from dataclasses import asdict
     from json import dumps
 
+    from ownbert.translate.decode import Translator
     from ownbert.translate.pairs import read_pairs
     from ownbert.translate.recipe import PairFiles
     from ownbert.translate.score import bleu, need_sacrebleu
-    from ownbert.translate.decode import Translator
 
     names: dict[str, Any] = {"source": source, "target": target, "pairs": pairs}
     files: dict[str, Any] = {name: path and str(path) for name, path in names.items()}

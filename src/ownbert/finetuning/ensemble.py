@@ -16,7 +16,7 @@ from ownbert.files import write_json, write_text
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.run import FinetuningRun
-from ownbert.inference.predictor import Predictor, decide_all, one_task
+from ownbert.inference.predictor import Predictor, combine_tasks, decide_all
 from ownbert.run.run_folder import ENSEMBLE, RECIPE
 from ownbert.settings import dump
 from ownbert.tasks.recipe import FinetuneRecipe
@@ -230,7 +230,7 @@ class _Results:
         dev = self._averaged()
         if not self.run.given.run.folds:
             return replace(found, measures=dev)
-        task = one_task([task_of(describe(folder), folder) for folder in folders])
+        task = combine_tasks([task_of(describe(folder), folder) for folder in folders])
         measures = task.score(self.run.splits.train_rows, self.decided).values
         return replace(found, measures=measures, dev=dev)
 

@@ -80,7 +80,7 @@ class FinetuneFolder(RunFolder):
         several = self.several
         if several and not (self.resume or self.overwrite):
             raise InputError(
-                f"{self.path} already holds several runs ({several[0]}); go on with --resume, "
+                f"{self.path} already holds several runs ({several[0]}); continue with --resume, "
                 "start anew with --overwrite, or choose another folder"
             )
         super().reserve(identity, vocabulary)

@@ -1,7 +1,6 @@
-"""The folder that a run writes to: whether it may, and what it resumes from."""
+"""The output folder of a run: whether it may be written to, and what the run resumes from."""
 
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,17 +13,17 @@ from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.log import CURVES, LOG
 from ownbert.train.state_files import (
-    FOLDER,
     SavedState,
     find_state,
     newest_state,
+    remove_states,
     require_same_identity,
 )
 
 RECIPE = "recipe.yaml"
 # A run may be resumed with another value of these; any other setting would make it another run.
-# That the corpus is the same is seen by what it holds, wherever it is.
-FREE = (
+# Files may move: whether the data are the same is told by their identity.
+_CHANGEABLE = (
     "optim.learning_rate",
     "run.precision",
     "run.max_steps",
@@ -42,18 +41,19 @@ FREE = (
     "data.tokens",
     *(f"data.{dev}{side}" for dev in ("", "dev_") for side in ("source", "target", "pairs")),
 )
-# Which folders an ensemble is made of.
+# Names the members of an ensemble.
 ENSEMBLE = "ensemble.json"
 T = TypeVar("T")
 
 
 class RunFolder:
-    """An output folder as a command finds it; nothing is written before ``reserve``.
+    """The output folder of a run; nothing is written to it before ``reserve``.
 
     path: of the folder, which need not exist. resume: continue from its newest saved state, or
-    that of ``resume_step``; without one, start. overwrite: replace the model in it. ``saved`` is
-    the state to resume from, or None. Raises ``InputError`` if ``path`` is a file, if it holds a
-    model and neither is given, and for a state that is damaged or not there.
+    that of ``resume_step``; start from the beginning if there is none. overwrite: replace the model
+    in it. saved: the state to resume from, or None. Raises ``InputError`` if ``path`` is a file, if
+    it holds a model and neither ``resume`` nor ``overwrite`` is given, and for a state that is
+    damaged or missing.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RunFolder:
         trained = (self.path / WEIGHTS).exists() or newest_state(self.path) is not None
         if trained and not (self.resume or self.overwrite):
             raise InputError(
-                f"{self.path} already holds a model; go on with --resume, start anew with "
+                f"{self.path} already holds a model; continue with --resume, start anew with "
                 "--overwrite, or choose another folder"
             )
 
@@ -88,9 +88,10 @@ class RunFolder:
         overrides: Sequence[str],
         options: Mapping[str, Any],
     ) -> T:
-        """The recipe of the run: resumed, it starts from the recipe in the folder.
+        """The recipe of the run; a resumed run starts from the recipe in the folder.
 
-        Raises ``InputError`` when the settings then name another corpus, model or seed.
+        kind: the class of the recipe. config, overrides, options: see ``ownbert.settings.resolve``.
+        Raises ``InputError`` if they change a setting that a resumed run must keep.
         """
         return self._resolve(
             kind,
@@ -101,9 +102,9 @@ class RunFolder:
         )[0]
 
     def _resolve(self, kind: type[T], *, resumes: bool, **given: Any) -> tuple[T, T | None]:
-        """The recipe, and that of the run that it ``resumes``."""
-        there = self.path / RECIPE
-        before = resolve(kind, config=there) if resumes and there.exists() else None
+        """The recipe, and the one in the folder if the run ``resumes``."""
+        path = self.path / RECIPE
+        before = resolve(kind, config=path) if resumes and path.exists() else None
         now = resolve(kind, base=before, **given)
         if before is not None:
             for name, old, new in _differences(asdict(before), asdict(now)):  # pyright: ignore
@@ -114,11 +115,11 @@ class RunFolder:
         return now, before
 
     def reserve(self, identity: Mapping[str, str], vocabulary: Tokenizer | None = None) -> None:
-        """Make the folder ready to be written to.
+        """Create the folder, or prepare it to be written to.
 
-        identity: what the run learns from; a saved state must have learnt from the same.
-        vocabulary: that of the run; a tokenizer in the folder must be the same, unless it is
-        overwritten. Raises ``InputError``.
+        identity: what the run learns from, which must be what the saved state has learnt from.
+        vocabulary: of the run, which must be that of a tokenizer in the folder unless the folder
+        is overwritten. Raises ``InputError`` if they differ.
         """
         if self.saved is not None:
             require_same_identity(self.saved.path, self.saved.metadata["identity"], identity)
@@ -140,14 +141,17 @@ class RunFolder:
     def _clear(self) -> None:
         for name in (WEIGHTS, CONFIG, LOG, CURVES, RECIPE):
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.path / FOLDER, ignore_errors=True)
+        remove_states(self.path)
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""):
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Name, old and new value of each setting that a resumed run may not change."""
     for name, value in old.items():
-        if prefix + name in FREE:
+        if prefix + name in _CHANGEABLE:
             continue
         if isinstance(value, Mapping):
             yield from _differences(value, new[name], f"{prefix}{name}.")
-        elif value != new[name] and new[name] not in (None, "auto"):  # then it stays as it was
+        elif value != new[name] and new[name] not in (None, "auto"):  # those keep the old value
             yield prefix + name, value, new[name]

@@ -75,7 +75,9 @@ class TrainState:
             make_folder(temporary)
         world.wait()
         try:
-            world.agree(write_problem(lambda: write_tensors(temporary, self._tensors(), world), path))
+            world.agree(
+                write_problem(lambda: write_tensors(temporary, self._tensors(), world), path)
+            )
             parts = world.gather({p.name: checksum(p) for p in files_of_rank(world, temporary)})
             files = {name: entry for part in parts for name, entry in part.items()}
             world.agree(write_problem(lambda: self._finish(temporary, path, files, world), path))

@@ -57,7 +57,8 @@ class Translator:
             raise InputError(f"max_length is {max_length}; it must be 1 or more")
         if not abs(length_penalty) <= _MAX_PENALTY:
             raise InputError(
-                f"length_penalty is {length_penalty}; it must be in [-{_MAX_PENALTY}, {_MAX_PENALTY}]"
+                f"length_penalty is {length_penalty}; it must be in "
+                f"[-{_MAX_PENALTY}, {_MAX_PENALTY}]"
             )
         self.folder = Path(folder)
         self.beams, self.penalty, self.max_length = beams, length_penalty, max_length

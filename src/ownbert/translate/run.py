@@ -313,9 +313,7 @@ def preview_translation(
     for name, rows in (("source", run.data.sources), ("target", run.data.targets)):
         lengths = [len(row) for row in rows]
         median, p90 = np.percentile(lengths, (50, 90)).round().astype(int)
-        lines.append(
-            f"tokens per {name}: median {median}, 90% up to {p90}, longest {max(lengths)}"
-        )
+        lines.append(f"tokens per {name}: median {median}, 90% up to {p90}, longest {max(lengths)}")
     lines.append("the first pairs, as the model sees them:")
     pairs = zip(run.data.sources, run.data.targets, strict=True)
     for source, target in islice(pairs, _PREVIEWED_PAIRS):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ownbert.run.model_card import code, save_card, settings, sha256, table
+from ownbert.run.model_card import changed_settings, code, save_card, sha256, table
 from ownbert.translate.recipe import PairFiles, TranslateRecipe
 
 _ACCURACY = "translation_accuracy"
@@ -37,8 +37,8 @@ def write_card(
         "## Settings",
         table(("setting", "value"), _settings(recipe)),
         "## Metrics",
-        "On the dev pairs: cross entropy per token without label smoothing, and the share of tokens "
-        "predicted correctly from the reference tokens before them.",
+        "On the dev pairs: cross entropy per token without label smoothing, and the share of "
+        "tokens predicted correctly from the reference tokens before them.",
         table(
             ("metric", "value"),
             [(n, f"{metrics[k]:.4f}") for n, k in (("loss", "loss"), ("accuracy", _ACCURACY))],
@@ -76,7 +76,7 @@ def _settings(recipe: TranslateRecipe) -> Iterator[tuple[str, str]]:
     yield "batch", f"{recipe.data.batch_tokens:,} tokens of both sides"
     yield "seed", str(recipe.seed)
     yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"
-    yield from settings(recipe, TranslateRecipe(), _SECTIONS)
+    yield from changed_settings(recipe, TranslateRecipe(), _SECTIONS)
 
 
 def _transformers(name: str, ours: bool) -> Iterator[str]:
