@@ -126,7 +126,7 @@ def prepare(
 
     A store that is there already is kept if text, vocabulary and settings are
     the same. A run that was stopped, even killed, leaves what it has finished
-    in .NAME.part beside the output, and the same command goes on from there.
+    in .NAME.part beside the output, and the same command continues there.
 
     Example: ownbert prepare corpus.txt.gz --tokenizer runs/bert -o runs/tokens
     """

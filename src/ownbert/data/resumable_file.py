@@ -102,7 +102,7 @@ class PartFile:
         except InputError as error:
             raise InputError(f"{error}{self._kept()}") from error
         except KeyboardInterrupt:
-            way = "; the same command with --resume goes on from there" if self._kept() else ""
+            way = "; the same command with --resume continues there" if self._kept() else ""
             raise KeyboardInterrupt(f"interrupted{self._kept()}{way}") from None
         finally:
             self.leave()

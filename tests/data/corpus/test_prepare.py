@@ -294,7 +294,7 @@ def test_a_touched_corpus_is_gone_on_with(
         if documents > 5_000:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match=r"the same command goes on from there"):
+    with pytest.raises(KeyboardInterrupt, match=r"the same command continues there"):
         prepare(copy, tmp_path / "store", tokenizer=PIECES, progress=stop)
     copy.touch()
     store = prepare(copy, tmp_path / "store", tokenizer=PIECES)

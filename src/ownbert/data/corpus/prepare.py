@@ -109,7 +109,7 @@ def _kept(work: Work, documents: int) -> str:
         return "interrupted; nothing half-written is left"
     return (
         f"interrupted; {documents:,} documents are done and kept in {work.folder.name} beside "
-        "the output: the same command goes on from there"
+        "the output: the same command continues there"
     )
 
 

@@ -134,7 +134,7 @@ class _Worker:
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         return WorkerDied(
             f"a process of --processes ended {how} (was memory short?); what is finished is kept: "
-            "run the same command again to go on, with fewer --processes if need be"
+            "run the same command again to continue, with fewer --processes if need be"
         )
 
     def end(self) -> None:
