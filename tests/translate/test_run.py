@@ -214,7 +214,7 @@ def test_a_damaged_state_is_left_out_of_the_mean(
     file = next(first.glob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:100])
     train_translation(tmp_path / "run", **settings, max_steps=6, resume=True)
-    assert "of the mean of the last 2 saved states" in "".join(capsys.readouterr())
+    assert "with the mean of the last 2 saved states" in "".join(capsys.readouterr())
 
 
 def test_blank_pairs_are_told_of_without_dev_files_too(
