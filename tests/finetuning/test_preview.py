@@ -9,7 +9,7 @@ import yaml
 
 from ownbert.data.batch import Example
 from ownbert.finetuning.preview import preview_finetuning, readable
-from ownbert.tasks.text_input import Unknown
+from ownbert.tasks.text_input import UnknownWords
 from ownbert.text.tokenizer import Tokenizer
 from support.cli import run_cli
 from support.tokenizer_folders import roberta_folder
@@ -127,7 +127,7 @@ def test_two_texts_with_two_separators_between_them(tmp_path: Path):
 def test_the_share_of_unknown_tokens_of_no_text_at_all(pretrained: Path):
     tokenizer = Tokenizer.load(pretrained)
     ids = np.asarray([tokenizer.cls_id, tokenizer.sep_id])
-    unknown = Unknown(tokenizer)
+    unknown = UnknownWords(tokenizer)
     unknown.count([Example(ids, np.zeros_like(ids))])
     assert unknown.share == 0
     unknown.count([Example(np.asarray([tokenizer.unk_id] * 9), np.zeros(9, int))])

@@ -26,7 +26,7 @@ from ownbert.finetuning.preview import preview_finetuning
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.inference.predictor import Predictor
 from ownbert.settings import resolve
-from ownbert.tasks.image import PictureTask, sizes_for
+from ownbert.tasks.image import ImageTask, sizes_for
 from ownbert.tasks.recipe import FinetuneRecipe, TaskSettings, Vit
 from ownbert.train.job import Interrupted
 from support.cli import run_cli
@@ -98,7 +98,7 @@ def test_the_folder_is_one_of_transformers(model: Path, digits: tuple[Arrays, Ar
     theirs = ViTForImageClassification.from_pretrained(model).eval()
     with torch.no_grad():
         expected = theirs(**pixels).logits.softmax(-1).numpy()
-    task = PictureTask()
+    task = ImageTask()
     found = np.stack(Predictor(model)(list(task.stream(pictures))))
     assert np.abs(found - expected).max() < 1e-5
     assert theirs.config.id2label == {i: str(i) for i in range(10)}
@@ -149,7 +149,7 @@ def test_answers_may_lie_among_the_pictures(model: Path, folders: Path, tmp_path
 
 
 def test_colours_and_other_sizes_are_made_to_fit(model: Path, digits: tuple[Arrays, Arrays]):
-    predictor, task = Predictor(model), PictureTask()
+    predictor, task = Predictor(model), ImageTask()
     grey = np.round(digits[1][0][:20] * 255).astype("u1")
     expected = np.stack(predictor(list(task.stream(grey))))
     colour = np.stack(predictor(list(task.stream(np.stack([grey] * 3, -1)))))
@@ -234,10 +234,10 @@ def test_seeds_are_averaged_and_share_what_was_measured(folders: Path, tmp_path:
     finetune("image", output=tmp_path / "it", folds=2, **given)
     processors = [Processor.load(tmp_path / "it" / f"fold-{i}") for i in (1, 2)]
     assert processors[0] == processors[1]
-    found = np.stack(Predictor(tmp_path / "it")(list(PictureTask().stream(folders / "test"))))
+    found = np.stack(Predictor(tmp_path / "it")(list(ImageTask().stream(folders / "test"))))
     alone = [
         np.stack(
-            Predictor(tmp_path / "it" / f"fold-{i}")(list(PictureTask().stream(folders / "test")))
+            Predictor(tmp_path / "it" / f"fold-{i}")(list(ImageTask().stream(folders / "test")))
         )
         for i in (1, 2)
     ]
@@ -396,7 +396,7 @@ def test_settings_say_what_they_are():
 def test_real_pictures_are_read_in_seconds(shared_data: Path):
     begun = time.process_time()  # the machine may be busy
     folder = shared_data / "fashion-mnist-20k"
-    found = PictureTask().read(folder / "train-images-idx3-ubyte.gz")
+    found = ImageTask().read(folder / "train-images-idx3-ubyte.gz")
     assert len(found) == 20_000
     assert time.process_time() - begun < 20
 

@@ -104,7 +104,7 @@ def test_the_folder_is_the_same_model_in_transformers(labeller: Path, data: Path
     predictor = Predictor(labeller)
     rows = predictor.task.read(data / "test.csv")
     for row, ours in zip(rows, predictor(rows), strict=True):
-        ids = torch.from_numpy(predictor.frame.one(predictor.frame.ids(row.texts)[0]))[None]
+        ids = torch.from_numpy(predictor.builder.one(predictor.builder.ids(row.texts)[0]))[None]
         with torch.no_grad():
             expected = theirs(input_ids=ids).logits[0].sigmoid().numpy()
         assert np.abs(ours - expected).max() < 1e-5
@@ -167,7 +167,7 @@ def test_long_documents(data: Path, pretrained: Path, tmp_path: Path, long: str)
 def test_windows_are_averaged(labeller: Path):
     predictor = Predictor(labeller)
     predictor.task.settings = replace(predictor.task.settings, long="windows", stride=0)
-    room = predictor.frame.room
+    room = predictor.builder.room
     first, second = " ".join(["red1"] * room), " ".join(["blue1"] * room)
     whole, *parts = predictor(
         [Row(n, (t,)) for n, t in enumerate([f"{first} {second}", first, second])]

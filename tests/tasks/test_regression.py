@@ -23,9 +23,10 @@ from ownbert import InputError, evaluate, finetune, predict
 from ownbert.checkpoint import load
 from ownbert.cli import app
 from ownbert.data.batch import Example, pack
+from ownbert.data.readers.columns import ColumnNames
 from ownbert.inference.predictor import Predictor
-from ownbert.tasks.regression import Numbers, Regress, score_numbers
-from ownbert.tasks.rows import Columns, Row
+from ownbert.tasks.regression import Regress, RegressionObjective, score_numbers
+from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY
 from support.floats import assert_close
 
@@ -74,7 +75,7 @@ def single(data: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactor
 
 def read(tmp_path: Path, text: str, name: str = "t.csv", label: str | None = None):
     (tmp_path / name).write_text(text)
-    task = Regress(columns=Columns(label=label))
+    task = Regress(columns=ColumnNames(label=label))
     return [row.target for row in task.read(tmp_path / name)], task.labels
 
 
@@ -82,7 +83,7 @@ def in_transformers(folder: Path, predictor: Predictor, rows: list[Row]) -> np.n
     theirs = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     found = []
     for row in rows:
-        ids = torch.from_numpy(predictor.frame.one(predictor.frame.ids(row.texts)[0]))[None]
+        ids = torch.from_numpy(predictor.builder.one(predictor.builder.ids(row.texts)[0]))[None]
         with torch.no_grad():
             found.append(theirs(input_ids=ids).logits[0].numpy())
     return np.stack(found)
@@ -320,12 +321,12 @@ def test_the_losses_are_of_the_mean_of_the_windows():
     batch = pack([example(2, [0.5, 1]), example(1, [0, 4])])
     logits = torch.tensor([[1.0, 1.0], [0.5, 0.0], [0.2, 1.0]])
     errors = np.asarray([[0.25, -0.5], [0.2, -3]])  # of (0.75, 0.5) and (0.2, 1)
-    squared = Numbers()(logits, batch)
+    squared = RegressionObjective()(logits, batch)
     assert_close(squared.total, (errors**2).mean(1).sum())
     assert (int(squared.correct), squared.count) == (0, 2)
     huber = np.where(np.abs(errors) < 1, errors**2 / 2, np.abs(errors) - 0.5)
-    assert_close(Numbers(loss="huber")(logits, batch).total, huber.mean(1).sum())
-    near = Numbers()(torch.tensor([[0.5, 1.2], [0.5, 1.2], [0.2, 1.0]]), batch)
+    assert_close(RegressionObjective(loss="huber")(logits, batch).total, huber.mean(1).sum())
+    near = RegressionObjective()(torch.tensor([[0.5, 1.2], [0.5, 1.2], [0.2, 1.0]]), batch)
     assert int(near.correct) == 1
 
 
@@ -334,7 +335,7 @@ def test_the_distance_is_the_divergence_of_two_normal_distributions():
     one, two = torch.tensor([[1.0, 2.0], [0.0, 3.0]]), torch.tensor([[0.0, 2.5], [1.0, -1.0]])
     p, q = torch.distributions.Normal(one, 1.0), torch.distributions.Normal(two, 1.0)
     expected = torch.distributions.kl_divergence(p, q).mean(1).sum()
-    assert_close(Numbers().distance(one, two, batch), expected)
+    assert_close(RegressionObjective().distance(one, two, batch), expected)
 
 
 @given(st.lists(st.tuples(*[st.integers(-9, 9)] * 4), min_size=2, max_size=20))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ownbert.errors import InputError
-from ownbert.files import atomic_path, explained, make_folder, write_json
+from ownbert.files import atomic_path, explained, make_folder, read_json, write_json
 
 
 class PartFile:
@@ -58,8 +58,8 @@ class PartFile:
 
     def _refuse_other(self) -> None:
         try:
-            before = json.loads(self.said.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            before = read_json(self.said)
+        except InputError:
             before = {}
         for name in self.made_for:
             if before.get(name) != self.made_for[name]:

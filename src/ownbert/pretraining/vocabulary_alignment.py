@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from ownbert.checkpoint import CONFIG, fill, load_tokenizer
+from ownbert.checkpoint import CONFIG, copy_weights, load_tokenizer
+from ownbert.checkpoint.copying import first_of
 from ownbert.checkpoint.description import Description, described
-from ownbert.checkpoint.filling import first_of
-from ownbert.checkpoint.weights import read_json, read_weights
+from ownbert.checkpoint.weights import read_model_json, read_weights
 from ownbert.config import EncoderConfig
 from ownbert.data.corpus.store import Store
 from ownbert.data.masking import continuing_tokens
@@ -308,7 +308,7 @@ def copy_checkpoint(
 
 
 def _describe_bert(path: Path) -> Description:
-    values = read_json(path / CONFIG)
+    values = read_model_json(path / CONFIG)
     model_type = str(values.get("model_type"))
     if model_type not in _MODEL_TYPES:
         raise InputError(
@@ -334,12 +334,12 @@ def _load_old_model(
     with torch.random.fork_rng(devices=[]):
         old = Model(config, specs, pooler=model.pooler is not None)
     tensors, weights = read_weights(path)
-    filled = fill(old, tensors, description, lenient=True)
-    if filled.problems:
-        problems = "; ".join(first_of(filled.problems))
+    report = copy_weights(old, tensors, family.weight_map, description=description, lenient=True)
+    if report.problems:
+        problems = "; ".join(first_of(report.problems))
         raise InputError(f"{weights} does not fit its {CONFIG}: {problems}")
-    names = {n: family.their_name(n, config) for n, _ in old.named_parameters()}
-    return old, {n for n, theirs in names.items() if theirs in filled.new}, tuple(filled.unused)
+    names = {n: family.weight_map.their_name(n, config) for n, _ in old.named_parameters()}
+    return old, {n for n, theirs in names.items() if theirs in report.new}, tuple(report.unused)
 
 
 def _word_vectors(old: Tensor, match: TokenMatch, seed: int) -> Tensor:

@@ -1,6 +1,6 @@
 """The output folder of a run: whether it may be written to, and what the run resumes from."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.weights import WEIGHTS
 from ownbert.errors import InputError
-from ownbert.settings import resolve
+from ownbert.settings import resolve, settings_of
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.log import CURVES, LOG
@@ -21,26 +21,6 @@ from ownbert.train.state_files import (
 )
 
 RECIPE = "recipe.yaml"
-# A run may be resumed with another value of these; any other setting would make it another run.
-# Files may move: whether the data are the same is told by their identity.
-_CHANGEABLE = (
-    "optim.learning_rate",
-    "run.precision",
-    "run.max_steps",
-    "run.max_minutes",
-    "run.device",
-    "run.log_every",
-    "run.eval_every",
-    "run.save_every",
-    "run.keep",
-    "run.shard",
-    "run.tensorboard",
-    "run.epochs",
-    "run.patience",
-    "run.seeds",
-    "data.tokens",
-    *(f"data.{dev}{side}" for dev in ("", "dev_") for side in ("source", "target", "pairs")),
-)
 # Names the members of an ensemble.
 ENSEMBLE = "ensemble.json"
 T = TypeVar("T")
@@ -107,7 +87,8 @@ class RunFolder:
         before = resolve(kind, config=path) if resumes and path.exists() else None
         now = resolve(kind, base=before, **given)
         if before is not None:
-            for name, old, new in _differences(asdict(before), asdict(now)):  # pyright: ignore
+            changeable = {name for name, about in settings_of(kind).items() if about.resumable}
+            for name, old, new in _differences(asdict(before), asdict(now), changeable):  # pyright: ignore
                 raise InputError(
                     f"cannot resume {self.path}: {name} was {old!r} and is now {new!r}; leave it "
                     "as it was, or start anew with --overwrite"
@@ -145,13 +126,13 @@ class RunFolder:
 
 
 def _differences(
-    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
+    old: Mapping[str, Any], new: Mapping[str, Any], changeable: Set[str], prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Name, old and new value of each setting that a resumed run may not change."""
+    """Name, old and new value of each setting that differs, except those in ``changeable``."""
     for name, value in old.items():
-        if prefix + name in _CHANGEABLE:
+        if prefix + name in changeable:
             continue
         if isinstance(value, Mapping):
-            yield from _differences(value, new[name], f"{prefix}{name}.")
+            yield from _differences(value, new[name], changeable, f"{prefix}{name}.")
         elif value != new[name] and new[name] not in (None, "auto"):  # those keep the old value
             yield prefix + name, value, new[name]

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from ownbert.errors import InputError
-from ownbert.files import WRITE_FAILURES, write_json
+from ownbert.files import WRITE_FAILURES, read_json, write_json
 from ownbert.train.distributed import World
 
 STATES = "checkpoints"
@@ -69,7 +69,7 @@ class SavedState:
         ``InputError`` for another format."""
         file = path / STATE
         try:
-            metadata = json.loads(file.read_text(encoding="utf-8"))
+            metadata = read_json(file)
             if metadata.pop("crc32") != _metadata_crc(metadata):
                 raise _damaged(file, path, "its checksum differs")
             if missing := _KEYS - metadata.keys():

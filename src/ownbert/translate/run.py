@@ -28,7 +28,7 @@ from ownbert.train.schedule import NOAM_STEPS
 from ownbert.train.state_files import DamagedState, SavedState, list_states, read_tensors
 from ownbert.transformer import from_configs, transformer_config
 from ownbert.translate.pairs import PairData, hold_out, read_pairs
-from ownbert.translate.recipe import TranslateRecipe, TranslateRun
+from ownbert.translate.recipe import DEFAULT_EPOCHS, TranslateRecipe, TranslateRun
 from ownbert.translate.translation_card import write_card
 from ownbert.translate.vocabulary import (
     learn_vocabularies,
@@ -36,7 +36,6 @@ from ownbert.translate.vocabulary import (
     save_vocabularies,
 )
 
-_EPOCHS = 20
 # The paper warms up for 4,000 steps; for a small data set this many epochs are enough.
 _WARMUP_EPOCHS = 4
 # Peak learning rate of schedules other than the paper's.
@@ -105,7 +104,7 @@ class TranslationRun(TrainingRun):
         steps = max(1, self.loader.batches_per_epoch() // run.accumulate)
         epochs = run.epochs
         if epochs is None and run.max_steps is None and run.max_minutes is None:
-            epochs = _EPOCHS
+            epochs = DEFAULT_EPOCHS
         run = replace(
             run,
             epochs=epochs,

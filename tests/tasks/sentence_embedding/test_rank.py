@@ -21,7 +21,7 @@ from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.tasks.sentence_embedding.rank import Rank
-from ownbert.tasks.text_input import Frame
+from ownbert.tasks.text_input import TextInputBuilder
 from support.floats import assert_close
 
 TOPICS = ("red", "green", "blue")
@@ -247,10 +247,10 @@ def test_a_model_of_pairs_is_measured_by_scores_too(ranker: Path, files: Path):
 
 def test_texts_are_numbered_and_long_ones_counted(ranker: Path, files: Path):
     predictor, task = Predictor(ranker), Rank()
-    frame = Frame(predictor.tokenizer, predictor.models[0].config, 8)
+    builder = TextInputBuilder(predictor.tokenizer, predictor.models[0].config, 8)
     rows = [Row(1, ("red1", "red2", "w1")), Row(2, ("red2", "red3 " * 9, "red1"))]
     task.learn(rows, "")
-    data = task.encode(rows, frame, training=True)
+    data = task.encode(rows, builder, training=True)
     assert data.cut == 1
     assert [e.parts for e in data.examples] == [(3, 3, 3), (3, 8, 3)]
     assert pack(list(data.examples)).labels.tolist() == [[0, 1, 2], [1, 3, 0]]  # pyright: ignore

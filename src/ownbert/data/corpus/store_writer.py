@@ -19,7 +19,7 @@ import numpy as np
 
 from ownbert.data.corpus.encoding import Encoded
 from ownbert.errors import InputError
-from ownbert.files import explained, make_folder
+from ownbert.files import explained, make_folder, read_json
 
 INDEX = "store.json"
 _BLOCK = 1 << 24
@@ -124,8 +124,8 @@ def _lock(folder: Path, output: Path) -> int:
 
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_json(path)
+    except InputError:
         return None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.files import read_json, refuse_unreadable, write_json
+from ownbert.files import read_json, write_json
 
 PROCESSOR = "preprocessor_config.json"
 # Pillow's numbers, which Transformers writes.
@@ -126,7 +126,6 @@ class Processor:
     def load(cls, folder: str | Path) -> "Processor":
         """From preprocessor_config.json. ``InputError`` for a step that is not done here."""
         path = Path(folder) / PROCESSOR
-        refuse_unreadable(path)
         values = read_json(path)
         for step in ("do_center_crop", "do_pad", "do_thumbnail", "do_align_long_axis"):
             if values.get(step):
