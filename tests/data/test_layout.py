@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ownbert.data.layout import Grouping, Layout, Side, distances, lowest, make_layout
+from ownbert.data.layout import Grouping, Layout, PaddedIndex, distances, lowest, make_layout
 
 LENGTHS = st.lists(st.one_of(st.integers(1, 12), st.integers(1, 700)), min_size=1, max_size=24)
 PAIRS = st.lists(
@@ -20,7 +20,9 @@ PAIRS = st.lists(
 )
 
 
-def check_side(side: Side, spans: list[tuple[tuple[int, ...], slice]], layout: Layout) -> None:
+def check_side(
+    side: PaddedIndex, spans: list[tuple[tuple[int, ...], slice]], layout: Layout
+) -> None:
     """Each sequence lies in order in one line of its group; padding repeats rows of its own."""
     lengths = layout.lengths
     rows, places = side.rows, side.places

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ownbert.data.batch import Batch, Example
-from ownbert.data.loader import Loader, Position, once
+from ownbert.data.loader import Loader, Position
 
 BY = [{"batch_tokens": 40}, {"batch_size": 7}]
 IDS = ["batch_tokens", "batch_size"]
@@ -89,10 +89,10 @@ def test_batches_by_the_example_end_with_the_epoch():
 
 
 def test_once_is_every_example_in_order():
-    batches = list(once(Numbers(30), batch_tokens=25, epoch=4))
+    batches = list(batches_once(Numbers(30), batch_tokens=25, epoch=4))
     assert [n for batch in batches for n in numbers(batch)] == [(4, i) for i in range(30)]
     assert all(batch.tokens <= 25 for batch in batches)
-    assert list(once(Numbers(0), batch_tokens=25)) == []
+    assert list(batches_once(Numbers(0), batch_tokens=25)) == []
 
 
 def loader_threads() -> set[threading.Thread]:

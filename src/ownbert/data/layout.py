@@ -142,7 +142,7 @@ def find_equal_lengths(lengths: Sequence[int], device: torch.device) -> EqualLen
 
 
 @dataclass(frozen=True)
-class Side:
+class PaddedIndex:
     """Rows (T) to places and back, of the queries or of the keys.
 
     rows (places): the row at each place, some real row at padding; places (T): the place of each
@@ -157,7 +157,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Group:
+class PaddedGroup:
     """Sequences ``members``, their queries and keys padded to the longest of each.
 
     queries, keys: their places. shift: see ``distances``. mask, broadcastable to (B, 1, S, S'):
@@ -213,9 +213,9 @@ def distances(queries: int, keys: int, shift: Tensor) -> Tensor:
 class Grouping:
     """All groups of a batch."""
 
-    groups: tuple[Group, ...]
-    queries: Side
-    keys: Side
+    groups: tuple[PaddedGroup, ...]
+    queries: PaddedIndex
+    keys: PaddedIndex
 
 
 def _group(layout: Layout) -> Grouping:
@@ -231,7 +231,7 @@ def _group(layout: Layout) -> Grouping:
         k_span = q_span if keys is queries else keys.add(members)
         mask, seen = _mask(layout, members, q_lens[members], k_lens[members])
         shift = _shift(q_lens[members], k_lens[members], device)
-        groups.append(Group(tuple(members.tolist()), q_span, k_span, shift, mask, seen))
+        groups.append(PaddedGroup(tuple(members.tolist()), q_span, k_span, shift, mask, seen))
     q_side = queries.side(device)
     return Grouping(tuple(groups), q_side, q_side if keys is queries else keys.side(device))
 
@@ -272,10 +272,10 @@ class _Places:
         start, self.end = self.end, self.end + at.size
         return slice(start, self.end)
 
-    def side(self, device: torch.device) -> Side:
+    def side(self, device: torch.device) -> PaddedIndex:
         rows, padding = np.concatenate(self.rows), np.concatenate(self.padding)
         same = len(rows) == len(self.places) and bool((rows == np.arange(len(rows))).all())
-        return Side(
+        return PaddedIndex(
             torch.from_numpy(rows).to(device),
             torch.from_numpy(self.places).to(device),
             torch.from_numpy(padding).to(device) if padding.any() else None,
@@ -292,7 +292,7 @@ def _shift(q_lens: np.ndarray, k_lens: np.ndarray, device: torch.device) -> Tens
 def _mask(
     layout: Layout, members: np.ndarray, q_lens: np.ndarray, k_lens: np.ndarray
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Which keys the queries of a group see, and which queries see any, as in ``Group``."""
+    """Which keys the queries of a group see, and which queries see any, as in ``PaddedGroup``."""
     device = layout.cu_seqlens.device
     queries, keys = int(q_lens.max()), int(k_lens.max())
     mask = None

@@ -15,7 +15,7 @@ from ownbert.errors import InputError
 _AHEAD = 4
 
 
-class Data(Protocol):
+class Dataset(Protocol):
     """Examples by number; ``example`` must be a pure function. ``sizes`` (N) are the lengths of
     the examples, or about that: batches are cut by them, so that nothing need be made for it."""
 
@@ -49,7 +49,7 @@ class Loader:
     (``Batch.continues_step``).
     """
 
-    data: Data
+    data: Dataset
     seed: int
     batch_tokens: int = 0
     batch_size: int = 0
@@ -132,7 +132,7 @@ class Loader:
         return next(number for number, (_, after) in draws if after.epoch)
 
 
-def once(data: Data, *, batch_tokens: int, epoch: int = 0) -> Iterator[Batch]:
+def batches_once(data: Dataset, *, batch_tokens: int, epoch: int = 0) -> Iterator[Batch]:
     """Every example once, in order, in batches of about ``batch_tokens`` (for evaluation)."""
     examples: list[Example] = []
     tokens = 0

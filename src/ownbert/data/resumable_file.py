@@ -18,7 +18,7 @@ from ownbert.errors import InputError
 from ownbert.files import atomic_path, explained, make_folder, write_json
 
 
-class PartFile:
+class ResumableFile:
     """Lines for ``path``, packed where the name ends with .gz.
 
     made_for: what they are made of; ``resume`` keeps the lines of a stopped run that was made for

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ownbert.data.resumable_file import PartFile
+from ownbert.data.resumable_file import ResumableFile
 from ownbert.errors import InputError
 
 # What separates the columns, by the end of the name; and the endings of JSON lines.
@@ -14,7 +14,7 @@ _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _LINES = (".jsonl", ".json", ".ndjson")
 
 
-class AnswerFile(PartFile):
+class AnswerFile(ResumableFile):
     """Rows for ``path``, in the format that its name says (.csv, .tsv, .jsonl; each also with
     .gz).
 

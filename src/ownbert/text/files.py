@@ -48,7 +48,7 @@ CASE_SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Folder:
+class LoadedFiles:
     """What a folder says about its tokenizer.
 
     ``special``: ``pad_token`` and so on to the token; ``config`` is tokenizer_config.json,
@@ -65,7 +65,7 @@ def has_tokenizer(folder: str | os.PathLike[str]) -> bool:
     return Path(folder, TOKENIZER).is_file() or bool(styles_of(Path(folder)))
 
 
-def read_folder(folder: str | os.PathLike[str]) -> Folder:
+def read_folder(folder: str | os.PathLike[str]) -> LoadedFiles:
     """The tokenizer of ``folder``.
 
     Where tokenizer_config.json states case, accents or Chinese characters, it decides over
@@ -99,7 +99,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     if not (place / TOKENIZER).is_file():
         register(backend, special_tokens(style, special, built=True))
         surround(backend, style, special["cls_token"], special["sep_token"])
-    return Folder(backend, special, config)
+    return LoadedFiles(backend, special, config)
 
 
 def styles_of(folder: Path) -> list[Style]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ownbert.data.resumable_file import PartFile, identity_of
+from ownbert.data.resumable_file import ResumableFile, identity_of
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_same, refuse_unreadable
 from ownbert.train.state_files import summed_model
@@ -32,7 +32,7 @@ def translate_file(
         raise InputError("only a file can be gone on with; give it as --input, or do not --resume")
     else:
         texts, made_for = input, None
-    file = PartFile(output, made_for, resume=resume)
+    file = ResumableFile(output, made_for, resume=resume)
 
     def lines(block: Sequence[str]) -> list[str]:
         return [f"{one_line(text)}\n" for text in translator.block(block)]

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ownbert.data.corpus.documents import Document
-from ownbert.data.corpus.duplicates import Seen, digest
+from ownbert.data.corpus.duplicates import DuplicateFilter, digest
 from ownbert.text.sentences import CLOSING, split_sentences
 
 # Characters of a part.
-SIZE = 2_000_000
+CHUNK_SIZE = 2_000_000
 # A longer piece of text is cut before it is tokenised: an encoding takes a hundred times its text.
 LONGEST_PIECE = 1 << 18
 # Documents whose hashes are looked up together.
@@ -31,7 +31,7 @@ _TAIL = 1 << 12
 
 
 @dataclass(slots=True)
-class Part:
+class Chunk:
     """Sections of documents: section i has the next ``counts[i]`` of ``pieces``; ``flags[i]``
     tells whether each piece is a sentence already (PRESPLIT), whether its document ends with it
     (DOCUMENT_ENDS) and whether its last piece does (PIECE_ENDS)."""
@@ -47,7 +47,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Read:
+class ReadStats:
     """What was read so far: documents, those that repeat an earlier one, bytes of text."""
 
     documents: int = 0
@@ -56,7 +56,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ChunkingOptions:
     """How documents are cut. by_rule: sentences of plain text are found by rule; ends: tokens that
     end a sentence in text that is already tokens; drop: leave duplicates out."""
 
@@ -65,24 +65,26 @@ class Cut:
     drop: bool
 
 
-def cut_parts(documents: Iterable[Document], cut: Cut, read: Read) -> Iterator[Part]:
-    """Parts of about ``SIZE`` characters, in order; ``read`` is kept up to date."""
-    part, size = Part(), 0
+def split_into_chunks(
+    documents: Iterable[Document], cut: ChunkingOptions, read: ReadStats
+) -> Iterator[Chunk]:
+    """Parts of about ``CHUNK_SIZE`` characters, in order; ``read`` is kept up to date."""
+    part, size = Chunk(), 0
     for document in _counted(documents, cut.drop, read):
         for pieces, flags in _sections(document, cut):
             part.add(pieces, flags)
             size += sum(map(len, pieces))
             # Very short pieces cost by their number.
-            if size + 8 * len(part.pieces) >= SIZE:
+            if size + 8 * len(part.pieces) >= CHUNK_SIZE:
                 yield part
-                part, size = Part(), 0
+                part, size = Chunk(), 0
     if part.counts:
         yield part
 
 
-def _counted(documents: Iterable[Document], drop: bool, read: Read) -> Iterator[Document]:
+def _counted(documents: Iterable[Document], drop: bool, read: ReadStats) -> Iterator[Document]:
     """The documents, without the repeated ones if they are to be dropped."""
-    seen = Seen()
+    seen = DuplicateFilter()
     group: list[Document] = []
     digests: list[bytes] = []
     size = 0
@@ -106,14 +108,14 @@ def _counted(documents: Iterable[Document], drop: bool, read: Read) -> Iterator[
         group.append(document)
         digests.append(key)
         size += length
-        if len(group) >= _LOOK_UP or size >= SIZE:
+        if len(group) >= _LOOK_UP or size >= CHUNK_SIZE:
             yield from flush()
             size = 0
     if group:
         yield from flush()
 
 
-def _sections(document: Document, cut: Cut) -> Iterator[tuple[list[str], int]]:
+def _sections(document: Document, cut: ChunkingOptions) -> Iterator[tuple[list[str], int]]:
     """A document as it is, or a huge one in several sections."""
     presplit = PRESPLIT if document.presplit else 0
     pieces = document.pieces
@@ -135,7 +137,7 @@ def _sections(document: Document, cut: Cut) -> Iterator[tuple[list[str], int]]:
     yield group, presplit | PIECE_ENDS | DOCUMENT_ENDS
 
 
-def _cut_long(text: str, cut: Cut, *, by_rule: bool) -> Iterator[tuple[str, bool]]:
+def _cut_long(text: str, cut: ChunkingOptions, *, by_rule: bool) -> Iterator[tuple[str, bool]]:
     """A huge piece in parts of at most ``LONGEST_PIECE``, and whether a sentence ends with each.
 
     Sentences stay whole where they fit. A longer one is cut at a blank, where the ids stay the
@@ -163,7 +165,7 @@ def _sentence_start(window: str) -> int:
     return len(window.rstrip()) - len(sentences[-1]) if len(sentences) > 1 else 0
 
 
-def _blank(window: str, cut: Cut, *, by_rule: bool) -> int:
+def _blank(window: str, cut: ChunkingOptions, *, by_rule: bool) -> int:
     """The last blank where a cut changes neither ids nor sentence ends, or else the last one, which
     may change sentence ends; 0 if there is none."""
     last = 0
@@ -176,7 +178,7 @@ def _blank(window: str, cut: Cut, *, by_rule: bool) -> int:
     return last
 
 
-def _fits(window: str, place: int, cut: Cut, *, by_rule: bool) -> bool:
+def _fits(window: str, place: int, cut: ChunkingOptions, *, by_rule: bool) -> bool:
     if not by_rule:  # a run of sentence ends is one end: it must not be cut in two
         return not cut.ends or _word_before(window, place) not in cut.ends
     # A number at the start of a sentence is taken for that of a list; and whether a full stop ends

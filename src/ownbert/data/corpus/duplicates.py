@@ -31,7 +31,7 @@ def digest(pieces: Sequence[str]) -> tuple[bytes, int]:
     return running.digest(), size
 
 
-class Seen:
+class DuplicateFilter:
     """The hashes met so far, in a table with open addressing."""
 
     def __init__(self) -> None:

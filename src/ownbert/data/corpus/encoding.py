@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ownbert.data.corpus.chunks import DOCUMENT_ENDS, PIECE_ENDS, PRESPLIT, Part
-from ownbert.data.corpus.word_segmenter import WordFinder, load_segmenter
+from ownbert.data.corpus.chunks import DOCUMENT_ENDS, PIECE_ENDS, PRESPLIT, Chunk
+from ownbert.data.corpus.word_segmenter import WordBoundaryEncoder, load_segmenter
 from ownbert.text.sentences import split_sentences
 from ownbert.text.tokenizer import Tokenizer
 
@@ -27,7 +27,7 @@ _MOST_WORDS, _MOST_CHARACTERS = 200_000, 8_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedChunk:
     """tokens (T); sentence_ends, document_ends: one past the last token of each, counted from the
     first of the part, ascending, and 0 where what began in an earlier part ends before the first;
     words (T): 1 where a word of the segmenter's begins, None without one."""
@@ -38,7 +38,7 @@ class Encoded:
     words: np.ndarray | None = None
 
 
-class PartEncoder:
+class ChunkEncoder:
     """Encodes parts by a tokenizer. end_ids: tokens that end a sentence inside a piece."""
 
     def __init__(
@@ -47,9 +47,11 @@ class PartEncoder:
         self.by_rule = tokenizer.kind != "blank"
         self.end_ids = end_ids
         self.ids = TextEncoder(tokenizer)
-        self.words = None if segmenter is None else WordFinder(tokenizer, load_segmenter(segmenter))
+        self.words = (
+            None if segmenter is None else WordBoundaryEncoder(tokenizer, load_segmenter(segmenter))
+        )
 
-    def encode(self, part: Part) -> Encoded:
+    def encode(self, part: Chunk) -> EncodedChunk:
         texts, closed, document_ends = self._texts(part)
         words = None
         if self.words is not None:
@@ -63,9 +65,9 @@ class PartEncoder:
             last[:-1] &= ~last[1:]  # a run of ends is one end
             sentence_ends = np.concatenate([sentence_ends, np.flatnonzero(last) + 1])
         # Pieces and documents of no tokens vanish: an end counts once.
-        return Encoded(ids, np.unique(sentence_ends), np.unique(ends[document_ends]), words)
+        return EncodedChunk(ids, np.unique(sentence_ends), np.unique(ends[document_ends]), words)
 
-    def _texts(self, part: Part) -> tuple[list[str], bytearray, list[int]]:
+    def _texts(self, part: Chunk) -> tuple[list[str], bytearray, list[int]]:
         """The texts to tokenise, whether a sentence ends with each, and the number of texts
         before the end of each document."""
         texts: list[str] = []

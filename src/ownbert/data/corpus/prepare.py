@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from ownbert.data.corpus import chunks
-from ownbert.data.corpus.chunks import Cut, Part, Read, cut_parts
+from ownbert.data.corpus.chunks import Chunk, ChunkingOptions, ReadStats, split_into_chunks
 from ownbert.data.corpus.documents import Document
-from ownbert.data.corpus.encoding import Encoded, PartEncoder
-from ownbert.data.corpus.store_writer import INDEX, Work, Writer
-from ownbert.data.corpus.workers import MOST, WorkerDied, Workers, cores
+from ownbert.data.corpus.encoding import ChunkEncoder, EncodedChunk
+from ownbert.data.corpus.store_writer import INDEX, StoreWriter, WorkFolder
+from ownbert.data.corpus.workers import MAX_PROCESSES, WorkerDied, WorkerPool, cores
 from ownbert.data.readers.tables import kind_of
 from ownbert.errors import InputError
 from ownbert.files import GZIP_MAGIC, WriteFailed, explained
@@ -39,7 +39,7 @@ _FEW_PARTS = 4
 
 
 @dataclass(frozen=True)
-class Plan:
+class WriteOptions:
     """How a store is written; see ``ownbert.data.corpus.store.prepare``."""
 
     tokenizer: Tokenizer
@@ -56,14 +56,14 @@ def write_store(
     documents: Iterable[Document],
     output: Path,
     settings: dict[str, Any],
-    plan: Plan,
+    plan: WriteOptions,
 ) -> int:
     """Write a store to ``output``, whole or not at all; how many documents a stopped run had
     finished."""
-    work = Work(output, _made_for(settings))
+    work = WorkFolder(output, _made_for(settings))
     keep = False
     try:
-        with Writer(work, plan.tokenizer.vocab_size, words=bool(plan.segmenter)) as writer:
+        with StoreWriter(work, plan.tokenizer.vocab_size, words=bool(plan.segmenter)) as writer:
             resumed = writer.documents
             try:
                 keep = True
@@ -93,7 +93,7 @@ def _made_for(settings: dict[str, Any]) -> dict[str, Any]:
     return {
         "writer": WRITER,
         "tokenizers": tokenizers.__version__,
-        "part": [chunks.SIZE, chunks.LONGEST_PIECE],
+        "part": [chunks.CHUNK_SIZE, chunks.LONGEST_PIECE],
         "settings": contents(settings),
     }
 
@@ -104,7 +104,7 @@ def contents(settings: dict[str, Any]) -> dict[str, Any]:
     return settings | {"sources": sources}
 
 
-def _kept(work: Work, documents: int) -> str:
+def _kept(work: WorkFolder, documents: int) -> str:
     if not documents:
         return "interrupted; nothing half-written is left"
     return (
@@ -114,21 +114,25 @@ def _kept(work: Work, documents: int) -> str:
 
 
 def _append_all(
-    documents: Iterable[Document], work: Work, writer: Writer, plan: Plan, total: int | None
-) -> Read:
+    documents: Iterable[Document],
+    work: WorkFolder,
+    writer: StoreWriter,
+    plan: WriteOptions,
+    total: int | None,
+) -> ReadStats:
     """Encode what a stopped run has not; what was read in all."""
     if writer.read is not None:
-        return Read(**writer.read)
-    read = Read()
-    cut = Cut(plan.tokenizer.kind != "blank", plan.sentence_end, plan.drop)
-    found = cut_parts(documents, cut, read)
+        return ReadStats(**writer.read)
+    read = ReadStats()
+    cut = ChunkingOptions(plan.tokenizer.kind != "blank", plan.sentence_end, plan.drop)
+    found = split_into_chunks(documents, cut, read)
     if writer.parts:
         plan.progress(writer.documents, 0, total)
         for _ in islice(found, writer.parts):
             plan.progress(writer.documents, read.bytes, total)
     marks: deque[int] = deque()
 
-    def marked() -> Iterator[Part]:
+    def marked() -> Iterator[Chunk]:
         for part in found:
             marks.append(read.bytes)  # by the time it is encoded more has been read
             yield part
@@ -141,29 +145,35 @@ def _append_all(
 
 
 @contextlib.contextmanager
-def _encoding(found: Iterator[Part], work: Work, plan: Plan) -> Iterator[Iterator[Encoded]]:
+def _encoding(
+    found: Iterator[Chunk], work: WorkFolder, plan: WriteOptions
+) -> Iterator[Iterator[EncodedChunk]]:
     """The parts encoded in their order, by this process if they are few."""
-    count = plan.processes or min(cores(), MOST)
+    count = plan.processes or min(cores(), MAX_PROCESSES)
     worth_it = _FEW_PARTS if plan.processes is None else 2
     first = list(islice(found, worth_it))
 
-    def all_parts() -> Iterator[Part]:
+    def all_parts() -> Iterator[Chunk]:
         while first:
             yield first.pop(0)
         yield from found
 
     if len(first) < worth_it or count == 1 or not sys.executable:
-        encoder = PartEncoder(plan.tokenizer, plan.end_ids, plan.segmenter)
+        encoder = ChunkEncoder(plan.tokenizer, plan.end_ids, plan.segmenter)
         yield (encoder.encode(part) for part in all_parts())
         return
     folder = work.folder / "tokenizer"
     _save(plan.tokenizer, folder)
-    with Workers(count, folder, plan.end_ids, plan.segmenter) as workers:
+    with WorkerPool(count, folder, plan.end_ids, plan.segmenter) as workers:
         yield workers.encode(all_parts())
 
 
 def _finish(
-    work: Work, writer: Writer, read: Read, settings: dict[str, Any], tokenizer: Tokenizer
+    work: WorkFolder,
+    writer: StoreWriter,
+    read: ReadStats,
+    settings: dict[str, Any],
+    tokenizer: Tokenizer,
 ) -> None:
     files = writer.finish(asdict(read))
     index = {

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ownbert.data.corpus.encoding import Encoded
+from ownbert.data.corpus.encoding import EncodedChunk
 from ownbert.errors import InputError
 from ownbert.files import explained, make_folder
 
@@ -25,7 +25,7 @@ INDEX = "store.json"
 _BLOCK = 1 << 24
 
 
-class Work:
+class WorkFolder:
     """The work folder of ``output`` for one process at a time; leave it by ``close``."""
 
     def __init__(self, output: Path, made_for: dict[str, Any]) -> None:
@@ -97,7 +97,7 @@ def remove_work(output: Path) -> None:
     folder = work_folder(output)
     if folder.exists():
         with contextlib.suppress(InputError):
-            Work(output, {}).close(keep=False)
+            WorkFolder(output, {}).close(keep=False)
 
 
 def work_folder(output: Path) -> Path:
@@ -136,10 +136,10 @@ def _replace(path: Path, value: Any) -> None:
     os.replace(temporary, path)
 
 
-class Writer:
+class StoreWriter:
     """Appends parts to the files of a store, and knows their sizes, checksums and counts."""
 
-    def __init__(self, work: Work, vocab_size: int, *, words: bool) -> None:
+    def __init__(self, work: WorkFolder, vocab_size: int, *, words: bool) -> None:
         self.work, self.folder = work, work.store
         self.counts = np.zeros(vocab_size, dtype=np.int64)
         dtypes = {
@@ -165,7 +165,7 @@ class Writer:
                 file.truncate(self.files[name]["bytes"])
                 self.open[name] = file
 
-    def __enter__(self) -> "Writer":
+    def __enter__(self) -> "StoreWriter":
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -217,7 +217,7 @@ class Writer:
             file.seek(entry["bytes"] - 8)
             return int.from_bytes(file.read(8), "little")
 
-    def add(self, part: Encoded) -> None:
+    def add(self, part: EncodedChunk) -> None:
         """Append a part and say so in ``state.json``."""
         before = self.tokens
         self._append("tokens", part.tokens)

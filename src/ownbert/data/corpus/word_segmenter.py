@@ -44,7 +44,7 @@ def _jieba() -> Segmenter:
     return jieba.cut
 
 
-class WordFinder:
+class WordBoundaryEncoder:
     """Ids of texts together with which tokens begin a word of the segmenter's."""
 
     def __init__(self, tokenizer: Tokenizer, segmenter: Segmenter) -> None:

@@ -20,13 +20,13 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from ownbert.data.corpus.chunks import Part
-from ownbert.data.corpus.encoding import Encoded, PartEncoder
+from ownbert.data.corpus.chunks import Chunk
+from ownbert.data.corpus.encoding import ChunkEncoder, EncodedChunk
 from ownbert.errors import InputError
 from ownbert.text.tokenizer import Tokenizer
 
 # Beyond so many processes memory is what they take most of; the tokenizer's threads do the rest.
-MOST = 5
+MAX_PROCESSES = 5
 _START = (
     "import sys; sys.path[:] = sys.argv[1:]; from ownbert.data.corpus.workers import serve; serve()"
 )
@@ -43,7 +43,7 @@ class WorkerDied(InputError):
     """A process was ended from outside."""
 
 
-class Workers:
+class WorkerPool:
     """``count`` processes that encode parts by the tokenizer in ``folder``; close them."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Workers:
             self.close()
             raise
 
-    def __enter__(self) -> "Workers":
+    def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -74,9 +74,9 @@ class Workers:
             worker.end()
         self.threads.shutdown(wait=True, cancel_futures=True)
 
-    def encode(self, parts: Iterable[Part]) -> Iterator[Encoded]:
+    def encode(self, parts: Iterable[Chunk]) -> Iterator[EncodedChunk]:
         """What the parts encode to, in their order; a few are under way at a time."""
-        under_way: deque[Future[Encoded]] = deque()
+        under_way: deque[Future[EncodedChunk]] = deque()
         for part in parts:
             under_way.append(self.threads.submit(self._encode, part))
             while under_way and (under_way[0].done() or len(under_way) > self.count + 1):
@@ -84,7 +84,7 @@ class Workers:
         while under_way:
             yield under_way.popleft().result()
 
-    def _encode(self, part: Part) -> Encoded:
+    def _encode(self, part: Chunk) -> EncodedChunk:
         worker = self.idle.get()
         try:
             return worker.ask(part)
@@ -119,7 +119,7 @@ class _Worker:
         except (BrokenPipeError, ValueError):
             raise self._died() from None
 
-    def ask(self, part: Part) -> Encoded:
+    def ask(self, part: Chunk) -> EncodedChunk:
         self._send(part)
         try:
             answer = pickle.load(self.back)
@@ -158,15 +158,15 @@ def serve() -> None:
     os._exit(0)  # no flush of a pipe that nobody reads
 
 
-def _prepared(folder: str, end_ids: np.ndarray, segmenter: str | None) -> Callable[[Part], Any]:
+def _prepared(folder: str, end_ids: np.ndarray, segmenter: str | None) -> Callable[[Chunk], Any]:
     """A function from a part to what it encodes to, or to the error that it ended with."""
     try:
-        encoder = PartEncoder(Tokenizer.load(folder), end_ids, segmenter)
+        encoder = ChunkEncoder(Tokenizer.load(folder), end_ids, segmenter)
     except Exception as error:
         failure = _portable(error)
         return lambda part: failure
 
-    def encode(part: Part) -> Encoded | Exception:
+    def encode(part: Chunk) -> EncodedChunk | Exception:
         try:
             return encoder.encode(part)
         except Exception as error:

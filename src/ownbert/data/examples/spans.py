@@ -45,7 +45,7 @@ class Spans:
         return len(self) > 1 and self.documents[0] != self.documents[-1]
 
 
-def cut_spans(sentence_ends: np.ndarray, document_ends: np.ndarray, limit: int) -> Spans:
+def split_into_spans(sentence_ends: np.ndarray, document_ends: np.ndarray, limit: int) -> Spans:
     """Cut every document into spans of whole sentences of at most ``limit`` tokens together.
 
     A sentence that is longer is cut at the limit. All documents advance in step, so that the
@@ -101,7 +101,7 @@ def _cut(sentence_ends: np.ndarray, at: int, end: int, limit: int) -> np.ndarray
 
 
 @dataclass(frozen=True)
-class Parts:
+class HeldOutSplit:
     """The corpus in stretches: where each ends, its document, and whether it is held out (R)."""
 
     ends: np.ndarray
@@ -110,7 +110,7 @@ class Parts:
 
     def spans(self, sentence_ends: np.ndarray, limit: int) -> tuple[Spans, Spans]:
         """Spans of at most ``limit`` tokens to learn from, and those held out."""
-        spans = cut_spans(sentence_ends, self.ends, limit)
+        spans = split_into_spans(sentence_ends, self.ends, limit)
         held = self.held[spans.documents]
         spans = Spans(spans.starts, spans.stops, self.documents[spans.documents], spans.breaks)
         return spans.select(~held), spans.select(held)
@@ -118,7 +118,7 @@ class Parts:
 
 def hold_out(
     sentence_ends: np.ndarray, document_ends: np.ndarray, share: float, seed: int
-) -> Parts:
+) -> HeldOutSplit:
     """Choose about ``share`` of the corpus for evaluation.
 
     What is chosen depends on nothing but the corpus, the share and the seed, so runs with other
@@ -131,15 +131,15 @@ def hold_out(
     number = np.arange(len(ends))
     rng = np.random.default_rng((seed, 0xE7A1))
     if share <= 0 or not len(ends):
-        return Parts(ends, number, np.zeros(len(ends), dtype=bool))
+        return HeldOutSplit(ends, number, np.zeros(len(ends), dtype=bool))
     longest = int(np.diff(ends, prepend=0).max())
     if len(ends) >= _MANY and longest * _MANY <= ends[-1]:
         held = np.zeros(len(ends), dtype=bool)
         count = min(len(ends) - 2, max(1, round(share * len(ends))))
         held[rng.choice(number, count, replace=False)] = True
-        return Parts(ends, number, held)
+        return HeldOutSplit(ends, number, held)
     length = min(max(int(ends[-1]) // _PIECES, _SHORTEST), _LONGEST)
-    pieces = cut_spans(sentence_ends, ends, length)
+    pieces = split_into_spans(sentence_ends, ends, length)
     held = np.zeros(len(pieces), dtype=bool)
     if len(pieces) >= _MANY:
         # The first and the last piece remain, and with them two documents. Counted in tokens:
@@ -151,4 +151,4 @@ def hold_out(
     breaks = np.ones(len(pieces), dtype=bool)
     breaks[:-1] = np.diff(pieces.documents) > 0
     breaks[:-1] |= held[1:] != held[:-1]
-    return Parts(pieces.stops[breaks], pieces.documents[breaks], held[breaks])
+    return HeldOutSplit(pieces.stops[breaks], pieces.documents[breaks], held[breaks])

@@ -24,7 +24,7 @@ def is_idx(path: Path) -> bool:
     return _NAME.search(path.name) is not None
 
 
-def is_idx_of_pictures(path: Path) -> bool:
+def is_idx_of_images(path: Path) -> bool:
     """Whether a name is one of an IDX file with three dimensions or more."""
     found = _NAME.search(path.name)
     return found is not None and int(found[1]) >= 3

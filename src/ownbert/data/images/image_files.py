@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.data.images.idx import is_idx, is_idx_of_pictures, labels_beside, read_idx
+from ownbert.data.images.idx import is_idx, is_idx_of_images, labels_beside, read_idx
 from ownbert.data.images.npz import open_npz
-from ownbert.data.images.pixels import deep_greys, is_deep, values_of
+from ownbert.data.images.pixels import checked_values, is_deep, read_deep_grey
 from ownbert.errors import InputError
 from ownbert.files import refuse_unreadable
 
@@ -28,7 +28,7 @@ _ORIENTATION, _QUARTER_TURNS = 0x0112, (5, 6, 7, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ImageSource:
     """A file, or an array of bytes (H, W) or (H, W, 3). name: where it is, for messages. digest:
     the same for the same bytes. size: (height, width), turned as it is read. channels: 1 (grey) or
     3."""
@@ -56,10 +56,10 @@ class Picture:
 
 
 # A picture and its label.
-Labelled = tuple[Picture, Any]
+LabelledImage = tuple[ImageSource, Any]
 
 
-def read_labelled(source: Any) -> list[Labelled]:
+def read_labelled_images(source: Any) -> list[LabelledImage]:
     """Pictures with their labels, at least one.
 
     source: a folder that has a folder of pictures for each label; an IDX file of pictures with that
@@ -87,32 +87,32 @@ def read_labelled(source: Any) -> list[Labelled]:
     )
 
 
-def stream_pictures(source: Any) -> Iterator[Picture]:
+def stream_images(source: Any) -> Iterator[ImageSource]:
     """Pictures without labels, at least one: all below a folder, sorted by name; one file; those of
     an IDX or .npz file; an array. Hidden files and tables in a folder are left out. Raises
     ``InputError`` for another file that is no picture."""
     if not isinstance(source, str | Path):
-        yield from pictures_of(source, "")
+        yield from images_of_array(source, "")
         return
     path = Path(source)
     if path.is_dir():
         held = _idx_in(path)
         if held:
-            yield from pictures_of(read_idx(held), str(held))
+            yield from images_of_array(read_idx(held), str(held))
             return
         files = _files_below(path)
         if not files:
             raise InputError(f"{path} holds no pictures")
         yield from map(_opened, files)
     elif is_idx(path):
-        yield from pictures_of(read_idx(path), str(path))
+        yield from images_of_array(read_idx(path), str(path))
     elif path.suffix == ".npz":
-        yield from pictures_of(_of_npz(path)["images"], str(path))
+        yield from images_of_array(_of_npz(path)["images"], str(path))
     else:
         yield _opened(path)
 
 
-def pictures_of(images: Any, source: str) -> list[Picture]:
+def images_of_array(images: Any, source: str) -> list[ImageSource]:
     """Pictures of an array (N, H, W) or (N, H, W, C) of bytes, or of fractions from 0 to 1, which
     become bytes; ``source`` is where it stands, for messages."""
     array = _as_bytes(images, f"{source}: images" if source else "images")
@@ -121,7 +121,7 @@ def pictures_of(images: Any, source: str) -> list[Picture]:
         digest = hashlib.blake2b(one.tobytes(), digest_size=16).hexdigest()
         name = f"{source}, picture {number}" if source else f"picture {number}"
         size = (one.shape[0], one.shape[1])
-        found.append(Picture(one, name, digest, size, 1 if one.ndim == 2 else 3))
+        found.append(ImageSource(one, name, digest, size, 1 if one.ndim == 2 else 3))
     return found
 
 
@@ -138,18 +138,18 @@ def _as_bytes(images: Any, what: str) -> np.ndarray:
         raise InputError(
             f"{what} have the shape {array.shape}; it must be (N, H, W) or (N, H, W, 3)"
         )
-    array = values_of(array, what)
+    array = checked_values(array, what)
     return array if array.dtype == np.uint8 else np.round(array * 255).astype(np.uint8)
 
 
-def _of_arrays(source: Any) -> list[Labelled]:
+def _of_arrays(source: Any) -> list[LabelledImage]:
     if not isinstance(source, tuple | list) or len(source) != 2:
         raise InputError("labelled pictures in memory are two arrays: (images, labels)")
     return _paired(source[0], np.asarray(source[1]), "")
 
 
-def _paired(images: Any, labels: np.ndarray, source: str) -> list[Labelled]:
-    pictures = pictures_of(images, source)
+def _paired(images: Any, labels: np.ndarray, source: str) -> list[LabelledImage]:
+    pictures = images_of_array(images, source)
     where = f"{source}: " if source else ""
     if labels.ndim != 1 or len(labels) != len(pictures):
         raise InputError(
@@ -159,7 +159,7 @@ def _paired(images: Any, labels: np.ndarray, source: str) -> list[Labelled]:
     return list(zip(pictures, labels.tolist(), strict=True))
 
 
-def _of_idx(path: Path) -> list[Labelled]:
+def _of_idx(path: Path) -> list[LabelledImage]:
     images = read_idx(path)
     if images.ndim < 3:
         raise InputError(f"{path} has {images.ndim} dimensions; a file of pictures has 3")
@@ -177,7 +177,7 @@ def _of_idx(path: Path) -> list[Labelled]:
 
 def _idx_in(folder: Path) -> Path | None:
     """The IDX file of pictures in a folder, if there is one. ``InputError`` for several."""
-    found = [path for path in sorted(folder.iterdir()) if is_idx_of_pictures(path)]
+    found = [path for path in sorted(folder.iterdir()) if is_idx_of_images(path)]
     # Plain and packed they are the same.
     kinds = {path.name.removesuffix(".gz"): path for path in found}
     if len(kinds) > 1:
@@ -200,7 +200,7 @@ def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
     return found
 
 
-def _of_classes(folder: Path) -> Iterator[Labelled]:
+def _of_classes(folder: Path) -> Iterator[LabelledImage]:
     """Of each folder in ``folder`` all pictures below it, its name being their label."""
     there = [path for path in sorted(folder.iterdir()) if _is_read(path)]
     classes = [path for path in there if path.is_dir()]
@@ -235,7 +235,7 @@ def _is_read(path: Path) -> bool:
     return not name.startswith(".") and (not name.endswith(_TABLES) or path.is_dir())
 
 
-def _opened(path: Path) -> Picture:
+def _opened(path: Path) -> ImageSource:
     """A file as far as its first bytes say what it is."""
     image = _pillow()
     refuse_unreadable(path)
@@ -247,7 +247,7 @@ def _opened(path: Path) -> Picture:
         raise InputError(f"{path} is no picture that Pillow can read") from None
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()
     grey = mode in ("1", "L", "LA") or is_deep(mode)
-    return Picture(path, str(path), digest, size, 1 if grey else 3)
+    return ImageSource(path, str(path), digest, size, 1 if grey else 3)
 
 
 def _size_upright(opened: Any) -> tuple[int, int]:
@@ -269,7 +269,7 @@ def _decoded(path: Path) -> Any:
     except Exception as error:
         reason = "it is damaged or cut off" if path.exists() else "it is gone"
         raise InputError(f"{path} cannot be read: {reason}") from error
-    return deep_greys(turned, f"{path}: its pixels") if is_deep(turned.mode) else turned
+    return read_deep_grey(turned, f"{path}: its pixels") if is_deep(turned.mode) else turned
 
 
 def _pillow() -> Any:

@@ -76,7 +76,7 @@ class Processor:
         array = picture if isinstance(picture, np.ndarray) else self._array_of(picture)
         if array.ndim not in (2, 3) or not array.size:
             raise InputError(f"a picture has shape {array.shape}; it must be (H, W) or (H, W, C)")
-        array = values_of(array if array.ndim == 3 else array[..., None], "the pictures")
+        array = checked_values(array if array.ndim == 3 else array[..., None], "the pictures")
         if array.shape[:2] == self.size:
             return array
         try:
@@ -100,7 +100,7 @@ class Processor:
             raise InputError(
                 f"the pictures have {channels} channels, the model reads {self.channels}"
             )
-        values = values_of(values, "the pictures")
+        values = checked_values(values, "the pictures")
         out = np.moveaxis(values, -1, 1).astype(np.float32)
         out *= np.float32(self.scale if values.dtype == np.uint8 else 255 * self.scale)
         mean, std = (np.array(x, np.float32)[:, None, None] for x in (self.mean, self.std))
@@ -144,7 +144,7 @@ class Processor:
     def _array_of(self, picture: Any) -> np.ndarray:
         """The values of a picture of Pillow, in as many channels as are wanted."""
         if is_deep(picture.mode):
-            return deep_greys(picture, "the pictures")
+            return read_deep_grey(picture, "the pictures")
         if picture.mode.endswith(("A", "a")) or "transparency" in picture.info:
             from PIL import Image
 
@@ -154,7 +154,7 @@ class Processor:
         return np.asarray(picture.convert("L" if self.channels == 1 else "RGB"))
 
 
-def values_of(array: np.ndarray, what: str, *, most: int = 255) -> np.ndarray:
+def checked_values(array: np.ndarray, what: str, *, most: int = 255) -> np.ndarray:
     """Numbers of pictures as bytes, or as fractions from 0 to 1 where they are fractions.
 
     what: what they are, for messages. most: the largest whole number, white; those up to another
@@ -181,13 +181,13 @@ def is_deep(mode: str) -> bool:
     return mode == "F" or mode.startswith("I")
 
 
-def deep_greys(picture: Any, what: str) -> np.ndarray:
+def read_deep_grey(picture: Any, what: str) -> np.ndarray:
     """Fractions (H, W) of a picture of Pillow for which ``is_deep`` holds; whole numbers count in
-    16 bits. Errors are those of ``values_of``."""
-    return values_of(np.asarray(picture), what, most=65535)
+    16 bits. Errors are those of ``checked_values``."""
+    return checked_values(np.asarray(picture), what, most=65535)
 
 
-def patches_of(pixels: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
+def split_into_patches(pixels: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
     """The patches of a picture, row by row: (C, H, W) -> float32 (N, C x h x w).
 
     patch: its (height, width). In a patch channel comes before row and row before column.
