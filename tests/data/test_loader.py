@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ownbert.data.batch import Batch, Example
-from ownbert.data.loader import Loader, Position
+from ownbert.data.loader import Loader, Position, batches_once
 
 BY = [{"batch_tokens": 40}, {"batch_size": 7}]
 IDS = ["batch_tokens", "batch_size"]

@@ -135,14 +135,14 @@ class PictureTask(Classify):
     # Reading.
 
     def read(self, path: Any) -> list[Row]:
-        """``path`` may be two arrays, (images, labels); see ``data.images.read_labelled_images``."""
+        """``path`` may be two arrays, (images, labels); see ``data.images.image_files``."""
         return [
             PictureRow(line, (picture.digest,), label_text(label, picture.name), picture=picture)
             for line, (picture, label) in enumerate(read_labelled_images(path), start=1)
         ]
 
     def stream(self, path: Any) -> Iterator[Row]:
-        """``path`` may be an array of pictures; see ``data.images.stream_images``."""
+        """``path`` may be an array of pictures; see ``data.images.image_files``."""
         for line, picture in enumerate(stream_images(path), start=1):
             yield PictureRow(line, (picture.digest,), picture=picture)
 

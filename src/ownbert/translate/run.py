@@ -11,7 +11,7 @@ import torch
 from ownbert.checkpoint.translation import save_translation
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
-from ownbert.data.loader import Loader
+from ownbert.data.loader import Loader, batches_once
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Translation
