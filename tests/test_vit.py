@@ -262,8 +262,8 @@ def test_what_a_processor_refuses(tmp_path: Path):
     for given, message in (
         (colours(), "3 channels, the model reads 1"),
         (colours()[0, :, :, 0], r"it must be \(B, H, W\)"),
-        ([colours()[0, 0, :, 0]], "a picture has shape"),
-        ([np.zeros((0, 5))], r"a picture has shape \(0, 5\)"),
+        ([colours()[0, 0, :, 0]], "an image has shape"),
+        ([np.zeros((0, 5))], r"an image has shape \(0, 5\)"),
     ):
         with pytest.raises(InputError, match=message):
             grey(given)

@@ -1,4 +1,4 @@
-"""The loader: every example once an epoch, and a position is enough to go on from."""
+"""The loader: every example once an epoch, and a position is enough to resume from."""
 
 import threading
 import time

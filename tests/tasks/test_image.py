@@ -330,13 +330,13 @@ def test_mistakes_are_one_line(folders: Path, model: Path, tmp_path: Path):
         ((*image, *train, "--crop", "0"), "task.crop is 0.0; it must be in (0, 1]"),
         ((*image, *train, "--model", words), "reads texts and image is about pictures"),
         ((*image, *train, "--model", model, "--layers", "3"), "model.vit is for a new model"),
-        ((*image, "--train", text), "labelled pictures are a folder of class folders"),
+        ((*image, "--train", text), "labelled images are a folder of class folders"),
         ((*image,), "--train is needed"),
         (
             ("finetune", "classify", "--model", model, "--train", text, "-o", tmp_path / "out"),
             "reads pictures and classify is about texts",
         ),
-        (("predict", model, "--input", text, "-o", tmp_path / "o.jsonl"), "a.csv is no picture"),
+        (("predict", model, "--input", text, "-o", tmp_path / "o.jsonl"), "a.csv is no image"),
         (
             ("evaluate", model, "--data", folders / "test", "--text-column", "x"),
             "a text column is of no use to image",

@@ -34,10 +34,10 @@ class AnswerFile(ResumableFile):
         self.columns: list[str] | None = None
         super().__init__(path, made_for, resume=resume)
 
-    def _whole(self) -> int:
+    def _complete_size(self) -> int:
         """Takes the header, too."""
         if self.separator is None:
-            return super()._whole()
+            return super()._complete_size()
         end = size = quotes = lines = 0
         with self.part.open("rb") as file:
             for line in file:

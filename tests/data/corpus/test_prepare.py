@@ -22,16 +22,16 @@ BLANK = Tokenizer.blank([*SPECIAL, *"abcdefg", ".", "!"])
 
 RUN = """
 import sys
-import ownbert.data.corpus.chunks as parts
+from ownbert.data.corpus import chunks
 from ownbert.cli import main
-parts.CHUNK_SIZE = int(sys.argv[1])
+chunks.CHUNK_SIZE = int(sys.argv[1])
 sys.argv[0:2] = ["ownbert"]
 main()
 """
 
 
 def command(size: int, corpus: Path, output: Path, *options: str) -> list[str]:
-    """ownbert prepare with parts of ``size`` characters."""
+    """ownbert prepare with chunks of ``size`` characters."""
     arguments = ["prepare", str(corpus), "-t", str(corpus.parent / "vocab"), "-o", str(output)]
     return [sys.executable, "-c", RUN, str(size), *arguments, *options]
 
@@ -288,7 +288,7 @@ def test_a_touched_corpus_is_gone_on_with(
         if documents > 5_000:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match=r"the same command goes on from there"):
+    with pytest.raises(KeyboardInterrupt, match=r"run the same command again to resume"):
         prepare(copy, tmp_path / "store", tokenizer=PIECES, progress=stop)
     copy.touch()
     store = prepare(copy, tmp_path / "store", tokenizer=PIECES)

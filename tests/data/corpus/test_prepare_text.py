@@ -75,11 +75,11 @@ def test_rules_that_see_more_than_words_are_not_looked_up(tmp_path: Path):
 
 
 def encoded(tokenizer: Tokenizer, documents: list[Document], ends: set[str] = frozenset()):
-    """All parts together: ids, sentence ends, document ends."""
-    cut = chunks.ChunkingOptions(tokenizer.kind != "blank", frozenset(ends), False)
+    """All chunks together: ids, sentence ends, document ends."""
+    options = chunks.ChunkingOptions(tokenizer.kind != "blank", frozenset(ends), False)
     end_ids = np.array([tokenizer.id_of(end) for end in ends], dtype=np.int64)
     encoder = ChunkEncoder(tokenizer, end_ids)
-    found = list(chunks.split_into_chunks(documents, cut, chunks.ReadStats()))
+    found = list(chunks.split_into_chunks(documents, options, chunks.ReadStats()))
     at, tokens, sentences, stops = 0, [], [], []
     for one in map(encoder.encode, found):
         tokens += one.tokens.tolist()

@@ -33,7 +33,7 @@ def idx_pair(folder: Path, name: str = "train", ending: str = "") -> Path:
 
 
 def class_folders(folder: Path) -> Path:
-    """Two grey pictures of ``cat`` and one in colour of ``dog``, with hidden files between."""
+    """Two grey images of ``cat`` and one in colour of ``dog``, with hidden files between."""
     (folder / "cat" / "more").mkdir(parents=True)
     (folder / "dog").mkdir()
     Image.fromarray(GREY[0]).save(folder / "cat" / "b.png")
@@ -75,7 +75,7 @@ def test_names_of_labels(tmp_path: Path):
         (idx_bytes(GREY)[:9], "is cut off in its header"),
         (idx_bytes(GREY, kind=0x0D), "numbers of kind 0x0d; supported is 0x08"),
         (gzip.compress(idx_bytes(GREY))[:-30], "gzip data is damaged"),
-        (idx_bytes(LABELS), "has 1 dimensions; a file of pictures has 3"),
+        (idx_bytes(LABELS), "has 1 dimensions; a file of images has 3"),
     ],
 )
 def test_idx_files_that_are_wrong(tmp_path: Path, data: bytes, message: str):
@@ -89,7 +89,7 @@ def test_labels_that_do_not_fit(tmp_path: Path):
     images = idx_pair(tmp_path)
     labels = tmp_path / "train-labels-idx1-ubyte"
     labels.write_bytes(idx_bytes(LABELS[:5]))
-    with pytest.raises(InputError, match=r"has 6 pictures and .*labels-idx1-ubyte 5 labels"):
+    with pytest.raises(InputError, match=r"has 6 images and .*labels-idx1-ubyte 5 labels"):
         read_labelled_images(images)
     labels.write_bytes(idx_bytes(GREY))
     with pytest.raises(InputError, match="a file of labels has 1"):
@@ -99,7 +99,7 @@ def test_labels_that_do_not_fit(tmp_path: Path):
         read_labelled_images(images)
     labels.write_bytes(idx_bytes(LABELS))
     idx_pair(tmp_path, "t10k")
-    with pytest.raises(InputError, match=r"holds several files of pictures; .*t10k.*train"):
+    with pytest.raises(InputError, match=r"holds several files of images; .*t10k.*train"):
         read_labelled_images(tmp_path)
 
 
@@ -119,17 +119,17 @@ def test_class_folders(tmp_path: Path):
 def test_folders_that_are_wrong(tmp_path: Path):
     with pytest.raises(InputError, match="has no class folders"):
         read_labelled_images(tmp_path)
-    with pytest.raises(InputError, match="holds no pictures"):
+    with pytest.raises(InputError, match="holds no images"):
         list(stream_images(tmp_path))
     class_folders(tmp_path)
     (tmp_path / "bird").mkdir()
     (tmp_path / "bird" / ".hidden").touch()
-    with pytest.raises(InputError, match="bird is a class folder without pictures"):
+    with pytest.raises(InputError, match="bird is a class folder without images"):
         read_labelled_images(tmp_path)
     other = tmp_path / "bird" / "notes.txt"
-    other.write_text("no picture")
+    other.write_text("no image")
     for read in (read_labelled_images, lambda path: list(stream_images(path))):
-        with pytest.raises(InputError, match=r"notes\.txt is no picture that Pillow can read"):
+        with pytest.raises(InputError, match=r"notes\.txt is no image that Pillow can read"):
             read(tmp_path)
     other.rename(tmp_path / "notes.txt")
     (tmp_path / "bird").joinpath(".hidden").unlink()
@@ -142,7 +142,7 @@ def test_folders_that_are_wrong(tmp_path: Path):
         read_labelled_images(tmp_path / "notes.txt")
 
 
-def test_a_picture_that_is_cut_off(tmp_path: Path):
+def test_a_truncated_image(tmp_path: Path):
     class_folders(tmp_path)
     path = tmp_path / "cat" / "b.png"
     path.write_bytes(path.read_bytes()[:-40])
@@ -150,12 +150,12 @@ def test_a_picture_that_is_cut_off(tmp_path: Path):
         read_labelled_images(tmp_path)[0][0].read(1)
 
 
-def test_a_picture_is_turned_as_it_was_held(tmp_path: Path):
+def test_an_image_is_rotated_as_it_was_held(tmp_path: Path):
     exif = Image.Exif()
     exif[0x0112] = 6  # a quarter turn to the right
     Image.fromarray(GREY[0]).save(tmp_path / "a.png", exif=exif)
-    (picture,) = stream_images(tmp_path)
-    np.testing.assert_array_equal(np.asarray(picture.read(1)), np.rot90(GREY[0], -1))
+    (image,) = stream_images(tmp_path)
+    np.testing.assert_array_equal(np.asarray(image.read(1)), np.rot90(GREY[0], -1))
 
 
 @pytest.mark.parametrize("ending", ["jpg", "png", "tif", "webp"])
@@ -173,25 +173,25 @@ def test_greys_of_more_than_a_byte(tmp_path: Path):
     """Floats and 16 bits come as fractions, and count as grey."""
     for name, array in (("f.tif", GREY[0] / np.float32(255)), ("i.png", GREY[0] * np.uint16(257))):
         Image.fromarray(array).save(tmp_path / name)
-        (picture,) = stream_images(tmp_path / name)
-        assert picture.channels == 1
+        (image,) = stream_images(tmp_path / name)
+        assert image.channels == 1
         for channels in (1, 3):
-            np.testing.assert_allclose(picture.read(channels), GREY[0] / 255, atol=1e-6)
+            np.testing.assert_allclose(image.read(channels), GREY[0] / 255, atol=1e-6)
     for array, message in (
         (GREY[0].astype("f4"), r"a\.tif: its pixels hold values from .*fractions from 0 to 1"),
         (np.full((2, 2), 70_000, "i4"), r"a\.tif: its pixels .*whole numbers from 0 to 65535"),
     ):
         Image.fromarray(array).save(tmp_path / "a.tif")
-        (picture,) = stream_images(tmp_path / "a.tif")
+        (image,) = stream_images(tmp_path / "a.tif")
         with pytest.raises(InputError, match=message):
-            picture.read(1)
+            image.read(1)
 
 
-def test_tables_among_pictures_are_left_out(tmp_path: Path):
+def test_tables_among_images_are_skipped(tmp_path: Path):
     before = read_labelled_images(class_folders(tmp_path))
     for name in ("answers.jsonl", "cat/labels.csv", "dog/more/ANSWERS.TSV.gz", "measures.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("no picture")
+        (tmp_path / name).write_text("no image")
     assert read_labelled_images(tmp_path) == before
     assert [p for p, _ in before] == list(stream_images(tmp_path))
 
@@ -242,10 +242,10 @@ def test_files_of_arrays_that_are_wrong(tmp_path: Path):
     odd = np.empty(2, object)
     odd[:] = [GREY[0], GREY[1][:3]]
     for arrays, message in (
-        ({"images": odd, "labels": LABELS[:2]}, "pictures all of one size"),
+        ({"images": odd, "labels": LABELS[:2]}, "images all of one size"),
         ({"images": GREY}, "has no array of labels"),
         ({"labels": LABELS}, "has no array of images"),
-        ({"images": GREY, "labels": LABELS[:5]}, r"6 pictures and labels of shape \(5,\)"),
+        ({"images": GREY, "labels": LABELS[:5]}, r"6 images and labels of shape \(5,\)"),
     ):
         np.savez(path, **arrays)
         with pytest.raises(InputError, match=message):
