@@ -130,8 +130,8 @@ def test_no_examples_are_an_error_not_a_wait(by: dict[str, int]):
 
 def test_a_batch_of_many_tokens_comes_in_pieces():
     whole = Loader(Numbers(50), seed=4, batch_size=12)
-    cut = Loader(Numbers(50), seed=4, batch_size=12, most_tokens=20)
-    pieces = cut.batches(Position())
+    loader = Loader(Numbers(50), seed=4, batch_size=12, most_tokens=20)
+    pieces = loader.batches(Position())
     for batch, after in islice(whole.batches(Position()), 9):
         seen, continues_step = [], True
         while continues_step:

@@ -8,14 +8,20 @@ import contextlib
 import gzip
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ownbert.errors import InputError
-from ownbert.files import atomic_path, explained, lock_file, make_folder, write_json
+from ownbert.files import (
+    atomic_path,
+    explained,
+    flush_to_disk,
+    lock_file,
+    make_folder,
+    write_json,
+)
 
 
 class ResumableFile:
@@ -123,13 +129,13 @@ class ResumableFile:
     def finish(self) -> None:
         """Give the file its final name."""
         with explained(self.path):
-            os.fsync(self.file.fileno())
+            flush_to_disk(self.part)
             if self.path.name.lower().endswith(".gz"):
                 with atomic_path(self.path) as compressed:
                     _compress(self.part, compressed)
                 self.part.unlink()
             else:
-                os.replace(self.part, self.path)
+                self.part.replace(self.path)
             self.metadata.unlink()
             self.file.close()
 

@@ -159,9 +159,7 @@ def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
         if not token:
             raise InputError(f"{path}, line {number}: empty, a token is needed on every line")
         if token in lines:
-            raise InputError(
-                f"{path}, line {number}: {token!r} stands on line {lines[token]} already"
-            )
+            raise InputError(f"{path}, line {number}: {token!r} is on line {lines[token]} already")
         lines[token] = number
     if not lines:
         raise InputError(f"{path} is empty")

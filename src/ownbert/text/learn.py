@@ -198,7 +198,7 @@ def _learn_blank(
     kept = sorted(usable, key=lambda item: (-item[1], item[0]))[: size - len(SPECIAL_TOKENS)]
     if not kept:
         raise InputError(
-            f"no token stands {least} times or more in the corpus: lower --min-count or give "
+            f"no token occurs {least} times or more in the corpus: lower --min-count or give "
             "more text"
         )
     running = counts.total()
@@ -247,7 +247,7 @@ def _learn_wordpiece(
         size = max(SMALL_SIZE, len(alphabet) + len(continued) + learnable)
         size = min(WORDPIECE_SIZE, size)
     if not alphabet:
-        raise InputError(f"no character stands {least} times or more in the corpus: give more text")
+        raise InputError(f"no character occurs {least} times or more in the corpus: give more text")
     texts = (piece for document in documents() for piece in document.pieces)
     vocabulary = train_wordpiece(backend, texts, alphabet, continued, size=size, min_count=least)
     tokenizer = Tokenizer.wordpiece(vocabulary, do_lower_case=lowercase)

@@ -38,8 +38,8 @@ class TokenCount:
 class VocabularyReport:
     """Statistics of a vocabulary on the corpus it was learnt from.
 
-    For ``blank`` a token is what stands between whitespace, before it is replaced by [UNK]. For
-    ``wordpiece`` it is a piece; coverage and the out-of-vocabulary rate then count words.
+    For ``blank`` a token is a word between whitespace, counted before unknown ones become [UNK].
+    For ``wordpiece`` it is a piece; coverage and the out-of-vocabulary rate then count words.
     vocabulary_size: includes the special tokens. sentence_ends: proposals for ``blank`` text, the
     most frequent first.
     """

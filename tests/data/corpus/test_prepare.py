@@ -1,4 +1,4 @@
-"""Preparing in several processes, stopped and gone on with: always the same bytes."""
+"""Preparing in several processes, stopped and resumed: always the same bytes."""
 
 import signal
 import subprocess
@@ -135,7 +135,7 @@ def test_an_interrupt_is_one_line_and_nothing_is_lost(
     assert err.count("\n") == 1
     assert names(tmp_path) == [".store.part"]
     store = prepare(corpus, output, tokenizer=PIECES, processes=1)
-    assert store.resumed == 0  # parts of another size were not gone on with blindly
+    assert store.resumed == 0  # chunks of another size were not resumed blindly
     assert contents(output) == whole
     assert names(tmp_path) == ["store"]
 
@@ -146,11 +146,11 @@ def test_other_settings_and_damage_start_anew(
     monkeypatch.setattr("ownbert.data.corpus.chunks.CHUNK_SIZE", 50_000)
     output, work = tmp_path / "store", tmp_path / ".store.part"
 
-    def stopped_after(parts: int) -> None:
+    def stopped_after(chunks: int) -> None:
         def stop(documents: int, done: int, total: int | None) -> None:
-            nonlocal parts
-            parts -= 1
-            if not parts:
+            nonlocal chunks
+            chunks -= 1
+            if not chunks:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt, match=r"kept in \.store\.part"):

@@ -1,4 +1,4 @@
-"""Chunks, encoding and duplicates: what is cut and looked up is what the tokenizer gives."""
+"""Chunks, encoding and duplicates: what is split and looked up is what the tokenizer gives."""
 
 import importlib.util
 from pathlib import Path
@@ -25,7 +25,7 @@ CASED = Tokenizer.wordpiece([*SPECIAL, *LETTERS, "A", "B"], do_lower_case=False)
 BLANK = Tokenizer.blank([*SPECIAL, *"abcdefgh", ".", "!", "a.", "中"])
 NONE = np.empty(0, dtype=np.int64)
 
-# Blanks of all kinds, controls, combining marks, special tokens, halves of them.
+# Whitespace of all kinds, controls, combining marks, special tokens, halves of them.
 ODD = [*" \t\n\r\x0b\x0c\x1c\x85\u00a0\u2028\u3000\u200b\u0301\x00ßİςA", "[PAD]", "[P", "AD]", "  "]
 TEXTS = st.lists(st.one_of(st.sampled_from([*ODD, *"abcdefgh12.?!,中文。？"]), st.text(max_size=2)))
 TEXTS = TEXTS.map("".join)
@@ -99,35 +99,35 @@ LONG = st.lists(WORDS, min_size=60, max_size=120).map(" ".join)
 @given(texts=st.lists(LONG, min_size=1, max_size=3), presplit=st.booleans())
 # The window ends behind a full stop.
 @example(["abc " * 16 + "Bad. 12 " + "abc " * 8 + "Bad. Bad. abc abc"], False)
-def test_a_long_document_is_cut_without_a_trace(texts: list[str], presplit: bool):
+def test_a_long_document_is_split_without_a_trace(texts: list[str], presplit: bool):
     documents = [Document([text.strip() or "a"], presplit) for text in texts]
     documents += [Document([t.strip() or "a" for t in texts], presplit)]
     whole = encoded(WORDPIECE, documents)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "LONGEST_PIECE", 40)
         patch.setattr(chunks, "CHUNK_SIZE", 100)
-        cut = encoded(WORDPIECE, documents)
-    assert (cut[0], cut[2]) == (whole[0], whole[2])
-    assert cut[3] > whole[3]
-    # Where every blank of a window stands behind a full stop an end may be lost.
-    assert len(set(cut[1]) ^ set(whole[1])) <= 2
+        split = encoded(WORDPIECE, documents)
+    assert (split[0], split[2]) == (whole[0], whole[2])
+    assert split[3] > whole[3]
+    # Where every space of a window follows a full stop an end may be lost.
+    assert len(set(split[1]) ^ set(whole[1])) <= 2
 
 
 @settings(max_examples=60, deadline=None)
 @given(words=st.lists(st.sampled_from([*"abcd.!", "\t", "a."]), min_size=60, max_size=200))
-def test_a_long_line_of_tokens_is_cut_without_a_trace(words: list[str]):
+def test_a_long_line_of_tokens_is_split_without_a_trace(words: list[str]):
     text = "a " + " ".join(words) + " b"
     documents = [Document([text], False), Document(["c"], False)]
     whole = encoded(BLANK, documents, {".", "!"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "LONGEST_PIECE", 50)
         patch.setattr(chunks, "CHUNK_SIZE", 50)
-        cut = encoded(BLANK, documents, {".", "!"})
-    assert cut[0] == whole[0]
-    assert cut[2] == whole[2]
+        split = encoded(BLANK, documents, {".", "!"})
+    assert split[0] == whole[0]
+    assert split[2] == whole[2]
     # A run of ends that is longer than a piece may be is two.
     if not any(set(words[i : i + 20]) <= {".", "!", "\t"} for i in range(len(words) - 20)):
-        assert cut[1] == whole[1]
+        assert split[1] == whole[1]
 
 
 def test_chinese_without_a_blank_is_cut_between_characters(monkeypatch: pytest.MonkeyPatch):
@@ -196,7 +196,7 @@ def test_duplicates(tmp_path: Path, size: int, processes: int, monkeypatch: pyte
         return prepare(paths, tmp_path / name, tokenizer=BLANK, processes=processes, **more)
 
     kept = made("kept")
-    # The one with two blanks is another text.
+    # The one with two spaces is another text.
     assert (kept.documents, kept.read_documents, kept.duplicates) == (8, 8, 3)
     line = list(report(kept, tmp_path / "kept", dropped=False))[-1]
     assert line == (

@@ -31,7 +31,7 @@ def greedy(documents: list[list[int]], limit: int) -> list[tuple[int, int, int]]
 DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=12), min_size=1, max_size=12)
 
 
-# Few documents are cut one by one, many in step.
+# Few documents are split one by one, many together.
 @given(documents=DOCUMENTS, limit=st.integers(1, 40), times=st.sampled_from([1, 40]))
 @settings(max_examples=200, deadline=None)
 def test_spans_are_those_of_the_plain_way(documents: list[list[int]], limit: int, times: int):

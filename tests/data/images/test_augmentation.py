@@ -1,4 +1,4 @@
-"""Pictures that are mirrored, moved and cut out."""
+"""Images that are flipped, shifted and cropped."""
 
 import numpy as np
 import pytest

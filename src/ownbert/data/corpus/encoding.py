@@ -1,8 +1,8 @@
 """From a chunk's text to ids, sentence ends and document ends.
 
 The tokenizers library processes 4 MB of plain text per second and core. Where whitespace separates
-words regardless of their context (text that is already tokens, and BERT's rules), what stands
-between two spaces gets the same ids each time, so it is tokenised once and looked up after that.
+words regardless of their context (text that is already tokens, and BERT's rules), a word gets the
+same ids each time, so it is tokenised once and looked up after that.
 """
 
 import json
@@ -156,8 +156,7 @@ class TextEncoder:
         return np.concatenate(ids), np.concatenate(lengths)
 
     def _encode_joined(self, words: list[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Many words in one text, separated by a special token, which ends a text for what stands
-        around it."""
+        """Many words in one text, separated by a special token, which acts as the end of a text."""
         groups = list(_groups(words, _TEXT))
         ids, sizes = self._encode_separately([self.separator.join(group) for group in groups])
         stops = np.cumsum(sizes)
@@ -194,7 +193,7 @@ def _groups(texts: Sequence[str], size: int) -> Iterator[list[str]]:
 
 
 def encodes_by_word(tokenizer: Tokenizer) -> bool:
-    """Whether what stands between two spaces has the same ids regardless of its context."""
+    """Whether the text between two spaces has the same ids regardless of its context."""
     if tokenizer.kind not in ("blank", "wordpiece"):
         return False
     parts = json.loads(tokenizer.backend.to_str())

@@ -40,7 +40,7 @@ _FEW_CHUNKS = 4
 
 
 @dataclass(frozen=True)
-class WriteOptions:
+class StoreOptions:
     """How a store is written; see ``prepare`` in ``ownbert.data.corpus.store``.
 
     end_ids, sentence_ends: the ids of tokens that end a sentence, and the tokens themselves.
@@ -60,7 +60,7 @@ def write_store(
     documents: Iterable[Document],
     output: Path,
     settings: dict[str, Any],
-    options: WriteOptions,
+    options: StoreOptions,
 ) -> int:
     """Write a store, complete or not at all.
 
@@ -129,7 +129,7 @@ def _append_all(
     documents: Iterable[Document],
     work: WorkFolder,
     writer: StoreWriter,
-    options: WriteOptions,
+    options: StoreOptions,
     total: int | None,
 ) -> ReadStats:
     """Encode what a stopped run did not; what was read in all."""
@@ -162,7 +162,7 @@ def _append_all(
 
 @contextlib.contextmanager
 def _encoding(
-    found: Iterator[Chunk], work: WorkFolder, options: WriteOptions
+    found: Iterator[Chunk], work: WorkFolder, options: StoreOptions
 ) -> Iterator[Iterator[EncodedChunk]]:
     """The chunks encoded in their order, by this process if they are few."""
     count = options.processes or min(cores(), MAX_PROCESSES)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.data.corpus.documents import PathLike, find_files, fingerprint, read_documents
-from ownbert.data.corpus.prepare import FORMAT, Progress, WriteOptions, contents, write_store
+from ownbert.data.corpus.prepare import FORMAT, Progress, StoreOptions, contents, write_store
 from ownbert.data.corpus.store_writer import INDEX, checksum, remove_work
 from ownbert.data.corpus.word_segmenter import require_segmenter
 from ownbert.errors import InputError
@@ -146,7 +146,7 @@ def prepare(
         tokenizer = Tokenizer.load(tokenizer)
     if segmenter is not None:
         require_segmenter(segmenter, tokenizer)
-    options = WriteOptions(
+    options = StoreOptions(
         tokenizer=tokenizer,
         end_ids=_end_ids(sentence_end or (), tokenizer),
         sentence_ends=frozenset(sentence_end or ()),

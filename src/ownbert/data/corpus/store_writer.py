@@ -146,7 +146,7 @@ class StoreWriter:
         }
         self.chunks = 0
         self.saved = 0  # documents that a run that is stopped now leaves behind
-        # What had been read when a stopped run met the end of the corpus, None before that.
+        # What had been read when a stopped run reached the end of the corpus, None before that.
         self.read: dict[str, int] | None = None
         self.last = {"sentences": 0, "documents": 0}
         self.stack = contextlib.ExitStack()
