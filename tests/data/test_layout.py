@@ -103,7 +103,7 @@ def test_groups_save_padding():
     assert sizes == [(1, 500), (40, 10)]
     assert far.queries.padding is None
     assert far.queries.same
-    # A long index of keys counts as a long text does.
+    # Long keys count as a long text does.
     across = replace(make_layout([10] * 41), keys=make_layout([10] * 40 + [9000])).grouping
     assert [g.count for g in across.groups] == [1, 40]
     assert across.groups[0].members == (40,)

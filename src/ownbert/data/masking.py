@@ -124,16 +124,16 @@ class Masking:
         """
         size = len(candidates)
         # After a special token a word and a run begin.
-        begin = np.ones(size, dtype=bool)
-        begin[1:] = candidates[1:] - candidates[:-1] > 1
+        boundaries = np.ones(size, dtype=bool)
+        boundaries[1:] = candidates[1:] - candidates[:-1] > 1
         if self.kind == "ngram" or (begins is None and self.continues is None):
             words = np.arange(size + 1)
         else:
             if begins is not None:
-                starts = begin | (begins[candidates] != 0)
+                starts = boundaries | (begins[candidates] != 0)
             else:
                 assert self.continues is not None
-                starts = begin | ~self.continues[ids[candidates]]
+                starts = boundaries | ~self.continues[ids[candidates]]
             words = _short_words(starts)
         if self.kind == "word":
             return words, words
@@ -144,8 +144,8 @@ class Masking:
         draws[0] = first_lengths.searchsorted(draws[0])
         draws[1:] = lengths.searchsorted(draws[1:])
         at = (draws + 1).astype(np.int64).cumsum()
-        begin[words[at[: at.searchsorted(len(words) - 1)]]] = True
-        return words, np.append(begin.nonzero()[0], size)
+        boundaries[words[at[: at.searchsorted(len(words) - 1)]]] = True
+        return words, np.append(boundaries.nonzero()[0], size)
 
     @cached_property
     def _length_distributions(self) -> tuple[np.ndarray, np.ndarray]:
