@@ -15,6 +15,8 @@ demo: .venv/demo.stamp
 
 # pyproject.toml passes -q to pytest; a second one would hide the summary. A test uses one thread, so
 # there is one process per core; an idle process takes over tests from a busy one.
+# Compiled modules are kept even where Python is set not to: every process would compile them again.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
 test: .venv/full.stamp
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
@@ -24,7 +26,7 @@ test-slow: .venv/full.stamp
 check: .venv/full.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --threads
 
 fix: .venv/full.stamp
 	$(BIN)/ruff check --fix .

@@ -11,8 +11,9 @@ import transformers
 from transformers import AutoTokenizer, Trainer, TrainingArguments
 from transformers.data import data_collator as collators
 
+from ownbert.data.readers.columns import ColumnNames
 from ownbert.tasks.recipe import FinetuneRecipe
-from ownbert.tasks.rows import Columns, Row
+from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_class
 
 _CLASSES = {
@@ -30,7 +31,7 @@ class Peer:
     def __init__(self, recipe: FinetuneRecipe, model: Path, seed: int) -> None:
         transformers.set_seed(seed)
         data = recipe.data
-        columns = Columns(data.text_column, data.second_column, data.label_column)
+        columns = ColumnNames(data.text_column, data.second_column, data.label_column)
         self.recipe, self.seed = recipe, seed
         self.task: Task = task_class(recipe.task.name)(recipe.task, columns)
         rows = self.task.read(data.train)

@@ -2,9 +2,13 @@
 
 import os
 import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from support.shared import made_once
 
 # Models of the tests are too small to gain from a second thread, and where something else runs on
 # the machine, two threads that wait for each other take many times as long as one.
@@ -18,6 +22,28 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("needs the shared data folder (../shared/data), which is not here")
     return folder.resolve()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def blank_pictures() -> Iterator[Callable[[], Any]]:
+    """Figures are put together and saved, but nothing is painted on them: every run saves some, and
+    painting them took a quarter of the time of all tests. Gives what paints."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        yield lambda *_: None
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        paint = Figure.draw
+        patch.setattr(Figure, "draw", lambda figure, renderer: None)
+        yield paint
+
+
+@pytest.fixture
+def painted(blank_pictures: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what is in a picture."""
+    figure = pytest.importorskip("matplotlib.figure", reason="needs matplotlib")
+    monkeypatch.setattr(figure.Figure, "draw", blank_pictures)
 
 
 TOPICS = ("red", "green", "blue")
@@ -38,9 +64,12 @@ def topic_text(rng: random.Random, topic: str, sentences: int) -> str:
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with corpus.txt, train.csv, dev.csv and test.csv of three easy classes, a token
     store ``tokens`` and a vocabulary ``vocab`` (made by the library itself)."""
+    return made_once(tmp_path_factory, "topics", _make_topics)
+
+
+def _make_topics(folder: Path) -> None:
     from ownbert import learn_vocabulary, prepare
 
-    folder = tmp_path_factory.mktemp("topics")
     rng = random.Random(7)
     texts = [topic_text(rng, TOPICS[i % 3], rng.randint(1, 6)) for i in range(240)]
     (folder / "corpus.txt").write_text("\n".join(texts) + "\n")
@@ -52,7 +81,6 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
     learn_vocabulary(folder / "corpus.txt", folder / "vocab", kind="blank")
     prepare(folder / "corpus.txt", folder / "tokens", tokenizer=folder / "vocab")
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -60,9 +88,10 @@ def pretrained(topics: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model pretrained on ``topics`` for 60 steps; do not write into it."""
     from ownbert import pretrain
 
-    folder = tmp_path_factory.mktemp("pretrained") / "bert"
-    pretrain(topics / "tokens", folder, max_steps=60, max_length=48, quiet=True)
-    return folder
+    def make(folder: Path) -> None:
+        pretrain(topics / "tokens", folder / "bert", max_steps=60, max_length=48, quiet=True)
+
+    return made_once(tmp_path_factory, "pretrained", make) / "bert"
 
 
 @pytest.fixture(scope="session")
@@ -70,13 +99,14 @@ def classifier(topics: Path, pretrained: Path, tmp_path_factory: pytest.TempPath
     """``pretrained`` fine-tuned on the training rows of ``topics``; do not write into it."""
     from ownbert import finetune
 
-    folder = tmp_path_factory.mktemp("classifier") / "classifier"
-    finetune(
-        model=pretrained,
-        train=topics / "train.csv",
-        dev=topics / "dev.csv",
-        output=folder,
-        epochs=4,
-        quiet=True,
-    )
-    return folder
+    def make(folder: Path) -> None:
+        finetune(
+            model=pretrained,
+            train=topics / "train.csv",
+            dev=topics / "dev.csv",
+            output=folder / "classifier",
+            epochs=4,
+            quiet=True,
+        )
+
+    return made_once(tmp_path_factory, "classifier", make) / "classifier"

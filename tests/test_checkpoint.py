@@ -190,6 +190,25 @@ def test_files_that_are_missing_or_damaged(tmp_path: Path):
             load(tmp_path)
 
 
+@pytest.mark.parametrize("value", ["[" * 100_000 + "]" * 100_000, "1" * 5000])
+def test_json_that_python_cannot_read(tmp_path: Path, value: str):
+    """Nested too deeply, or a number of 5,000 digits."""
+    made(tmp_path)
+    names = ("config.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.json")
+    for name in names:
+        path = tmp_path / name
+        whole = path.read_text() if path.exists() else "{}"
+        path.write_text(
+            f'{{"own": {value}, {whole[1:]}' if whole != "{}" else f'{{"own": {value}}}'
+        )
+        with pytest.raises(InputError, match=name) as caught:
+            (load if name == "config.json" else load_tokenizer)(tmp_path)
+        assert "\n" not in str(caught.value)
+        path.write_text(whole)
+    load(tmp_path)
+    load_tokenizer(tmp_path)
+
+
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path):
     config = made(tmp_path).config
     Tokenizer.blank([*SPECIAL, *"fedcba"]).save(tmp_path)

@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from support.cli import run_cli
 
-def ownbert(*arguments: object, **options) -> subprocess.CompletedProcess:
+
+def process(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "ownbert", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
-def refused(*arguments: object, **options) -> str:
+def refused(*arguments: object, run=run_cli, **options) -> str:
     """The single line that a mistake gets."""
-    done = ownbert(*arguments, **options)
+    done = run(*arguments, **options)
     assert done.returncode == 2, done.stdout + done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
     return done.stderr
@@ -30,7 +32,7 @@ def test_help_answers_within_half_a_second(command: str):
     took = []
     for _ in range(3):  # the best of three, of the processor's time: the machine may be busy
         start = _processor_time()
-        done = ownbert(*command.split(), "--help")
+        done = process(*command.split(), "--help")
         took.append(_processor_time() - start)
         assert done.returncode == 0
         assert "Usage" in done.stdout
@@ -59,7 +61,7 @@ def test_the_whole_way(topics: Path, tmp_path: Path):
     ]
     outputs = []
     for step in steps:
-        done = ownbert(*step)
+        done = run_cli(*step)
         assert done.returncode == 0, done.stderr
         outputs.append(done.stdout)
     assert "sentences end at: 9" in outputs[1]
@@ -72,18 +74,19 @@ def test_the_whole_way(topics: Path, tmp_path: Path):
 
 
 def test_quiet_prints_nothing(topics: Path, tmp_path: Path):
-    done = ownbert("pretrain", topics / "tokens", "-o", tmp_path / "m", "--max-steps", 1, "--quiet")
+    command = ("pretrain", topics / "tokens", "-o", tmp_path / "m", "--max-steps", 1, "--quiet")
+    done = process(*command)  # libraries may print by other ways than sys.stdout
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_dry_runs_show_recipe_counts_and_examples_and_write_nothing(topics: Path, tmp_path: Path):
     output = tmp_path / "out"
-    done = ownbert("pretrain", topics / "tokens", "-o", output, "--dry-run", "optim.clip=0.5")
+    done = run_cli("pretrain", topics / "tokens", "-o", output, "--dry-run", "optim.clip=0.5")
     assert done.returncode == 0, done.stderr
     for part in ("clip: 0.5", "size: tiny", "240 documents", "[MASK]->", "[CLS]", "(next)"):
         assert part in done.stdout
-    ownbert("pretrain", topics / "tokens", "-o", tmp_path / "bert", "--max-steps", 1, "-q")
-    done = ownbert(
+    run_cli("pretrain", topics / "tokens", "-o", tmp_path / "bert", "--max-steps", 1, "-q")
+    done = run_cli(
         *("finetune", "classify", "--model", tmp_path / "bert", "--train", topics / "train.csv"),
         *("--dev", topics / "dev.csv", "-o", output, "--dry-run"),
     )
@@ -95,7 +98,7 @@ def test_dry_runs_show_recipe_counts_and_examples_and_write_nothing(topics: Path
 
 def test_a_recipe_file_and_options_on_top(pretrained: Path, topics: Path, tmp_path: Path):
     recipe = pretrained / "recipe.yaml"
-    done = ownbert(
+    done = run_cli(
         *("pretrain", "-o", tmp_path / "m", "--config", recipe, "--dry-run", "seed=9"),
         *("--mask-rate", "0.2"),
     )
@@ -168,13 +171,16 @@ def test_a_full_disk_leaves_what_was_there(classifier: Path, topics: Path, tmp_p
     output = tmp_path / "p.jsonl"
     output.write_text("before\n")
     line = refused(
-        *("predict", classifier, "--input", topics / "test.csv", "-o", output), preexec_fn=limit
+        *("predict", classifier, "--input", topics / "test.csv", "-o", output),
+        run=process,
+        preexec_fn=limit,
     )
     assert "cannot write" in line
     assert output.read_text() == "before\n"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p.jsonl"]
     refused(
         *("prepare", topics / "corpus.txt", "-t", topics / "vocab", "-o", tmp_path / "tokens"),
+        run=process,
         preexec_fn=limit,
     )
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p.jsonl"]

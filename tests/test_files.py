@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ownbert.errors import InputError
-from ownbert.files import atomic_path, open_text, write_json, write_text
+from ownbert.files import atomic_path, open_text, read_json, write_json, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -30,6 +30,43 @@ def test_write_text_makes_folders_and_replaces(tmp_path: Path):
 def test_write_json_round_trip(tmp_path: Path):
     write_json(tmp_path / "x.json", {"名": [1, 2.5, None]})
     assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"名": [1, 2.5, None]}
+
+
+DEEP, LONG = "[" * 100_000 + "]" * 100_000, "1" * 5000
+BAD_JSON = [
+    (b"{", r"is not valid JSON: .*line 1 column 2"),
+    (b"", r"is not valid JSON: Expecting value"),
+    (b"[]", "must hold a JSON object"),
+    (f'{{"a": {DEEP}}}'.encode(), "is not valid JSON: it is nested too deeply"),
+    (f'{{"a": {LONG}}}'.encode(), "is not valid JSON: a whole number has too many digits"),
+    (b'{"a":\n"\xe9"}', "line 2: not UTF-8"),
+    ("{}".encode("utf-16"), "is UTF-16"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_JSON, ids=range(len(BAD_JSON)))
+def test_json_that_cannot_be_used_is_one_line(tmp_path: Path, content: bytes, message: str):
+    path = tmp_path / "values.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=rf"values\.json.*{message}") as caught:
+        read_json(path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match=rf"values\.json.*{message}"):
+        read_json(path, missing={})
+
+
+def test_kinds_of_json_and_files_that_are_missing(tmp_path: Path):
+    path = tmp_path / "values.json"
+    with pytest.raises(InputError, match=r"no such file: .*values\.json"):
+        read_json(path)
+    assert read_json(path, missing={}) == {}
+    path.write_bytes(b"\xef\xbb\xbf[1, NaN]")
+    assert read_json(path, list)[0] == read_json(path, object)[0] == 1
+    with pytest.raises(InputError, match="must hold a JSON object"):
+        read_json(path)
+    path.write_text("{}")
+    with pytest.raises(InputError, match="must hold a JSON list"):
+        read_json(path, list)
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError, InputError, SystemExit])

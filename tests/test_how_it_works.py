@@ -1,6 +1,7 @@
 """The snippets of docs/how-it-works.md run, and print what stands below them."""
 
 import contextlib
+import functools
 import io
 import re
 import runpy
@@ -45,17 +46,27 @@ def _last_digit(number: str) -> float:
     return 0.0 if not digits else 10.0 ** (int(power or 0) - digits)
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_what_is_shown_is_what_is_printed(name: str):
-    found = snippets(name)
-    assert len(found) == len(blocks(name, "python")) == 14
+@functools.cache
+def printed(codes: tuple[str, ...]) -> list[str]:
+    """What each snippet prints; the pages have the same ones, which are run once."""
     # One namespace for a page: its snippets go on from one another.
     names: dict[str, object] = {}
-    for code, shown in found:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(code, name, "exec"), names)
-        assert same(printed.getvalue(), shown), f"{code}\n{printed.getvalue()}\n{shown}"
+    found = []
+    for code in codes:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(code, "how-it-works", "exec"), names)
+        found.append(out.getvalue())
+    return found
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_is_shown_is_what_is_printed(name: str):
+    pairs = snippets(name)
+    assert len(pairs) == len(blocks(name, "python")) == 14
+    found = printed(tuple(code for code, _ in pairs))
+    for out, (code, shown) in zip(found, pairs, strict=True):
+        assert same(out, shown), f"{code}\n{out}\n{shown}"
 
 
 def test_both_languages_show_the_same_blocks():
@@ -85,8 +96,8 @@ def test_numbers_are_compared_to_the_shown_digits():
     assert not same("2,362,368", "2,362,369")
 
 
+@pytest.mark.usefixtures("painted")
 def test_the_pictures_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("matplotlib", reason="needs matplotlib")
     script = runpy.run_path(str(ROOT / "examples/how_it_works.py"))
     assert script["PICTURES"] == ROOT / "docs/pictures"
     settings = script["heads"].__globals__

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,34 @@ def test_imports_go_one_way(path: Path):
         wrong = names - ALLOWED[part] - EVERYONE - {part}
         wrong -= EXCEPTIONS.get(path.relative_to(SOURCE).as_posix(), set())
         assert not wrong, f"{part} must not import {', '.join(sorted(wrong))}"
+
+
+def modules_imported(path: Path) -> set[str]:
+    """Modules of ownbert that a file imports, inside of functions and for types too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            # A name of a package is one of its modules, or defined in its __init__.
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= inner & MODULES.keys() or {node.module}
+    return found & MODULES.keys()
+
+
+def module_name(path: Path) -> str:
+    return ".".join(("ownbert", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    )
+
+
+# Without the root, which names the public functions and imports nothing before they are used.
+MODULES = {module_name(path): path for path in FILES}
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    graph = {name: modules_imported(path) - {name} for name, path in MODULES.items()}
+    tuple(TopologicalSorter(graph).static_order())  # raises CycleError, which names them
 
 
 def test_the_table_itself_goes_one_way():

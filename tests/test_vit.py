@@ -16,6 +16,7 @@ from ownbert.config import EncoderConfig
 from ownbert.data.batch import Example, pack
 from ownbert.data.images.pixels import Processor, split_into_patches
 from ownbert.errors import InputError
+from support.floats import assert_close
 
 SMALL: dict[str, Any] = {
     "image_size": (8, 12),
@@ -123,7 +124,7 @@ def test_a_folder_there_and_back(tmp_path: Path, pooler: bool):
     again = load(tmp_path)
     assert (again.config, again.labels, again.model_type) == (model.config, ("x", "y"), "vit")
     assert torch.equal(scores(again, pixels()), scores(model, pixels()))
-    assert isinstance(ownbert.load(tmp_path), vit.Model)
+    assert isinstance(ownbert.load(tmp_path).model, vit.Model)
     said = ownbert.describe(tmp_path).as_json()
     assert said["parameters"] == sum(p.numel() for p in model.parameters())
     with pytest.raises(InputError, match="the model reads pictures"):
@@ -167,7 +168,7 @@ def test_a_processor_is_that_of_transformers(tmp_path: Path, size: tuple[int, in
     for given in (colours(), list(colours()), [image.fromarray(x) for x in colours()]):
         found = ours(given)
         assert (found.dtype, found.shape) == (np.float32, (4, 3, *size))
-        np.testing.assert_allclose(found, wanted, atol=1e-6)
+        assert_close(found, wanted)
     # Of fractions Pillow does not round what it makes of them to whole numbers.
     np.testing.assert_allclose(
         ours(colours() / 255), wanted, atol=1e-6 if size == (12, 10) else 0.03
@@ -181,8 +182,8 @@ def test_grey_pictures():
     mixed = [image.fromarray(colours()[0]), image.fromarray(bright), colours()[0, :8, :8, 0]]
     found = grey(mixed)
     assert found.shape == (3, 1, 8, 8)
-    np.testing.assert_allclose(found[1], 2.0, atol=1e-5)  # white, although of 16 bits
-    np.testing.assert_allclose(found[2, 0], (colours()[0, :8, :8, 0] / 255 - 0.5) / 0.25, atol=1e-6)
+    assert_close(found[1], 2.0)  # white, although of 16 bits
+    assert_close(found[2, 0], (colours()[0, :8, :8, 0] / 255 - 0.5) / 0.25)
     in_colour = Processor(size=(12, 10))(colours()[..., 0])
     assert in_colour.shape == (4, 3, 12, 10)
     assert (in_colour[:, 0] == in_colour[:, 2]).all()
@@ -254,7 +255,7 @@ def test_opaque_pictures_with_an_alpha_channel_are_those_of_transformers(tmp_pat
     theirs = transformers.ViTImageProcessor.from_pretrained(tmp_path)
     given = [image.fromarray(x).convert("RGBA") for x in colours()]
     wanted = theirs(given, return_tensors="np", do_convert_rgb=True)["pixel_values"]
-    np.testing.assert_allclose(ours(given), wanted, atol=1e-6)
+    assert_close(ours(given), wanted)
 
 
 def test_what_a_processor_refuses(tmp_path: Path):

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import secrets
-import shutil
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,42 +85,6 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink()
 
 
-@contextlib.contextmanager
-def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary folder beside ``folder`` that takes its place when the block succeeds.
-
-    Everything in what stood there is lost then. On any exception, an interrupt included, the
-    temporary folder is removed and ``folder`` stays as it was. Errors are those of
-    ``atomic_path``.
-    """
-    target = Path(folder).resolve()
-    if target.exists() and not target.is_dir():
-        raise InputError(f"cannot write the folder {folder}: a file has that name")
-    make_folder(target.parent)
-    temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    old = temporary.with_suffix(".old")
-    try:
-        temporary.mkdir()
-        yield temporary
-        if target.exists():
-            target.rename(old)
-        try:
-            temporary.rename(target)
-        except BaseException:
-            if old.exists():
-                old.rename(target)
-            raise
-    except OSError as error:
-        ours = error.filename is None or temporary in Path(os.fsdecode(error.filename)).parents
-        if (ours or error.filename == str(temporary)) and error.errno in WRITE_FAILURES:
-            raise InputError(f"cannot write {folder}: {error.strerror}") from error
-        raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if target.exists():
-            shutil.rmtree(old, ignore_errors=True)
-
-
 def make_folder(folder: str | os.PathLike[str]) -> Path:
     """Make ``folder`` and its parents; ``InputError`` when a file stands in the way."""
     try:
@@ -174,15 +137,33 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object of a JSON file; ``InputError`` if it is none. A missing file is an ``OSError``."""
+def read_json(path: str | os.PathLike[str], kind: type = dict, *, missing: Any = None) -> Any:
+    """The value of a JSON file.
+
+    Args:
+        path: the file, UTF-8.
+        kind: what the value must be: dict, list, or object for anything.
+        missing: what is returned where there is no such file; by default that is an error.
+
+    Raises:
+        InputError: for a file that cannot be read, or holds no JSON or none of that kind, in one
+            line that names the file.
+    """
+    if missing is not None and not Path(path).is_file():
+        return missing
+    text = "\n".join(line for _, line in open_text(path))
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path} must hold a JSON object")
-    return values
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = str(error)
+        if isinstance(error, RecursionError):
+            reason = "it is nested too deeply"
+        elif not isinstance(error, json.JSONDecodeError):  # of json, this is all that is left
+            reason = "a whole number has too many digits"
+        raise InputError(f"{path} is not valid JSON: {reason}") from None
+    if not isinstance(value, kind):
+        raise InputError(f"{path} must hold a JSON {'object' if kind is dict else kind.__name__}")
+    return value
 
 
 def open_text(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:

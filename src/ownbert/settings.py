@@ -1,9 +1,15 @@
-"""Settings from a recipe file, dotted overrides and options, in this order; and back to YAML."""
+"""Settings: how a recipe declares them, and how a recipe file, dotted overrides and options fill
+them in, in this order; and back to YAML.
+
+A recipe is a frozen dataclass of sections, each a frozen dataclass of settings. Help, panel and
+valid values of a setting stand beside its default; the command line is generated from them.
+"""
 
 import difflib
 import types
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -12,6 +18,116 @@ import yaml
 from ownbert.errors import InputError
 
 T = TypeVar("T")
+# Raises ``InputError`` for a value that the setting of this (dotted) name cannot have.
+Check = Callable[[str, Any], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a recipe declares of a setting beside its type and default.
+
+    help, panel: its text in ``--help``, and the box that it is in. shown: the default as
+    ``--help`` shows it, where it is not decided before the data or the model are known. option: its
+    name on the command line, if not that in the recipe. path: whether it names a file or
+    folder. check: None is not checked. resumable: whether a resumed run may have another value; any
+    other setting would make it another run. commands: what is different in a command of this name.
+    """
+
+    help: str = ""
+    panel: str | None = None
+    shown: str | None = None
+    option: str | None = None
+    path: bool = False
+    check: Check | None = None
+    resumable: bool = False
+    commands: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Filled in by ``settings_of``.
+    default: Any = None
+    type: Any = None
+
+    def in_command(self, command: str) -> "Setting":
+        return replace(self, **self.commands.get(command, {}))
+
+
+def setting(default: Any, help: str = "", panel: str | None = None, **about: Any) -> Any:
+    """The field of a setting; ``about``: as in ``Setting``."""
+    metadata = {"setting": Setting(help=help, panel=panel, **about)}
+    return field(default=default, metadata=metadata)
+
+
+def section(default: Any, **changes: Mapping[str, Any]) -> Any:
+    """The field of a section; ``changes``: what is different in this recipe, by setting."""
+    return field(default=default, metadata={"changes": changes})
+
+
+@cache
+def settings_of(recipe: type) -> Mapping[str, Setting]:
+    """All settings of a kind of recipe by their dotted names, in order."""
+    return dict(_each(recipe(), "", {}))
+
+
+def _each(
+    section: Any, prefix: str, changes: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, Setting]]:
+    hints = get_type_hints(type(section))
+    for f in fields(section):
+        default = getattr(section, f.name)
+        if is_dataclass(default):
+            yield from _each(default, f"{prefix}{f.name}.", f.metadata.get("changes", {}))
+        else:
+            about = f.metadata.get("setting", Setting())
+            found = {"default": default, "type": hints[f.name], **changes.get(f.name, {})}
+            yield prefix + f.name, replace(about, **found)
+
+
+def validate(section: Any, name: str = "") -> None:
+    """``InputError`` if a setting of the section ``name`` has a value that it cannot have."""
+    for f in fields(section):
+        about, value = f.metadata.get("setting"), getattr(section, f.name)
+        if about is not None and about.check is not None and value is not None:
+            about.check(f"{name}.{f.name}" if name else f.name, value)
+
+
+def _must_be(valid: Callable[[Any], bool], wanted: str) -> Check:
+    def check(name: str, value: Any) -> None:
+        if not valid(value):
+            raise InputError(f"{name} is {value}; it must be {wanted}")
+
+    return check
+
+
+positive = _must_be(lambda value: value > 0, "more than 0")
+
+
+def at_least(low: float) -> Check:
+    return _must_be(lambda value: value >= low, f"{low} or more")
+
+
+def between(low: float, high: float, ends: str = "()") -> Check:
+    """ends: a bracket for each end that is valid itself, a parenthesis for one that is not."""
+
+    def valid(value: float) -> bool:
+        above = value >= low if ends[0] == "[" else value > low
+        return above and (value <= high if ends[1] == "]" else value < high)
+
+    interval = f"in {ends[0]}{low}, {high}{ends[1]}"
+    return _must_be(valid, f"between {low} and {high}" if ends == "()" else interval)
+
+
+def one_of(*allowed: str) -> Check:
+    def check(name: str, value: str) -> None:
+        if value not in allowed:
+            raise InputError(f"{name} is {value!r}; one of {', '.join(allowed)}")
+
+    return check
+
+
+def each(check: Check) -> Check:
+    def check_all(name: str, values: Sequence[Any]) -> None:
+        for value in values:
+            check(name, value)
+
+    return check_all
 
 
 def resolve(
@@ -35,10 +151,10 @@ def resolve(
         name, sign, text = override.partition("=")
         if not sign:
             raise InputError(f"{override!r} is not an override; write section.name=value")
-        _put(values, _dotted(kind, name.strip()), _value(name.strip(), text))
+        _put(values, dotted_name(kind, name.strip()), _value(name.strip(), text))
     for name, value in (options or {}).items():
         if value is not None:
-            _put(values, _dotted(kind, name), value)
+            _put(values, dotted_name(kind, name), value)
     return _apply(base or kind(), values)
 
 
@@ -73,23 +189,19 @@ def _value(name: str, text: str) -> Any:
         raise InputError(f"{name} is {text!r}, which is not YAML") from None
 
 
-def _names(kind: Any, prefix: str = "") -> dict[str, str]:
+@cache
+def _names(kind: type) -> Mapping[str, str]:
     """Short and dotted names of all settings -> dotted name; a short name is that of the first."""
-    names = {}
-    hints = get_type_hints(kind)
-    for f in fields(kind):
-        if is_dataclass(hints[f.name]):
-            names = _names(hints[f.name], f"{prefix}{f.name}.") | names
-        else:
-            names[prefix + f.name] = prefix + f.name
-            names.setdefault(f.name, prefix + f.name)
-    return names
+    dotted = list(settings_of(kind))
+    short = {name.rpartition(".")[2]: name for name in reversed(dotted)}
+    return short | {name: name for name in dotted}
 
 
-def _dotted(kind: Any, name: str) -> str:
+def dotted_name(kind: type, name: str) -> str:
+    """The full name of the setting ``name`` of a recipe; ``InputError`` if there is none."""
     names = _names(kind)
     if name not in names:
-        dotted = sorted(set(names.values()))
+        dotted = sorted(settings_of(kind))
         near = difflib.get_close_matches(name, dotted, n=3, cutoff=0.5) or dotted
         raise InputError(f"there is no setting {name!r}; did you mean {', '.join(near)}?")
     return names[name]

@@ -122,11 +122,11 @@ def to_batch(
 
     Masks are 1 at tokens and 0 at padding, which nothing depends on; without them all are tokens.
     """
-    told = from_padded(source, source_mask)[0]
+    read = from_padded(source, source_mask)[0]
     batch, index = from_padded(target, target_mask)
-    cross = replace(batch.layout, keys=told.layout)
+    cross = replace(batch.layout, keys=read.layout)
     layout = replace(batch.layout, causal=True)
-    return replace(batch, layout=layout, source=told, cross=cross), index
+    return replace(batch, layout=layout, source=read, cross=cross), index
 
 
 def log_probs(

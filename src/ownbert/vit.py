@@ -12,28 +12,24 @@ B pictures, C channels, H and W height and width in pixels, N patches of one, D 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ownbert.checkpoint import fill, first_of, theirs_of
-from ownbert.checkpoint.description import Description
+from ownbert.checkpoint import copy_weights, first_of, named_tensors
 from ownbert.config import EncoderConfig, Image
 from ownbert.data.batch import Batch
 from ownbert.data.images.pixels import Processor as Processor
-from ownbert.data.layout import make_layout
 from ownbert.errors import InputError
-from ownbert.families.family import Family
 from ownbert.families.rules import Rename
 from ownbert.families.vit import CLASSIFICATION, STRUCTURE, picture_rules
+from ownbert.families.weight_map import WeightMap
 from ownbert.nn.model import Model
+from ownbert.nn.patches import picture_batch
 
 _BLOCK, _TIMM = "encoder.blocks.{i}.", "blocks.{i}."
 
 # The names of timm's VisionTransformer; its ``qkv`` is one matrix as ours, in the same order.
-TIMM = Family(
-    model_type="timm",
-    prefix="",
-    rules=(
+TIMM = WeightMap(
+    (
         *picture_rules("patch_embed.proj", "cls_token", "pos_embed"),
         Rename(_BLOCK + "attention.qkv", _TIMM + "attn.qkv"),
         Rename(_BLOCK + "attention.output", _TIMM + "attn.proj"),
@@ -43,9 +39,7 @@ TIMM = Family(
         Rename(_BLOCK + "feed_forward_norm", _TIMM + "norm2"),
         Rename("encoder.norm", "norm"),
         Rename("heads.classification.dense", "head"),
-    ),
-    architectures={},
-    defaults={},
+    )
 )
 
 
@@ -98,22 +92,11 @@ def make_model(
 def to_batch(pixel_values: Tensor, config: EncoderConfig) -> Batch:
     """Pictures (B, C, H, W) as a packed batch on their device; gradients reach the pixels.
 
-    ``ValueError`` for pictures of another shape than the model reads.
+    ``InputError`` for pictures of another shape than the model reads.
     """
-    image = config.image
-    if image is None:
+    if config.image is None:
         raise InputError("this model reads words: it has no image in its config")
-    if pixel_values.ndim != 4 or pixel_values.shape[1:] != (image.channels, *image.size):
-        wanted = ", ".join(map(str, (image.channels, *image.size)))
-        raise InputError(f"pixel_values have shape {tuple(pixel_values.shape)}, not (B, {wanted})")
-    count, device = len(pixel_values), pixel_values.device
-    (down, across), (height, width) = image.grid, image.patch
-    cut = pixel_values.unflatten(3, (across, width)).unflatten(2, (down, height))
-    patches = cut.permute(0, 2, 4, 1, 3, 5).reshape(count * image.patches, image.patch_values)
-    layout = make_layout((image.patches + 1,) * count, device)
-    nothing = torch.zeros(count * (image.patches + 1), dtype=torch.long, device=device)
-    positions = torch.arange(image.patches + 1, device=device).repeat(count)
-    return Batch(nothing, nothing, positions, layout, patches=patches)
+    return picture_batch(pixel_values, config.image)
 
 
 def from_timm(
@@ -154,13 +137,11 @@ def from_timm(
 
 def load_timm(model: Model, state_dict: Mapping[str, Tensor]) -> None:
     """Copy timm's tensors into a model; ``InputError`` if one is missing, too many or misshapen."""
-    specs = tuple(model.specs.values())
-    said = Description(model.config, TIMM, "", specs, False, model.labels, {})
-    problems = fill(model, state_dict, said, lenient=False).problems
+    problems = copy_weights(model, state_dict, TIMM).problems
     if problems:
         raise InputError("the tensors do not fit the model: " + "; ".join(first_of(problems)))
 
 
 def to_timm(model: Model) -> dict[str, Tensor]:
     """The tensors of a model in timm's names, for ``VisionTransformer.load_state_dict``."""
-    return theirs_of(model, TIMM, bare=False)
+    return named_tensors(model, TIMM)

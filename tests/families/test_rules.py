@@ -8,8 +8,9 @@ import torch
 from ownbert.config import EncoderConfig, HeadSpec, Mobile
 from ownbert.errors import InputError
 from ownbert.families import FAMILIES, family_of
-from ownbert.families.family import OWN_TENSOR, Family
+from ownbert.families.family import Family
 from ownbert.families.rules import Drop, Fuse, Make, Rename, Rule, Tie, head_of
+from ownbert.families.weight_map import OWN_TENSOR
 from ownbert.nn.model import Model
 from support.tiny import CONFIG
 
@@ -39,11 +40,11 @@ def numbered(model: Model) -> dict[str, torch.Tensor]:
 def tensors(bare: bool = False) -> dict[str, torch.Tensor]:
     """A checkpoint of theirs with every head."""
     model = Model(CONFIG, HEADS, labels=LABELS)
-    return BERT.to_theirs(numbered(model), CONFIG, bare=bare)
+    return BERT.weight_map.to_theirs(numbered(model), CONFIG, bare=bare)
 
 
 def read(theirs: dict[str, torch.Tensor], **options) -> tuple[dict[str, torch.Tensor], list[str]]:
-    return BERT.to_ours(theirs, CONFIG, HEADS, **options)
+    return BERT.weight_map.to_ours(theirs, CONFIG, HEADS, **options)
 
 
 def config_of(family: Family) -> EncoderConfig:
@@ -67,10 +68,10 @@ def test_there_and_back(family: Family):
         model = Model(config, head.heads, pooler=head.pooler, labels=LABELS)
         ours = numbered(model)
         for bare in (True, False):
-            theirs = family.to_theirs(ours, config, bare=bare)
+            theirs = family.weight_map.to_theirs(ours, config, bare=bare)
             assert sum(t.numel() for t in theirs.values()) == sum(t.numel() for t in ours.values())
             assert not any(name.startswith(OWN_TENSOR) for name in theirs)
-            again, problems = family.to_ours(theirs, config, kinds)
+            again, problems = family.weight_map.to_ours(theirs, config, kinds)
             assert problems == []
             assert again.keys() == ours.keys()
             assert all(torch.equal(again[name], ours[name]) for name in ours)
@@ -152,7 +153,7 @@ def test_what_is_wrong_is_named():
 
 def test_heads_that_are_not_asked_for():
     theirs = tensors()
-    _, problems = BERT.to_ours(theirs, CONFIG, ["mlm"])
+    _, problems = BERT.weight_map.to_ours(theirs, CONFIG, ["mlm"])
     assert sorted(problems) == [
         f"unexpected tensor {name}"
         for name in (
@@ -162,33 +163,33 @@ def test_heads_that_are_not_asked_for():
             "cls.seq_relationship.weight",
         )
     ]
-    ours, problems = BERT.to_ours(theirs, CONFIG, ["mlm"], other_heads=True)
+    ours, problems = BERT.weight_map.to_ours(theirs, CONFIG, ["mlm"], other_heads=True)
     assert problems == []
     assert not any(name.startswith(("heads.nsp", "heads.classification")) for name in ours)
     stray = theirs | {"weather.weight": torch.ones(1)}
-    problems = BERT.to_ours(stray, CONFIG, ["mlm"], other_heads=True)[1]
+    problems = BERT.weight_map.to_ours(stray, CONFIG, ["mlm"], other_heads=True)[1]
     assert problems == ["unexpected tensor weather.weight"]
 
 
 def test_two_heads_of_one_name():
     """Classification and tokens are both called classifier; the first that is asked for has it."""
     model = Model(CONFIG, ["classification", "tokens"], labels=LABELS)
-    theirs = BERT.to_theirs(numbered(model), CONFIG, bare=False, kinds=["tokens"])
+    theirs = BERT.weight_map.to_theirs(numbered(model), CONFIG, bare=False, kinds=["tokens"])
     own = OWN_TENSOR + "heads.classification.dense.weight"
     assert torch.equal(theirs["classifier.weight"], model.heads["tokens"].dense.weight)
     assert torch.equal(theirs[own], model.heads["classification"].dense.weight)
     for kinds in (["tokens", "classification"], ["classification", "tokens"]):
-        ours, problems = BERT.to_ours(theirs, CONFIG, kinds)
+        ours, problems = BERT.weight_map.to_ours(theirs, CONFIG, kinds)
         assert problems == []
         assert all(torch.equal(ours[n], p) for n, p in model.named_parameters())
 
 
 def test_their_names_for_messages():
-    norm = BERT.their_name("encoder.embeddings.norm.bias", CONFIG)
+    norm = BERT.weight_map.their_name("encoder.embeddings.norm.bias", CONFIG)
     assert norm == "bert.embeddings.LayerNorm.bias"
-    query = BERT.their_name("encoder.blocks.1.attention.qkv.bias", CONFIG)
+    query = BERT.weight_map.their_name("encoder.blocks.1.attention.qkv.bias", CONFIG)
     assert query.split(", ")[2] == "bert.encoder.layer.1.attention.self.value.bias"
-    assert BERT.their_name("of.nobody", CONFIG) == "of.nobody"
+    assert BERT.weight_map.their_name("of.nobody", CONFIG) == "of.nobody"
 
 
 def without_head(rule: Rule) -> bool:
@@ -197,14 +198,16 @@ def without_head(rule: Rule) -> bool:
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_every_rule_is_used_once(family: Family):
-    named = [rule for rule in family.rules if isinstance(rule, Rename | Fuse)]
+    named = [rule for rule in family.weight_map.rules if isinstance(rule, Rename | Fuse)]
     assert len({rule.ours for rule in named}) == len(named)
     shared = [rule.theirs for rule in filter(without_head, named)]
     assert len(set(shared)) == len(shared)
     renamed = {rule.theirs for rule in named if isinstance(rule, Rename)}
-    assert all(rule.to in renamed for rule in family.rules if isinstance(rule, Tie))
-    assert all(rule.reason for rule in family.rules if isinstance(rule, Drop))
-    made = {rule.theirs.rsplit(".", 1)[0] for rule in family.rules if isinstance(rule, Make)}
+    assert all(rule.to in renamed for rule in family.weight_map.rules if isinstance(rule, Tie))
+    assert all(rule.reason for rule in family.weight_map.rules if isinstance(rule, Drop))
+    made = {
+        rule.theirs.rsplit(".", 1)[0] for rule in family.weight_map.rules if isinstance(rule, Make)
+    }
     assert made <= {r.removesuffix(".weight") for r in renamed}
 
 

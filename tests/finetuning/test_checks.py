@@ -3,20 +3,20 @@
 import random
 from collections import Counter
 
-from ownbert.finetuning.checks import Part, check_rows, label_counts, shortened
+from ownbert.finetuning.checks import LabelledSplit, check_rows, label_counts, shortened
 from ownbert.tasks.rows import Row
 
 
-def part(name: str, *rows: tuple, source: str = "", **more) -> Part:
+def part(name: str, *rows: tuple, source: str = "", **more) -> LabelledSplit:
     """Rows of (texts, target), from line 2 on."""
     made = [
         Row(line, texts if isinstance(texts, tuple) else (texts,), target)
         for line, (texts, target) in enumerate(rows, start=2)
     ]
-    return Part(name, made, source, **more)
+    return LabelledSplit(name, made, source, **more)
 
 
-def found(*parts: Part) -> dict[str, tuple[int, str]]:
+def found(*parts: LabelledSplit) -> dict[str, tuple[int, str]]:
     findings = check_rows(*parts)
     assert all("\n" not in f.line for f in findings)
     return {f.kind: (f.count, f.line) for f in findings}

@@ -1,7 +1,6 @@
 """The confusion matrix as a picture and in words."""
 
 import json
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -13,6 +12,9 @@ from sklearn.metrics import confusion_matrix
 
 from ownbert.finetuning.confusion import draw_confusion, most_confused
 from ownbert.tasks.metrics import Scores, score
+from support.cli import run_cli
+
+pytestmark = pytest.mark.usefixtures("painted")
 
 
 def made(labels: list[str], rows: int = 400, right: float = 0.8) -> tuple[Scores, list, list]:
@@ -130,9 +132,7 @@ def test_fine_tuning_and_evaluate_draw_it(classifier: Path, topics: Path, tmp_pa
         lines[i] = f"{swap[label]},{text}"
     odd.write_text("\n".join(lines) + "\n")
     command = ["evaluate", classifier, "--data", odd, "-o", tmp_path / "m.json"]
-    done = subprocess.run(
-        [sys.executable, "-m", "ownbert", *map(str, command)], capture_output=True, text=True
-    )
+    done = run_cli(*command)
     assert done.returncode == 0, done.stderr
     matrix = np.asarray(json.loads((tmp_path / "m.json").read_text())["confusion"])
     with Image.open(tmp_path / "m.confusion.png") as image:

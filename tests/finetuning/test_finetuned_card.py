@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from ownbert import finetune
-from ownbert.finetuning.checks import Part
+from ownbert.finetuning.checks import LabelledSplit
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import base_name, write_card
 from ownbert.finetuning.run import FinetuningRun
@@ -143,7 +143,7 @@ def test_several_models_have_a_mean_and_a_spread(
     classifier: Path, recipe: FinetuneRecipe, tmp_path: Path
 ):
     values = [0.5, 0.7, 0.9]
-    rows = Part("training", [Row(1, ("a text",), "red")])
+    rows = LabelledSplit("training", [Row(1, ("a text",), "red")])
     told = write_card(
         tmp_path,
         recipe,
@@ -192,7 +192,7 @@ def test_answers_that_are_texts_are_not_counted_as_labels(
     classifier: Path, recipe: FinetuneRecipe, tmp_path: Path
 ):
     rows = [Row(1, ("question", "context"), ("a private answer",)), Row(2, ("q", "c"), ())]
-    write_card(tmp_path, recipe, [Part("training", rows)], measures={}, model=classifier)
+    write_card(tmp_path, recipe, [LabelledSplit("training", rows)], measures={}, model=classifier)
     assert "private" not in (tmp_path / "README.md").read_text()
 
 

@@ -1,8 +1,6 @@
 """The dry run: what a newcomer sees before anything is trained."""
 
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +9,14 @@ import yaml
 
 from ownbert.data.batch import Example
 from ownbert.finetuning.preview import preview_finetuning, readable
-from ownbert.tasks.text_input import Unknown
+from ownbert.tasks.text_input import UnknownWords
 from ownbert.text.tokenizer import Tokenizer
+from support.cli import run_cli
 from support.tokenizer_folders import roberta_folder
 
 
 def dry_run(*options: object) -> str:
-    command = [sys.executable, "-m", "ownbert", "finetune", *map(str, options), "--dry-run"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_cli("finetune", *options, "--dry-run")
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -129,7 +127,7 @@ def test_two_texts_with_two_separators_between_them(tmp_path: Path):
 def test_the_share_of_unknown_tokens_of_no_text_at_all(pretrained: Path):
     tokenizer = Tokenizer.load(pretrained)
     ids = np.asarray([tokenizer.cls_id, tokenizer.sep_id])
-    unknown = Unknown(tokenizer)
+    unknown = UnknownWords(tokenizer)
     unknown.count([Example(ids, np.zeros_like(ids))])
     assert unknown.share == 0
     unknown.count([Example(np.asarray([tokenizer.unk_id] * 9), np.zeros(9, int))])

@@ -22,6 +22,7 @@ from ownbert.tasks.sentence_embedding.embedding_config import (
     EmbeddingConfig,
     read_embedding_config,
 )
+from support.floats import assert_close
 
 WORDS = [f"w{i}" for i in range(40)]
 TEXTS = ["w1 w2 w3", "", "w4", "w1 w2 w3", " ".join(WORDS), "nobody knows w5", "w9 w8 w7 w6"]
@@ -83,14 +84,14 @@ def test_each_text_gets_its_own_vector(embedder: Embedder, pooling: str, batch_t
     found = embedder.encode(TEXTS, pooling=pooling, batch_tokens=batch_tokens)
     assert (found.shape, found.dtype) == ((len(TEXTS), 16), np.float32)
     expected = np.stack([by_hand(embedder, text, pooling) for text in TEXTS])
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert_close(found, expected)
 
 
 def test_normalize_and_precision(embedder: Embedder):
     plain = embedder.encode(TEXTS)
     unit = embedder.encode(TEXTS, normalize=True)
     lengths = np.linalg.norm(plain, axis=1, keepdims=True)
-    np.testing.assert_allclose(unit, plain / lengths, atol=1e-6)
+    assert_close(unit, plain / lengths)
     rough = embedder.encode(TEXTS, normalize=True, precision="bfloat16")
     assert (rough * unit).sum(1).min() > 0.995
     assert not np.array_equal(rough, unit)
@@ -111,7 +112,7 @@ def test_a_stream_is_cut_into_blocks(embedder: Embedder, monkeypatch: pytest.Mon
     found = list(embedder.stream(iter(TEXTS), pooling="max", progress=counts.append))
     assert [len(part) for part in found] == [3, 3, 1]
     expected = embedder.encode(TEXTS, pooling="max")
-    np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-6)
+    assert_close(np.concatenate(found), expected)
     assert counts[-1] == len(TEXTS)
     monkeypatch.setattr(module, "BLOCK_CHARACTERS", 20)
     assert [len(part) for part in embedder.stream(iter(["x" * 21, "y", "z" * 19, "w"]))] == [
@@ -135,11 +136,11 @@ def test_habits_of_a_folder(folder: Path, habitual: Path):
     assert read_embedding_config(habitual) == EmbeddingConfig("first", True, 6)
     embedder, plain = Embedder(habitual), Embedder(folder, max_length=6)
     expected = plain.encode(TEXTS, pooling="first", normalize=True)
-    np.testing.assert_allclose(embedder.encode(TEXTS), expected, atol=1e-6)
+    assert_close(embedder.encode(TEXTS), expected)
     said = {"prompts": {"query": "w1 w2 "}, "default_prompt_name": "query"}
     (habitual / "config_sentence_transformers.json").write_text(json.dumps(said))
     prompted = Embedder(habitual).encode(["w3"])
-    np.testing.assert_allclose(prompted, expected[:1], atol=1e-6)
+    assert_close(prompted, expected[:1])
 
 
 def test_habits_that_are_not_supported(habitual: Path):
@@ -187,13 +188,13 @@ def test_files_of_every_kind(folder: Path, embedder: Embedder, tmp_path: Path):
     for kind in ("npy", "parquet", "jsonl"):
         count = embed(folder, inputs, tmp_path / "o" / f"v.{kind}", pooling="max")
         assert count == len(TEXTS)
-    np.testing.assert_allclose(np.load(tmp_path / "o" / "v.npy"), expected, atol=1e-6)
+    assert_close(np.load(tmp_path / "o" / "v.npy"), expected)
     for read in (
         pq.read_table(tmp_path / "o" / "v.parquet").to_pylist(),
         [json.loads(line) for line in (tmp_path / "o" / "v.jsonl").open(encoding="utf-8")],
     ):
         assert [row["text"] for row in read] == TEXTS
-        np.testing.assert_allclose([row["embedding"] for row in read], expected, atol=1e-6)
+        assert_close([row["embedding"] for row in read], expected)
 
 
 def test_many_blocks_make_one_matrix(
@@ -202,7 +203,7 @@ def test_many_blocks_make_one_matrix(
     monkeypatch.setattr(module, "BLOCK_TEXTS", 2)
     (tmp_path / "a.txt").write_text("\n".join(TEXTS) + "\n")
     embed(folder, tmp_path / "a.txt", tmp_path / "v.npy", batch_tokens=5)
-    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), embedder.encode(TEXTS), atol=1e-6)
+    assert_close(np.load(tmp_path / "v.npy"), embedder.encode(TEXTS))
     assert len({len(_header(count, 16)) for count in (0, 9, 10**6, 10**12)}) == 1
 
 
@@ -223,7 +224,7 @@ def test_the_command(folder: Path, embedder: Embedder, tmp_path: Path):
     assert done.exit_code == 0, done.output
     assert done.stdout == f"2 texts embedded; saved {tmp_path / 'v.npy'}\n"
     expected = embedder.encode(["w1 w2", "w3"], normalize=True, pooling="first")
-    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, atol=1e-6)
+    assert_close(np.load(tmp_path / "v.npy"), expected)
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +241,7 @@ def test_the_same_as_sentence_transformers(minilm: Path):
     )
     texts = ["", "A cat.", "  Two words ", "word " * 300, "Größe und 你好", "a\nb\tc", "x" * 150]
     found = Embedder(minilm).encode(texts)
-    np.testing.assert_allclose(found, theirs.encode(texts), atol=1e-5)
+    assert_close(found, theirs.encode(texts))
 
 
 @pytest.mark.slow

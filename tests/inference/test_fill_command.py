@@ -1,37 +1,20 @@
 """``ownbert fill`` as a user meets it."""
 
-import io
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from ownbert.cli import main
+from support.cli import run_cli
 
 
-@pytest.fixture
-def ownbert(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Run a command in this process, with ``given`` on standard input."""
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*arguments: object, given: bytes = b"") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ownbert", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
-        with pytest.raises(SystemExit) as left:
-            main()
-        code = left.value.code
-        assert isinstance(code, int)
-        return code, *capsys.readouterr()
-
-    yield run
-    signal.signal(signal.SIGTERM, before)
+def ownbert(*arguments: object, given: bytes = b"") -> tuple[int, str, str]:
+    """Run a command with ``given`` on standard input: exit code, output, errors."""
+    done = run_cli(*arguments, stdin=given)
+    return done.returncode, done.stdout, done.stderr
 
 
-def test_a_table_of_candidates(ownbert, pretrained: Path):
+def test_a_table_of_candidates(pretrained: Path):
     code, out, err = ownbert("fill", pretrained, "red1 [MASK] w2 <mask>", "w1 [MASK]", "--top", 3)
     assert (code, err) == (0, "")
     first, second = out.split("\n\n")
@@ -46,7 +29,7 @@ def test_a_table_of_candidates(ownbert, pretrained: Path):
     assert second.splitlines()[0] == "w1 [MASK]"
 
 
-def test_json_of_lines_from_standard_input_and_of_files(ownbert, pretrained: Path, tmp_path: Path):
+def test_json_of_lines_from_standard_input_and_of_files(pretrained: Path, tmp_path: Path):
     lines = b"red1 [MASK] 9\n\nw1 [MASK] w3\n"
     piped = ownbert("fill", pretrained, "--json", given=lines)
     assert ownbert("fill", pretrained, "--json", "--input", "-", given=lines) == piped
@@ -63,7 +46,7 @@ def test_json_of_lines_from_standard_input_and_of_files(ownbert, pretrained: Pat
     assert rows[0]["filled"] == f"red1 {candidates[0]['token']} 9"
 
 
-def test_mistakes_get_one_line(ownbert, pretrained: Path, classifier: Path, tmp_path: Path):
+def test_mistakes_get_one_line(pretrained: Path, classifier: Path, tmp_path: Path):
     (tmp_path / "bad.txt").write_bytes(b"w1 [MASK]\n\xff\n")
     for arguments, given, said in [
         ((tmp_path / "none", "[MASK]"), b"", "no such folder"),

@@ -242,7 +242,7 @@ def scores(predictor: Predictor, rows: Sequence[Row], size: int) -> list[np.ndar
     """The scores of rows that are answered so many at a time."""
     task, found = predictor.task, []
     for start in range(0, len(rows), size):
-        data = task.encode(rows[start : start + size], predictor.frame, training=False)
+        data = task.encode(rows[start : start + size], predictor.builder, training=False)
         model = predictor.models[-1]
         found += answers(model, task, data.examples, precision="float32").raws
     return found

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from ownbert.checkpoint import load, save
 from ownbert.data.batch import from_padded
+from support.floats import assert_close
 
 transformers = pytest.importorskip("transformers")
 
@@ -94,7 +95,7 @@ def our_outputs(folder: Path, given: dict[str, torch.Tensor]) -> dict[str, torch
 def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():
-        torch.testing.assert_close(ours[name], tensor, atol=1e-5, rtol=1e-5, msg=name)
+        assert_close(ours[name], tensor, name=name)
         assert tensor.std() > 0.01
 
 
@@ -130,7 +131,7 @@ def test_logits_at_masked_positions_only(tmp_path: Path):
     with torch.no_grad():
         out = load(tmp_path)(replace(batch, masked_positions=rows))
     expected = their_outputs(model, given)["mlm"][rows]
-    torch.testing.assert_close(out.logits["mlm"], expected, atol=1e-5, rtol=1e-5)
+    assert_close(out.logits["mlm"], expected)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

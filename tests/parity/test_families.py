@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import ownbert
 from ownbert.checkpoint import load, save
 from ownbert.config import EncoderConfig
 from ownbert.families import FAMILIES
@@ -35,6 +36,20 @@ RELATIVE = [m for m in FAMILIES if m not in ("distilbert", "mobilebert")]
 @pytest.mark.parametrize(("model_type", "architecture"), ALL)
 def test_every_architecture(tmp_path: Path, model_type: str, architecture: str):
     there_and_back(their_model(model_type, architecture), tmp_path)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_sentence_order_head_is_as_wide_as_there_are_labels(tmp_path: Path, count: int):
+    model = their_model("albert", "AlbertForPreTraining", num_labels=count)
+    there_and_back(model, tmp_path)
+    for folder in ("theirs", "ours"):
+        face = ownbert.load(tmp_path / folder)
+        with torch.no_grad():
+            out = face(input_ids=torch.tensor([[5, 6, 7]]))
+        assert out.sop_logits.shape == (1, count)
+        face.save_pretrained(tmp_path / "again")
+        assert read_by_them("AlbertForPreTraining", tmp_path / "again").config.num_labels == count
+        assert load(tmp_path / "again").specs["sop"].output == count
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from support.floats import assert_close
+
 pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -31,7 +33,7 @@ def test_the_first_loss_to_four_decimals(both: tuple[OwnBERT, Transformers], blo
     ours, theirs = both
     one = ours.loss(ours.batch(text), torch.float32)
     other = theirs.loss(theirs.batch(text), torch.float32)
-    assert float(one.detach()) == pytest.approx(float(other.detach()), abs=5e-5)
+    assert_close(one, other)  # of ten: to four decimals
     assert 9 < float(one.detach()) < 12  # of 30,522 words
     norms = []
     for way, loss in ((ours, one), (theirs, other)):

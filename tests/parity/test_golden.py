@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from ownbert.checkpoint import load
 from ownbert.data.batch import from_padded
+from support.floats import assert_close
 
 FOLDER = Path(__file__).parents[1] / "golden"
 
@@ -54,7 +55,7 @@ def test_outputs(golden: dict[str, np.ndarray], tmp_path: Path):
         expected = golden[name]
         if expected.ndim == 3:
             expected = expected.reshape(-1, expected.shape[-1])[index.numpy()]
-        np.testing.assert_allclose(tensor, expected, atol=1e-5, rtol=1e-5, err_msg=name)
+        assert_close(tensor, expected, name=name)
         assert expected.std() > 0.1
 
 
@@ -89,7 +90,7 @@ def test_outputs_of_relatives(tmp_path: Path, architecture: str):
         expected = golden[name]
         if expected.shape[:2] == batch_shape(golden):
             expected = expected.reshape(-1, *expected.shape[2:])[index.numpy()]
-        np.testing.assert_allclose(tensor, expected, atol=1e-5, rtol=1e-5, err_msg=name)
+        assert_close(tensor, expected, name=name)
         assert expected.std() > 0.01
 
 
@@ -118,6 +119,6 @@ def test_the_script_makes_the_committed_file(golden: dict[str, np.ndarray], name
     assert made.keys() == committed.keys()
     for key, array in made.items():
         if array.dtype.kind == "f":
-            np.testing.assert_allclose(array, committed[key], atol=1e-6, err_msg=key)
+            assert_close(array, committed[key], name=key)
         elif key != "versions" and not key.endswith("/config"):
             assert np.array_equal(array, committed[key]), key

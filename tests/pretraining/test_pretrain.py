@@ -114,7 +114,7 @@ def test_time_is_a_limit_too(topics: Path, tmp_path: Path):
     began = time.monotonic()
     pretrain(topics / "tokens", tmp_path / "run", max_minutes=0.02, **SHORT)
     assert rows(tmp_path / "run")[-1]["seconds"] >= 1.2
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60  # without the limit it takes hours
     assert os.path.exists(tmp_path / "run" / "model.safetensors")
 
 

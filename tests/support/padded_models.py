@@ -9,6 +9,7 @@ import transformers
 
 import ownbert.hf as hf
 from ownbert.families import FAMILIES
+from support.floats import assert_close
 
 SIZES = {
     "vocab_size": 60,
@@ -74,7 +75,7 @@ def arguments(kind: Any) -> list[str]:
 
 
 def close(ours: Any, theirs: Any, keep: torch.Tensor | None = None) -> None:
-    """Equal within 1e-5, tuples part by part; with ``keep`` (B, S) only at those places."""
+    """Equal but for rounding, tuples part by part; with ``keep`` (B, S) only at those places."""
     if isinstance(theirs, tuple):
         assert len(ours) == len(theirs)
         for one, other in zip(ours, theirs, strict=True):
@@ -85,7 +86,7 @@ def close(ours: Any, theirs: Any, keep: torch.Tensor | None = None) -> None:
         ours, theirs = (x * keep[:, None, :, None] for x in (ours, theirs))
     elif keep is not None and theirs.shape[:2] == keep.shape:
         ours, theirs = ours[keep], theirs[keep]
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert_close(ours, theirs)
 
 
 def same(theirs: Any, ours: Any, **extra: Any) -> None:

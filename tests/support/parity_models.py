@@ -11,6 +11,7 @@ from torch import Tensor
 from ownbert.checkpoint import load, save
 from ownbert.data.batch import Batch, from_padded
 from ownbert.families import FAMILIES
+from support.floats import assert_close
 
 transformers = pytest.importorskip("transformers")
 
@@ -132,7 +133,7 @@ def our_outputs(model: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:
 def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():
-        torch.testing.assert_close(ours[name], tensor, atol=1e-5, rtol=1e-5, msg=name)
+        assert_close(ours[name], tensor, name=name)
         assert tensor.std() > 0.01
 
 

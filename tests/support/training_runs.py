@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ownbert.checkpoint import load
+from support.cli import run_cli
 
 COMMON = ("--max-length", "48", "--batch-tokens", "512", "--log-every", "1")
 # Of a row of the log, what the clock decides.
@@ -34,6 +35,12 @@ def start(tokens: Path | None, folder: Path, *options: str, processes: int = 1):
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
+
+
+def run_here(tokens: Path, folder: Path, *options: str) -> None:
+    """The same in this process, to its end."""
+    done = run_cli("pretrain", tokens, "-o", folder, *COMMON, *options)
+    assert done.returncode == 0, done.stderr
 
 
 def finish(run: subprocess.Popen, seconds: float = 120) -> str:

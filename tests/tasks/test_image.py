@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,9 +26,11 @@ from ownbert.finetuning.preview import preview_finetuning
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.inference.predictor import Predictor
 from ownbert.settings import resolve
-from ownbert.tasks.image import PictureTask, sizes_for
+from ownbert.tasks.image import ImageTask, sizes_for
 from ownbert.tasks.recipe import FinetuneRecipe, TaskSettings, Vit
 from ownbert.train.job import Interrupted
+from support.cli import run_cli
+from support.floats import assert_close
 
 Arrays = tuple[np.ndarray, np.ndarray]
 SMALL: dict[str, Any] = {"hidden_size": 32, "layers": 1, "heads": 2, "quiet": True}
@@ -98,7 +98,7 @@ def test_the_folder_is_one_of_transformers(model: Path, digits: tuple[Arrays, Ar
     theirs = ViTForImageClassification.from_pretrained(model).eval()
     with torch.no_grad():
         expected = theirs(**pixels).logits.softmax(-1).numpy()
-    task = PictureTask()
+    task = ImageTask()
     found = np.stack(Predictor(model)(list(task.stream(pictures))))
     assert np.abs(found - expected).max() < 1e-5
     assert theirs.config.id2label == {i: str(i) for i in range(10)}
@@ -149,11 +149,11 @@ def test_answers_may_lie_among_the_pictures(model: Path, folders: Path, tmp_path
 
 
 def test_colours_and_other_sizes_are_made_to_fit(model: Path, digits: tuple[Arrays, Arrays]):
-    predictor, task = Predictor(model), PictureTask()
+    predictor, task = Predictor(model), ImageTask()
     grey = np.round(digits[1][0][:20] * 255).astype("u1")
     expected = np.stack(predictor(list(task.stream(grey))))
     colour = np.stack(predictor(list(task.stream(np.stack([grey] * 3, -1)))))
-    np.testing.assert_allclose(colour, expected, atol=1e-6)
+    assert_close(colour, expected)
     large = np.stack(predictor(list(task.stream(grey.repeat(3, 1).repeat(3, 2)))))
     assert (large.argmax(1) == expected.argmax(1)).mean() > 0.9
 
@@ -234,14 +234,14 @@ def test_seeds_are_averaged_and_share_what_was_measured(folders: Path, tmp_path:
     finetune("image", output=tmp_path / "it", folds=2, **given)
     processors = [Processor.load(tmp_path / "it" / f"fold-{i}") for i in (1, 2)]
     assert processors[0] == processors[1]
-    found = np.stack(Predictor(tmp_path / "it")(list(PictureTask().stream(folders / "test"))))
+    found = np.stack(Predictor(tmp_path / "it")(list(ImageTask().stream(folders / "test"))))
     alone = [
         np.stack(
-            Predictor(tmp_path / "it" / f"fold-{i}")(list(PictureTask().stream(folders / "test")))
+            Predictor(tmp_path / "it" / f"fold-{i}")(list(ImageTask().stream(folders / "test")))
         )
         for i in (1, 2)
     ]
-    np.testing.assert_allclose(found, np.mean(alone, 0), atol=1e-6)
+    assert_close(found, np.mean(alone, 0))
     assert predict(tmp_path / "it", folders / "test", tmp_path / "out.jsonl") == 15
 
 
@@ -269,16 +269,9 @@ def test_pictures_of_several_sizes_become_squares():
     assert sizes_for(pictures, Vit()) == ((42, 42), (6, 6))
 
 
-COMMAND = [sys.executable, "-m", "ownbert"]
-
-
-def run(*options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *map(str, options)], capture_output=True, text=True)
-
-
 def test_the_dry_run_shows_pictures(folders: Path, tmp_path: Path):
     given = ("--train", folders / "train", "--dev", folders / "test", "--patch", "4")
-    done = run("finetune", "image", *given, "--dry-run", "-o", tmp_path / "out")
+    done = run_cli("finetune", "image", *given, "--dry-run", "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     text = done.stdout
     assert not (tmp_path / "out").exists()
@@ -353,7 +346,7 @@ def test_mistakes_are_one_line(folders: Path, model: Path, tmp_path: Path):
         assert message in " ".join(said.split()), (options, said)
         assert "\n" not in said or "No such option" in said
     assert not (tmp_path / "out").exists()
-    done = run(*image, "--train", alone)
+    done = run_cli(*image, "--train", alone)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
 
@@ -403,11 +396,11 @@ def test_settings_say_what_they_are():
 
 
 def test_real_pictures_are_read_in_seconds(shared_data: Path):
-    begun = time.monotonic()
+    begun = time.process_time()  # the machine may be busy
     folder = shared_data / "fashion-mnist-20k"
-    found = PictureTask().read(folder / "train-images-idx3-ubyte.gz")
+    found = ImageTask().read(folder / "train-images-idx3-ubyte.gz")
     assert len(found) == 20_000
-    assert time.monotonic() - begun < 20
+    assert time.process_time() - begun < 20
 
 
 def test_a_new_model_knows_where_a_patch_is():

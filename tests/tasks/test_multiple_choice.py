@@ -15,11 +15,13 @@ from typer.testing import CliRunner
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.cli import app
 from ownbert.data.batch import pack
+from ownbert.data.readers.columns import ColumnNames
 from ownbert.inference.predictor import Predictor
 from ownbert.tasks.multiple_choice import Choose, OneChoice
 from ownbert.tasks.row_objectives import RDrop
-from ownbert.tasks.rows import Columns, Row
-from ownbert.tasks.text_input import Frame
+from ownbert.tasks.rows import Row
+from ownbert.tasks.text_input import TextInputBuilder
+from support.floats import assert_close
 
 TOPICS = ("red", "green", "blue")
 
@@ -58,7 +60,7 @@ def chooser(questions: Path, pretrained: Path, tmp_path_factory: pytest.TempPath
 
 
 def read(
-    tmp_path: Path, text: str, name: str = "rows.csv", columns: Columns | None = None
+    tmp_path: Path, text: str, name: str = "rows.csv", columns: ColumnNames | None = None
 ) -> list[Row]:
     path = tmp_path / name
     path.write_text(text)
@@ -95,12 +97,12 @@ def test_it_is_the_model_of_transformers(chooser: Path, questions: Path):
         given = {name: tensor[None] for name, tensor in given.items()}
         with torch.no_grad():
             logits = theirs.eval()(**given).logits[0]
-        data = predictor.task.encode([row], predictor.frame, training=False)
+        data = predictor.task.encode([row], predictor.builder, training=False)
         model = predictor.task.load(chooser)
         with torch.no_grad():
             found = model(pack(data.examples)).logits["choice"][:, 0]
         torch.testing.assert_close(found, logits, atol=1e-5, rtol=0)
-        np.testing.assert_allclose(ours, logits.softmax(-1), atol=1e-5)
+        assert_close(ours, logits.softmax(-1))
 
 
 def test_a_row_gets_the_same_answer_in_any_company(chooser: Path, questions: Path):
@@ -108,12 +110,12 @@ def test_a_row_gets_the_same_answer_in_any_company(chooser: Path, questions: Pat
     rows = predictor.task.read(questions / "test.jsonl")
     together, alone = predictor(rows), [predictor([row])[0] for row in rows]
     for one, other in zip(together, alone, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+        assert_close(one, other)
 
 
 def batch_of(chooser: Path, rows: list[Row]):
     predictor = Predictor(chooser)
-    examples = predictor.task.encode(rows, predictor.frame, training=True).examples
+    examples = predictor.task.encode(rows, predictor.builder, training=True).examples
     return pack(list(examples)), pack([*examples, *examples])
 
 
@@ -168,12 +170,12 @@ def test_long_texts_are_cut_and_counted(chooser: Path):
     predictor = Predictor(chooser)
     long = " ".join(["red1"] * 100)
     rows = [Row(1, (long, "red1", "blue2")), Row(2, ("red1", "red1", "blue2"))]
-    data = predictor.task.encode(rows, predictor.frame, training=False)
+    data = predictor.task.encode(rows, predictor.builder, training=False)
     assert data.cut == 1
     assert data.examples[0].parts == (48, 48)
     assert data.examples[1].parts == (5, 5)
-    frame = Frame(predictor.tokenizer, predictor.models[0].config, 48)
-    one, types = frame.pair(*frame.ids(["red1", "blue2"]))
+    builder = TextInputBuilder(predictor.tokenizer, predictor.models[0].config, 48)
+    one, types = builder.pair(*builder.ids(["red1", "blue2"]))
     assert data.examples[1].token_ids[5:].tolist() == one.tolist()
     assert data.examples[1].type_ids[5:].tolist() == types.tolist() == [0, 0, 0, 1, 1]
 
@@ -190,7 +192,7 @@ def test_tables_of_every_kind(tmp_path: Path):
     text = "premise,choice_a,choice_b,choice_c,label\np,x,y,z,z\nq,u,v,,u\n"
     assert same(read(tmp_path, text))
     text = "p1,p2,sent1,sent2,why\nx,y,p,0,1\nu,v,q,0,0\n"
-    named = read(tmp_path, text, columns=Columns("sent1", "p", "why"))
+    named = read(tmp_path, text, columns=ColumnNames("sent1", "p", "why"))
     assert [row.texts for row in named] == [("p", "x", "y"), ("q", "u", "v")]
     table = {"stem": ["p", "q"], "options": [["x", "y", "z"], ["u", "v"]], "label": [2, 0]}
     pq.write_table(pa.table(table), tmp_path / "rows.parquet")

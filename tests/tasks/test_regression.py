@@ -23,10 +23,12 @@ from ownbert import InputError, evaluate, finetune, predict
 from ownbert.checkpoint import load
 from ownbert.cli import app
 from ownbert.data.batch import Example, pack
+from ownbert.data.readers.columns import ColumnNames
 from ownbert.inference.predictor import Predictor
-from ownbert.tasks.regression import Numbers, Regress, score_numbers
-from ownbert.tasks.rows import Columns, Row
+from ownbert.tasks.regression import Regress, RegressionObjective, score_numbers
+from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY
+from support.floats import assert_close
 
 
 def reddish(rng: random.Random) -> tuple[str, float, float]:
@@ -73,7 +75,7 @@ def single(data: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactor
 
 def read(tmp_path: Path, text: str, name: str = "t.csv", label: str | None = None):
     (tmp_path / name).write_text(text)
-    task = Regress(columns=Columns(label=label))
+    task = Regress(columns=ColumnNames(label=label))
     return [row.target for row in task.read(tmp_path / name)], task.labels
 
 
@@ -81,7 +83,7 @@ def in_transformers(folder: Path, predictor: Predictor, rows: list[Row]) -> np.n
     theirs = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     found = []
     for row in rows:
-        ids = torch.from_numpy(predictor.frame.one(predictor.frame.ids(row.texts)[0]))[None]
+        ids = torch.from_numpy(predictor.builder.one(predictor.builder.ids(row.texts)[0]))[None]
         with torch.no_grad():
             found.append(theirs(input_ids=ids).logits[0].numpy())
     return np.stack(found)
@@ -108,7 +110,7 @@ def test_the_folder_is_the_same_model_in_transformers(rater: Path, data: Path):
     rows = predictor.task.read(data / "test.csv")
     expected = in_transformers(rater, predictor, rows)
     assert np.abs(expected[:, 0] - 1200).mean() < 150  # units of the file
-    assert np.allclose(np.stack(predictor(rows)), expected, rtol=1e-5, atol=1e-5)
+    assert_close(np.stack(predictor(rows)), expected)
     config = json.loads((rater / "config.json").read_text())
     assert config["id2label"] == {"0": "score", "1": "cold"}
     assert config["problem_type"] == "regression"
@@ -135,8 +137,8 @@ def test_finish_changes_the_units_of_each_model_and_no_answer(data: Path, pretra
             with torch.no_grad():
                 logits = model(batch, [task.head]).logits[task.head]
             answers.append(task.decide(task.raw(logits, batch, model)[0], rows[0], None))
-        assert answers[0] == pytest.approx(answers[1])
-        assert logits.item() == pytest.approx(answers[0])
+        assert_close(answers[0], answers[1])
+        assert_close(logits.item(), answers[0].item())
 
 
 def test_a_text_gets_the_same_number_in_any_company(single: Path, data: Path, tmp_path: Path):
@@ -144,10 +146,10 @@ def test_a_text_gets_the_same_number_in_any_company(single: Path, data: Path, tm
     rows = predictor.task.read(data / "test.csv")
     together = np.stack(predictor(rows))
     alone = np.concatenate([predictor([row]) for row in rows])
-    assert np.allclose(together, alone, rtol=1e-6)
+    assert_close(together, alone)
     predict(single, data / "test.csv", tmp_path / "out.jsonl")
     shown = [json.loads(line) for line in (tmp_path / "out.jsonl").open()]
-    assert np.allclose([row["value"] for row in shown], alone[:, 0], rtol=1e-6)
+    assert_close([row["value"] for row in shown], alone[:, 0])
 
 
 def test_dev_measures_in_training_are_those_of_the_saved_folder(single: Path, data: Path):
@@ -179,7 +181,7 @@ def test_a_folder_of_transformers_with_one_output_answers(
     shown = [json.loads(line)["value"] for line in (tmp_path / "out.jsonl").open()]
     predictor = Predictor(tmp_path / "ours")
     expected = np.stack(predictor(predictor.task.read(data / "test.csv")))[:, 0]
-    assert np.allclose(shown, expected, rtol=1e-6)
+    assert_close(shown, expected)
     ours = evaluate(tmp_path / "ours", data / "test.csv")
     assert evaluate(folder, data / "test.csv").mae == pytest.approx(ours.mae)
 
@@ -193,7 +195,7 @@ def test_long_documents(data: Path, pretrained: Path, tmp_path: Path, long: str)
     together = np.stack(predictor(rows))
     alone = np.concatenate([predictor([row]) for row in rows])
     assert predictor.cut == 0
-    assert np.allclose(together, alone, rtol=1e-6)
+    assert_close(together, alone)
 
 
 def test_a_model_that_knows_the_mean_alone_is_warned_of(
@@ -319,12 +321,12 @@ def test_the_losses_are_of_the_mean_of_the_windows():
     batch = pack([example(2, [0.5, 1]), example(1, [0, 4])])
     logits = torch.tensor([[1.0, 1.0], [0.5, 0.0], [0.2, 1.0]])
     errors = np.asarray([[0.25, -0.5], [0.2, -3]])  # of (0.75, 0.5) and (0.2, 1)
-    squared = Numbers()(logits, batch)
-    assert float(squared.total) == pytest.approx((errors**2).mean(1).sum())
+    squared = RegressionObjective()(logits, batch)
+    assert_close(squared.total, (errors**2).mean(1).sum())
     assert (int(squared.correct), squared.count) == (0, 2)
     huber = np.where(np.abs(errors) < 1, errors**2 / 2, np.abs(errors) - 0.5)
-    assert float(Numbers(loss="huber")(logits, batch).total) == pytest.approx(huber.mean(1).sum())
-    near = Numbers()(torch.tensor([[0.5, 1.2], [0.5, 1.2], [0.2, 1.0]]), batch)
+    assert_close(RegressionObjective(loss="huber")(logits, batch).total, huber.mean(1).sum())
+    near = RegressionObjective()(torch.tensor([[0.5, 1.2], [0.5, 1.2], [0.2, 1.0]]), batch)
     assert int(near.correct) == 1
 
 
@@ -333,7 +335,7 @@ def test_the_distance_is_the_divergence_of_two_normal_distributions():
     one, two = torch.tensor([[1.0, 2.0], [0.0, 3.0]]), torch.tensor([[0.0, 2.5], [1.0, -1.0]])
     p, q = torch.distributions.Normal(one, 1.0), torch.distributions.Normal(two, 1.0)
     expected = torch.distributions.kl_divergence(p, q).mean(1).sum()
-    assert float(Numbers().distance(one, two, batch)) == pytest.approx(float(expected))
+    assert_close(RegressionObjective().distance(one, two, batch), expected)
 
 
 @given(st.lists(st.tuples(*[st.integers(-9, 9)] * 4), min_size=2, max_size=20))

@@ -9,7 +9,7 @@ import transformers
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Example, pack
-from ownbert.tasks.text_input import Encoded, Frame, join
+from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 from ownbert.text.tokenizer import Tokenizer
 from support.tokenizer_folders import FOLDERS
 
@@ -20,9 +20,9 @@ SHORT, LONG, OTHER = (
 )
 
 
-def frame(tokenizer: Tokenizer, max_length: int) -> Frame:
+def input_builder(tokenizer: Tokenizer, max_length: int) -> TextInputBuilder:
     config = EncoderConfig(vocab_size=tokenizer.vocab_size, type_vocab_size=2)
-    return Frame(tokenizer, config, max_length)
+    return TextInputBuilder(tokenizer, config, max_length)
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -35,16 +35,16 @@ def test_sequences_are_those_of_transformers(name, texts, max_length, tmp_path: 
     tokenizer = Tokenizer.load(folder)
     theirs = getattr(transformers, f"{name}TokenizerFast").from_pretrained(folder)
     truth = theirs(*texts, truncation=True, max_length=max_length, return_token_type_ids=True)
-    ours = frame(tokenizer, max_length)
+    ours = input_builder(tokenizer, max_length)
     found, cut = ours.example(ours.ids(texts))
     assert found.token_ids.tolist() == truth["input_ids"]
     assert found.type_ids.tolist() == truth["token_type_ids"]
     assert cut == (len(theirs(*texts)["input_ids"]) > max_length)
 
 
-def blank(max_length: int) -> Frame:
+def blank(max_length: int) -> TextInputBuilder:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    return frame(Tokenizer.blank([*special, *"abcdef"]), max_length)
+    return input_builder(Tokenizer.blank([*special, *"abcdef"]), max_length)
 
 
 @pytest.mark.parametrize("length", range(30))
@@ -83,7 +83,7 @@ def test_a_group_is_packed_as_sequences_that_have_one_answer():
 def test_identity_tells_answers_and_texts_apart():
     def encoded(label: int, token: int, parts: tuple[int, ...] | None = None) -> str:
         ids = np.asarray([2, token, 3])
-        return Encoded([Example(ids, ids * 0, label=label, parts=parts)]).identity()
+        return EncodedRows([Example(ids, ids * 0, label=label, parts=parts)]).identity()
 
     assert encoded(0, 5) == encoded(0, 5)
     assert len({encoded(0, 5), encoded(1, 5), encoded(0, 6), encoded(0, 5, (1, 2))}) == 4

@@ -182,8 +182,8 @@ def damage(folder: Path, name: str, text: str | None):
         ("vocab.txt", "[PAD]\n\n[UNK]\n", "vocab.txt, line 2: empty"),
         ("tokenizer.json", "{}", "tokenizer.json is damaged"),
         ("tokenizer.json", '{"version": "1.0", "mod', "tokenizer.json is damaged"),
-        ("tokenizer_config.json", "[1", "tokenizer_config.json is not JSON"),
-        ("tokenizer_config.json", "[1]", "tokenizer_config.json is not a JSON object"),
+        ("tokenizer_config.json", "[1", "tokenizer_config.json is not valid JSON"),
+        ("tokenizer_config.json", "[1]", "tokenizer_config.json must hold a JSON object"),
     ],
 )
 def test_damaged_folders_are_refused(tmp_path: Path, name: str, text: str, message: str):

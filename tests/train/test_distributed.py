@@ -11,7 +11,7 @@ import pytest
 
 from ownbert import pretrain
 from ownbert.train.state_files import newest, saved, step_of
-from support.training_runs import finish, learnt, start, wait_for_step
+from support.training_runs import finish, learnt, run_here, start, wait_for_step
 
 OPTIONS = (
     *("--max-steps", "8", "--save-every", "4", "--eval-every", "4", "--accumulate", "2"),
@@ -35,7 +35,7 @@ def assert_close(folder: Path, other: Path) -> None:
 def alone(topics: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one process."""
     folder = tmp_path_factory.mktemp("alone") / "run"
-    finish(start(topics / "tokens", folder, *OPTIONS))
+    run_here(topics / "tokens", folder, *OPTIONS)
     return folder
 
 
@@ -49,7 +49,7 @@ def test_two_processes_equal_one_and_either_goes_on_from_the_other(
     folder = tmp_path / "run"
     two(topics, folder)
     assert_close(folder, alone)
-    finish(start(topics / "tokens", folder, *OPTIONS, "--resume-step", "4"))
+    run_here(topics / "tokens", folder, *OPTIONS, "--resume-step", "4")
     assert_close(folder, alone)
 
 

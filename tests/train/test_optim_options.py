@@ -84,7 +84,8 @@ def test_each_layer_learns_at_its_share_of_the_rate():
                 share = 0.5 ** (3 - layer)
         if "decoder.weight" in name:
             share = 0.5**4  # the word table itself
-        torch.testing.assert_close(moved_less, moved * share, rtol=2e-3, atol=1e-7)
+        # Weights of about one move in steps of 1.2e-7.
+        torch.testing.assert_close(moved_less, moved * share, rtol=2e-3, atol=2.5e-7)
         seen.add(share)
     assert seen == {1.0, 0.5, 0.25, 0.125, 0.0625}
 

@@ -1,15 +1,18 @@
 """A trained folder at work: whatever the company, in order, by the command."""
 
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
+import torch
 
 import ownbert
+from ownbert import checkpoint
 from ownbert.cli import translate as command
 from ownbert.errors import InputError
+from ownbert.translate.pairs import sources_of
 from ownbert.translate.translator import Translator
+from support.cli import run_cli
 from support.sequences import copying, files, rows
 
 
@@ -58,9 +61,8 @@ def test_max_length(folder: Path):
         list(Translator(folder)("10 11"))
 
 
-def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "ownbert", "translate", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, input=given, check=False)
+def run(*arguments: str, given: str = "") -> CompletedProcess[str]:
+    return run_cli("translate", *arguments, stdin=given)
 
 
 def test_the_command(folder: Path, tmp_path: Path):
@@ -121,8 +123,26 @@ def test_mistakes(folder: Path, tmp_path: Path):
 
 
 def test_other_commands_name_this_one(folder: Path):
-    with pytest.raises(InputError, match="marian model has an encoder and a decoder; use it by"):
-        ownbert.load(folder)
+    for other in (ownbert.describe, checkpoint.load, ownbert.fill):
+        with pytest.raises(
+            InputError, match="marian model has an encoder and a decoder; use it by"
+        ):
+            other(folder, **({"texts": ["10 [MASK]"]} if other is ownbert.fill else {}))
+
+
+def test_the_familiar_face_of_a_folder(folder: Path):
+    """``ownbert.load`` gives a MarianMTModel, which writes what ``Translator`` writes."""
+    model, given = ownbert.load(folder), texts()[:5]
+    for options in ({"beams": 1}, {}):  # config.json says four beams, as the command does
+        translator = Translator(folder, device="cpu", **options)
+        for text, row in zip(given, sources_of(given, translator.source), strict=True):
+            found = model.generate(
+                torch.from_numpy(row)[None],
+                max_new_tokens=2 * len(row) + 20,
+                num_beams=options.get("beams"),
+            )
+            written = translator.target.decode(found[0].tolist(), skip_special_tokens=True)
+            assert written.strip() == next(iter(translator([text])))
 
 
 def test_a_folder_of_another_kind(tmp_path: Path):

@@ -8,22 +8,22 @@ from typing import Any
 
 from torch import Tensor
 
+from ownbert.checkpoint.copying import LoadReport as LoadReport
+from ownbert.checkpoint.copying import copy_weights as copy_weights
+from ownbert.checkpoint.copying import first_of, hint
+from ownbert.checkpoint.copying import named_tensors as named_tensors
 from ownbert.checkpoint.description import CONFIG as CONFIG
 from ownbert.checkpoint.description import Description, describing, kinds_of, without_rates
 from ownbert.checkpoint.description import architecture_of as architecture_of
 from ownbert.checkpoint.description import describe as describe
-from ownbert.checkpoint.filling import Filled as Filled
-from ownbert.checkpoint.filling import fill as fill
-from ownbert.checkpoint.filling import first_of, hint
-from ownbert.checkpoint.weights import read_json, read_weights, write_model
+from ownbert.checkpoint.weights import read_model_json, read_weights, write_model
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families import family_of
-from ownbert.families.family import Family
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
-# Said in config.json so that a folder whose tokenizer was exchanged is noticed: how many tokens,
+# In config.json, so that a folder whose tokenizer was exchanged is noticed: how many tokens,
 # and a hash of them. Tokens that were added behind them later are no exchange.
 _VOCABULARY = "ownbert_vocabulary"
 
@@ -50,19 +50,12 @@ def save(
     if tokenizer is not None:
         config[_VOCABULARY] = vocabulary_fingerprint(tokenizer)
     kinds = kinds_of(model, name)
-    theirs = theirs_of(model, family, bare=not family.architectures[name].heads, kinds=kinds)
+    bare = not family.architectures[name].heads
+    tensors = named_tensors(model, family.weight_map, bare=bare, kinds=kinds)
     if more:  # Somebody's own class, which the values name.
         config |= {"architectures": (values or config)["architectures"]}
-    theirs |= {name: tensor.cpu().contiguous() for name, tensor in (more or {}).items()}
-    write_model(Path(folder), config, theirs, tokenizer=tokenizer)
-
-
-def theirs_of(
-    model: Model, family: Family, *, bare: bool, kinds: Sequence[str] | None = None
-) -> dict[str, Tensor]:
-    """The model's tensors in the names of its family."""
-    weights = {n: p.detach().cpu() for n, p in model.named_parameters()}
-    return family.to_theirs(weights, model.config, bare=bare, kinds=kinds)
+    tensors |= {name: tensor.cpu().contiguous() for name, tensor in (more or {}).items()}
+    write_model(Path(folder), config, tensors, tokenizer=tokenizer)
 
 
 def load(
@@ -72,20 +65,22 @@ def load(
     pooler: bool | None = None,
     labels: Sequence[str] = (),
     dropout: float | None = None,
+    description: Description | None = None,
 ) -> Model:
-    """The model of a Hugging Face folder, in evaluation mode.
+    """The packed model of a Hugging Face folder, in evaluation mode.
 
     With ``heads`` or ``pooler`` the encoder gets these instead of those of the folder: heads (and
     a pooler) that it lacks start anew, those not asked for are left out. Raises ``InputError`` for
     a missing file, any tensor that is missing, unexpected or of the wrong shape, and a config that
-    asks for what we cannot do.
+    asks for what we cannot do. ``description`` is what ``describe`` returned for the folder, whose
+    config.json is then not read again.
     """
     folder = Path(folder)
-    said = describe(folder)
-    config, specs = said.config, said.specs
+    description = describe(folder) if description is None else description
+    family, config, specs = description.family, description.config, description.specs
     if heads is not None:
         specs = tuple(
-            said.family.spec_of(head, said.values) if isinstance(head, str) else head
+            family.spec_of(head, description.values) if isinstance(head, str) else head
             for head in heads
         )
     if dropout is not None:
@@ -94,24 +89,25 @@ def load(
     model = Model(
         config,
         specs,
-        pooler=_has_pooler(said, heads) if pooler is None else pooler,
-        labels=labels or said.labels,
-        model_type=said.family.model_type,
+        pooler=_has_pooler(description, heads) if pooler is None else pooler,
+        labels=labels or description.labels,
+        model_type=family.model_type,
     )
-    theirs, path = read_weights(folder)
+    tensors, path = read_weights(folder)
     other = heads is not None or pooler is not None
-    problems = fill(model, theirs, said, lenient=other).problems
-    if problems:
-        lines = [*first_of(problems), *filter(None, ["" if other else hint(problems, said)])]
+    report = copy_weights(model, tensors, family.weight_map, description=description, lenient=other)
+    if report.problems:
+        advice = "" if other else hint(report.problems, description)
+        lines = [*first_of(report.problems), *filter(None, [advice])]
         raise InputError(f"{path} does not fit its {CONFIG}: {'; '.join(lines)}")
     return model.eval()
 
 
-def _has_pooler(said: Description, heads: Sequence[str | HeadSpec] | None) -> bool | None:
+def _has_pooler(description: Description, heads: Sequence[str | HeadSpec] | None) -> bool | None:
     """Whether a model has a pooler; None: if its heads need one."""
     if heads is None:
-        return said.pooler
-    base = next(iter(said.family.architectures.values()))
+        return description.pooler
+    base = next(iter(description.family.architectures.values()))
     return None if heads else base.pooler
 
 
@@ -125,7 +121,7 @@ def load_tokenizer(folder: str | Path, *, config: EncoderConfig | None = None) -
             f"{config.vocab_size}; they are not of one model"
         )
     if (folder / CONFIG).exists():
-        saved = read_json(folder / CONFIG).get(_VOCABULARY)
+        saved = read_model_json(folder / CONFIG).get(_VOCABULARY)
         if isinstance(saved, str) and saved != _fingerprint(tokenizer, _counted(saved)):
             raise InputError(
                 f"{folder}: the vocabulary is not the one that the model was trained with; put "

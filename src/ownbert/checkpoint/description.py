@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.weights import CONFIG, read_json
+from ownbert.checkpoint.weights import CONFIG, read_model_json
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families import family_of
@@ -44,7 +44,7 @@ def describe(folder: str | Path, *, any_architecture: bool = False) -> Descripti
     So it is with ``any_architecture`` for one that is not known: a model of somebody's own.
     """
     path = Path(folder) / CONFIG
-    return described(read_json(path), path, any_architecture=any_architecture)
+    return described(read_model_json(path), path, any_architecture=any_architecture)
 
 
 def described(
@@ -86,12 +86,12 @@ def _labels(values: Mapping[str, Any], path: str | Path) -> tuple[str, ...]:
 def describing(model: Model, architecture: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The config.json of a model; ``values`` are further keys, which the model's own go before."""
     family = family_of(model.model_type, "the model")
-    theirs = {**_labels_json(model), **values, **_heads_json(model, family)}
+    theirs = {**_labels_json(model, family), **values, **_heads_json(model, family)}
     theirs |= {**family.write_config(model.config), "architectures": [architecture]}
     found = {spec.kind: spec for spec in family.specs(architecture, theirs)}
     for key in (_HEADS, _POOLER):
         theirs.pop(key, None)
-    if _said(found, model.config) != _said(model.specs, model.config):
+    if _effective(found, model.config) != _effective(model.specs, model.config):
         theirs[_HEADS] = [_changed(spec) for spec in model.specs.values()]
     if family.architectures[architecture].pooler != (model.pooler is not None):
         theirs[_POOLER] = model.pooler is not None
@@ -114,13 +114,14 @@ def architecture_of(model: Model) -> str:
 def kinds_of(model: Model, architecture: str) -> list[str]:
     """The heads that an architecture has just as the model has them."""
     family = family_of(model.model_type, "the model")
-    values = _heads_json(model, family)
+    values = {**_labels_json(model, family), **_heads_json(model, family)}
     theirs = {spec.kind: spec for spec in family.specs(architecture, values)}
-    ours = _said(model.specs, model.config)
-    return [k for k, spec in _said(theirs, model.config).items() if ours.get(k) == spec]
+    ours = _effective(model.specs, model.config)
+    known = _effective(theirs, model.config)
+    return [kind for kind, spec in known.items() if ours.get(kind) == spec]
 
 
-def _said(specs: Mapping[str, HeadSpec], config: EncoderConfig) -> dict[str, HeadSpec]:
+def _effective(specs: Mapping[str, HeadSpec], config: EncoderConfig) -> dict[str, HeadSpec]:
     """Heads as far as they change the result: without what is a default or of training alone."""
     return {kind: _plain(spec, config) for kind, spec in specs.items()}
 
@@ -145,12 +146,15 @@ def _changed(spec: HeadSpec) -> dict[str, Any]:
     return {name: value for name, value in asdict(spec).items() if value != usual[name]}
 
 
-def _labels_json(model: Model) -> dict[str, Any]:
-    if not model.labels:
+def _labels_json(model: Model, family: Family) -> dict[str, Any]:
+    """The labels; where there are none, numbered ones for a head that is as wide as they are."""
+    widths = [s.output for s in model.specs.values() if s.kind in family.labelled and s.output]
+    labels = model.labels or [f"LABEL_{i}" for i in range(max(widths, default=0))]
+    if not labels:
         return {}
     values: dict[str, Any] = {
-        "id2label": {str(i): label for i, label in enumerate(model.labels)},
-        "label2id": {label: i for i, label in enumerate(model.labels)},
+        "id2label": {str(i): label for i, label in enumerate(labels)},
+        "label2id": {label: i for i, label in enumerate(labels)},
     }
     if "classification" in model.specs:
         values["problem_type"] = "single_label_classification"

@@ -4,16 +4,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.filling import first_of
-from ownbert.checkpoint.weights import CONFIG, read_json, read_weights, write_model
+from ownbert.checkpoint.copying import copy_weights, first_of, named_tensors
+from ownbert.checkpoint.weights import CONFIG, read_model_json, read_weights, write_model
+from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.families import marian
 from ownbert.families.family import OWN
 from ownbert.nn.model import Model
+from ownbert.text.tokenizer import Tokenizer
 
 
-def save_translation(model: Model, folder: str | Path, *, values: Mapping[str, Any] = {}) -> None:
-    """Write config.json and model.safetensors; ``values`` are further keys of the config.
+def save_translation(
+    model: Model,
+    folder: str | Path,
+    *,
+    values: Mapping[str, Any] = {},
+    tokenizer: Tokenizer | None = None,
+) -> None:
+    """Write config.json, model.safetensors (and a tokenizer's files); ``values`` are further keys
+    of the config.
 
     Raises ``InputError`` where Marian's format has no word for what the model is made of.
     """
@@ -21,13 +30,24 @@ def save_translation(model: Model, folder: str | Path, *, values: Mapping[str, A
     encoder, decoder, shared = model.config, model.decoder.config, model.share_embeddings
     config = {**values, **marian.write_config(encoder, decoder, shared=shared)}
     config["architectures"] = [marian.ARCHITECTURE]
-    ours = {name: p.detach().cpu() for name, p in model.named_parameters()}
-    theirs = marian.to_theirs(ours, encoder, decoder, shared=shared)
-    write_model(Path(folder), config, theirs)
+    weight_map = marian.weight_map(encoder, decoder, shared=shared)
+    write_model(Path(folder), config, named_tensors(model, weight_map), tokenizer=tokenizer)
 
 
-def _kind(values: Mapping[str, Any]) -> str:
-    return str(values.get("model_type")).removeprefix(OWN)
+def new_translation(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> Model:
+    """A model with random weights, in Marian's format; ``shared``: one table of words."""
+    return Model(
+        encoder,
+        ["generator"],
+        decoder=decoder,
+        share_embeddings=shared,
+        model_type=marian.MODEL_TYPE,
+    )
+
+
+def is_translation(values: Mapping[str, Any]) -> bool:
+    """Whether a config.json is of an encoder-decoder model."""
+    return str(values.get("model_type")).removeprefix(OWN) == marian.MODEL_TYPE
 
 
 def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
@@ -37,8 +57,8 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
     the wrong shape, and a config that asks for what we cannot do.
     """
     path = Path(folder) / CONFIG
-    values = read_json(path)
-    if _kind(values) != marian.MODEL_TYPE:
+    values = read_model_json(path)
+    if not is_translation(values):
         raise InputError(
             f"{folder} holds a {values.get('model_type')} model; an encoder-decoder (marian) is "
             "needed: make one with ownbert translate train"
@@ -47,26 +67,10 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
         encoder, decoder, shared = marian.read_config(values)
     except (InputError, TypeError) as error:
         raise InputError(f"{path}: {error}") from None
-    model = Model(
-        encoder,
-        ["generator"],
-        decoder=decoder,
-        share_embeddings=shared,
-        model_type=marian.MODEL_TYPE,
-    )
-    theirs, weights = read_weights(Path(folder))
-    ours, problems = marian.to_ours(theirs, encoder, decoder, shared=shared)
-    parameters = dict(model.named_parameters())
-    for name in sorted(parameters.keys() | ours.keys()):
-        if name not in ours:
-            problems.append(f"missing tensor {name} (by our name)")
-        elif name not in parameters:
-            problems.append(f"unexpected tensor {name} (by our name)")
-        elif parameters[name].shape != ours[name].shape:
-            shapes = tuple(ours[name].shape), tuple(parameters[name].shape)
-            problems.append(f"tensor {name} (by our name) has shape {shapes[0]}, not {shapes[1]}")
-        else:
-            parameters[name].data.copy_(ours[name])
+    model = new_translation(encoder, decoder, shared=shared)
+    tensors, weights = read_weights(Path(folder))
+    weight_map = marian.weight_map(encoder, decoder, shared=shared)
+    problems = copy_weights(model, tensors, weight_map, our_names=True).problems
     if problems:
         raise InputError(f"{weights} does not fit its {CONFIG}: {'; '.join(first_of(problems))}")
     return model.eval(), values

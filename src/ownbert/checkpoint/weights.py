@@ -64,16 +64,15 @@ def write_model(
             tokenizer.save(folder)
 
 
-def read_json(path: Path) -> Mapping[str, Any]:
-    """The object of a JSON file; ``InputError`` if it is none."""
-    try:
-        return files.read_json(path)
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"no such file: {path}; is {path.parent} a model folder?") from None
+def read_model_json(path: Path) -> Mapping[str, Any]:
+    """The object of a JSON file in a model folder; ``InputError`` if there is none."""
+    if not path.exists():
+        raise InputError(f"no such file: {path}; is {path.parent} a model folder?")
+    return files.read_json(path)
 
 
 def _index(path: Path) -> Mapping[str, str]:
-    names = read_json(path).get("weight_map")
+    names = read_model_json(path).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
         raise InputError(f"{path} has no weight_map from tensors to files")
     return names

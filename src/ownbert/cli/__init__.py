@@ -4,38 +4,23 @@ A user's mistake is one line on standard error and exit code 2. Nothing here imp
 a command runs, so that ``--help`` answers at once.
 """
 
-import functools
 import os
 import signal
 import sys
-from collections.abc import Callable
+from importlib import import_module
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from ownbert import __version__
-from ownbert.cli import (
-    corpus,
-    embed,
-    fill,
-    finetune,
-    inspect,
-    learn,
-    relevance,
-    runs,
-    trace,
-    translate,
-    use,
-)
 from ownbert.errors import InputError
 
-app = typer.Typer(
-    name="ownbert",
-    help="Make a BERT of your own from your own text, on your own machine.\n\n"
-    "The way from text to answers: vocab, prepare, pretrain, finetune, evaluate, predict.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+# In the order of --help. Each is a file of its name, with a function of its name or, for commands
+# of its own, an ``app``.
+COMMANDS = (
+    *("vocab", "prepare", "pretrain", "finetune", "evaluate", "predict", "embed", "fill"),
+    *("translate", "runs", "describe", "trace", "relevance"),
 )
 
 
@@ -43,34 +28,43 @@ class _Stopped(Exception):
     """An interrupt; typer would answer KeyboardInterrupt by itself, with a word and code 130."""
 
 
-def _stoppable(command: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(command)
-    def run(*arguments: object, **options: object) -> None:
+class _Commands(TyperGroup):
+    """The file of a command is loaded when the command is asked for, and no other."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = dict.fromkeys(COMMANDS)  # what a wrong name may have meant
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"{__name__}.{cmd_name}")
+        command = getattr(module, "app", None)
+        if command is None:
+            command = typer.Typer(add_completion=False)
+            command.command(cmd_name)(getattr(module, cmd_name))
+        return typer.main.get_command(command)
+
+    def invoke(self, ctx: Any) -> Any:
         try:
-            command(*arguments, **options)
+            return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             raise _Stopped(str(stop) or "interrupted; nothing half-written is left") from None
 
-    return run
 
-
-for _name, _command in finetune.commands().items():
-    finetune.app.command(_name)(_stoppable(_command))
-for _name, _command in translate.COMMANDS.items():
-    translate.app.command(_name, hidden=_name == "use")(_stoppable(_command))
-app.command("vocab")(_stoppable(corpus.vocab))
-app.command("prepare")(_stoppable(corpus.prepare))
-app.command("pretrain")(_stoppable(learn.pretrain))
-app.add_typer(finetune.app, name="finetune")
-app.command("runs")(_stoppable(runs.runs))
-app.command("evaluate")(_stoppable(use.evaluate))
-app.command("predict")(_stoppable(use.predict))
-app.command("describe")(_stoppable(inspect.describe))
-app.command("trace")(_stoppable(trace.trace))
-app.command("relevance")(_stoppable(relevance.relevance))
-app.command("fill")(_stoppable(fill.fill))
-app.command("embed")(_stoppable(embed.embed))
-app.add_typer(translate.app, name="translate")
+app = typer.Typer(
+    cls=_Commands,
+    name="ownbert",
+    help="Make a BERT of your own from your own text, on your own machine.\n\n"
+    "From text to answers: vocab, prepare, pretrain, finetune, evaluate, predict.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 def _version(value: bool) -> None:
@@ -82,7 +76,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def _options(
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Show the version and leave."
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
     ),
 ) -> None: ...
 
@@ -113,17 +107,17 @@ def _main() -> None:
     try:
         app()
     except InputError as error:
-        _leave(f"error: {error}")
+        _exit(f"error: {error}")
     except _Stopped as stop:
-        _leave(str(stop))
+        _exit(str(stop))
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(2)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _leave(f"error: {where}{error.strerror or error}")
+        _exit(f"error: {where}{error.strerror or error}")
     except MemoryError:
-        _leave("error: out of memory; take smaller batches (--batch-tokens) or a smaller model")
+        _exit("error: out of memory; take smaller batches (--batch-tokens) or a smaller model")
 
 
 def _as_interrupt(number: int, frame: object) -> None:
@@ -131,7 +125,7 @@ def _as_interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _leave(message: str) -> None:
+def _exit(message: str) -> None:
     if _with_others():
         from ownbert.train.distributed import first_to_report
 

@@ -1,14 +1,13 @@
 """embed: texts to vectors."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ownbert.cli.corpus import Inputs
-from ownbert.cli.options import Quiet, TextColumn
+from ownbert.cli.options import Device, Inputs, Precision, Quiet, TextColumn
+from ownbert.cli.progress import counting_of
 
 
 def embed(
@@ -19,7 +18,7 @@ def embed(
         typer.Option(
             "--output",
             "-o",
-            help="vectors.npy (a matrix), .parquet or .jsonl (a row a text, with the text).",
+            help="vectors.npy (a matrix), .parquet or .jsonl (one row per text, with the text).",
         ),
     ],
     text_column: TextColumn = None,
@@ -37,13 +36,14 @@ def embed(
     ] = None,
     max_length: Annotated[
         int | None,
-        typer.Option(help="Cut texts there, in tokens.", show_default="the model's limit"),
+        typer.Option(
+            help="Longest input in tokens; longer texts are cut off.",
+            show_default="the model's limit",
+        ),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    precision: Annotated[
-        str, typer.Option(help="float32, bfloat16 or auto (what is faster here).")
-    ] = "float32",
-    batch_tokens: Annotated[int, typer.Option(help="Tokens a forward pass.", min=1)] = 4096,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    batch_tokens: Annotated[int, typer.Option(help="Tokens per forward pass.", min=1)] = 4096,
     quiet: Quiet = False,
 ) -> None:
     """Turn every text into a vector, in the order of the texts.
@@ -60,7 +60,7 @@ def embed(
     keep_memory()
     # Reads everything once: a mistake in the last line shows at once, not after hours.
     total = count_texts(inputs, text_column=text_column)
-    with _bar(total, quiet=quiet) as progress:
+    with counting_of(total, "texts embedded", quiet=quiet) as progress:
         count = run(
             folder,
             inputs,
@@ -73,28 +73,7 @@ def embed(
             precision=precision,
             batch_tokens=batch_tokens,
             progress=progress,
-            say=_warn,
+            say=partial(typer.echo, err=True),
         )
     if not quiet:
         print(f"{count:,} texts embedded; saved {output}")
-
-
-@contextmanager
-def _bar(total: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal; the callback takes the number so far."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
-        yield lambda count: None
-        return
-    shown = TextColumn("texts embedded"), BarColumn(), MofNCompleteColumn(), Remaining()
-    with Progress(*shown, console=console) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda count: bar.update(task, completed=count)
-
-
-def _warn(text: str) -> None:
-    typer.echo(text, err=True)

@@ -1,13 +1,13 @@
 """fill: what a masked language model expects at a mask."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ownbert.cli.lines import stdin_lines
+from ownbert.cli.input_texts import input_texts
+from ownbert.cli.options import Device, TextColumn
 from ownbert.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ownbert.inference.fill_mask import Filled, Mask
 
 _BAR = 24
+_NOTHING = 'no text to fill; give one, as "12 [MASK] 9", or --input FILE'
 
 
 def fill(
@@ -30,14 +31,12 @@ def fill(
         ),
     ] = None,
     input: Annotated[
-        Path | None, typer.Option(help="Texts: a table, or a text a line; - is standard input.")
+        Path | None, typer.Option(help="Texts: a table, or one text per line; - is standard input.")
     ] = None,
     top: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
-    text_column: Annotated[
-        str | None, typer.Option(help="Column of the text in tables.", show_default="by its name")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON, a line for each text.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    text_column: TextColumn = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per text.")] = False,
+    device: Device = "auto",
 ) -> None:
     """Fill the masks of texts: the likeliest tokens and their probabilities.
 
@@ -66,27 +65,26 @@ def fill(
 
 def _texts(texts: Sequence[str], input: Path | None, text_column: str | None) -> Iterator[str]:
     """What is to be filled; empty lines are left out."""
-    if texts and input is not None:
-        raise InputError("texts and --input are both given; give one of them")
-    if texts:
-        return iter(texts)
-    if input is not None and str(input) != "-":
-        from ownbert.data.readers.tables import read_texts
 
-        return (text for text in read_texts(input, text_column=text_column) if text.strip())
-    if input is None and sys.stdin.isatty():
-        raise InputError('no text to fill; give one, as "12 [MASK] 9", or --input FILE')
-    return _lines()
+    def read(path: Path) -> Iterator[str]:
+        from ownbert.data.readers.columns import read_texts
+
+        return (text for text in read_texts(path, text_column=text_column) if text.strip())
+
+    found = input_texts(texts, input, read, missing=_NOTHING)
+    if texts or (input is not None and str(input) != "-"):
+        return found
+    return _not_empty(found)
 
 
-def _lines() -> Iterator[str]:
+def _not_empty(lines: Iterator[str]) -> Iterator[str]:
     empty = True
-    for line in stdin_lines():
+    for line in lines:
         if text := line.strip():
             empty = False
             yield text
     if empty:
-        raise InputError('no text to fill; give one, as "12 [MASK] 9", or --input FILE')
+        raise InputError(_NOTHING)
 
 
 def _show(filled: "Filled", console: "Console") -> None:

@@ -1,65 +1,38 @@
-"""finetune TASK: a command a task, with the options that all share and those of its own."""
+"""finetune TASK: one command per task, with the options that all share and those of its own."""
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from ownbert.cli import options as o
-from ownbert.cli import picture_options as pictures
-from ownbert.cli import task_options as own
-from ownbert.cli.learn import given_output
+from ownbert.cli.recipe_options import recipe_command
+from ownbert.data.readers.columns import COLUMNS
+from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.train.recipe import DATA
 
-# Options of every task, by the name of the setting; in the order of --help.
-_FIRST: Mapping[str, Any] = {
-    "output": o.FinetunedFolder,
-    "overrides": o.Overrides,
-    "model": o.Model,
-    "train": o.Train,
-    "dev": o.Dev,
-}
-_LAST: Mapping[str, Any] = {
-    "max_length": o.MaxLength,
-    "batch_size": o.BatchSize,
-    "from_scratch": o.FromScratch,
-    "dropout": o.Dropout,
-    "freeze": o.Freeze,
-    "pretrain_steps": o.PretrainSteps,
-    "learning_rate": o.LearningRate,
-    "layer_decay": o.LayerDecay,
-    "adversarial": o.Adversarial,
-    "ema": o.Ema,
-    "accumulate": o.Accumulate,
-    "epochs": o.Epochs,
-    "patience": o.Patience,
-    "measure": own.Measure,
-    "max_steps": o.MaxSteps,
-    "folds": own.Folds,
-    "seeds": own.Seeds,
-    "search": o.SearchFlag,
-    "precision": o.Precision,
-    "device": o.Device,
-    "log_every": o.LogEvery,
-    "save_every": o.SaveEvery,
-    "tensorboard": o.TensorBoard,
-    "resume": o.Resume,
-    "overwrite": o.Overwrite,
-    "seed": o.Seed,
-    "config": o.Config,
-    "dry_run": o.DryRun,
-    "quiet": o.Quiet,
-}
-_FLAGS = ("from_scratch", "search", "resume", "overwrite", "dry_run", "quiet")
-_SENTENCE: Mapping[str, Any] = {
-    "pooling": own.Pooling,
-    "long": own.Long,
-    "stride": own.Stride,
-    "rdrop": own.RDrop,
-}
+app = typer.Typer(
+    name="finetune",
+    help="Fine-tune a model on labelled files, by task.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+# Settings of every task, before those of its own and after them; in the order of --help.
+_FIRST = ("model.folder", "train", "dev")
+_COLUMNS = ("text_column", "second_column", "label_column")
+_LAST = (
+    *("max_length", "batch_size", "from_scratch", "dropout", "freeze", "pretrain_steps"),
+    *("learning_rate", "layer_decay", "adversarial", "ema", "accumulate"),
+    *("epochs", "patience", "measure", "max_steps", "folds", "seeds", "search.usual"),
+    *("precision", "device", "log_every", "save_every", "tensorboard", "seed"),
+)
+# Those of a task that reads single sentences or pairs.
+_SENTENCE = ("pooling", "long", "stride", "rdrop")
 # Two names of one task.
-_EMBED: tuple[Mapping[str, Any], str] = (
-    {"pooling": own.EmbedPooling, "temperature": own.Temperature},
+_EMBED = (
+    ("pooling", "temperature"),
     """Vectors of texts for search and comparison, learnt from pairs of texts (also: rank).
 
     csv, tsv, jsonl or parquet with two columns of texts that belong together (query and document,
@@ -71,16 +44,11 @@ _EMBED: tuple[Mapping[str, Any], str] = (
     -o runs/vectors""",
 )
 
-# Options of its own and what --help says, by task.
-_TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
+# Settings of its own and what --help says, by task.
+_TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "classify": (
-        {
-            "labels_per_class": own.LabelsPerClass,
-            "class_weights": own.ClassWeights,
-            "label_smoothing": own.LabelSmoothing,
-            **_SENTENCE,
-        },
-        """One label a text, or a pair of texts: topics, sentiment, intents, inference.
+        ("labels_per_class", "class_weights", "label_smoothing", *_SENTENCE),
+        """One label per text or pair of texts: topics, sentiment, intents, inference.
 
         csv, tsv, jsonl or parquet with a column of texts (or two) and one of labels.
 
@@ -88,13 +56,8 @@ _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         -o runs/classifier""",
     ),
     "multilabel": (
-        {
-            "separator": own.Separator,
-            "threshold": own.LabelThreshold,
-            "class_weights": own.ClassWeights,
-            **_SENTENCE,
-        },
-        """Any number of labels a text, or a pair of texts: keywords, subjects, kinds of abuse.
+        ("separator", "threshold", "class_weights", *_SENTENCE),
+        """Any number of labels per text or pair of texts: keywords, subjects, kinds of abuse.
 
         csv, tsv, jsonl or parquet with a column of texts (or two) and one of labels: a cell such
         as "war|trade", or a JSON list. An empty cell says that none holds.
@@ -103,8 +66,8 @@ _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         -o runs/labels""",
     ),
     "regress": (
-        {"loss": own.RegressionLoss, **_SENTENCE},
-        """A number a text, or a pair of texts: ratings, similarity, readability.
+        ("loss", *_SENTENCE),
+        """A number per text or pair of texts: ratings, similarity, readability.
 
         csv, tsv, jsonl or parquet with a column of texts (or two) and one of numbers; for several
         numbers name their columns: --label-column joy,anger.
@@ -113,13 +76,8 @@ _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         -o runs/ratings""",
     ),
     "answer": (
-        {
-            "answer_length": own.AnswerLength,
-            "threshold": own.AnswerThreshold,
-            "stride": own.Stride,
-            "rdrop": own.RDrop,
-        },
-        """Questions whose answer stands in a text: SQuAD, CMRC and the like.
+        ("answer_length", "threshold", "stride", "rdrop"),
+        """Questions whose answer is in a text: SQuAD, CMRC and the like.
 
         SQuAD's JSON (version 1.1 or 2.0), or csv, tsv, jsonl or parquet with the columns question,
         context and answers. Long texts are read in windows.
@@ -128,11 +86,12 @@ _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         -o runs/reader""",
     ),
     "choose": (
-        {"pooling": own.Pooling, "rdrop": own.RDrop},
+        ("pooling", "rdrop"),
         """One of several choices that go with a prompt: endings of stories, exam questions.
 
-        jsonl or parquet with the columns prompt, choices (a list) and label; or csv or tsv with a
-        column a choice (choice0, choice1, ...). Labels are numbers, letters or the right text.
+        jsonl or parquet with the columns prompt, choices (a list) and label; or csv or tsv with
+        one column per choice (choice0, choice1, ...). Labels are numbers, letters or the right
+        text.
 
         Example: ownbert finetune choose --model runs/bert --train train.tsv --dev dev.tsv
         -o runs/chooser""",
@@ -140,16 +99,10 @@ _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
     "embed": _EMBED,
     "rank": _EMBED,
     "tag": (
-        {
-            "crf": own.Crf,
-            "tag_all": own.TagAll,
-            "label_smoothing": own.LabelSmoothing,
-            "stride": own.TagStride,
-            "rdrop": own.RDrop,
-        },
-        """A tag a word: names of people and places, parts of speech, chunks.
+        ("crf", "tag_all", "label_smoothing", "stride", "rdrop"),
+        """A tag per word: names of people and places, parts of speech, chunks.
 
-        CoNLL columns (a word and its tag a line, a blank line between sentences; --text-column 1
+        CoNLL columns (a word and its tag per line, a blank line between sentences; --text-column 1
         --label-column 4 chooses others), or jsonl, parquet or csv with a column of words and one
         of tags: lists, or texts with blanks between them. The tags of entities are O, B-x, I-x,
         or IOBES, BILOU, BMES.
@@ -157,54 +110,75 @@ _TASKS: Mapping[str, tuple[Mapping[str, Any], str]] = {
         Example: ownbert finetune tag --model runs/bert --train train.conll --dev dev.conll --crf
         -o runs/names""",
     ),
-    "image": (pictures.OPTIONS, pictures.HELP),
+    "image": (
+        (
+            *("labels_per_class", "image_size", "patch", "hidden_size", "layers", "heads"),
+            *("flip", "shift", "crop", "class_weights", "label_smoothing"),
+        ),
+        """One label per picture, by a ViT: a new one, or one from a folder.
+
+        A folder with a folder of pictures for each class (the extra vision reads them), IDX files
+        as MNIST's, or an .npz file with the arrays images and labels. Training pictures are
+        shifted, and with --flip mirrored, each time they are seen.
+
+        Example: ownbert finetune image --train pictures/train --dev pictures/dev
+        -o runs/pictures""",
+    ),
+}
+# Settings that a task has no use for.
+_NOT: Mapping[str, tuple[str, ...]] = {
+    "tag": ("second_column",),
+    "image": (*_COLUMNS, "max_length", "pretrain_steps", "adversarial"),
 }
 
 
-def commands() -> Mapping[str, Callable[..., None]]:
-    """The command of each task by its name."""
-    return {name: _command(name, options, text) for name, (options, text) in _TASKS.items()}
-
-
-def _command(task: str, further: Mapping[str, Any], text: str) -> Callable[..., None]:
-    """A function with a parameter an option, which is what typer makes a command of."""
-
-    def run(**given: Any) -> None:
-        _run(task, given)
-
-    # What is further may also take the place of what all tasks have.
-    every = {**_FIRST, **own.COLUMNS.get(task, {}), **further, **_LAST, **further}
-    options = {name: option for name, option in every.items() if option is not None}
-    run.__name__, run.__doc__ = task, inspect.cleandoc(text)
-    run.__annotations__ = dict(options)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    run.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
-        [
-            inspect.Parameter(name, keyword, annotation=kind, default=_default(name))
-            for name, kind in options.items()
+def _column_options(task: str) -> dict[str, Any]:
+    """The options that name columns, which mean something else in each task."""
+    return {
+        f"{spec.role}_column": Annotated[
+            str | None,
+            typer.Option(
+                spec.option, help=spec.help, show_default=spec.default, rich_help_panel=DATA
+            ),
         ]
+        for spec in COLUMNS.get(task, ())
+        if spec.help
+    }
+
+
+def _command(task: str, names: tuple[str, ...], text: str) -> Callable[..., None]:
+    def run(
+        *,
+        output: o.Output = None,
+        overrides: o.Overrides = None,
+        settings: dict[str, Any],
+        resume: o.Resume = False,
+        overwrite: o.Overwrite = False,
+        config: o.Config = None,
+        dry_run: o.DryRun = False,
+        quiet: o.Quiet = False,
+    ) -> None:
+        from ownbert.finetuning.finetune import finetune
+        from ownbert.train.device import keep_memory
+
+        keep_memory()
+        recipe = {"config": config, "overrides": overrides or (), **settings}
+        if dry_run:
+            from ownbert.finetuning.preview import preview_finetuning
+
+            print(preview_finetuning(task, **recipe))
+            return
+        about = {"resume": resume, "overwrite": overwrite, "quiet": quiet}
+        finetune(task, output=o.required_output(output), **about, **recipe)
+
+    run.__name__, run.__doc__ = task, inspect.cleandoc(text)
+    every = (*_FIRST, *_COLUMNS, *names, *_LAST)
+    shown = [name for name in every if name not in _NOT.get(task, ())]
+    command = "embed" if task == "rank" else task
+    return recipe_command(FinetuneRecipe, shown, command=command, instead=_column_options(command))(
+        run
     )
-    return run
 
 
-def _default(name: str) -> Any:
-    return False if name in _FLAGS else None
-
-
-def _run(task: str, given: dict[str, Any]) -> None:
-    from ownbert.finetuning.finetune import finetune
-    from ownbert.train.device import keep_memory
-
-    keep_memory()
-    given["from_scratch"] = given["from_scratch"] or None
-    about = {name: given.pop(name) for name in ("output", "resume", "overwrite", "quiet")}
-    recipe = {"config": given.pop("config"), "overrides": given.pop("overrides") or ()}
-    if given.pop("dry_run"):
-        from ownbert.finetuning.preview import preview_finetuning
-
-        print(preview_finetuning(task, **recipe, **given))
-        return
-    finetune(task, **{**about, "output": given_output(about["output"])}, **recipe, **given)
-
-
-app = typer.Typer(help="Fine-tune a model on labelled files, by task.", no_args_is_help=True)
+for _task, (_names, _text) in _TASKS.items():
+    app.command(_task)(_command(_task, _names, _text))

@@ -14,7 +14,7 @@ def relevance(
         list[Path], typer.Argument(help="Pictures, or folders of them.", show_default=False)
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The PNG to write, a row a picture.")
+        Path, typer.Option("--output", "-o", help="The PNG to write, one row per picture.")
     ] = Path("relevance.png"),
     label: Annotated[
         str | None,

@@ -14,12 +14,12 @@ def runs(
     sort: Annotated[
         str,
         typer.Option(
-            help="name, when, time, step, tokens, a measure such as mlm_loss or macro_f1 (the best "
+            help="name, when, time, step, tokens, a metric such as mlm_loss or macro_f1 (the best "
             "first), or a setting such as learning_rate."
         ),
     ] = "name",
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="Print a row a run as CSV.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print one row per run as CSV.")] = False,
     curves: Annotated[
         Path | None,
         typer.Option(

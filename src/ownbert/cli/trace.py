@@ -30,7 +30,7 @@ def trace(
         int | None,
         typer.Option(
             "--round",
-            help="Round the weights to so many decimals, each row still summing to 1.",
+            help="Round the weights to this many decimals, each row still summing to 1.",
             show_default=False,
         ),
     ] = None,

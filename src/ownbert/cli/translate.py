@@ -1,6 +1,5 @@
 """translate: train an encoder-decoder Transformer on pairs of texts, and use it."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,12 +8,12 @@ import typer
 from typer.core import TyperGroup
 
 from ownbert.cli import options as o
-from ownbert.cli import translate_options as t
-from ownbert.cli.corpus import counting
-from ownbert.cli.lines import stdin_lines
+from ownbert.cli.input_texts import input_texts
+from ownbert.cli.progress import counting
+from ownbert.cli.recipe_options import recipe_command
 from ownbert.errors import InputError
-
-_OURS = ("output", "config", "overrides", "resume", "overwrite", "dry_run", "quiet")
+from ownbert.settings import resolve
+from ownbert.translate.recipe import TranslateRecipe
 
 
 class _WithFolder(TyperGroup):
@@ -28,59 +27,40 @@ class _WithFolder(TyperGroup):
 
 app = typer.Typer(
     cls=_WithFolder,
-    help="Translate: sequences into sequences, by the Transformer of 2017.\n\n"
+    name="translate",
+    help="Translate sequences into sequences, by the Transformer of 2017.\n\n"
     "ownbert translate train --source a.de --target a.en -o runs/de-en\n\n"
     "ownbert translate runs/de-en --input new.de -o new.en",
     no_args_is_help=True,
+    add_completion=False,
 )
 
-# Short names on the command line, and those of the recipe.
-_NAMES = {
-    "vocab_size": "vocabulary.size",
-    "layers": "model.N",
-    "heads": "model.h",
-}
+_NOTHING = "no text to translate; give one, or --input FILE"
+# Settings of the files, which score reads too.
+_FILES = ("source", "target", "pairs", "source_column", "target_column")
 
 
+@app.command()
+@recipe_command(
+    TranslateRecipe,
+    (
+        *("source", "target", "pairs", "dev_source", "dev_target", "dev_pairs"),
+        *("source_column", "target_column", "max_length", "batch_tokens"),
+        *("kind", "vocabulary.size", "shared", "lowercase"),
+        *("N", "d_model", "d_ff", "h", "dropout", "norm_first"),
+        *("learning_rate", "label_smoothing", "average", "accumulate"),
+        *("epochs", "max_steps", "max_minutes", "precision", "device"),
+        *("log_every", "save_every", "tensorboard", "seed"),
+    ),
+    command="translate train",
+)
 def train(
-    context: typer.Context,
-    output: o.ModelFolder = None,
+    *,
+    output: o.Output = None,
     overrides: o.Overrides = None,
-    source: t.Source = None,
-    target: t.Target = None,
-    pairs: t.Pairs = None,
-    dev_source: t.DevSource = None,
-    dev_target: t.DevTarget = None,
-    dev_pairs: t.DevPairs = None,
-    source_column: t.SourceColumn = None,
-    target_column: t.TargetColumn = None,
-    max_length: o.MaxLength = None,
-    batch_tokens: t.BatchTokens = None,
-    kind: t.Kind = None,
-    vocab_size: t.Size = None,
-    shared: t.Shared = None,
-    lowercase: t.Lowercase = None,
-    layers: t.Layers = None,
-    d_model: t.Width = None,
-    d_ff: t.Inner = None,
-    heads: t.Heads = None,
-    dropout: t.Dropout = None,
-    norm_first: t.NormFirst = None,
-    learning_rate: o.LearningRate = None,
-    label_smoothing: t.Smoothing = None,
-    average: t.Average = None,
-    accumulate: o.Accumulate = None,
-    epochs: t.Epochs = None,
-    max_steps: o.MaxSteps = None,
-    max_minutes: t.Minutes = None,
-    precision: o.Precision = None,
-    device: o.Device = None,
-    log_every: o.LogEvery = None,
-    save_every: o.SaveEvery = None,
-    tensorboard: o.TensorBoard = None,
+    settings: dict[str, Any],
     resume: o.Resume = False,
     overwrite: o.Overwrite = False,
-    seed: o.Seed = None,
     config: o.Config = None,
     dry_run: o.DryRun = False,
     quiet: o.Quiet = False,
@@ -92,59 +72,61 @@ def train(
 
     Example: ownbert translate train --source train.de --target train.en -o runs/de-en
     """
-    from ownbert.cli.learn import given_output
     from ownbert.train.device import keep_memory
     from ownbert.translate.preview import preview_translation
     from ownbert.translate.run import train_translation
 
     keep_memory()
-    options = {_NAMES.get(k, k): v for k, v in context.params.items() if k not in _OURS}
+    recipe = {"config": config, "overrides": overrides or (), **settings}
     if dry_run:
-        print(preview_translation(config=config, overrides=overrides or (), **options))
+        print(preview_translation(**recipe))
         return
-    train_translation(
-        given_output(output),
-        config=config,
-        overrides=overrides or (),
-        resume=resume,
-        overwrite=overwrite,
-        quiet=quiet,
-        **options,
-    )
+    about = {"resume": resume, "overwrite": overwrite, "quiet": quiet}
+    train_translation(o.required_output(output), **about, **recipe)
 
 
+# Of those that use a trained folder.
+
+Folder = Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)]
+Beams = Annotated[int, typer.Option(help="Width of the beam search; 1 is greedy.")]
+LengthPenalty = Annotated[
+    float, typer.Option(help="How far longer translations are preferred (0: not at all).")
+]
+
+
+# What a folder in the place of a command means.
+@app.command(hidden=True)
 def use(
-    folder: t.Folder,
+    folder: Folder,
     texts: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TEXT]...", help="Texts; lines of standard input if none."),
     ] = None,
     input: Annotated[
-        Path | None, typer.Option(help="Texts, one a line; - is standard input.")
+        Path | None, typer.Option(help="Texts, one per line; - is standard input.")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File for the translations, one a line."),
+        typer.Option("--output", "-o", help="File for the translations, one per line."),
     ] = None,
-    beams: t.Beams = 4,
-    length_penalty: t.Penalty = 0.6,
-    max_length: t.MostTokens = None,
-    device: t.UseDevice = "auto",
-    precision: t.UsePrecision = "float32",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on where a stopped run of the same ended.")
-    ] = False,
+    beams: Beams = 4,
+    length_penalty: LengthPenalty = 0.6,
+    max_length: Annotated[
+        int | None,
+        typer.Option(help="Most tokens of a translation.", show_default="twice the source and 20"),
+    ] = None,
+    device: o.Device = "auto",
+    precision: o.Precision = "float32",
+    resume: o.ResumeFile = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Translate texts with a trained folder, a line each, in their order.
+    """Translate texts with a trained folder, one line per text, in their order.
 
     Example: ownbert translate runs/de-en --input new.de -o new.en
     """
     from ownbert.translate.translate_file import one_line, translate_file
     from ownbert.translate.translator import Translator
 
-    if texts and input is not None:
-        raise InputError("texts and --input are both given; give one of them")
     if resume and output is None:
         raise InputError("--resume goes on with a file; give it as -o FILE")
     translator = Translator(
@@ -155,38 +137,33 @@ def use(
         device=device,
         precision=precision,
     )
+    given = input_texts(texts or (), input, _lines, missing=_NOTHING)
     if output is None:
-        for written in translator(texts or _lines(input)):
+        for written in translator(given):
             print(one_line(written), flush=True)
         return
-    given = input if input is not None and str(input) != "-" else texts or _lines(input)
+    # By its name a stopped run knows its file again.
+    source = input if input is not None and str(input) != "-" else given
     with counting("lines translated", quiet=quiet) as progress:
-        translate_file(translator, given, output, resume=resume, progress=progress)
+        translate_file(translator, source, output, resume=resume, progress=progress)
 
 
-def _lines(path: Path | None) -> Iterator[str]:
-    """Lines of a file or of standard input, blank ones too."""
-    if path is not None and str(path) != "-":
-        from ownbert.files import open_text
+def _lines(path: Path) -> Iterator[str]:
+    """Lines of a file, blank ones too."""
+    from ownbert.files import open_text
 
-        yield from (text for _, text in open_text(path))
-        return
-    if path is None and sys.stdin.isatty():
-        raise InputError("no text to translate; give one, or --input FILE")
-    yield from stdin_lines()
+    return (text for _, text in open_text(path))
 
 
+@app.command()
+@recipe_command(TranslateRecipe, _FILES, command="translate score")
 def score(
-    folder: t.Folder,
-    source: t.Source = None,
-    target: t.Target = None,
-    pairs: t.Pairs = None,
-    source_column: t.SourceColumn = None,
-    target_column: t.TargetColumn = None,
-    beams: t.Beams = 4,
-    length_penalty: t.Penalty = 0.6,
-    device: t.UseDevice = "auto",
-    precision: t.UsePrecision = "float32",
+    folder: Folder,
+    settings: dict[str, Any],
+    beams: Beams = 4,
+    length_penalty: LengthPenalty = 0.6,
+    device: o.Device = "auto",
+    precision: o.Precision = "float32",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Translate and compare: BLEU with its signature, also without regard to capitals.
@@ -197,13 +174,10 @@ def score(
     from json import dumps
 
     from ownbert.translate.pairs import read_pairs
-    from ownbert.translate.recipe import PairFiles
     from ownbert.translate.score import bleu, need_sacrebleu
     from ownbert.translate.translator import Translator
 
-    names: dict[str, Any] = {"source": source, "target": target, "pairs": pairs}
-    files: dict[str, Any] = {name: path and str(path) for name, path in names.items()}
-    found = read_pairs(PairFiles(**files, source_column=source_column, target_column=target_column))
+    found = read_pairs(resolve(TranslateRecipe, options=settings).data)
     if found is None:
         raise InputError("--source and --target are needed: texts and their translations")
     need_sacrebleu()
@@ -218,7 +192,3 @@ def score(
     print(f"{len(found):,} pairs")
     print(f"BLEU {cased.score:.2f}  {cased.signature}")
     print(f"BLEU {lower.score:.2f}  {lower.signature}")
-
-
-# ``use`` is what a folder in the place of a command means.
-COMMANDS = {"train": train, "score": score, "use": use}

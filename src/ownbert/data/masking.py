@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ownbert.data import MASKINGS
 from ownbert.errors import InputError
 from ownbert.text.bert import CONTINUATION
 
 if TYPE_CHECKING:
     from ownbert.text.tokenizer import Tokenizer
-
-MASKINGS = ("token", "word", "ngram", "span")
 
 # Longest runs of the papers: ALBERT's n-grams, SpanBERT's spans.
 _LONGEST = {"ngram": 3, "span": 10}

@@ -20,6 +20,7 @@ from ownbert.files import (
     flush_to_disk,
     lock_file,
     make_folder,
+    read_json,
     write_json,
 )
 
@@ -67,8 +68,8 @@ class ResumableFile:
 
     def _refuse_other(self) -> None:
         try:
-            before = json.loads(self.metadata.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            before = read_json(self.metadata)
+        except InputError:
             before = {}
         for name in self.made_for:
             if before.get(name) != self.made_for[name]:

@@ -27,14 +27,19 @@ FAMILIES = {
     )
 }
 
-# Those that read pictures: the face of Transformers (ownbert.hf) is made of the others alone.
+# Those that read pictures.
 IMAGE_FAMILIES = {VIT.model_type: VIT}
+
+
+def all_families() -> dict[str, Family]:
+    """The families of words and of pictures by their model_type."""
+    return {**FAMILIES, **IMAGE_FAMILIES}
 
 
 def family_of(model_type: str, where: str) -> Family:
     """The family of a ``config.json``. Raises ``InputError`` for one that is not known."""
     name = str(model_type).removeprefix(OWN)
-    families = {**FAMILIES, **IMAGE_FAMILIES}
+    families = all_families()
     if name == marian.MODEL_TYPE:
         raise InputError(
             f"{where}: a {model_type} model has an encoder and a decoder; use it by ownbert "

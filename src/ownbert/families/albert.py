@@ -16,6 +16,7 @@ from ownbert.families.bert import (
 )
 from ownbert.families.family import Family, Head
 from ownbert.families.rules import Fuse, Rename
+from ownbert.families.weight_map import WeightMap
 
 _LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{j}."
 _BLOCK = "encoder.blocks.{i}."
@@ -23,32 +24,35 @@ _SOP = HeadSpec("sop")
 
 ALBERT = Family(
     model_type="albert",
-    prefix="albert.",
-    rules=(
-        *embedding_rules("albert.embeddings."),
-        Rename("encoder.embeddings.projection", "albert.encoder.embedding_hidden_mapping_in"),
-        Fuse(
-            _BLOCK + "attention.qkv",
-            tuple(_LAYER + f"attention.{name}" for name in ("query", "key", "value")),
+    weight_map=WeightMap(
+        rules=(
+            *embedding_rules("albert.embeddings."),
+            Rename("encoder.embeddings.projection", "albert.encoder.embedding_hidden_mapping_in"),
+            Fuse(
+                _BLOCK + "attention.qkv",
+                tuple(_LAYER + f"attention.{name}" for name in ("query", "key", "value")),
+            ),
+            Rename(
+                _BLOCK + "attention.bias.distance.weight",
+                _LAYER + "attention.distance_embedding.weight",
+            ),
+            Rename(_BLOCK + "attention.output", _LAYER + "attention.dense"),
+            Rename(_BLOCK + "attention_norm", _LAYER + "attention.LayerNorm"),
+            Rename(_BLOCK + "feed_forward.up", _LAYER + "ffn"),
+            Rename(_BLOCK + "feed_forward.down", _LAYER + "ffn_output"),
+            Rename(_BLOCK + "feed_forward_norm", _LAYER + "full_layer_layer_norm"),
+            Rename("pooler.dense", "albert.pooler"),
+            *mlm_rules(
+                "predictions.",
+                "albert.embeddings.word_embeddings.weight",
+                dense="dense",
+                norm="LayerNorm",
+            ),
+            Rename("heads.sop.dense", "sop_classifier.classifier"),
+            *label_rules("classification", "choice", "tokens"),
         ),
-        Rename(
-            _BLOCK + "attention.bias.distance.weight",
-            _LAYER + "attention.distance_embedding.weight",
-        ),
-        Rename(_BLOCK + "attention.output", _LAYER + "attention.dense"),
-        Rename(_BLOCK + "attention_norm", _LAYER + "attention.LayerNorm"),
-        Rename(_BLOCK + "feed_forward.up", _LAYER + "ffn"),
-        Rename(_BLOCK + "feed_forward.down", _LAYER + "ffn_output"),
-        Rename(_BLOCK + "feed_forward_norm", _LAYER + "full_layer_layer_norm"),
-        Rename("pooler.dense", "albert.pooler"),
-        *mlm_rules(
-            "predictions.",
-            "albert.embeddings.word_embeddings.weight",
-            dense="dense",
-            norm="LayerNorm",
-        ),
-        Rename("heads.sop.dense", "sop_classifier.classifier"),
-        *label_rules("classification", "choice", "tokens"),
+        prefix="albert.",
+        old_names=OLD_NAMES,
     ),
     architectures={
         "AlbertModel": Head(),
@@ -89,9 +93,9 @@ ALBERT = Family(
         },
     },
     fixed={"drop_feed_forward_output": False, "scale_relative_positions": False},
+    labelled=("sop",),
     required={**REQUIRED, "is_decoder": (False,), "add_cross_attention": (False,)},
     dropouts=dict.fromkeys(
         ("classification", "choice", "tokens", "sop"), "classifier_dropout_prob"
     ),
-    old_names=OLD_NAMES,
 )

@@ -9,6 +9,7 @@ from torch import Tensor
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.families.family import Family, Head
 from ownbert.families.rules import Drop, Fuse, Make, Rename, Rule, Tie
+from ownbert.families.weight_map import WeightMap
 from ownbert.nn.positions import sinusoids
 
 DEFAULTS: dict[str, Any] = {
@@ -160,11 +161,9 @@ def bert_rules(prefix: str) -> tuple[Rule, ...]:
 
 BERT = Family(
     model_type="bert",
-    prefix="bert.",
-    rules=bert_rules("bert."),
+    weight_map=WeightMap(rules=bert_rules("bert."), prefix="bert.", old_names=OLD_NAMES),
     architectures=bert_architectures("Bert"),
     defaults=DEFAULTS,
     required=REQUIRED,
     dropouts=DROPOUTS,
-    old_names=OLD_NAMES,
 )

@@ -15,6 +15,7 @@ from ownbert.families.bert import (
 )
 from ownbert.families.family import Family, Head
 from ownbert.families.rules import Fuse, Rename, Tie
+from ownbert.families.weight_map import WeightMap
 
 _LAYER = "distilbert.transformer.layer.{i}."
 _BLOCK = "encoder.blocks.{i}."
@@ -39,25 +40,28 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
 
 DISTILBERT = Family(
     model_type="distilbert",
-    prefix="distilbert.",
-    rules=(
-        *embedding_rules("distilbert.embeddings."),
-        Fuse(
-            _BLOCK + "attention.qkv",
-            tuple(_LAYER + f"attention.{name}" for name in ("q_lin", "k_lin", "v_lin")),
+    weight_map=WeightMap(
+        rules=(
+            *embedding_rules("distilbert.embeddings."),
+            Fuse(
+                _BLOCK + "attention.qkv",
+                tuple(_LAYER + f"attention.{name}" for name in ("q_lin", "k_lin", "v_lin")),
+            ),
+            Rename(_BLOCK + "attention.output", _LAYER + "attention.out_lin"),
+            Rename(_BLOCK + "attention_norm", _LAYER + "sa_layer_norm"),
+            Rename(_BLOCK + "feed_forward.up", _LAYER + "ffn.lin1"),
+            Rename(_BLOCK + "feed_forward.down", _LAYER + "ffn.lin2"),
+            Rename(_BLOCK + "feed_forward_norm", _LAYER + "output_layer_norm"),
+            Rename("heads.mlm.dense", "vocab_transform"),
+            Rename("heads.mlm.norm", "vocab_layer_norm"),
+            Rename("heads.mlm.decoder.bias", "vocab_projector.bias"),
+            Tie("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),
+            Rename("heads.classification.hidden", "pre_classifier"),
+            Rename("heads.choice.hidden", "pre_classifier"),
+            *label_rules("classification", "choice", "tokens"),
         ),
-        Rename(_BLOCK + "attention.output", _LAYER + "attention.out_lin"),
-        Rename(_BLOCK + "attention_norm", _LAYER + "sa_layer_norm"),
-        Rename(_BLOCK + "feed_forward.up", _LAYER + "ffn.lin1"),
-        Rename(_BLOCK + "feed_forward.down", _LAYER + "ffn.lin2"),
-        Rename(_BLOCK + "feed_forward_norm", _LAYER + "output_layer_norm"),
-        Rename("heads.mlm.dense", "vocab_transform"),
-        Rename("heads.mlm.norm", "vocab_layer_norm"),
-        Rename("heads.mlm.decoder.bias", "vocab_projector.bias"),
-        Tie("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),
-        Rename("heads.classification.hidden", "pre_classifier"),
-        Rename("heads.choice.hidden", "pre_classifier"),
-        *label_rules("classification", "choice", "tokens"),
+        prefix="distilbert.",
+        old_names=OLD_NAMES,
     ),
     architectures={
         "DistilBertModel": Head(pooler=False),
@@ -100,5 +104,4 @@ DISTILBERT = Family(
         "choice": "seq_classif_dropout",
         "span": "qa_dropout",
     },
-    old_names=OLD_NAMES,
 )

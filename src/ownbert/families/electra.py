@@ -15,6 +15,7 @@ from ownbert.families.bert import (
 )
 from ownbert.families.family import Family, Head
 from ownbert.families.rules import Rename, Tie
+from ownbert.families.weight_map import WeightMap
 
 _MLM = HeadSpec("mlm", activation="gelu")
 _DISCRIMINATOR = HeadSpec("discriminator")
@@ -34,20 +35,23 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
 
 ELECTRA = Family(
     model_type="electra",
-    prefix="electra.",
-    rules=(
-        *encoder_rules("electra."),
-        Rename("encoder.embeddings.projection", "electra.embeddings_project"),
-        Rename("heads.mlm.dense", "generator_predictions.dense"),
-        Rename("heads.mlm.norm", "generator_predictions.LayerNorm"),
-        Rename("heads.mlm.decoder.bias", "generator_lm_head.bias"),
-        Tie("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),
-        Rename("heads.discriminator.dense", "discriminator_predictions.dense"),
-        Rename("heads.discriminator.score", "discriminator_predictions.dense_prediction"),
-        Rename("heads.classification.hidden", "classifier.dense"),
-        Rename("heads.classification.dense", "classifier.out_proj"),
-        Rename("heads.choice.hidden", "sequence_summary.summary"),
-        *label_rules("choice", "tokens"),
+    weight_map=WeightMap(
+        rules=(
+            *encoder_rules("electra."),
+            Rename("encoder.embeddings.projection", "electra.embeddings_project"),
+            Rename("heads.mlm.dense", "generator_predictions.dense"),
+            Rename("heads.mlm.norm", "generator_predictions.LayerNorm"),
+            Rename("heads.mlm.decoder.bias", "generator_lm_head.bias"),
+            Tie("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),
+            Rename("heads.discriminator.dense", "discriminator_predictions.dense"),
+            Rename("heads.discriminator.score", "discriminator_predictions.dense_prediction"),
+            Rename("heads.classification.hidden", "classifier.dense"),
+            Rename("heads.classification.dense", "classifier.out_proj"),
+            Rename("heads.choice.hidden", "sequence_summary.summary"),
+            *label_rules("choice", "tokens"),
+        ),
+        prefix="electra.",
+        old_names=OLD_NAMES,
     ),
     architectures={
         "ElectraModel": Head(pooler=False),
@@ -85,5 +89,4 @@ ELECTRA = Family(
         "choice": "summary_last_dropout",
     },
     activations={"choice": "summary_activation"},
-    old_names=OLD_NAMES,
 )

@@ -14,6 +14,7 @@ from ownbert.families.bert import (
 )
 from ownbert.families.family import Family
 from ownbert.families.rules import Rename
+from ownbert.families.weight_map import WeightMap
 
 
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,12 +28,16 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
 
 ERNIE = Family(
     model_type="ernie",
-    prefix="ernie.",
-    rules=(
-        *bert_rules("ernie."),
-        Rename(
-            "encoder.embeddings.task_type.weight", "ernie.embeddings.task_type_embeddings.weight"
+    weight_map=WeightMap(
+        rules=(
+            *bert_rules("ernie."),
+            Rename(
+                "encoder.embeddings.task_type.weight",
+                "ernie.embeddings.task_type_embeddings.weight",
+            ),
         ),
+        prefix="ernie.",
+        old_names=OLD_NAMES,
     ),
     architectures=bert_architectures("Ernie"),
     defaults={**DEFAULTS, "task_type_vocab_size": 3, "use_task_id": False},
@@ -40,5 +45,4 @@ ERNIE = Family(
     writes=_writes,
     required=REQUIRED,
     dropouts=DROPOUTS,
-    old_names=OLD_NAMES,
 )

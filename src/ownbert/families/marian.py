@@ -5,16 +5,15 @@ first, the paper's order of sines and cosines) stands under keys of our own, and
 a ``model_type`` that Transformers refuses.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from ownbert.config import ACTIVATIONS, EncoderConfig
 from ownbert.errors import InputError
-from ownbert.families.family import OWN, POSITIONS, Family
-from ownbert.families.rules import Drop, Fuse, Rename, Reshape, Rule, Tensors, Tie
+from ownbert.families.family import OWN, POSITIONS
+from ownbert.families.rules import Drop, Fuse, Rename, Reshape, Rule, Tie, written_out
+from ownbert.families.weight_map import WeightMap
 
 MODEL_TYPE = "marian"
 ARCHITECTURE = "MarianMTModel"
@@ -45,23 +44,33 @@ _NAMES = {
     "pad_token_id": "pad_token_id",
     "scale_embeddings": "scale_embedding",
 }
-# MarianConfig of Transformers 4.57.6 where a key is not there.
-_DEFAULTS: dict[str, Any] = {
+# MarianConfig of Transformers 4.57.6, in the order of its arguments.
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 58101,
+    "decoder_vocab_size": None,
+    "max_position_embeddings": 1024,
     "encoder_layers": 12,
-    "decoder_layers": 12,
-    "encoder_attention_heads": 16,
-    "decoder_attention_heads": 16,
     "encoder_ffn_dim": 4096,
+    "encoder_attention_heads": 16,
+    "decoder_layers": 12,
     "decoder_ffn_dim": 4096,
-    "d_model": 1024,
+    "decoder_attention_heads": 16,
+    "encoder_layerdrop": 0.0,
+    "decoder_layerdrop": 0.0,
+    "use_cache": True,
+    "is_encoder_decoder": True,
     "activation_function": "gelu",
+    "d_model": 1024,
     "dropout": 0.1,
     "attention_dropout": 0.0,
     "activation_dropout": 0.0,
-    "max_position_embeddings": 1024,
     "init_std": 0.02,
-    "pad_token_id": 58100,
+    "decoder_start_token_id": 58100,
     "scale_embedding": False,
+    "pad_token_id": 58100,
+    "eos_token_id": 0,
+    "forced_eos_token_id": 0,
+    "share_encoder_decoder_embeddings": True,
 }
 
 
@@ -91,49 +100,34 @@ def _stack(name: str) -> tuple[Rule, ...]:
 
 
 # Scores of the vocabulary have a bias of their own there.
-_BIAS = Reshape(
-    "heads.generator.projection.bias",
-    "final_logits_bias",
-    lambda c: (c.vocab_size,),
-    lambda c: (1, c.vocab_size),
-)
+_BIAS = "heads.generator.projection.bias", "final_logits_bias"
 _SHARED = (
-    _BIAS,
     Rename("encoder.embeddings.word.weight", "model.shared.weight"),
     Tie("model.encoder.embed_tokens.weight", "model.shared.weight"),
     Tie("model.decoder.embed_tokens.weight", "model.shared.weight"),
     Tie("lm_head.weight", "model.shared.weight"),
 )
 _APART = (
-    _BIAS,
     Rename("encoder.embeddings.word.weight", "model.encoder.embed_tokens.weight"),
     Rename("decoder.embeddings.word.weight", "model.decoder.embed_tokens.weight"),
     Rename("heads.generator.projection.weight", "lm_head.weight"),
 )
 
 
-def _family(rules: tuple[Rule, ...]) -> Family:
-    return Family(MODEL_TYPE, "", rules, {}, {})
+def weight_map(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> WeightMap:
+    """The tensors of a model of these two stacks, whose rules need no config any more.
 
-
-_STACKS = {name: _family(_stack(name)) for name in ("encoder", "decoder")}
-_WORDS = {True: _family(_SHARED), False: _family(_APART)}
-
-
-def _stack_of(name: str) -> str:
-    """The stack that a tensor of ours or theirs is of; "" for words and what stands on them."""
-    stack, _, rest = name.removeprefix("model.").partition(".")
-    words = rest.startswith(("embed_tokens", "embeddings"))
-    return stack if stack in _STACKS and not words else ""
-
-
-def _families(
-    encoder: EncoderConfig, decoder: EncoderConfig, shared: bool
-) -> Iterator[tuple[str, Family, EncoderConfig]]:
-    """What ``_stack_of`` tells apart, with the rules of each and the config that they go by."""
-    yield "encoder", _STACKS["encoder"], encoder
-    yield "decoder", _STACKS["decoder"], decoder
-    yield "", _WORDS[shared], decoder
+    ``shared``: one word table for encoder, decoder and generator.
+    """
+    words = decoder.vocab_size
+    return WeightMap(
+        (
+            *written_out(_stack("encoder"), encoder),
+            *written_out(_stack("decoder"), decoder),
+            *(_SHARED if shared else _APART),
+            Reshape(*_BIAS, lambda _: (words,), lambda _: (1, words)),
+        )
+    )
 
 
 def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig, bool]:
@@ -170,7 +164,7 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
         EncoderConfig(
             vocab_size=values["vocab_size"],
             **{
-                ours: values.get(key.format(name), _DEFAULTS[key.format(name)])
+                ours: values.get(key.format(name), DEFAULTS[key.format(name)])
                 for ours, key in _NAMES.items()
             },
             **usual,
@@ -207,29 +201,4 @@ def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
         for name in EncoderConfig.__dataclass_fields__:
             if getattr(old, name) != getattr(new, name):
                 raise InputError(f"{MODEL_TYPE} has no way to say {name} {getattr(old, name)}")
-    return theirs
-
-
-def to_ours(
-    theirs: Mapping[str, Tensor], encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
-) -> tuple[Tensors, list[str]]:
-    """Our tensors out of a checkpoint's, and what is wrong with it, a line each."""
-    ours: Tensors = {}
-    problems: list[str] = []
-    for stack, family, config in _families(encoder, decoder, shared):
-        mine = {n: tensor for n, tensor in theirs.items() if _stack_of(n) == stack}
-        found, wrong = family.to_ours(mine, config, ["generator"])
-        ours |= found
-        problems += wrong
-    return ours, problems
-
-
-def to_theirs(
-    ours: Mapping[str, Tensor], encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
-) -> Tensors:
-    """A checkpoint's tensors out of ours."""
-    theirs: Tensors = {}
-    for stack, family, config in _families(encoder, decoder, shared):
-        mine = {n: tensor for n, tensor in ours.items() if _stack_of(n) == stack}
-        theirs |= family.to_theirs(mine, config, bare=False)
     return theirs

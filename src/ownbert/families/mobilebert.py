@@ -21,6 +21,7 @@ from ownbert.families.bert import (
 )
 from ownbert.families.family import Family
 from ownbert.families.rules import Fuse, Make, Rename, Rule
+from ownbert.families.weight_map import WeightMap
 
 _BLOCK, _LAYER = "encoder.blocks.{i}.", "mobilebert.encoder.layer.{i}."
 _TABLES = "mobilebert.embeddings."
@@ -87,24 +88,27 @@ def _block_rules() -> tuple[Rule, ...]:
 
 MOBILEBERT = Family(
     model_type="mobilebert",
-    prefix="mobilebert.",
-    rules=(
-        *embedding_rules(_TABLES),
-        Make(_TABLES + "embedding_transformation.weight", _is_not_widened, _unused_projection),
-        Make(_TABLES + "embedding_transformation.bias", _is_not_widened, _unused_bias),
-        Rename("encoder.embeddings.projection", _TABLES + "embedding_transformation"),
-        *_block_rules(),
-        Rename("pooler.dense", "mobilebert.pooler.dense"),
-        *mlm_rules(
-            _HEAD,
-            _TABLES + "word_embeddings.weight",
-            dense="transform.dense",
-            norm="transform.LayerNorm",
+    weight_map=WeightMap(
+        rules=(
+            *embedding_rules(_TABLES),
+            Make(_TABLES + "embedding_transformation.weight", _is_not_widened, _unused_projection),
+            Make(_TABLES + "embedding_transformation.bias", _is_not_widened, _unused_bias),
+            Rename("encoder.embeddings.projection", _TABLES + "embedding_transformation"),
+            *_block_rules(),
+            Rename("pooler.dense", "mobilebert.pooler.dense"),
+            *mlm_rules(
+                _HEAD,
+                _TABLES + "word_embeddings.weight",
+                dense="transform.dense",
+                norm="transform.LayerNorm",
+            ),
+            Make(_HEAD + "dense.weight", _has_wide_words, _no_rest, head="mlm"),
+            Rename("heads.mlm.decoder_rest.weight", _HEAD + "dense.weight"),
+            Rename("heads.nsp.dense", "cls.seq_relationship"),
+            *label_rules("classification", "choice", "tokens"),
         ),
-        Make(_HEAD + "dense.weight", _has_wide_words, _no_rest, head="mlm"),
-        Rename("heads.mlm.decoder_rest.weight", _HEAD + "dense.weight"),
-        Rename("heads.nsp.dense", "cls.seq_relationship"),
-        *label_rules("classification", "choice", "tokens"),
+        prefix="mobilebert.",
+        old_names=OLD_NAMES,
     ),
     architectures={
         name: head for name, head in bert_architectures("MobileBert").items() if not head.decoder
@@ -132,5 +136,4 @@ MOBILEBERT = Family(
         "position_embedding_type": ("absolute",),
     },
     dropouts=DROPOUTS,
-    old_names=OLD_NAMES,
 )

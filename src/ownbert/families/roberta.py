@@ -18,6 +18,7 @@ from ownbert.families.bert import (
 )
 from ownbert.families.family import Family, Head
 from ownbert.families.rules import Rename, Rule
+from ownbert.families.weight_map import WeightMap
 
 _MLM = HeadSpec("mlm", activation="gelu")
 _CLASSIFICATION = HeadSpec("classification", pooling="first", dense="tanh")
@@ -55,8 +56,7 @@ def roberta_architectures(name: str) -> dict[str, Head]:
 
 ROBERTA = Family(
     model_type="roberta",
-    prefix="roberta.",
-    rules=roberta_rules("roberta."),
+    weight_map=WeightMap(rules=roberta_rules("roberta."), prefix="roberta.", old_names=OLD_NAMES),
     architectures=roberta_architectures("Roberta"),
     defaults={
         **DEFAULTS,
@@ -69,7 +69,6 @@ ROBERTA = Family(
     required=REQUIRED,
     # Its head for choices has the encoder's rate.
     dropouts=dict.fromkeys(("classification", "tokens"), "classifier_dropout"),
-    old_names=OLD_NAMES,
 )
 XLM_ROBERTA = replace(
     ROBERTA,

@@ -7,6 +7,7 @@ from ownbert.config import EncoderConfig, HeadSpec, Image
 from ownbert.errors import InputError
 from ownbert.families.family import OWN, Family, Head
 from ownbert.families.rules import Fuse, Rename, Reshape, Rule
+from ownbert.families.weight_map import WeightMap
 
 CLASSIFICATION = HeadSpec("classification", pooling="first", dropout=0.0)
 # Structure of ours that every ViT has.
@@ -17,7 +18,7 @@ STRUCTURE: dict[str, Any] = {
     "final_norm": True,
     "norm_embeddings": False,
 }
-# What ViTConfig has no word for, and its value where nothing is said. All but the scale are of
+# What ViTConfig has no word for, and its value where it is not there. All but the scale are of
 # training alone, and Transformers may read a folder that has them.
 _OWN_KEYS = {
     "qk_scale": None,
@@ -81,7 +82,7 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
         raise InputError("vit needs a config with image=")
     image = config.image
     sizes = {"image_size": image.size, "patch_size": image.patch}
-    said: dict[str, Any] = {
+    values: dict[str, Any] = {
         **{key: pair[0] if pair[0] == pair[1] else list(pair) for key, pair in sizes.items()},
         "num_channels": image.channels,
         "pooler_output_size": config.hidden_size,
@@ -89,33 +90,35 @@ def _writes(config: EncoderConfig) -> dict[str, Any]:
     }
     for name, usual in _OWN_KEYS.items():
         if getattr(config, name) != usual:
-            said[f"ownbert_{name}"] = getattr(config, name)
+            values[f"ownbert_{name}"] = getattr(config, name)
     if config.qk_scale is not None:
-        said["model_type"] = OWN + "vit"
-    return said
+        values["model_type"] = OWN + "vit"
+    return values
 
 
 VIT = Family(
     model_type="vit",
-    prefix="vit.",
-    rules=(
-        *picture_rules(
-            "vit.embeddings.patch_embeddings.projection",
-            "vit.embeddings.cls_token",
-            "vit.embeddings.position_embeddings",
+    weight_map=WeightMap(
+        rules=(
+            *picture_rules(
+                "vit.embeddings.patch_embeddings.projection",
+                "vit.embeddings.cls_token",
+                "vit.embeddings.position_embeddings",
+            ),
+            Fuse(
+                _BLOCK + "attention.qkv",
+                tuple(_LAYER + f"attention.attention.{name}" for name in ("query", "key", "value")),
+            ),
+            Rename(_BLOCK + "attention.output", _LAYER + "attention.output.dense"),
+            Rename(_BLOCK + "attention_norm", _LAYER + "layernorm_before"),
+            Rename(_BLOCK + "feed_forward.up", _LAYER + "intermediate.dense"),
+            Rename(_BLOCK + "feed_forward.down", _LAYER + "output.dense"),
+            Rename(_BLOCK + "feed_forward_norm", _LAYER + "layernorm_after"),
+            Rename("encoder.norm", "vit.layernorm"),
+            Rename("pooler.dense", "vit.pooler.dense"),
+            Rename("heads.classification.dense", "classifier"),
         ),
-        Fuse(
-            _BLOCK + "attention.qkv",
-            tuple(_LAYER + f"attention.attention.{name}" for name in ("query", "key", "value")),
-        ),
-        Rename(_BLOCK + "attention.output", _LAYER + "attention.output.dense"),
-        Rename(_BLOCK + "attention_norm", _LAYER + "layernorm_before"),
-        Rename(_BLOCK + "feed_forward.up", _LAYER + "intermediate.dense"),
-        Rename(_BLOCK + "feed_forward.down", _LAYER + "output.dense"),
-        Rename(_BLOCK + "feed_forward_norm", _LAYER + "layernorm_after"),
-        Rename("encoder.norm", "vit.layernorm"),
-        Rename("pooler.dense", "vit.pooler.dense"),
-        Rename("heads.classification.dense", "classifier"),
+        prefix="vit.",
     ),
     architectures={
         "ViTModel": Head(),
@@ -135,6 +138,7 @@ VIT = Family(
         "patch_size": 16,
         "num_channels": 3,
         "qkv_bias": True,
+        "encoder_stride": 16,
         "pooler_output_size": None,
         "pooler_act": "tanh",
         "pruned_heads": {},

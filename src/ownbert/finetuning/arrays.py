@@ -1,4 +1,4 @@
-"""Texts and answers in memory, as rows of a task. N texts, K numbers a text."""
+"""Texts and answers in memory, as rows of a task. N texts, K numbers per text."""
 
 import math
 from collections.abc import Sequence

@@ -14,7 +14,7 @@ _LABEL = 40  # characters of an answer that are shown
 
 
 @dataclass(frozen=True)
-class Part:
+class LabelledSplit:
     """Rows of one file. name: "training", "dev" or the like. source: the file as it was named, ""
     where the rows were given in Python. unit: what a row is, in messages. sets: whether the order
     of several labels is without meaning."""
@@ -46,7 +46,7 @@ class Finding:
     grave: bool = True
 
 
-def check_rows(train: Part, *others: Part) -> list[Finding]:
+def check_rows(train: LabelledSplit, *others: LabelledSplit) -> list[Finding]:
     """What looks wrong in the training rows, and in those that they are measured by.
 
     Texts are the same where they differ in whitespace alone. conflict: the same texts with two
@@ -56,8 +56,12 @@ def check_rows(train: Part, *others: Part) -> list[Finding]:
     """
     texts = _texts_of(train)
     found = [*_empty(train), *_conflicts(train, texts)]
-    for part in others:
-        found += [*_empty(part), *_conflicts(part, _texts_of(part)), *_repeated(part, train, texts)]
+    for split in others:
+        found += [
+            *_empty(split),
+            *_conflicts(split, _texts_of(split)),
+            *_repeated(split, train, texts),
+        ]
     return found + _duplicates(train, texts)
 
 
@@ -87,10 +91,10 @@ class _Texts(NamedTuple):
     groups: dict[int, list[int]]
 
 
-def _texts_of(part: Part) -> _Texts:
+def _texts_of(split: LabelledSplit) -> _Texts:
     first: dict[bytes, int] = {}
     groups: dict[int, list[int]] = {}
-    for index, row in enumerate(part.rows):
+    for index, row in enumerate(split.rows):
         there = first.setdefault(_key(row), index)
         if there != index:
             groups.setdefault(there, [there]).append(index)
@@ -107,67 +111,67 @@ def _is_number(target: Any) -> bool:
     return bool(parts) and all(isinstance(p, float) for p in parts)
 
 
-def _empty(part: Part) -> list[Finding]:
-    rows = [row for row in part.rows if not all(map(str.strip, row.texts)) or not row.texts]
+def _empty(split: LabelledSplit) -> list[Finding]:
+    rows = [row for row in split.rows if not all(map(str.strip, row.texts)) or not row.texts]
     if not rows:
         return []
-    places = _some([part.where(row) for row in rows])
-    line = f"{len(rows):,} {part.name} {part.unit} have an empty text: {places}"
+    places = _some([split.where(row) for row in rows])
+    line = f"{len(rows):,} {split.name} {split.unit} have an empty text: {places}"
     return [Finding("empty", len(rows), line)]
 
 
-def _conflicts(part: Part, texts: _Texts) -> list[Finding]:
+def _conflicts(split: LabelledSplit, texts: _Texts) -> list[Finding]:
     """Rows that differ in their answer from the first row of the same texts."""
     count, pairs = 0, []
     for indices in texts.groups.values():
-        first, *rest = (part.rows[i] for i in indices)
+        first, *rest = (split.rows[i] for i in indices)
         for row in rest:
             labels = _is_label(first.target) and _is_label(row.target)
-            if labels and part.answer(row) != part.answer(first):
+            if labels and split.answer(row) != split.answer(first):
                 count += 1
                 if len(pairs) < _PLACES:
-                    pairs.append(_both(part, first, row))
+                    pairs.append(_both(split, first, row))
     if not count:
         return []
     line = (
-        f"{count:,} {part.name} {part.unit} are copies of earlier ones with another answer: "
+        f"{count:,} {split.name} {split.unit} are copies of earlier ones with another answer: "
         f"{_some(pairs, count)}"
     )
     return [Finding("conflict", count, line)]
 
 
-def _repeated(part: Part, train: Part, texts: _Texts) -> list[Finding]:
-    """Rows of a part whose texts are among those of the training rows."""
+def _repeated(split: LabelledSplit, train: LabelledSplit, texts: _Texts) -> list[Finding]:
+    """Rows of a split whose texts are among those of the training rows."""
     count = other = 0
     pairs: list[str] = []
     known: dict[int, set[str]] = {}
-    for row in part.rows:
+    for row in split.rows:
         first = texts.first.get(_key(row))
         if first is None:
             continue
         count += 1
         if first not in known:
             known[first] = {train.answer(train.rows[i]) for i in texts.groups.get(first, [first])}
-        other += _is_label(row.target) and part.answer(row) not in known[first]
+        other += _is_label(row.target) and split.answer(row) not in known[first]
         if len(pairs) < _PLACES:
-            pairs.append(f"{part.where(row)} and {train.where(train.rows[first])}")
+            pairs.append(f"{split.where(row)} and {train.where(train.rows[first])}")
     if not count:
         return []
     differ = f", {other:,} of them with another answer" if other else ""
     line = (
-        f"{count:,} of {len(part.rows):,} {part.name} {part.unit} are {train.name} {train.unit} "
+        f"{count:,} of {len(split.rows):,} {split.name} {split.unit} are {train.name} {train.unit} "
         f"too{differ}, so measures on them are too good: {_some(pairs, count)}"
     )
     return [Finding("repeated", count, line)]
 
 
-def _duplicates(part: Part, texts: _Texts) -> list[Finding]:
+def _duplicates(split: LabelledSplit, texts: _Texts) -> list[Finding]:
     same = noise = 0
     for first, indices in texts.groups.items():
-        answers = len({part.answer(part.rows[i]) for i in indices})
+        answers = len({split.answer(split.rows[i]) for i in indices})
         same += len(indices) - answers
-        noise += answers - 1 if _is_number(part.rows[first].target) else 0
-    found, unit = [], f"{part.name} {part.unit}"
+        noise += answers - 1 if _is_number(split.rows[first].target) else 0
+    found, unit = [], f"{split.name} {split.unit}"
     for kind, count, what in (
         ("duplicate", same, "the same answer"),
         ("noise", noise, "another number"),
@@ -178,14 +182,14 @@ def _duplicates(part: Part, texts: _Texts) -> list[Finding]:
     return found
 
 
-def _both(part: Part, one: Row, two: Row) -> str:
+def _both(split: LabelledSplit, one: Row, two: Row) -> str:
     """The places of two rows with their answers; of many tags, with those that differ."""
     answers = [r.target if isinstance(r.target, tuple) else (r.target,) for r in (one, two)]
-    if not part.sets and len(answers[0]) == len(answers[1]):
+    if not split.sets and len(answers[0]) == len(answers[1]):
         differ = [i for i, (a, b) in enumerate(zip(*answers, strict=True)) if a != b]
         answers = [[answer[i] for i in differ] for answer in answers]
     said = [shortened(", ".join(map(str, answer)), _LABEL) for answer in answers]
-    return f"{part.where(one)} ({said[0]}) and {part.where(two)} ({said[1]})"
+    return f"{split.where(one)} ({said[0]}) and {split.where(two)} ({said[1]})"
 
 
 def _some(places: Sequence[str], count: int | None = None) -> str:

@@ -1,8 +1,6 @@
 """Which labels are taken for which, as a picture and in words. C labels."""
 
-import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,56 +64,24 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = _FONTS)
             f"{path.name}: no font here has the labels' characters; it shows their numbers "
             "(id2label in config.json)"
         )
-    plan = _plan(confusion, labels)
-    figure = Figure(figsize=(plan.width, plan.height))
-    axis = figure.add_axes(plan.at(plan.left, plan.bottom, plan.side, plan.side))
-    image = _cells(axis, confusion)
-    _names(axis, labels, family, plan)
-    bar = figure.add_axes(plan.at(plan.left + plan.side + 0.15, plan.bottom, 0.13, plan.side))
-    _bar(figure, image, bar)
-    if len(plan.named) < len(labels):
-        words = f"the {len(plan.named)} most confused of {len(labels)} labels are named"
-        figure.text(0.01, 0.01, words, fontsize=9)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=_DPI)
-    return told
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """Where everything is, in inches: letting matplotlib find it out takes many times as long.
-
-    named: the labels that have a name.
-    """
-
-    named: Sequence[int]
-    side: float
-    left: float
-    bottom: float
-    font: float
-
-    @property
-    def width(self) -> float:
-        return self.left + self.side + 0.85
-
-    @property
-    def height(self) -> float:
-        return self.bottom + self.side + 0.25
-
-    def at(self, left: float, bottom: float, width: float, height: float) -> Any:
-        """The same in shares of the picture, as matplotlib has it."""
-        return left / self.width, bottom / self.height, width / self.width, height / self.height
-
-
-def _plan(confusion: np.ndarray, labels: Sequence[str]) -> _Plan:
     count = len(labels)
     side = min(11.0, max(2.2, count * (0.55 if count <= _NUMBERS else 0.27)))
     font = min(9.0, max(5.0, 0.85 * 72 * side / count))
     named: Sequence[int] = range(count)
     if count > _NAMES:
         named = _worst(confusion, apart=font / 72 * count / side)
-    room = 0.5 + 0.0085 * font * max(_columns(_shown(labels[i])) for i in named)
-    return _Plan(named, side, left=room, bottom=room + 0.1, font=font)
+    # The matrix fills the figure; what stands around it is outside, and bbox_inches makes room.
+    figure = Figure(figsize=(side, side))
+    axis = figure.add_axes((0, 0, 1, 1))
+    image = _cells(axis, confusion)
+    _names(axis, named, labels, font, family)
+    _bar(figure, image, figure.add_axes((1 + 0.15 / side, 0, 0.13 / side, 1)))
+    if len(named) < count:
+        words = f"the {len(named)} most confused of {count} labels are named"
+        axis.set_title(words, fontsize=9, loc="left")
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=_DPI, bbox_inches="tight")
+    return told
 
 
 def _worst(confusion: np.ndarray, apart: float) -> list[int]:
@@ -143,12 +109,14 @@ def _cells(axis: Any, confusion: np.ndarray) -> Any:
     return image
 
 
-def _names(axis: Any, labels: Sequence[str], family: list[str], plan: _Plan) -> None:
-    names = [_shown(labels[i]) for i in plan.named]
+def _names(
+    axis: Any, named: Sequence[int], labels: Sequence[str], font: float, family: list[str]
+) -> None:
+    names = [_shown(labels[i]) for i in named]
     # A name may hold a dollar, which is no mathematics here.
-    style = {"fontsize": plan.font, "fontfamily": family, "parse_math": False}
-    axis.set_xticks(plan.named, names, rotation=90, **style)
-    axis.set_yticks(plan.named, names, **style)
+    style = {"fontsize": font, "fontfamily": family, "parse_math": False}
+    axis.set_xticks(named, names, rotation=90, **style)
+    axis.set_yticks(named, names, **style)
     axis.tick_params(length=2)
     axis.set_xlabel("predicted", fontsize=9)
     axis.set_ylabel("true", fontsize=9)
@@ -179,8 +147,3 @@ def fitting_fonts(labels: Sequence[str], fonts: Sequence[str] = _FONTS) -> list[
 
 def _shown(label: str) -> str:
     return shortened(" ".join(label.split()), _LONGEST)
-
-
-def _columns(text: str) -> int:
-    """How wide a text is; Chinese characters are two wide."""
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -1,4 +1,4 @@
-"""Several trainings whose answers are averaged: one a fold of the rows, or one a seed."""
+"""Several trainings whose answers are averaged: one per fold of the rows, or one per seed."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import describe
-from ownbert.checkpoint.weights import read_json
 from ownbert.errors import InputError
-from ownbert.files import write_json, write_text
+from ownbert.files import read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.run import FinetuningRun
@@ -175,22 +174,18 @@ def fold_of(
 
 def _groups(texts: Sequence[Sequence[Any]]) -> list[list[int]]:
     """Rows that hang together by a text of theirs, in the order of their first."""
-    above = list(range(len(texts)))
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    def top(i: int) -> int:
-        while above[i] != i:
-            above[i] = above[above[i]]
-            i = above[i]
-        return i
-
+    # A graph of rows, each tied to the first one that has one of its texts.
     first: dict[Any, int] = {}
-    for i, own in enumerate(texts):
-        for text in own:
-            a, b = sorted((top(i), top(first.setdefault(text, i))))
-            above[b] = a
+    pairs = [(i, first.setdefault(text, i)) for i, own in enumerate(texts) for text in own]
+    rows, ties = zip(*pairs, strict=True) if pairs else ((), ())
+    graph = coo_array((np.ones(len(rows)), (rows, ties)), shape=(len(texts),) * 2)
+    _, components = connected_components(graph, directed=False)
     groups: dict[int, list[int]] = {}
-    for i in range(len(texts)):
-        groups.setdefault(top(i), []).append(i)
+    for row, component in enumerate(components.tolist()):
+        groups.setdefault(component, []).append(row)
     return list(groups.values())
 
 

@@ -26,7 +26,7 @@ from ownbert.tasks.batched_forward import answers
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import task_of
-from ownbert.tasks.text_input import Frame
+from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.train.device import pick_device
 from ownbert.train.job import Interrupted
 
@@ -145,8 +145,8 @@ class TextEstimator(BaseEstimator):
             one = "one text" if self._texts == 1 else "a pair of texts"
             raise InputError(f"X[0] must be {one}, as in fit")
         config = self.model_.config
-        frame = Frame(self.tokenizer_, config, self.task_.max_length or config.longest)
-        data = self.task_.encode(rows, frame, training=False)
+        builder = TextInputBuilder(self.tokenizer_, config, self.task_.max_length or config.longest)
+        data = self.task_.encode(rows, builder, training=False)
         raws = answers(self._packed(), self.task_, data.examples, precision="float32").raws
         decided = zip(raws, rows, data.notes, strict=True)
         return np.asarray([self.task_.decide(*each) for each in decided])

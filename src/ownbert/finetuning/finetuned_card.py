@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from ownbert.checkpoint import Description, describe
-from ownbert.finetuning.checks import Part, label_counts
+from ownbert.finetuning.checks import LabelledSplit, label_counts
 from ownbert.run.model_card import ROWS, cell, code, save_card, settings, sha256, table
 from ownbert.tasks.metrics import LabelScore
 from ownbert.tasks.recipe import FinetuneRecipe
@@ -34,7 +34,7 @@ _ABOUT = {
 def write_card(
     folder: str | Path,
     recipe: FinetuneRecipe,
-    parts: Sequence[Part],
+    parts: Sequence[LabelledSplit],
     *,
     measures: Mapping[str, Sequence[float]],
     labels: Sequence[LabelScore] = (),
@@ -110,19 +110,19 @@ def _about(recipe: FinetuneRecipe, said: Description) -> Iterator[str]:
         yield f"{what}: {', '.join(map(cell, said.labels[:ROWS]))}{more}."
 
 
-def _data(parts: Sequence[Part], labels: Sequence[str]) -> Iterator[str]:
-    sums = {part.source: _sha256(part) for part in parts}
+def _data(parts: Sequence[LabelledSplit], labels: Sequence[str]) -> Iterator[str]:
+    sums = {split.source: _sha256(split) for split in parts}
     rows = []
-    for part in parts:
-        known = sums[part.source]
-        name = Path(part.source).name if known else "rows given in Python"
-        rows.append((part.name, name, f"{len(part.rows):,} {part.unit}", known))
+    for split in parts:
+        known = sums[split.source]
+        name = Path(split.source).name if known else "rows given in Python"
+        rows.append((split.name, name, f"{len(split.rows):,} {split.unit}", known))
     yield table(("", "file", "rows", "sha256"), rows)
-    counts = [label_counts(part.rows, labels) for part in parts]
+    counts = [label_counts(split.rows, labels) for split in parts]
     if any(any(count.values()) for count in counts):
         shown = sorted(labels, key=lambda label: -counts[0][label])
         yield table(
-            ("label", *(part.name for part in parts)),
+            ("label", *(split.name for split in parts)),
             [(label, *(f"{count[label]:,}" for count in counts)) for label in shown],
         )
 
@@ -222,9 +222,9 @@ def _transformers(recipe: FinetuneRecipe, said: Description, name: str) -> Itera
         )
 
 
-def _sha256(part: Part) -> str:
+def _sha256(split: LabelledSplit) -> str:
     """That of a file, or of the digests of the pictures in a folder."""
-    if part.source and Path(part.source).is_dir():
-        digests = (text for row in part.rows for text in row.texts)
+    if split.source and Path(split.source).is_dir():
+        digests = (text for row in split.rows for text in row.texts)
         return hashlib.sha256("\n".join(digests).encode()).hexdigest()
-    return sha256(part.source)
+    return sha256(split.source)

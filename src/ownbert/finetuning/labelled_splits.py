@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.finetuning.checks import Part
+from ownbert.finetuning.checks import LabelledSplit
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective
 from ownbert.tasks.batched_forward import answers
@@ -16,7 +16,7 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import Encoded, Unknown, cut_warning
+from ownbert.tasks.text_input import EncodedRows, UnknownWords, cut_warning
 
 Rows = tuple[Sequence[Row], Sequence[Row] | None]
 
@@ -38,10 +38,10 @@ def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
     A label with fewer than `n` rows gives all of them. The draw of a label depends on `seed`, its
     name and its number of rows only, so adding a label changes no other label's rows; and for one
     seed the rows for a smaller `n` are among those for a larger one, so that scores at 20, 100,
-    ... labels a class differ by what was added and not by a fresh draw.
+    ... labels per class differ by what was added and not by a fresh draw.
     """
     if n < 1:
-        raise InputError(f"labels a class is {n}; it must be at least 1")
+        raise InputError(f"labels per class is {n}; it must be at least 1")
     if seed < 0:
         raise InputError(f"seed is {seed}; it must not be negative")
     rows_of: dict[str, list[int]] = {}
@@ -65,9 +65,9 @@ class LabelledSplits:
     ``learnt`` that before. ``encode`` comes next.
     """
 
-    frame: Any
-    train_data: Encoded
-    dev_data: Encoded | None = None
+    builder: Any
+    train_data: EncodedRows
+    dev_data: EncodedRows | None = None
 
     def __init__(
         self,
@@ -87,12 +87,12 @@ class LabelledSplits:
         if self.dev_rows is not None:
             task.check(self.dev_rows, recipe.data.dev or "", known)
 
-    def encode(self, frame: Any) -> None:
-        """Make of the rows what a model reads; frame: what ``Task.frame`` gives."""
-        self.frame = frame
-        self.train_data = self.task.encode(self.train_rows, frame, training=True)
+    def encode(self, builder: Any) -> None:
+        """Make of the rows what a model reads; builder: what ``Task.builder`` gives."""
+        self.builder = builder
+        self.train_data = self.task.encode(self.train_rows, builder, training=True)
         if self.dev_rows is not None:
-            self.dev_data = self.task.encode(self.dev_rows, frame, training=False)
+            self.dev_data = self.task.encode(self.dev_rows, builder, training=False)
 
     def _read(self) -> Rows:
         data = self.recipe.data
@@ -102,13 +102,15 @@ class LabelledSplits:
         return rows, self.task.read(data.dev) if data.dev else None
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[LabelledSplit]:
         """The rows with the files they come from."""
-        data, task, sets = self.recipe.data, self.task, self.task.name == "multilabel"
-        found = [Part("training", self.train_rows, data.train, task.unit, sets)]
+        data, task, sets = self.recipe.data, self.task, self.task.label_sets
+        found = [LabelledSplit("training", self.train_rows, data.train, task.unit, sets)]
         if self.dev_rows is not None:
             # Without a file of their own they are some of the training file.
-            found.append(Part("dev", self.dev_rows, data.dev or data.train, task.unit, sets))
+            found.append(
+                LabelledSplit("dev", self.dev_rows, data.dev or data.train, task.unit, sets)
+            )
         return found
 
     def cuts(self) -> Iterator[str]:
@@ -118,12 +120,15 @@ class LabelledSplits:
             (self.dev_rows, self.dev_data, "dev"),
         ):
             if rows is not None and data is not None and data.cut:
-                unit, limit = f"{what} {self.task.unit}", self.task.limit(self.frame.max_length)
+                unit, limit = (
+                    f"{what} {self.task.unit}",
+                    self.task.limit(self.builder.max_length),
+                )
                 yield cut_warning(data.cut, len(rows), limit, unit)
 
     def unknown(self) -> Iterator[str]:
         """What to tell of words that the model does not know, where they are many."""
-        found = Unknown(self.frame.tokenizer)
+        found = UnknownWords(self.builder.tokenizer)
         found.count(self.train_data.examples)
         if said := found.warning():
             yield said

@@ -1,7 +1,6 @@
 """What a fine-tuning run would do, without doing it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,10 @@ from ownbert.finetuning.checks import check_rows, label_counts
 from ownbert.finetuning.finetune import given, in_memory
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.settings import dump, resolve
+from ownbert.tasks.classification import SingleLabelTask
+from ownbert.tasks.multilabel import MultiLabel
 from ownbert.tasks.recipe import FinetuneRecipe
-from ownbert.tasks.rows import Row, find_columns, shortened
+from ownbert.tasks.rows import Row, shortened
 from ownbert.tasks.sentence_task import SentenceTask
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import readable as readable
@@ -41,7 +42,7 @@ def preview_finetuning(
         *run.summary(),
         *_columns(run),
         *_labels(run),
-        *run.frame.about(run.splits.train_data, run.task.unit),
+        *run.builder.about(run.splits.train_data, run.task.unit),
         *(f"{'warning' if f.grave else 'note'}: {f.line}" for f in check_rows(*run.splits.parts)),
         *_examples(run),
     ]
@@ -61,16 +62,11 @@ def _settings(run: FinetuningRun) -> str:
 def _columns(run: FinetuningRun) -> Iterator[str]:
     """Which columns are read, of tasks that have texts and labels in a table."""
     task = run.task
-    if not isinstance(task, SentenceTask) or run.config.image is not None:
+    if not isinstance(task, SentenceTask):
         return
-    # A regression may have several columns of numbers, and its labels are their names.
-    numbers = task.labels if task.name == "regress" else ()
-    given = replace(task.columns, label=numbers[0]) if numbers else task.columns
     for part in run.splits.parts:
-        found = find_columns(part.source, given, labelled=True)
-        texts = " and ".join(map(repr, found.texts))
-        labels = ", ".join(map(repr, numbers or [found.label]))
-        yield f"columns, {part.name}: {texts} to read, {labels} to answer"
+        texts, labels = (map(repr, names) for names in task.find_columns(part.source))
+        yield f"columns, {part.name}: {' and '.join(texts)} to read, {', '.join(labels)} to answer"
 
 
 def _labels(run: FinetuningRun) -> Iterator[str]:
@@ -81,7 +77,7 @@ def _labels(run: FinetuningRun) -> Iterator[str]:
 
 def label_shares(task: Task, rows: Sequence[Row]) -> str:
     """How the answers are spread; where there are many labels, the most frequent and rarest."""
-    if len(task.labels) <= _ALL or not isinstance(task, SentenceTask):
+    if len(task.labels) <= _ALL or not isinstance(task, SingleLabelTask | MultiLabel):
         return task.shares(rows)
     counts = label_counts(rows, task.labels).most_common()
     shown = [f"{label} {count:,} ({count / len(rows):.1%})" for label, count in counts]
@@ -96,10 +92,10 @@ def _examples(run: FinetuningRun) -> Iterator[str]:
     count = min(_SHOWN, len(run.splits.train_rows))
     places = np.linspace(0, len(run.splits.train_rows) - 1, count).round().astype(int)
     rows = [run.splits.train_rows[i] for i in places]
-    encoded = run.task.encode(rows, run.frame, training=False)
+    encoded = run.task.encode(rows, run.builder, training=False)
     yield "examples, as the model sees them:"
     for row, example in zip(rows, encoded.examples, strict=True):
         target = shortened(run.task.preview(row), _CHARACTERS)
-        lines = run.frame.shown(example)
+        lines = run.builder.shown(example)
         yield f"{target}: {lines[0]}" if len(lines) == 1 else f"{target}:"
         yield from (f"    {line}" for line in lines if len(lines) > 1)

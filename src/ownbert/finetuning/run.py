@@ -9,6 +9,7 @@ from pathlib import Path
 from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig
 from ownbert.data.loader import Loader
+from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.finetuning.checks import check_rows
 from ownbert.finetuning.confusion import CONFUSION, draw_confusion
@@ -24,7 +25,6 @@ from ownbert.run.training_run import Say, TrainingRun
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.row_objectives import RDrop
-from ownbert.tasks.rows import Columns
 from ownbert.tasks.task import Task, task_class
 from ownbert.train.device import pick_precision
 from ownbert.train.distributed import World
@@ -75,9 +75,9 @@ class FinetuningRun(TrainingRun):
         self.config = self.description.config
         _refuse_freezing(recipe.model.freeze, self.config)
         length = _max_length(recipe.data.max_length, self.config)
-        self.frame = self.task.frame(recipe.model.folder, self.config, length)
-        self.task.max_length = self.max_length = self.frame.max_length
-        self.splits.encode(self.frame)
+        self.builder = self.task.input_builder(recipe.model.folder, self.config, length)
+        self.task.max_length = self.max_length = self.builder.max_length
+        self.splits.encode(self.builder)
         self.monitor = self._monitor(recipe)
         self.given, self.recipe = recipe, self._completed(recipe)
         self.adapted: Path | None = None if like is None else like.adapted
@@ -93,7 +93,7 @@ class FinetuningRun(TrainingRun):
 
     def _completed(self, recipe: FinetuneRecipe) -> FinetuneRecipe:
         """The recipe with everything that depends on the machine, the size and the data."""
-        recipe = self.task.completed(recipe, self.frame)
+        recipe = self.task.completed(recipe, self.builder)
         few = len(self.splits.train_data) < _FEW
         batch_size = recipe.data.batch_size or (16 if few else 32)
         if batch_size < self.task.smallest_batch:
@@ -206,7 +206,7 @@ class FinetuningRun(TrainingRun):
         for line in () if scores is None else scores.warnings:
             job.display.say(f"warning: {line}")
         model = self.task.finish(model)
-        save(model, output, tokenizer=self.frame.tokenizer, values=self.task.values())
+        save(model, output, tokenizer=self.builder.tokenizer, values=self.task.values())
         self.task.write(output, model)
         remove_states(output)
         return model, scores
@@ -261,7 +261,7 @@ class FinetuningRun(TrainingRun):
 
 def _task(recipe: FinetuneRecipe, labels: Sequence[str]) -> Task:
     data = recipe.data
-    columns = Columns(data.text_column, data.second_column, data.label_column)
+    columns = ColumnNames(data.text_column, data.second_column, data.label_column)
     return task_class(recipe.task.name)(recipe.task, columns, labels)
 
 

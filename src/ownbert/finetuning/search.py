@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint import describe
-from ownbert.checkpoint.weights import WEIGHTS, read_json
+from ownbert.checkpoint.weights import WEIGHTS
 from ownbert.errors import InputError
-from ownbert.files import write_json, write_text
+from ownbert.files import read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import SEARCH, FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.nn.model import Model

@@ -15,13 +15,13 @@ from torch import nn
 
 from ownbert.data.batch import Example
 from ownbert.nn.model import Model
-from ownbert.tasks.text_input import Encoded
+from ownbert.tasks.text_input import EncodedRows
 
 
 class WordsInUse:
     """Puts a table (U, E) in the place of that of the model (V, E), for the ids of ``data``."""
 
-    def __init__(self, model: Model, data: Encoded) -> None:
+    def __init__(self, model: Model, data: EncodedRows) -> None:
         self.model = model
         self.whole = model.encoder.embeddings.word
         ids = np.unique(np.concatenate([np.unique(e.token_ids) for e in data.examples]))

@@ -27,11 +27,14 @@ def _tokenizer(name: str) -> Any:
 
 
 def _model(name: str) -> Any:
-    from ownbert.families import FAMILIES
+    from ownbert.families import all_families
+    from ownbert.hf import marian
     from ownbert.hf.classes import config_name, config_of, model_of
     from ownbert.hf.custom import custom_of
 
-    for family in FAMILIES.values():
+    if name in (marian.MarianConfig.__name__, marian.MarianMTModel.__name__):
+        return getattr(marian, name)
+    for family in all_families().values():
         if name in family.architectures:
             return model_of(name)
         config = config_name(family)

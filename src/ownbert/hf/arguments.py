@@ -1,5 +1,7 @@
-"""What ``from_pretrained`` is told: which folder, what of its config changes, how to load."""
+"""The arguments of ``from_pretrained`` and of a forward pass."""
 
+import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -82,3 +84,11 @@ def refuse(who: str, names: Any, known: Any) -> None:
         close = get_close_matches(name, known, 1)
         meant = f"; is {close[0]} meant?" if close else ""
         raise InputError(f"{who} has no argument {name!r}{meant}")
+
+
+def signature(names: Sequence[str]) -> inspect.Signature:
+    """Arguments in this order, each None by default, and any others by name."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, kind, default=None) for name in names]
+    rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
+    return inspect.Signature([*parameters, rest])

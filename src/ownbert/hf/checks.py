@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ownbert.errors import InputError
+from ownbert.nn.encoder import Encoder
 
 _WHOLE = (torch.long, torch.int)
 # Arguments that are rows of a table of the embeddings.
@@ -30,6 +31,8 @@ _OTHERS = (
     "return_dict",
     "num_items_in_batch",
     "cache_position",
+    "interpolate_pos_encoding",
+    "encoder_outputs",
 )
 
 
@@ -50,10 +53,16 @@ def check_tensors(given: Mapping[str, Any]) -> None:
         raise InputError(f"{name} is a {kind}; it must be a tensor: torch.tensor(...)")
 
 
-def check_inputs(face: Any, given: Mapping[str, Any], size: tuple[int, int]) -> None:
-    """``InputError`` for ids, types or positions that have no row, and shapes that do not fit."""
-    config, embeddings = face.model.config, face.model.encoder.embeddings
+def check_inputs(
+    stack: Encoder, given: Mapping[str, Any], size: tuple[int, int], prefix: str = ""
+) -> None:
+    """``InputError`` for ids, types or positions that have no row, and shapes that do not fit.
+
+    prefix: what stands before the names of these arguments.
+    """
+    config, embeddings = stack.config, stack.embeddings
     for name, table in _TABLES.items():
+        name = prefix + name
         value = given.get(name)
         if value is None:
             continue
@@ -65,11 +74,11 @@ def check_inputs(face: Any, given: Mapping[str, Any], size: tuple[int, int]) -> 
         if hasattr(embeddings, table):
             count = getattr(embeddings, table).num_embeddings
             _check_range(name, value, count, "rows of the table")
-    embeds = given.get("inputs_embeds")
+    embeds = given.get(prefix + "inputs_embeds")
     width = embeddings.word.embedding_dim
     if embeds is not None and (embeds.shape[-1] != width or not embeds.is_floating_point()):
         raise InputError(
-            f"inputs_embeds has shape {tuple(embeds.shape)} and {embeds.dtype}; it must be "
+            f"{prefix}inputs_embeds has shape {tuple(embeds.shape)} and {embeds.dtype}; it must be "
             f"{(*size, width)} and floating point"
         )
     if config.is_decoder and given.get("encoder_hidden_states") is not None:

@@ -6,8 +6,9 @@ from functools import cache
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.families import FAMILIES
+from ownbert.families import all_families
 from ownbert.families.family import Family, Head
+from ownbert.hf.arguments import signature
 from ownbert.hf.config import PretrainedConfig, config_class
 from ownbert.hf.generation import GreedyGeneration
 from ownbert.hf.pretrained import PreTrainedModel
@@ -28,16 +29,20 @@ def config_name(family: Family) -> str:
     return re.sub("(Model|For.*)$", "", first) + "Config"
 
 
+def reads_pictures(family: Family) -> bool:
+    return "patch_size" in family.defaults
+
+
 @cache
 def config_of(model_type: str) -> type[PretrainedConfig]:
-    family = FAMILIES[model_type]
+    family = all_families()[model_type]
     return config_class(family, config_name(family))
 
 
 @cache
 def model_of(architecture: str) -> type[PreTrainedModel]:
     """The class of an architecture's name. ``InputError`` for one that is not known."""
-    for family in FAMILIES.values():
+    for family in all_families().values():
         if architecture in family.architectures:
             return _made(family, architecture)
     raise InputError(f"architecture {architecture!r} is not known")
@@ -53,6 +58,7 @@ def _made(family: Family, architecture: str) -> type[PreTrainedModel]:
         "config_class": config_of(family.model_type),
         "arguments": _signature(family, head),
         "base_class": classmethod(lambda cls: model_of(base)),
+        "main_input_name": "pixel_values" if reads_pictures(family) else "input_ids",
         "__module__": "ownbert.hf",
         "__doc__": f"{family.model_type} " + (f"with the head {parts}." if parts else "alone."),
     }
@@ -63,13 +69,16 @@ def _made(family: Family, architecture: str) -> type[PreTrainedModel]:
 def _signature(family: Family, head: Head) -> inspect.Signature:
     """The arguments of the forward pass in the order of Transformers 4.57.6."""
     kinds = tuple(spec.kind for spec in head.heads)
+    if reads_pictures(family):
+        further = ["head_mask", "labels"] if kinds else ["bool_masked_pos", "head_mask"]
+        return signature(["pixel_values", *further, "interpolate_pos_encoding", *_END])
     names = ["input_ids", "attention_mask"]
     if family.fixed.get("type_vocab_size") != 0:
         names += ["token_type_ids", "position_ids"]
     if "task_type_vocab_size" in family.defaults:
         names.insert(3, "task_type_ids")
     names += ["head_mask", "inputs_embeds"]
-    if kinds == ("choice",) and family.prefix == "roberta.":
+    if kinds == ("choice",) and family.weight_map.prefix == "roberta.":
         names = ["input_ids", "token_type_ids", "attention_mask", "labels"]
         names += ["position_ids", "head_mask", "inputs_embeds"]
     crossing = not kinds or head.decoder or (kinds == ("mlm",) and family.model_type != "electra")
@@ -80,8 +89,4 @@ def _signature(family: Family, head: Head) -> inspect.Signature:
     names += [name for name in labels if name not in names]
     if decodes and (not kinds or head.decoder):
         names += _CACHED
-    names += _END
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters = [inspect.Parameter(name, kind, default=None) for name in names]
-    rest = inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)
-    return inspect.Signature([*parameters, rest])
+    return signature([*names, *_END])

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from ownbert.checkpoint.weights import read_json
+from ownbert.checkpoint.weights import read_model_json
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.families.family import OWN, Family
@@ -55,7 +55,7 @@ _READ: dict[str, Any] = {
     ),
 }
 # So many keys stand in the order of Transformers' constructor: all of BERT's, ten of every family.
-_BY_POSITION = {"bert": 16}
+_BY_POSITION = {"bert": 16, "marian": 25}
 _PROBLEMS = (
     None,
     "regression",
@@ -71,6 +71,8 @@ class PretrainedConfig:
     """
 
     family: ClassVar[Family]
+    defaults: ClassVar[Mapping[str, Any]]
+    aliases: ClassVar[Mapping[str, str]]  # BERT's words where the family has its own
     model_type: ClassVar[str]
 
     def __init__(self, *positional: Any, **values: Any) -> None:
@@ -79,11 +81,10 @@ class PretrainedConfig:
         labels = _labels(values.pop("id2label", None))
         count = values.pop("num_labels", None)
         numbers = values.pop("label2id", None)
-        merged = {**copy.deepcopy({**_COMMON, **self.family.defaults}), **values}
+        merged = {**copy.deepcopy({**_COMMON, **self.defaults}), **values}
         merged.pop("model_type", None)
-        aliases = self._aliases()
         for key, value in merged.items():
-            setattr(self, aliases.get(key, key), value)
+            setattr(self, self.aliases.get(key, key), value)
         if labels is None or (count is not None and count != len(labels)):
             labels, numbers = _numbered(2 if count is None else count), None
         self.id2label: dict[int, str] = labels
@@ -95,17 +96,12 @@ class PretrainedConfig:
 
     def _by_name(self, positional: tuple[Any, ...], values: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by position under their names."""
-        names = list(self.family.defaults)[: _BY_POSITION.get(self.model_type, 10)]
+        names = list(self.defaults)[: _BY_POSITION.get(self.model_type, 10)]
         twice = [name for name in names[: len(positional)] if name in values]
         if len(positional) > len(names) or twice:
             wrong = f"{twice[0]} is given twice" if twice else "give further values by name"
             raise InputError(f"{type(self).__name__}: {wrong}")
         return dict(zip(names, positional, strict=False))
-
-    @classmethod
-    def _aliases(cls) -> dict[str, str]:
-        """BERT's words where the family has its own (DistilBERT's ``dim`` is hidden_size)."""
-        return dict(cls.family.names)
 
     def __getattr__(self, name: str) -> Any:
         if name in _READ:
@@ -113,7 +109,7 @@ class PretrainedConfig:
         name = {"torch_dtype": "dtype", "_name_or_path": "name_or_path"}.get(name, name)
         if name in ("dtype", "name_or_path"):
             return vars(self).get(name)
-        other = type(self)._aliases().get(name)
+        other = type(self).aliases.get(name)
         if other is None or name.startswith("__"):
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
         return getattr(self, other)
@@ -121,7 +117,7 @@ class PretrainedConfig:
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("dtype", "torch_dtype"):
             name, value = "dtype", named_dtype(value)
-        super().__setattr__(self._aliases().get(name, name), value)
+        super().__setattr__(self.aliases.get(name, name), value)
 
     def structure(self) -> EncoderConfig:
         """What the network is made of. ``InputError`` for values that cannot go together."""
@@ -177,7 +173,7 @@ class PretrainedConfig:
 
     @classmethod
     def from_json_file(cls, json_file: str | Path) -> "PretrainedConfig":
-        return cls.from_dict(dict(read_json(Path(json_file))))
+        return cls.from_dict(dict(read_model_json(Path(json_file))))
 
     @classmethod
     def from_pretrained(
@@ -193,7 +189,7 @@ class PretrainedConfig:
         With ``return_unused_kwargs`` those of ``changes`` that are no keys come back beside it.
         """
         folder = model_folder(pretrained_model_name_or_path) / subfolder
-        values = dict(read_json(folder / CONFIG if folder.is_dir() else folder))
+        values = dict(read_model_json(folder / CONFIG if folder.is_dir() else folder))
         config = cls.from_dict(values)
         unused = {}
         if return_unused_kwargs:
@@ -210,7 +206,7 @@ class PretrainedConfig:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """What stands in the ``config.json`` of a folder, and ``options``."""
         folder = model_folder(pretrained_model_name_or_path)
-        return dict(read_json(folder / CONFIG if folder.is_dir() else folder)), options
+        return dict(read_model_json(folder / CONFIG if folder.is_dir() else folder)), options
 
     def knows(self, name: str) -> bool:
         """Whether there is such a key."""
@@ -261,6 +257,8 @@ def config_class(family: Family, name: str) -> type[PretrainedConfig]:
     members = {
         "family": family,
         "model_type": family.model_type,
+        "defaults": family.defaults,
+        "aliases": family.names,
         "__module__": "ownbert.hf",
         "__doc__": f"Configuration of {family.model_type}; keys and defaults as in Transformers.",
     }

@@ -16,7 +16,7 @@ from torch import nn
 
 from ownbert.checkpoint.weights import WEIGHTS, read_weights
 from ownbert.errors import InputError
-from ownbert.families import FAMILIES
+from ownbert.families import all_families
 from ownbert.families.family import Family
 from ownbert.files import atomic_path, make_folder
 from ownbert.hf.arguments import read_arguments
@@ -55,7 +55,7 @@ class CustomModel(nn.Module):
 
     @property
     def base_model_prefix(self) -> str:
-        return self.family.prefix.rstrip(".")
+        return self.family.weight_map.prefix.rstrip(".")
 
     @property
     def base_model(self) -> Any:
@@ -117,7 +117,9 @@ class CustomModel(nn.Module):
         model = cls(given.config, *positional, **given.others)
         read, path = read_weights(given.folder)
         own = model.state_dict()
-        named = {cls.family.full_name(name): tensor for name, tensor in read.items()} | read
+        named = {
+            cls.family.weight_map.full_name(name): tensor for name, tensor in read.items()
+        } | read
         there = {name: named[name] for name in own if name in named}
         wrong = [(n, t.shape, own[n].shape) for n, t in there.items() if t.shape != own[n].shape]
         if not there or (wrong and not given.mismatched):
@@ -132,7 +134,9 @@ class CustomModel(nn.Module):
         if new or wrong:
             anew = ", ".join([*new, *(name for name, *_ in wrong)])
             warnings.warn(f"{cls.__name__} from {given.folder}: {anew} start anew", stacklevel=2)
-        left = sorted(n for n in read if n not in own and cls.family.full_name(n) not in own)
+        left = sorted(
+            n for n in read if n not in own and cls.family.weight_map.full_name(n) not in own
+        )
         model = model.to(given.dtype or model.dtype).eval()
         info = {"missing_keys": new, "unexpected_keys": left, "mismatched_keys": wrong}
         return (model, {**info, "error_msgs": []}) if output_loading_info else model
@@ -142,5 +146,9 @@ class CustomModel(nn.Module):
 def custom_of(model_type: str, config: type[PretrainedConfig]) -> type[CustomModel]:
     """``BertPreTrainedModel`` of bert."""
     name = config.__name__.removesuffix("Config") + "PreTrainedModel"
-    members = {"family": FAMILIES[model_type], "config_class": config, "__module__": "ownbert.hf"}
+    members = {
+        "family": all_families()[model_type],
+        "config_class": config,
+        "__module__": "ownbert.hf",
+    }
     return type(name, (CustomModel,), members)

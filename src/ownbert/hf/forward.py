@@ -6,13 +6,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.hf import losses
 from ownbert.hf.checks import check_inputs, check_tensors
-from ownbert.hf.inputs import Packed, Padded, pack
+from ownbert.hf.inputs import Packed, Padded, masks_of_heads, pack
 from ownbert.hf.outputs import ModelOutput, field_names, logits_by_name
-from ownbert.nn.context import Cache
+from ownbert.nn.context import Cache, Context
+from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Outputs
+from ownbert.nn.patches import picture_batch
 
 _SENTENCE = ("nsp", "sop", "classification", "choice")
 _OTHER_LABEL = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
@@ -24,34 +27,43 @@ def run(face: Any, given: dict[str, Any]) -> Any:
     check_tensors(given)
     if kinds == ("choice",):
         given, size = _flat(given)
-    padded = _padded(face, given)
-    check_inputs(face, given, padded.size)
-    dense = not face.packed or _needs_padding(kinds, given, face.head.decoder)
-    packed = pack(padded, face.model.config, dense=dense)
+    stack = face.model.encoder
+    keep = kept_layers(stack, wanted(face, given, "output_attentions"))
+    if stack.config.image is not None:
+        padded, packed = Padded(keep=keep), _pictures(stack.config, given, keep)
+    else:
+        padded = _padded(face, given, keep)
+        check_inputs(stack, given, padded.size)
+        dense = not face.packed or _needs_padding(kinds, given, face.head.decoder)
+        packed = pack(padded, stack.config, dense=dense)
     out = face.model(
         packed.batch,
         kinds,
         context=packed.context,
-        keep_hidden=bool(_asked(face, given, "output_hidden_states")),
+        keep_hidden=bool(wanted(face, given, "output_hidden_states")),
     )
     values = _values(kinds, out, packed, padded)
     if not kinds and not face.with_pooler:
         values.pop("pooler_output", None)
     if padded.keep:
-        values |= _weights(out, packed, padded, len(face.model.encoder.schedule()))
+        values |= attention_weights(packed, padded, stack)
     if size is not None:
         values["logits"] = values["logits"].view(size)
     loss = _loss(face, values, given)
     fields = field_names(kinds, decoder=face.head.decoder)
     named = ModelOutput(fields, {"loss": loss, **values})
-    as_names = given.get("return_dict")
-    as_names = face.config.use_return_dict if as_names is None else as_names
-    return named if as_names else _plain(face, named)
+    return named if returns_names(face, given) else _plain(face, named)
+
+
+def returns_names(face: Any, given: dict[str, Any]) -> bool:
+    """Whether a call returns values by name, or a tuple."""
+    value = given.get("return_dict")
+    return bool(face.config.use_return_dict if value is None else value)
 
 
 def _plain(face: Any, named: ModelOutput) -> tuple[Any, ...]:
     """The tuple that ``return_dict=False`` gives, which differs from that of the names a little."""
-    if face.kinds:
+    if face.kinds or face.main_input_name == "pixel_values":
         return named.to_tuple()
     # The cache stands before the hidden states, and a pooler that is not there leaves a None.
     first = [named.last_hidden_state]
@@ -61,9 +73,27 @@ def _plain(face: Any, named: ModelOutput) -> tuple[Any, ...]:
     return (*first, *(named[name] for name in rest if name in named))
 
 
-def _asked(face: Any, given: dict[str, Any], name: str) -> Any:
+def wanted(face: Any, given: dict[str, Any], name: str) -> Any:
+    """An option of a call; where the call has none, that of the config."""
     value = given.get(name)
     return getattr(face.config, name) if value is None else value
+
+
+def _pictures(config: EncoderConfig, given: dict[str, Any], keep: frozenset[int]) -> Packed:
+    """Pictures as sequences, all of one length."""
+    pixels = given.get("pixel_values")
+    if pixels is None:
+        raise InputError("give pixel_values, pictures of shape (batch, channels, height, width)")
+    for name in ("bool_masked_pos", "interpolate_pos_encoding"):
+        if given.get(name) is not None and given[name] is not False:
+            raise InputError(f"{name} cannot be done here: every patch is seen, at its own place")
+    assert config.image is not None
+    batch = picture_batch(pixels, config.image)
+    size = len(pixels), config.image.patches + 1
+    head_mask = masks_of_heads(given.get("head_mask"), config, size[0])
+    context = Context(batch.layout, batch.positions, head_mask, keep)
+    index = torch.arange(batch.tokens, device=pixels.device)
+    return Packed(batch, context, index, size, None)
 
 
 def _flat(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, int]]:
@@ -80,7 +110,7 @@ def _flat(given: dict[str, Any]) -> tuple[dict[str, Any], tuple[int, int]]:
     return flat, (tensor.shape[0], tensor.shape[1])
 
 
-def _padded(face: Any, given: dict[str, Any]) -> Padded:
+def _padded(face: Any, given: dict[str, Any], keep: frozenset[int]) -> Padded:
     names = Padded.__dataclass_fields__.keys() - {"cache", "keep"}
     tensors = {name: given[name] for name in names if given.get(name) is not None}
     config = face.model.config
@@ -90,36 +120,36 @@ def _padded(face: Any, given: dict[str, Any]) -> Padded:
         raise InputError(
             "encoder_hidden_states needs a model with add_cross_attention true in its config"
         )
-    return Padded(**tensors, cache=_cache(face, given), keep=_kept_layers(face, given))
+    return Padded(**tensors, cache=cache_of(face, config, given), keep=keep)
 
 
-def _cache(face: Any, given: dict[str, Any]) -> Cache | None:
+def cache_of(face: Any, config: EncoderConfig, given: dict[str, Any]) -> Cache | None:
+    """The cache that a call goes on with, or a new one where it wants one."""
     past = given.get("past_key_values")
-    if past is not None and not face.model.config.is_decoder:
+    if past is not None and not config.is_decoder:
         raise InputError("past_key_values needs a model with is_decoder true in its config")
     if past is not None and not isinstance(past, Cache):
         try:
             past = Cache.from_layers(past)
         except (AttributeError, IndexError, TypeError, ValueError):
             raise InputError("past_key_values must be what an earlier call gave back") from None
-    if past is not None or not face.model.config.is_decoder or given.get("labels") is not None:
+    if past is not None or not config.is_decoder or given.get("labels") is not None:
         return past
-    wanted = _asked(face, given, "use_cache")
     again = face.training and face.model.encoder.gradient_checkpointing
-    return Cache() if wanted and not again else None
+    return Cache() if wanted(face, given, "use_cache") and not again else None
 
 
-def _kept_layers(face: Any, given: dict[str, Any]) -> frozenset[int]:
-    asked = _asked(face, given, "output_attentions")
-    count = len(face.model.encoder.schedule())
-    if asked is None or isinstance(asked, bool | int):
-        return frozenset(range(count)) if asked else frozenset()
-    wrong = [layer for layer in asked if not -count <= layer < count]
+def kept_layers(stack: Encoder, option: Any) -> frozenset[int]:
+    """Numbers of the layers whose attention weights ``output_attentions`` asks for."""
+    count = len(stack.schedule())
+    if option is None or isinstance(option, bool | int):
+        return frozenset(range(count)) if option else frozenset()
+    wrong = [layer for layer in option if not -count <= layer < count]
     if wrong:
         raise InputError(
             f"output_attentions asks for layer {wrong[0]}; the layers are 0..{count - 1}"
         )
-    return frozenset(layer % count for layer in asked)
+    return frozenset(layer % count for layer in option)
 
 
 def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool) -> bool:
@@ -157,19 +187,20 @@ def _values(kinds: tuple[str, ...], out: Outputs, packed: Packed, padded: Padded
     return values
 
 
-def _weights(out: Outputs, packed: Packed, padded: Padded, count: int) -> dict[str, Any]:
+def attention_weights(packed: Packed, padded: Padded, stack: Encoder) -> dict[str, Any]:
     """Attention weights of each layer, None where they were not asked for."""
-    layout = packed.context.layout
+    context, count = packed.context, len(stack.schedule())
+    layout = context.layout
     keys, width = packed.index, packed.size[1]
     if layout.keys is not None:
         width = layout.keys.max_seqlen
         keys = torch.arange(packed.size[0] * width, device=keys.device)
-    own = packed.weights(out.attentions, layout, keys, width)
+    own = packed.weights(context.attentions, layout, keys, width)
     values = {"attentions": tuple(own.get(i) for i in range(count))}
-    cross, encoder = packed.context.cross, padded.encoder_hidden_states
+    cross, encoder = context.cross, padded.encoder_hidden_states
     if cross is None or encoder is None or packed.sources is None:
         return values
-    other = packed.weights(out.cross_attentions, cross, packed.sources, encoder.shape[1])
+    other = packed.weights(context.cross_attentions, cross, packed.sources, encoder.shape[1])
     return values | {"cross_attentions": tuple(other.get(i) for i in range(count))}
 
 

@@ -51,7 +51,7 @@ class GreedyGeneration:
                 "max_new_tokens"
             )
         if attention_mask is None:
-            attention_mask = _guessed_mask(input_ids, pad, ends)
+            attention_mask = guessed_mask(input_ids, pad, ends)
         done = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
         cached = others.pop("use_cache", True)
         past, ids = None, input_ids
@@ -71,7 +71,7 @@ class GreedyGeneration:
         return ids
 
 
-def _guessed_mask(ids: Tensor, pad: int, ends: list[int]) -> Tensor:
+def guessed_mask(ids: Tensor, pad: int, ends: list[int]) -> Tensor:
     """Everything is seen, unless there is padding that does not also end texts."""
     if pad in ends or not bool((ids == pad).any()):
         return torch.ones_like(ids)

@@ -133,7 +133,7 @@ def pack(given: Padded, config: EncoderConfig, *, dense: bool) -> Packed:
     context = Context(
         layout,
         batch.positions,
-        _head_mask(given.head_mask, config, size[0]),
+        masks_of_heads(given.head_mask, config, size[0]),
         given.keep,
         encoder_hidden,
         cross,
@@ -214,7 +214,7 @@ def _cross(
     return hidden.flatten(0, 1)[index], replace(queries, keys=keys), index
 
 
-def _head_mask(mask: Tensor | None, config: EncoderConfig, sequences: int) -> Tensor | None:
+def masks_of_heads(mask: Tensor | None, config: EncoderConfig, sequences: int) -> Tensor | None:
     """(L, H) or (L, B, H) out of (H), (L, H), (L, B, H) or (L, B, H, 1, 1)."""
     if mask is None:
         return None

@@ -10,32 +10,53 @@ from typing import Any
 from torch import Tensor, nn
 
 from ownbert.errors import InputError
-from ownbert.families.family import Family
-from ownbert.families.rules import Fuse, Rename, Tie, head_of, written_out
+from ownbert.families.rules import Fuse, Rename, Reshape, Tie, head_of, written_out
+from ownbert.families.weight_map import WeightMap
 from ownbert.nn.model import Model
 
-# Ours has it under the name of the word table too.
-TIED = "heads.mlm.decoder.weight"
+_WORDS = "encoder.embeddings.word.weight"
 
 
-def their_tensors(model: Model, family: Family, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def second_names(model: Model) -> tuple[str, ...]:
+    """Our further names of the table of words, where an output layer shares it."""
+    if model.share_embeddings:
+        return "decoder.embeddings.word.weight", "heads.generator.projection.weight"
+    return ("heads.mlm.decoder.weight",) if "mlm" in model.specs else ()
+
+
+def with_second_names(model: Model, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our tensors, the table of words under its further names too."""
+    if _WORDS not in ours:
+        return dict(ours)
+    return {**ours, **dict.fromkeys(second_names(model), ours[_WORDS])}
+
+
+def their_tensors(
+    model: Model, weight_map: WeightMap, ours: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """Our tensors under their names, second names of tied ones included."""
-    once = {name: tensor for name, tensor in ours.items() if name != TIED}
-    theirs = family.to_theirs(once, model.config, bare=False)
-    if "mlm" in model.specs:
-        for rule in written_out(family.rules, model.config):
+    further = second_names(model)
+    once = {name: tensor for name, tensor in ours.items() if name not in further}
+    theirs = weight_map.to_theirs(once, model.config, bare=False)
+    if further:
+        for rule in written_out(weight_map.rules, model.config):
             if isinstance(rule, Tie) and rule.to in theirs:
                 theirs[rule.theirs] = theirs[rule.to]
     return theirs
 
 
-def their_parameter_names(model: Model, family: Family) -> dict[str, str]:
-    """Their name of each parameter of ours; of a fused one, that of its parts joined."""
+def their_parameter_names(
+    model: Model, weight_map: WeightMap, *, reshaped: bool = True
+) -> dict[str, str]:
+    """Their name of each parameter of ours; of a fused one, that of its parts joined.
+
+    reshaped: also of those that have another shape there.
+    """
     names = {}
-    for rule in written_out(family.rules, model.config):
+    for rule in written_out(weight_map.rules, model.config):
         if head_of(rule) not in (None, *model.specs):
             continue
-        if isinstance(rule, Rename):
+        if isinstance(rule, Rename) or (reshaped and isinstance(rule, Reshape)):
             names[rule.ours] = rule.theirs
         elif isinstance(rule, Fuse):
             first, leaf = rule.theirs[0].rsplit(".", 1)
@@ -44,23 +65,23 @@ def their_parameter_names(model: Model, family: Family) -> dict[str, str]:
     return names
 
 
-def their_module_names(model: Model, family: Family) -> dict[str, str]:
+def their_module_names(model: Model, weight_map: WeightMap) -> dict[str, str]:
     """Their name of each of our modules that has weights of its own."""
-    names = their_parameter_names(model, family)
+    names = their_parameter_names(model, weight_map)
     there = {name for name, _ in model.named_modules()}
-    pairs = ((our.rpartition(".")[0], their.rpartition(".")[0]) for our, their in names.items())
-    return {our: their for our, their in pairs if our in there}
+    split = ((our.rpartition("."), their.rpartition(".")) for our, their in names.items())
+    return {our[0]: their[0] for our, their in split if our[0] in there and our[2] == their[2]}
 
 
 class Part:
     """A node of the tree of their names: ``encoder``, ``layer``, ``0``, ..."""
 
-    def __init__(self, model: Model, family: Family, prefix: str) -> None:
-        self._model, self._family, self._prefix = model, family, prefix
+    def __init__(self, model: Model, weight_map: WeightMap, prefix: str) -> None:
+        self._model, self._weight_map, self._prefix = model, weight_map, prefix
 
     def _tensors(self) -> dict[str, Tensor]:
         parameters = dict(self._model.named_parameters(remove_duplicate=False))
-        theirs = their_tensors(self._model, self._family, parameters)
+        theirs = their_tensors(self._model, self._weight_map, parameters)
         start = self._prefix + "."
         return {n.removeprefix(start): t for n, t in theirs.items() if n.startswith(start)}
 
@@ -72,12 +93,12 @@ class Part:
                 f"{self._prefix} is a name here and no module, so it has no {name}; the modules "
                 "are in .model"
             )
-        return find(self._model, self._family, self._path(name))
+        return find(self._model, self._weight_map, self._path(name))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
             super().__setattr__(name, value)
-        elif not put(self._model, self._family, self._path(name), value):
+        elif not put(self._model, self._weight_map, self._path(name), value):
             raise InputError(f"{self._path(name)} cannot be exchanged here; single layers can")
 
     def __call__(self, *_: Any, **__: Any) -> Any:
@@ -98,7 +119,7 @@ class Part:
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Our parameters that this part is made of, under their names."""
-        names = their_parameter_names(self._model, self._family)
+        names = their_parameter_names(self._model, self._weight_map)
         for name, parameter in self._model.named_parameters():
             their = names.get(name, "")
             if their.startswith(self._prefix + "."):
@@ -106,7 +127,7 @@ class Part:
 
     def modules(self) -> Iterator[nn.Module]:
         """Our modules that this part is made of."""
-        for our, their in their_module_names(self._model, self._family).items():
+        for our, their in their_module_names(self._model, self._weight_map).items():
             if f"{their}.".startswith(self._prefix + "."):
                 yield self._model.get_submodule(our)
 
@@ -125,33 +146,34 @@ class Part:
         return "\n".join(f"{n} {tuple(t.shape)}" for n, t in self._tensors().items())
 
 
-def find(model: Model, family: Family, name: str) -> Any:
+def find(model: Model, weight_map: WeightMap, name: str) -> Any:
     """The module, part or tensor of a name of theirs. ``AttributeError`` if there is none."""
-    names = their_parameter_names(model, family)
+    names = their_parameter_names(model, weight_map, reshaped=False)
     ours = {their: our for our, their in names.items()}
     if f"{name}.weight" in ours:
         return model.get_submodule(ours[f"{name}.weight"].rsplit(".", 1)[0])
-    if "mlm" in model.specs:
-        ties = (rule for rule in written_out(family.rules, model.config) if isinstance(rule, Tie))
-        if any(tie.theirs == f"{name}.weight" for tie in ties):
-            return model.heads["mlm"].decoder
+    if second_names(model):
+        rules = written_out(weight_map.rules, model.config)
+        if any(isinstance(rule, Tie) and rule.theirs == f"{name}.weight" for rule in rules):
+            return model.get_submodule(second_names(model)[-1].rsplit(".", 1)[0])
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    tensors = their_tensors(model, family, parameters)
+    tensors = their_tensors(model, weight_map, parameters)
     if name in tensors:
         return tensors[name]
     if any(other.startswith(name + ".") for other in tensors):
-        return Part(model, family, name)
+        return Part(model, weight_map, name)
     raise AttributeError(f"the model has no {name!r}")
 
 
-def put(model: Model, family: Family, name: str, value: Any) -> bool:
+def put(model: Model, weight_map: WeightMap, name: str, value: Any) -> bool:
     """Put a module in the place of ours of that name of theirs; whether there is such a place."""
-    if value is None and name == family.prefix + "pooler":
+    if value is None and name == weight_map.prefix + "pooler":
         model.pooler = None
         return True
     if not isinstance(value, nn.Module):
         return False
-    ours = {their: our for our, their in their_parameter_names(model, family).items()}
+    names = their_parameter_names(model, weight_map, reshaped=False)
+    ours = {their: our for our, their in names.items()}
     if f"{name}.weight" not in ours:
         return False
     parent, _, leaf = ours[f"{name}.weight"].rsplit(".", 1)[0].rpartition(".")

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,10 +12,11 @@ from torch import nn
 from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.families.family import Family, Head
+from ownbert.families.weight_map import WeightMap
 from ownbert.hf.arguments import read_arguments, refuse
 from ownbert.hf.config import PretrainedConfig
 from ownbert.hf.forward import run
-from ownbert.hf.names import find, put, their_module_names
+from ownbert.hf.names import find, put, their_module_names, their_parameter_names
 from ownbert.hf.states import fill, to_ours, to_theirs, write
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
@@ -47,7 +48,7 @@ class PreTrainedModel(nn.Module):
         **unknown: Any,
     ) -> None:
         super().__init__()
-        if getattr(config, "family", None) is not self.family:
+        if not isinstance(config, self.config_class):
             raise InputError(
                 f"{type(self).__name__} takes a {self.config_class.__name__}, not a "
                 f"{type(config).__name__}; for a folder: {type(self).__name__}.from_pretrained"
@@ -56,20 +57,31 @@ class PreTrainedModel(nn.Module):
         self.config = config
         self.num_labels = config.num_labels
         self.with_pooler = self.head.pooler and (add_pooling_layer or bool(self.head.heads))
-        self.model = model or Model(
-            config.structure(),
-            self.family.specs(self.architecture, config.to_dict()),
-            pooler=self.with_pooler,
-            labels=tuple(config.id2label.values()),
-            model_type=self.family.model_type,
-        )
+        self.model = model or self._new_model()
         # Tensors go by Transformers' names wherever they are seen from outside.
         self._register_state_dict_hook(to_theirs)
         self.register_load_state_dict_pre_hook(to_ours)
 
+    def _new_model(self) -> Model:
+        return Model(
+            self.config.structure(),
+            self.family.specs(self.architecture, self.config.to_dict()),
+            pooler=self.with_pooler,
+            labels=tuple(self.config.id2label.values()),
+            model_type=self.family.model_type,
+        )
+
+    # What a folder holds, and what is computed: an encoder-decoder model has its own.
+    _fill, _write, _run = fill, write, run
+
     @property
     def head(self) -> Head:
         return self.family.architectures[self.architecture]
+
+    @property
+    def weight_map(self) -> WeightMap:
+        """Transformers' names of its tensors."""
+        return self.family.weight_map
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -89,13 +101,13 @@ class PreTrainedModel(nn.Module):
         given |= more
         if "past_key_value" in given:
             given["past_key_values"] = given.pop("past_key_value")
-        return run(self, given)
+        return self._run(given)
 
     # ---- parts by Transformers' names
 
     @property
     def base_model_prefix(self) -> str:
-        return self.family.prefix.rstrip(".")
+        return self.weight_map.prefix.rstrip(".")
 
     @property
     def base_model(self) -> "PreTrainedModel":
@@ -121,19 +133,19 @@ class PreTrainedModel(nn.Module):
                 raise
         if name == self.base_model_prefix and self.kinds:
             return self.base_model
-        full = name if self.kinds else self.family.prefix + name
+        full = name if self.kinds else self.weight_map.prefix + name
         if name == "pooler" and not self.kinds and self.head.pooler and not self.with_pooler:
             return None
         try:
-            return find(self.model, self.family, full)
+            return find(self.model, self.weight_map, full)
         except AttributeError:
             raise AttributeError(f"{type(self).__name__} has no {name!r}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """``model.classifier = nn.Linear(...)`` exchanges the layer of that name."""
         if "model" in self.__dict__.get("_modules", {}) and name != "model":
-            full = name if self.kinds else self.family.prefix + name
-            if put(self.model, self.family, full, value):
+            full = name if self.kinds else self.weight_map.prefix + name
+            if put(self.model, self.weight_map, full, value):
                 return
         super().__setattr__(name, value)
 
@@ -141,7 +153,7 @@ class PreTrainedModel(nn.Module):
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Generator[tuple[str, nn.Module], None, None]:
         """Modules, those with weights by Transformers' names; so are the parameters named."""
-        names = their_module_names(self.model, self.family)
+        names = their_module_names(self.model, self.weight_map)
         start = prefix + "." if prefix else ""
         for name, module in super().named_modules(memo, prefix, remove_duplicate):
             our = name.removeprefix(start + "model.")
@@ -149,9 +161,23 @@ class PreTrainedModel(nn.Module):
                 continue  # of the model with heads that this one is the base of
             if our in names:
                 name = start + (
-                    names[our] if self.kinds else names[our].removeprefix(self.family.prefix)
+                    names[our] if self.kinds else names[our].removeprefix(self.weight_map.prefix)
                 )
             yield name, module
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters by Transformers' names; a fused one by those of its parts joined."""
+        names = their_parameter_names(self.model, self.weight_map)
+        known = {id(p): names[name] for name, p in self.model.named_parameters() if name in names}
+        start = prefix + "." if prefix else ""
+        for name, parameter in super().named_parameters(prefix, recurse, remove_duplicate):
+            their = known.get(id(parameter)) if remove_duplicate else None
+            if their is not None:
+                cut = "" if self.kinds else self.weight_map.prefix
+                name = start + their.removeprefix(cut)
+            yield name, parameter
 
     def train(self, mode: bool = True) -> Any:
         if "_base" in self.__dict__:
@@ -164,7 +190,7 @@ class PreTrainedModel(nn.Module):
 
     @classmethod
     def can_generate(cls) -> bool:
-        return cls.family.architectures[cls.architecture].decoder
+        return bool(getattr(cls, "generate", None))
 
     def get_memory_footprint(self, return_buffers: bool = True) -> int:
         """Bytes of the parameters."""
@@ -197,13 +223,20 @@ class PreTrainedModel(nn.Module):
 
     # ---- surgery
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.model.encoder.embeddings.word
+    def get_input_embeddings(self) -> nn.Module:
+        """The word table; of a model of pictures the matrix that patches go through."""
+        embeddings = self.model.encoder.embeddings
+        return embeddings.projection if self.model.config.image else embeddings.word
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         """Put another word table in the place of this one; a tied output follows."""
+        self._need_words()
         self.model.set_words(value)
         self.config.vocab_size = self.model.config.vocab_size
+
+    def _need_words(self) -> None:
+        if self.model.config.image is not None:
+            raise InputError(f"{type(self).__name__} reads pictures: it has no table of words")
 
     def get_output_embeddings(self) -> nn.Module | None:
         heads = self.model.heads.values()
@@ -214,8 +247,9 @@ class PreTrainedModel(nn.Module):
         new_num_tokens: int | None = None,
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
-    ) -> nn.Embedding:
+    ) -> nn.Module:
         """Give the vocabulary another size; new rows are the mean of the old ones."""
+        self._need_words()
         if new_num_tokens is not None or pad_to_multiple_of:
             size = self.model.config.vocab_size if new_num_tokens is None else new_num_tokens
             if not isinstance(size, int):
@@ -239,10 +273,15 @@ class PreTrainedModel(nn.Module):
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None) -> None:
         """Compute the inside of blocks again for the backward pass: less memory, more time."""
-        self.model.encoder.gradient_checkpointing = True
+        self._set_checkpointing(True)
 
     def gradient_checkpointing_disable(self) -> None:
-        self.model.encoder.gradient_checkpointing = False
+        self._set_checkpointing(False)
+
+    def _set_checkpointing(self, value: bool) -> None:
+        self.model.encoder.gradient_checkpointing = value
+        if self.model.decoder is not None:
+            self.model.decoder.gradient_checkpointing = value
 
     @property
     def is_gradient_checkpointing(self) -> bool:
@@ -269,7 +308,7 @@ class PreTrainedModel(nn.Module):
         if state_dict is not None:
             face = copy.deepcopy(self)
             face.load_state_dict(state_dict)
-        write(face, save_directory)
+        face._write(save_directory)
         self.config.architectures = [self.architecture]
 
     @classmethod
@@ -290,7 +329,7 @@ class PreTrainedModel(nn.Module):
         """
         given = read_arguments(cls.config_class, pretrained_model_name_or_path, config, options)
         face = cls(given.config, *positional, **given.others)
-        info = fill(face, given.folder, mismatched=given.mismatched)
+        info = face._fill(given.folder, mismatched=given.mismatched)
         wanted = info.pop("dtype")[0] if given.auto else given.dtype
         info.pop("dtype", None)
         face = face.to(wanted).eval() if wanted else face.eval()

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from ownbert import checkpoint
+from ownbert.checkpoint.copying import copy_weights, first_of
 from ownbert.checkpoint.description import Description
-from ownbert.checkpoint.filling import first_of
 from ownbert.checkpoint.weights import read_weights
 from ownbert.errors import InputError
-from ownbert.families.family import MISSING, UNEXPECTED
-from ownbert.hf.names import TIED, their_tensors
+from ownbert.families.weight_map import MISSING, UNEXPECTED
+from ownbert.hf.names import second_names, their_tensors, with_second_names
 from ownbert.text.tokenizer import Tokenizer
 
 
@@ -40,21 +40,28 @@ def fill(face: Any, folder: Path, *, mismatched: bool = False) -> dict[str, list
 
     mismatched: tensors of another shape start anew.
     """
-    said, family, model = _describe(face, folder), face.family, face.model
+    description, model, weight_map = _describe(face, folder), face.model, face.weight_map
     read, path = read_weights(folder)
-    chosen = _choose(face, said, read, mismatched)
-    theirs = chosen.tensors
+    chosen = _choose(face, description, read, mismatched)
     # A head whose tensors are all there is read by their names, whatever architecture it was of.
     kinds = (
-        kind for kind in model.specs if family.tensor_names(model.config, kind) <= theirs.keys()
+        kind
+        for kind in model.specs
+        if weight_map.tensor_names(model.config, kind) <= chosen.tensors.keys()
     )
-    said = replace(said, specs=(*(model.specs[kind] for kind in kinds), *said.specs))
-    filled = checkpoint.fill(model, theirs, said, lenient=True)
-    if filled.problems:
-        shown = "; ".join(first_of(filled.problems))
+    specs = (*(model.specs[kind] for kind in kinds), *description.specs)
+    report = copy_weights(
+        model,
+        chosen.tensors,
+        weight_map,
+        description=replace(description, specs=specs),
+        lenient=True,
+    )
+    if report.problems:
+        shown = "; ".join(first_of(report.problems))
         hint = "; ignore_mismatched_sizes=True starts them anew" * bool(chosen.misfits)
         raise InputError(f"{path} does not fit: {shown}{hint}")
-    new = [*chosen.new, *filled.new]
+    new = [*chosen.new, *report.new]
     anew = [*new, *(name for name, *_ in chosen.mismatched)]
     if anew:
         warnings.warn(
@@ -64,7 +71,7 @@ def fill(face: Any, folder: Path, *, mismatched: bool = False) -> dict[str, list
         )
     return {
         "missing_keys": new,
-        "unexpected_keys": [*chosen.unused, *filled.unused],
+        "unexpected_keys": [*chosen.unused, *report.unused],
         "mismatched_keys": chosen.mismatched,
         "dtype": [next(t.dtype for t in read.values() if t.is_floating_point())],
         "error_msgs": [],
@@ -72,34 +79,38 @@ def fill(face: Any, folder: Path, *, mismatched: bool = False) -> dict[str, list
 
 
 def _describe(face: Any, folder: Path) -> Description:
-    said = checkpoint.describe(folder, any_architecture=True)
-    if said.family is not face.family:
+    description = checkpoint.describe(folder, any_architecture=True)
+    if description.family is not face.family:
         raise InputError(
-            f"{folder} holds a {said.family.model_type} model; {type(face).__name__} reads "
+            f"{folder} holds a {description.family.model_type} model; {type(face).__name__} reads "
             f"{face.family.model_type}"
         )
-    return said
+    return description
 
 
-def _choose(face: Any, said: Description, read: dict[str, Tensor], mismatched: bool) -> Chosen:
+def _choose(
+    face: Any, description: Description, read: dict[str, Tensor], mismatched: bool
+) -> Chosen:
     """Of a folder's tensors those for the model: without layers beyond those of the model, and
     without those of somebody's own layers; cross attentions that it lacks start anew."""
-    family, model = face.family, face.model
-    theirs = {family.full_name(name): tensor for name, tensor in read.items()}
+    model, weight_map = face.model, face.weight_map
+    theirs = {weight_map.full_name(name): tensor for name, tensor in read.items()}
     theirs = theirs if len(theirs) == len(read) else dict(read)
     extra = added(face)
     new = sorted(extra.keys() - theirs.keys())
     for name in extra.keys() & theirs.keys():
         extra[name].copy_(theirs.pop(name))
-    known = family.tensor_names(said.config)
-    unused = set(theirs) & (known - family.tensor_names(model.config))
-    if said.architecture not in (said.values.get("architectures") or [said.architecture]):
+    known = weight_map.tensor_names(description.config)
+    unused = set(theirs) & (known - weight_map.tensor_names(model.config))
+    named = description.values.get("architectures") or [description.architecture]
+    if description.architecture not in named:
         unused |= theirs.keys() - known
     theirs = {name: tensor for name, tensor in theirs.items() if name not in unused}
-    own = their_tensors(model, family, {n: p.detach() for n, p in model.named_parameters()})
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    own = their_tensors(model, weight_map, parameters)
     misfits = [name for name in own if name in theirs and theirs[name].shape != own[name].shape]
     wrong = [(n, theirs[n].shape, own[n].shape) for n in misfits] if mismatched else []
-    crossing = model.config.add_cross_attention and not said.config.add_cross_attention
+    crossing = model.config.add_cross_attention and not description.config.add_cross_attention
     anew = [n for n in own if crossing and ".crossattention." in n and n not in theirs]
     theirs |= {name: own[name] for name in [*anew, *(name for name, *_ in wrong)]}
     return Chosen(theirs, [*new, *anew], sorted(unused), wrong, misfits)
@@ -138,8 +149,8 @@ def to_theirs(face: Any, state: dict[str, Tensor], prefix: str, metadata: Any) -
     ours = {n.removeprefix(start): state.pop(n) for n in list(state) if n.startswith(start)}
     if not face.kinds:  # a base model may stand on the model of one with heads
         ours = {name: tensor for name, tensor in ours.items() if not name.startswith("heads.")}
-    for name, tensor in their_tensors(face.model, face.family, ours).items():
-        state[prefix + (name if face.kinds else name.removeprefix(face.family.prefix))] = tensor
+    for name, tensor in their_tensors(face.model, face.weight_map, ours).items():
+        state[prefix + (name if face.kinds else name.removeprefix(face.weight_map.prefix))] = tensor
 
 
 def to_ours(
@@ -156,20 +167,20 @@ def to_ours(
     more = tuple(f"{prefix}{name}." for name in face._modules if name != "model")
     own = [n for n in state if n.startswith(prefix) and not (more and n.startswith(more))]
     theirs = {name.removeprefix(prefix): state.pop(name) for name in own}
-    ours, problems = face.family.to_ours(theirs, face.model.config, face.kinds)
-    if "mlm" in face.kinds and "encoder.embeddings.word.weight" in ours:
-        ours[TIED] = ours["encoder.embeddings.word.weight"]
+    ours, problems = face.weight_map.to_ours(theirs, face.model.config, face.kinds)
+    if face.kinds:
+        ours = with_second_names(face.model, ours)
     for problem in problems:
         if problem.startswith(UNEXPECTED):
             unexpected.append(prefix + problem.removeprefix(UNEXPECTED))
         elif not problem.startswith(MISSING):
             errors.append(problem)
-    cut = "" if face.kinds else face.family.prefix
+    cut = "" if face.kinds else face.weight_map.prefix
     for name, now in face.model.named_parameters(remove_duplicate=False):
         if name in ours:
             continue
         ours[name] = now.detach()  # What is missing stays as it is, and is named in their words.
-        if name != TIED and (face.kinds or not name.startswith("heads.")):
-            names = face.family.their_name(name, face.model.config).split(", ")
+        if name not in second_names(face.model) and (face.kinds or not name.startswith("heads.")):
+            names = face.weight_map.their_name(name, face.model.config).split(", ")
             missing += [prefix + their.removeprefix(cut) for their in names]
     state.update({f"{prefix}model.{name}": tensor for name, tensor in ours.items()})

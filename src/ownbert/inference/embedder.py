@@ -16,7 +16,7 @@ from ownbert.nn.kernels.prepack import PRECISIONS, prepack
 from ownbert.nn.pooling import POOLINGS as ALL_POOLINGS
 from ownbert.tasks.batched_forward import blocks, by_tokens
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
-from ownbert.tasks.text_input import Frame
+from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.tokenizer import NO_LIMIT
 from ownbert.train.device import pick_device, pick_precision
 
@@ -55,7 +55,9 @@ class Embedder:
         self.model = load(self.folder, heads=()).to(self.device)
         self.tokenizer = load_tokenizer(self.folder, config=self.model.config)
         self.max_length = self._limit(max_length)
-        self.frame = Frame(self.tokenizer, self.model.config, self.max_length or NO_LIMIT)
+        self.builder = TextInputBuilder(
+            self.tokenizer, self.model.config, self.max_length or NO_LIMIT
+        )
         self.seen = self.cut = 0
         self._encoders: dict[str, Encoder] = {}
 
@@ -130,10 +132,10 @@ class Embedder:
 
     def _ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of each text with the special tokens around them, cut to the limit."""
-        ids = self.frame.ids([self.embedding_config.prompt + text for text in texts])
+        ids = self.builder.ids([self.embedding_config.prompt + text for text in texts])
         self.seen += len(ids)
-        self.cut += sum(len(one) > self.frame.room for one in ids)
-        return [self.frame.one(one) for one in ids]
+        self.cut += sum(len(one) > self.builder.room for one in ids)
+        return [self.builder.one(one) for one in ids]
 
     def _encoder(self, precision: str) -> Encoder:
         if precision not in self._encoders:

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import CONFIG, describe
-from ownbert.checkpoint.weights import read_json
+from ownbert.data.readers.columns import ColumnNames
 from ownbert.data.resumable_file import identity_of
 from ownbert.errors import InputError
-from ownbert.files import refuse_same, refuse_unreadable, write_json
+from ownbert.files import read_json, refuse_same, refuse_unreadable, write_json
 from ownbert.inference.prediction_writer import AnswerFile
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.run.run_folder import ENSEMBLE, RECIPE
 from ownbert.tasks.batched_forward import answers, blocks
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.rows import Columns, Row
+from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
-from ownbert.tasks.text_input import Unknown, cut_warning
+from ownbert.tasks.text_input import UnknownWords, cut_warning
 from ownbert.train.device import pick_device, pick_precision
 from ownbert.train.state_files import summed_model
 
@@ -39,7 +39,7 @@ class Predictor:
         self,
         folder: str | Path,
         *,
-        columns: Columns | None = None,
+        columns: ColumnNames | None = None,
         device: str = "auto",
         precision: str = "float32",
     ) -> None:
@@ -49,15 +49,18 @@ class Predictor:
         folders = members_of(self.folder)
         self.task = one_task([task_of(describe(f), f, columns) for f in folders])
         models = [self.task.load(f).to(place) for f in folders]
-        self.frame = self.task.frame(folders[0], models[0].config, self.task.max_length)
-        self.tokenizer, self.max_length = self.frame.tokenizer, self.frame.max_length
+        self.builder = self.task.input_builder(folders[0], models[0].config, self.task.max_length)
+        self.tokenizer, self.max_length = (
+            self.builder.tokenizer,
+            self.builder.max_length,
+        )
         self.models = [prepack(m) if self.precision == "float32" else m for m in models]
         self.seen = self.cut = 0
-        self.unknown = Unknown(self.tokenizer)
+        self.unknown = UnknownWords(self.tokenizer)
 
     def __call__(self, rows: Sequence[Row]) -> list[Any]:
         """What the task decides of each row; counts rows seen and cut."""
-        data = self.task.encode(rows, self.frame, training=False)
+        data = self.task.encode(rows, self.builder, training=False)
         self.seen += len(rows)
         self.cut += data.cut
         self.unknown.count(data.examples)
@@ -135,7 +138,7 @@ def predict(
     kept beside it, and ``resume`` goes on there. Raises ``InputError`` for a row that cannot be
     read, and if then the model, the input, the columns or the precision are others.
     """
-    columns = Columns(text=text_column, second=second_column)
+    columns = ColumnNames(text=text_column, second=second_column)
     _refuse_missing(Path(input))
     refuse_same(input, output)
     predictor = Predictor(folder, columns=columns, device=device, precision=precision)
@@ -158,7 +161,7 @@ def _refuse_missing(path: Path) -> None:
         refuse_unreadable(path)
 
 
-def _made_for(predictor: Predictor, input: Path, columns: Columns) -> dict[str, Any]:
+def _made_for(predictor: Predictor, input: Path, columns: ColumnNames) -> dict[str, Any]:
     """What a file of answers is made of: all that its rows depend on."""
     weights = [
         [f"{member.relative_to(predictor.folder)}/{name}", sums]
@@ -209,7 +212,7 @@ def evaluate(
     data: a file, or what else the task reads: for "image" a folder, or arrays (images, labels).
     Raises ``InputError`` with the line for an answer that the model cannot give.
     """
-    columns = Columns(text_column, second_column, label_column)
+    columns = ColumnNames(text_column, second_column, label_column)
     if named := isinstance(data, str | Path):
         _refuse_missing(Path(data))
         if output is not None:

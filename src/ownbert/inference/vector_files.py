@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.data.corpus.documents import find_files
-from ownbert.data.readers.tables import read_texts
+from ownbert.data.readers.columns import read_texts
 from ownbert.errors import InputError
 from ownbert.files import atomic_path
 from ownbert.inference.embedder import Embedder, Progress, after, in_blocks

@@ -35,8 +35,10 @@ class _Decoder:
     sequence, so that nothing is kept once per beam.
     """
 
-    def __init__(self, model: Model, source: Batch, beams: int, *, cached: bool) -> None:
-        self.model, self.beams = model, beams
+    def __init__(
+        self, model: Model, source: Batch, beams: int, *, cached: bool, banned: Sequence[int]
+    ) -> None:
+        self.model, self.beams, self.banned = model, beams, list(banned)
         self.encoder_hidden, _ = model.encoder(source)
         self.layout = source.layout
         self.cache = Cache() if cached else None
@@ -65,7 +67,10 @@ class _Decoder:
         )
         hidden = self.model(batch, [], context=context).hidden  # (B beams count, D)
         last = hidden.unflatten(0, (rows, count))[:, -1]
-        return self.model.heads["generator"](last, None, batch).float()
+        scores = self.model.heads["generator"](last, None, batch).float()
+        if self.banned:
+            scores[:, self.banned] = float("-inf")
+        return scores
 
     def keep(self, order: Tensor, sources: Tensor | None = None) -> None:
         """Continue with the rows ``order``, and of the sources with ``sources`` (all if None)."""
@@ -88,15 +93,17 @@ def greedy(
     end: int,
     longest: Sequence[int],
     cached: bool = True,
+    banned: Sequence[int] = (),
 ) -> list[Hypothesis]:
     """Decode by taking the likeliest token each time.
 
     source: a packed batch of B sequences. start, end: ids of these tokens. longest (B): most
     tokens, the end included. cached: keep keys and values between steps (the same, but faster).
+    banned: ids of tokens that are never written.
 
     Returns a hypothesis for each source, whose score is the sum of its log-probabilities in nats.
     """
-    decoder = _Decoder(model, source, 1, cached=cached)
+    decoder = _Decoder(model, source, 1, cached=cached, banned=banned)
     device = source.token_ids.device
     alive = list(range(source.sequences))
     tokens = torch.full((len(alive), 1), start, device=device)
@@ -134,10 +141,11 @@ def beam_search(
     beams: int = 4,
     length_penalty: float = 0.6,
     cached: bool = True,
+    banned: Sequence[int] = (),
 ) -> list[Hypothesis]:
     """Decode by beam search.
 
-    source, start, end, longest, cached: as for ``greedy``. beams: candidates at a time.
+    source, start, end, longest, cached, banned: as for ``greedy``. beams: candidates at a time.
     length_penalty: a finished text of n tokens (its end included) is ranked by its log-probability
     over ((5 + n) / 6) ** length_penalty. A source is done when no candidate can be better than the
     ``beams`` finished ones, or has ``longest`` tokens.
@@ -146,7 +154,7 @@ def beam_search(
 
     Source: Wu et al. 2016, section 7.
     """
-    decoder = _Decoder(model, source, beams, cached=cached)
+    decoder = _Decoder(model, source, beams, cached=cached, banned=banned)
     device = source.token_ids.device
     candidates = [_Candidates(beams, length_penalty, end, most) for most in longest]
     alive = list(range(source.sequences))

@@ -85,7 +85,8 @@ class NextSentenceHead(nn.Module):
         super().__init__()
         rate = 0.0 if spec.kind == "nsp" else config.hidden_dropout_prob
         self.dropout = Dropout(rate if spec.dropout is None else spec.dropout)
-        self.dense = Linear(config.hidden_size, 2)
+        # As a sentence order head Transformers makes it as wide as there are labels.
+        self.dense = Linear(config.hidden_size, spec.output or 2)
 
     def forward(self, hidden: Tensor, pooled: Tensor, batch: Batch) -> Tensor:
         return self.dense(self.dropout(pooled))  # (B, 2)

@@ -7,8 +7,10 @@ channels x height x width numbers.
 import torch
 from torch import Tensor, nn
 
-from ownbert.config import EncoderConfig
+from ownbert.config import EncoderConfig, Image
 from ownbert.data.batch import Batch
+from ownbert.data.layout import make_layout
+from ownbert.errors import InputError
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.linear import Linear
 
@@ -47,3 +49,21 @@ class PatchEmbeddings(nn.Module):
     def extra_repr(self) -> str:
         (height, width), (down, across) = self.image.size, self.image.patch
         return f"{height} x {width} pixels in {self.image.patches} patches of {down} x {across}"
+
+
+def picture_batch(pixel_values: Tensor, image: Image) -> Batch:
+    """Pictures (B, C, H, W) as a packed batch on their device; gradients reach the pixels.
+
+    ``InputError`` for pictures of another shape than ``image`` says.
+    """
+    if pixel_values.ndim != 4 or pixel_values.shape[1:] != (image.channels, *image.size):
+        wanted = ", ".join(map(str, (image.channels, *image.size)))
+        raise InputError(f"pixel_values have shape {tuple(pixel_values.shape)}, not (B, {wanted})")
+    count, device = len(pixel_values), pixel_values.device
+    (down, across), (height, width) = image.grid, image.patch
+    cut = pixel_values.unflatten(3, (across, width)).unflatten(2, (down, height))
+    patches = cut.permute(0, 2, 4, 1, 3, 5).reshape(count * image.patches, image.patch_values)
+    layout = make_layout((image.patches + 1,) * count, device)
+    nothing = torch.zeros(count * (image.patches + 1), dtype=torch.long, device=device)
+    positions = torch.arange(image.patches + 1, device=device).repeat(count)
+    return Batch(nothing, nothing, positions, layout, patches=patches)

@@ -13,15 +13,7 @@ from ownbert.data.corpus.store import Store
 from ownbert.data.examples.pairs import PretrainingData, pretraining_data
 from ownbert.data.loader import batches_once
 from ownbert.data.masking import Masking, continuing_tokens
-from ownbert.objectives import (
-    CausalLM,
-    Learner,
-    MaskedLM,
-    Objective,
-    ReplacedToken,
-    SentencePair,
-    causal_view,
-)
+from ownbert.objectives import PRETRAINING, Learner, Objective, causal_view
 from ownbert.pretraining.recipe import PretrainData, PretrainTask
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import autocast
@@ -48,15 +40,8 @@ class PhaseData:
 
     @property
     def objectives(self) -> list[Objective]:
-        task = self.task
-        made: dict[str, Objective] = {
-            "mlm": MaskedLM(task.mlm_weight),
-            "clm": CausalLM(task.clm_weight),
-            "rtd": ReplacedToken(task.rtd_weight),
-            "nsp": SentencePair(task.nsp_weight),
-            "sop": SentencePair(task.sop_weight, name="sop"),
-        }
-        return [made[name] for name in task.objectives]
+        weight = {name: getattr(self.task, f"{name}_weight") for name in self.task.objectives}
+        return [PRETRAINING[name](weight[name]) for name in self.task.objectives]
 
     def held_out_batches(self) -> list[Batch]:
         """The same held-out examples with the same masks at every evaluation."""

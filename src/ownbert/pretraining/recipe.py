@@ -1,82 +1,115 @@
 """The settings of pretraining, with their defaults. ``ownbert.settings`` fills them in."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 from ownbert.config import SIZES
-from ownbert.data.masking import MASKINGS
+from ownbert.data import MASKINGS
 from ownbert.errors import InputError
-from ownbert.train.recipe import Optim, Run, choice, positive
+from ownbert.settings import at_least, between, each, one_of, positive, section, setting, validate
+from ownbert.train.recipe import DATA, MODEL, Optim, Run
 
 T = TypeVar("T")
 
 # What can be learnt, in the order of the log.
 OBJECTIVES = ("mlm", "clm", "rtd", "nsp", "sop")
+# Of a run without a limit.
+DEFAULT_MINUTES = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainData:
-    """batch_tokens: of all processes together, so that a step does not depend on their number."""
+    """The corpus and the batches."""
 
-    tokens: str = ""
-    max_length: int = 128
-    batch_tokens: int = 2048
-    held_out: float = 0.02
+    # That a resumed run has the same corpus is seen by its content, wherever it is.
+    tokens: str = setting(
+        "", "Token store that ownbert prepare wrote.", DATA, path=True, resumable=True
+    )
+    max_length: int = setting(
+        128, "Tokens per sequence, including special ones.", DATA, check=at_least(8)
+    )
+    # Of all processes, so that a step does not depend on their number.
+    batch_tokens: int = setting(
+        2048, "Tokens per batch, over all processes together.", DATA, check=positive
+    )
+    held_out: float = setting(
+        0.02, "Share of the documents to evaluate on.", DATA, check=between(0, 1, "[)")
+    )
 
     def __post_init__(self) -> None:
-        positive("data.batch_tokens", self.batch_tokens)
-        if self.max_length < 8:
-            raise InputError(f"data.max_length is {self.max_length}; it must be 8 or more")
-        if not 0 <= self.held_out < 1:
-            raise InputError(f"data.held_out is {self.held_out}; it must be in [0, 1)")
+        validate(self, "data")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainModel:
-    """size: one of config.SIZES. init_embeddings: "cooccurrence" or "random". init_from: a model
-    folder whose weights to start from, with words matched to the vocabulary of the corpus
-    (init_counts: how often the old words were, to match by rank). generator: width of ELECTRA's
-    generator as a share of the model's."""
+    """The size of the network and its first weights."""
 
-    size: str = "tiny"
-    dropout: float = 0.0
-    init_embeddings: str = "cooccurrence"
-    init_from: str | None = None
-    init_counts: str | None = None
-    generator: float = 0.25
+    size: str = setting(
+        "tiny", "tiny, mini, small, medium, base or large.", MODEL, check=one_of(*SIZES)
+    )
+    dropout: float = setting(0.0, "Dropout everywhere.", MODEL)
+    init_embeddings: str = setting(
+        "cooccurrence",
+        "Initialise word embeddings from co-occurrences in the corpus, or at random: cooccurrence "
+        "or random.",
+        MODEL,
+        check=one_of("cooccurrence", "random"),
+    )
+    init_from: str | None = setting(
+        None,
+        "Start from the weights of this model folder, with its words matched to this vocabulary.",
+        MODEL,
+        path=True,
+    )
+    init_counts: str | None = setting(
+        None,
+        "How often each of its words was in its corpus (a word and a count per line), to match "
+        "anonymised ids by rank.",
+        MODEL,
+        path=True,
+    )
+    generator: float = setting(
+        0.25, "Width of ELECTRA's generator as a share of the model's.", check=between(0, 1, "(]")
+    )
 
     def __post_init__(self) -> None:
-        choice("model.size", self.size, tuple(SIZES))
-        choice("model.init_embeddings", self.init_embeddings, ("cooccurrence", "random"))
-        if not 0 < self.generator <= 1:
-            raise InputError(f"model.generator is {self.generator}; it must be in (0, 1]")
+        validate(self, "model")
         if self.init_counts and not self.init_from:
             raise InputError("model.init_counts needs model.init_from")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainTask:
-    """What is learnt together: mlm (masked words), clm (next words), rtd (replaced tokens, beside
-    mlm, which is then the generator's), and nsp (next sentence) or sop (sentence order).
+    """What is learnt together."""
 
-    masking: what is hidden together, a token, a word, ngrams of up to ``ngram`` tokens, or spans.
-    nsp_weight: of the next-sentence loss beside the masked-word loss. BERT has 1; in runs of
-    minutes that holds back the words for long (docs/benchmarks.md).
-    """
-
-    objectives: tuple[str, ...] = ("mlm", "nsp")
-    masking: str = "token"
-    mask_rate: float = 0.3
-    ngram: int = 3
-    mlm_weight: float = 1.0
-    clm_weight: float = 1.0
-    rtd_weight: float = 50.0
-    nsp_weight: float = 0.1
-    sop_weight: float = 0.1
+    # rtd's generator is what learns mlm beside it.
+    objectives: tuple[str, ...] = setting(
+        ("mlm", "nsp"),
+        "What to learn: mlm (masked words), clm (next words), rtd (replaced tokens, with mlm), "
+        "and nsp (next sentence) or sop (sentence order).",
+        DATA,
+        check=each(one_of(*OBJECTIVES)),
+    )
+    masking: str = setting(
+        "token",
+        "What is masked as a unit: token, word, ngram or span.",
+        DATA,
+        check=one_of(*MASKINGS),
+    )
+    mask_rate: float = setting(
+        0.3, "Share of tokens to predict (BERT: 0.15).", DATA, check=between(0, 1)
+    )
+    ngram: int = setting(3, "Longest n-gram that is masked, in tokens.", check=positive)
+    mlm_weight: float = setting(1.0, "Weight of the loss of mlm.")
+    clm_weight: float = setting(1.0, "Weight of the loss of clm.")
+    rtd_weight: float = setting(50.0, "Weight of the loss of rtd.")
+    # BERT has 1; in runs of minutes that holds back the words for long (docs/benchmarks.md).
+    nsp_weight: float = setting(0.1, "Weight of the loss of nsp.")
+    sop_weight: float = setting(0.1, "Weight of the loss of sop.")
 
     def __post_init__(self) -> None:
+        validate(self, "task")
         for name in self.objectives:
-            choice("task.objectives", name, OBJECTIVES)
             positive(f"task.{name}_weight", getattr(self, f"{name}_weight"))
         names = set(self.objectives)
         if len(names) < len(self.objectives):
@@ -87,10 +120,6 @@ class PretrainTask:
             raise InputError("task.objectives has nsp and sop, which share a head; take one")
         if "rtd" in names and names != {"mlm", "rtd"}:
             raise InputError("task.objectives has rtd: beside it stands mlm, and nothing else")
-        choice("task.masking", self.masking, MASKINGS)
-        positive("task.ngram", self.ngram)
-        if not 0 < self.mask_rate < 1:
-            raise InputError(f"task.mask_rate is {self.mask_rate}; it must be between 0 and 1")
 
     @property
     def pairs(self) -> str | None:
@@ -99,7 +128,7 @@ class PretrainTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class PhaseRecipe:
     """A part of the run that learns something else. share: of the run; the rest as the recipe
     has it where it is not given."""
 
@@ -115,18 +144,19 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainRecipe:
-    """Everything that ``ownbert pretrain`` can be told. phases: in a row; without any the whole
+    """All settings of ``ownbert pretrain``. phases: one after the other; without any the whole
     run is one."""
 
-    seed: int = 0
-    data: PretrainData = field(default_factory=PretrainData)
-    model: PretrainModel = field(default_factory=PretrainModel)
-    task: PretrainTask = field(default_factory=PretrainTask)
-    optim: Optim = field(default_factory=Optim)
-    run: Run = field(default_factory=Run)
-    phases: tuple[Phase, ...] = ()
+    seed: int = setting(0, "Seed of everything random.", check=at_least(0))
+    data: PretrainData = section(PretrainData())
+    model: PretrainModel = section(PretrainModel())
+    task: PretrainTask = section(PretrainTask())
+    optim: Optim = section(Optim())
+    run: Run = section(Run(), max_minutes={"shown": f"{DEFAULT_MINUTES:g} without --max-steps"})
+    phases: tuple[PhaseRecipe, ...] = ()
 
     def __post_init__(self) -> None:
+        validate(self)
         if self.phases:
             for number, phase in enumerate(self.phases, 1):
                 positive(f"phases[{number}].share", phase.share)
@@ -147,7 +177,7 @@ class PretrainRecipe:
         return [(_over(self.task, phase), _over(self.data, phase)) for phase in self.phases]
 
 
-def _over(section: T, phase: Phase) -> T:
+def _over(section: T, phase: PhaseRecipe) -> T:
     """``section`` with what the phase has otherwise."""
     names = {f.name for f in fields(section)} & {f.name for f in fields(phase)}  # pyright: ignore
     changes = {name: getattr(phase, name) for name in names}

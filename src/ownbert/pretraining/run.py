@@ -22,7 +22,7 @@ from ownbert.pretraining.init_weights import (
     unigram_log_probabilities,
 )
 from ownbert.pretraining.phase_data import PhaseData, make_phase_data
-from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.pretraining.recipe import DEFAULT_MINUTES, PretrainRecipe
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, bounded_steps
 from ownbert.train import distributed
@@ -35,8 +35,6 @@ from ownbert.train.job import Phase
 # sizes are cautious values for the same small batches.
 _RATES = {128: 2e-3, 256: 1.5e-3, 512: 7e-4, 768: 2e-4}
 _LARGE_RATE = 1e-4
-
-_DEFAULT_MINUTES = 5.0
 
 
 def pretrain(
@@ -113,7 +111,7 @@ class Pretraining(TrainingRun):
             precision=pick_precision(recipe.run.precision, self.device),
         )
         if run.max_steps is None and run.max_minutes is None:
-            run = replace(run, max_minutes=_DEFAULT_MINUTES)
+            run = replace(run, max_minutes=DEFAULT_MINUTES)
         if run.max_steps and any(run.max_steps * p.share < 1 for p in recipe.phases):
             raise InputError(f"{run.max_steps} steps are too few: a phase would have none")
         return replace(recipe, optim=replace(recipe.optim, learning_rate=rate), run=run)

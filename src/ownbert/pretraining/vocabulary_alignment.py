@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from ownbert.checkpoint import CONFIG, fill, load_tokenizer
+from ownbert.checkpoint import CONFIG, copy_weights, load_tokenizer
+from ownbert.checkpoint.copying import first_of
 from ownbert.checkpoint.description import Description, describe
-from ownbert.checkpoint.filling import first_of
-from ownbert.checkpoint.weights import read_json, read_weights
+from ownbert.checkpoint.weights import read_model_json, read_weights
 from ownbert.config import EncoderConfig
 from ownbert.data.corpus.store import Store
 from ownbert.errors import InputError
@@ -122,49 +122,50 @@ def transfer(
     """
     path = model_folder(folder)
     ranking = None if counts_file is None else read_counts(counts_file)
-    said = _described(path)
-    old, new, unused = _old_model(said, path, model)
+    description = _described(path)
+    old, new, unused = _old_model(description, path, model)
     theirs, ours = dict(old.named_parameters()), dict(model.named_parameters())
     copied = [n for n in ours if n in theirs and n not in (_WORDS, _BIAS) and n not in new]
     for name in copied:
         ours[name].copy_(theirs[name])
-    found = match(tokenizer, load_tokenizer(path, config=said.config), store.counts, ranking)
+    found = match(tokenizer, load_tokenizer(path, config=description.config), store.counts, ranking)
     ours[_WORDS].copy_(_vectors(theirs[_WORDS], found, seed))
     fresh = [n for n in ours if n not in copied and n not in (_WORDS, _BIAS)]
     return _report(str(folder), found, store.counts, copied, fresh, unused)
 
 
 def _described(path: Path) -> Description:
-    kind = str(read_json(path / CONFIG).get("model_type"))
+    kind = str(read_model_json(path / CONFIG).get("model_type"))
     if kind not in _KINDS:
         raise InputError(
             f"{path / CONFIG}: model_type is {kind!r}; pretraining can start from 'bert' only "
             "(BERT itself, and MiniLM, SciBERT and others of its structure)"
         )
-    said = describe(path, any_architecture=True)
-    if said.config.add_cross_attention:
+    description = describe(path, any_architecture=True)
+    if description.config.add_cross_attention:
         raise InputError(
             f"{path / CONFIG}: add_cross_attention is true; pretraining has nothing that it could "
             "attend to: take a model without it"
         )
-    return said
+    return description
 
 
 def _old_model(
-    said: Description, path: Path, model: Model
+    description: Description, path: Path, model: Model
 ) -> tuple[Model, set[str], tuple[str, ...]]:
     """The checkpoint as a model with those heads of ours that it may have, our names of what in it
     is not the checkpoint's, and the checkpoint's names of what it leaves out."""
-    specs = [said.family.spec_of(kind, said.values) for kind in model.specs if kind in _HEADS]
+    family, config = description.family, description.config
+    specs = [family.spec_of(kind, description.values) for kind in model.specs if kind in _HEADS]
     with torch.random.fork_rng(devices=[]):
-        old = Model(said.config, specs, pooler=model.pooler is not None)
+        old = Model(config, specs, pooler=model.pooler is not None)
     tensors, weights = read_weights(path)
-    filled = fill(old, tensors, said, lenient=True)
-    if filled.problems:
-        problems = "; ".join(first_of(filled.problems))
+    report = copy_weights(old, tensors, family.weight_map, description=description, lenient=True)
+    if report.problems:
+        problems = "; ".join(first_of(report.problems))
         raise InputError(f"{weights} does not fit its {CONFIG}: {problems}")
-    names = {n: said.family.their_name(n, said.config) for n, _ in old.named_parameters()}
-    return old, {n for n, their in names.items() if their in filled.new}, tuple(filled.unused)
+    names = {n: family.weight_map.their_name(n, config) for n, _ in old.named_parameters()}
+    return old, {n for n, their in names.items() if their in report.new}, tuple(report.unused)
 
 
 def _vectors(old: Tensor, found: Match, seed: int) -> Tensor:

@@ -1,7 +1,7 @@
 """The folder that a run writes to: whether it may, and what it resumes from."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.weights import WEIGHTS
 from ownbert.errors import InputError
-from ownbert.settings import resolve
+from ownbert.settings import resolve, settings_of
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.log import CURVES, LOG
@@ -22,26 +22,6 @@ from ownbert.train.state_files import (
 )
 
 RECIPE = "recipe.yaml"
-# A run may be resumed with another value of these; any other setting would make it another run.
-# That the corpus is the same is seen by what it holds, wherever it is.
-FREE = (
-    "optim.learning_rate",
-    "run.precision",
-    "run.max_steps",
-    "run.max_minutes",
-    "run.device",
-    "run.log_every",
-    "run.eval_every",
-    "run.save_every",
-    "run.keep",
-    "run.shard",
-    "run.tensorboard",
-    "run.epochs",
-    "run.patience",
-    "run.seeds",
-    "data.tokens",
-    *(f"data.{dev}{side}" for dev in ("", "dev_") for side in ("source", "target", "pairs")),
-)
 # Which folders an ensemble is made of.
 ENSEMBLE = "ensemble.json"
 T = TypeVar("T")
@@ -106,7 +86,8 @@ class RunFolder:
         before = resolve(kind, config=there) if resumes and there.exists() else None
         now = resolve(kind, base=before, **given)
         if before is not None:
-            for name, old, new in _differences(asdict(before), asdict(now)):  # pyright: ignore
+            free = {name for name, about in settings_of(kind).items() if about.resumable}
+            for name, old, new in _differences(asdict(before), asdict(now), free):  # pyright: ignore
                 raise InputError(
                     f"cannot resume {self.path}: {name} was {old!r} and is now {new!r}; leave it "
                     "as it was, or start anew with --overwrite"
@@ -143,11 +124,14 @@ class RunFolder:
         shutil.rmtree(self.path / FOLDER, ignore_errors=True)
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""):
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], free: Set[str], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Settings that differ, with both values, except those in ``free``."""
     for name, value in old.items():
-        if prefix + name in FREE:
+        if prefix + name in free:
             continue
         if isinstance(value, Mapping):
-            yield from _differences(value, new[name], f"{prefix}{name}.")
+            yield from _differences(value, new[name], free, f"{prefix}{name}.")
         elif value != new[name] and new[name] not in (None, "auto"):  # then it stays as it was
             yield prefix + name, value, new[name]

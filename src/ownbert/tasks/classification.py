@@ -1,4 +1,4 @@
-"""One label a text, or a pair of texts. N rows, C labels."""
+"""One label per row. N rows, C labels."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -8,30 +8,20 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ownbert.data.readers.tables import place
+from ownbert.data.readers.columns import COLUMNS
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.tasks.metrics import Scores, score
 from ownbert.tasks.row_objectives import OneLabel
-from ownbert.tasks.rows import Row, label_text, read_labelled, shown_labels
+from ownbert.tasks.rows import Row, label_text, shown_labels, unknown_label
 from ownbert.tasks.sentence_task import COMMON, SentenceTask
+from ownbert.tasks.task import Task
 
 
-class Classify(SentenceTask):
-    """Softmax over the labels."""
+class SingleLabelTask(Task):
+    """Softmax over labels of which each row has one: all but how rows are read and encoded."""
 
-    name = "classify"
-    problem_type = "single_label_classification"
-    measures = ("macro_f1", "accuracy", "mcc")
-    uses = COMMON | {"class_weights", "label_smoothing"}
-
-    def read(self, path: str | Path) -> list[Row]:
-        rows = [
-            Row(line, texts, label_text(label, place(path, line)))
-            for line, texts, label in read_labelled(path, self.columns, pair=self.pair)
-        ]
-        self.pair = len(rows[0].texts) == 2
-        return rows
+    head = "classification"
 
     def learn(self, rows: Sequence[Row], source: str | Path) -> None:
         names = {row.target for row in rows}
@@ -47,10 +37,7 @@ class Classify(SentenceTask):
     def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
         for row in rows:
             if row.target not in self.numbers:
-                raise InputError(
-                    f"{row.place(source)}: label {row.target!r} is not in {known}, "
-                    f"which has {shown_labels(self.labels)}"
-                )
+                raise unknown_label(row.target, self.labels, row.place(source), known)
 
     @property
     def numbers(self) -> Mapping[str, int]:
@@ -84,6 +71,22 @@ class Classify(SentenceTask):
         total = len(rows)
         counts = ((label, sum(r.target == label for r in rows)) for label in self.labels)
         return ", ".join(f"{label} {count / total:.1%}" for label, count in counts)
+
+
+class Classify(SingleLabelTask, SentenceTask):
+    """One label per text or pair of texts."""
+
+    name = "classify"
+    column_specs = COLUMNS["classify"]
+    problem_type = "single_label_classification"
+    measures = ("macro_f1", "accuracy", "mcc")
+    uses = COMMON | {"class_weights", "label_smoothing"}
+
+    def read(self, path: str | Path) -> list[Row]:
+        (label,), rows = self.read_table(path)
+        return [
+            Row(row.line, row.texts, label_text(row.cells[0], row.where, label)) for row in rows
+        ]
 
 
 @lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""One label a picture, by a ViT (Dosovitskiy et al. 2021): a new one, or one from a folder."""
+"""One label per picture, by a ViT (Dosovitskiy et al. 2021): a new one, or one from a folder."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from ownbert.checkpoint.description import Description, describe, described
-from ownbert.config import EncoderConfig, HeadSpec, Image
+from ownbert.config import EncoderConfig, Image
+from ownbert.data.batch import Batch
 from ownbert.data.images.augmentation import Augmentation
 from ownbert.data.images.image_files import ImageSource, read_labelled_images, stream_images
 from ownbert.data.images.pixels import Processor
 from ownbert.errors import InputError
-from ownbert.tasks.classification import Classify
-from ownbert.tasks.image_input import Canvas, EncodedPictures, PictureRow, Views
-from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
-from ownbert.tasks.rows import Columns, Row, label_text
-from ownbert.tasks.task import Task
+from ownbert.nn.model import Model
+from ownbert.tasks.classification import SingleLabelTask
+from ownbert.tasks.image_input import EncodedPictures, ImageInputBuilder, PictureRow, Views
+from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, Vit
+from ownbert.tasks.rows import Row, label_text
 
 # A new model reads pictures in their own size up to this side, in pixels; others are made smaller.
 _SIDE = 96
@@ -31,23 +33,19 @@ _RATE, _BATCH = 1e-3, 64
 _FEW, _EPOCHS_OF_FEW, _EPOCHS = 3000, 60, 20
 
 
-class PictureTask(Classify):
+class ImageTask(SingleLabelTask):
     """Softmax over the labels, on the class token; rows hold a picture and no text."""
 
     name = "image"
+    problem_type = "single_label_classification"
     measures = ("accuracy", "macro_f1", "mcc")
     uses = frozenset({"class_weights", "label_smoothing", "flip", "shift", "crop"})
     unit = "pictures"
     keeps = ()
     in_memory = True
 
-    def __init__(
-        self,
-        settings: TaskSettings | None = None,
-        columns: Columns | None = None,
-        labels: Sequence[str] = (),
-    ) -> None:
-        super().__init__(settings, columns, labels)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
         self.processor: Processor | None = None
         if others := [name for name, value in vars(self.columns).items() if value is not None]:
             raise InputError(f"a {others[0]} column is of no use to image: pictures have none")
@@ -96,15 +94,15 @@ class PictureTask(Classify):
         }
         return described(values, "model.vit")
 
-    def frame(
+    def input_builder(
         self, folder: str | Path, config: EncoderConfig, max_length: int | None = None
-    ) -> Canvas:
+    ) -> ImageInputBuilder:
         if self.processor is None:
             self.processor = Processor.load(folder)
         assert config.image is not None
-        return Canvas(self.processor, config.image, folder or "the new model")
+        return ImageInputBuilder(self.processor, config.image, folder or "the new model")
 
-    def completed(self, recipe: FinetuneRecipe, frame: Any) -> FinetuneRecipe:
+    def completed(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
         if recipe.data.max_length is not None:
             raise InputError("data.max_length is of no use to image; see model.vit.image_size")
         if recipe.optim.adversarial:
@@ -113,7 +111,7 @@ class PictureTask(Classify):
         if not model.new:
             return replace(recipe, model=model)
         if not model.folder:
-            vit = replace(model.vit, image_size=frame.image.size, patch=frame.image.patch)
+            vit = replace(model.vit, image_size=builder.image.size, patch=builder.image.patch)
             model = replace(model, vit=vit)
         few = self.seen < _FEW
         epochs = recipe.run.epochs or (_EPOCHS_OF_FEW if few else _EPOCHS)
@@ -125,12 +123,6 @@ class PictureTask(Classify):
             run=replace(recipe.run, epochs=epochs),
             optim=replace(recipe.optim, learning_rate=rate),
         )
-
-    def spec(self, said: Description) -> HeadSpec:
-        return Task.spec(self, said)
-
-    def limit(self, max_length: int) -> str:
-        return Task.limit(self, max_length)
 
     # Reading.
 
@@ -150,16 +142,21 @@ class PictureTask(Classify):
         super().learn(rows, source)
         self.seen = len(rows)
 
-    def encode(self, rows: Sequence[Row], frame: Canvas, *, training: bool) -> EncodedPictures:
+    def encode(
+        self, rows: Sequence[Row], builder: ImageInputBuilder, *, training: bool
+    ) -> EncodedPictures:
         targets = [None if row.target is None else self.target(row) for row in rows]
         settings = self.settings
         augmentation = Augmentation(settings.flip, settings.shift, settings.crop)
         return EncodedPictures(
-            Views(list(map(_picture, rows)), targets, frame),
+            Views(list(map(_picture, rows)), targets, builder),
             notes=[None] * len(rows),
             augmentation=augmentation if training else None,
             seed=self.seed,
         )
+
+    def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
+        return list(self.probabilities(logits.float()).cpu().numpy())
 
     def shown(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
         path = _picture(row).path
@@ -198,11 +195,11 @@ def measured(pictures: Sequence[ImageSource], image: Image) -> Processor:
     pictures, of 5,000 in equal steps where there are more."""
     ones, zeros = (1.0,) * image.channels, (0.0,) * image.channels
     plain = Processor(image.size, zeros, ones, image.channels)
-    canvas = Canvas(plain, image, "")
+    builder = ImageInputBuilder(plain, image, "")
     places = np.linspace(0, len(pictures) - 1, min(len(pictures), _MEASURED)).round().astype(int)
     sums, squares = np.zeros(image.channels), np.zeros(image.channels)
     for place in places:
-        pixels = canvas.pixels(pictures[place]).astype(np.float64)
+        pixels = builder.pixels(pictures[place]).astype(np.float64)
         sums += pixels.mean((1, 2))
         squares += (pixels**2).mean((1, 2))
     mean = sums / len(places)

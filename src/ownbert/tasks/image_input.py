@@ -19,7 +19,7 @@ from ownbert.data.images.image_files import ImageSource
 from ownbert.data.images.pixels import Processor, split_into_patches
 from ownbert.errors import InputError
 from ownbert.tasks.rows import Row
-from ownbert.tasks.text_input import Encoded
+from ownbert.tasks.text_input import EncodedRows
 
 # From dark to light, for pictures made of characters; and their size at most, in characters, which
 # are about twice as high as wide.
@@ -37,9 +37,9 @@ class PictureRow(Row):
         return self.picture.name
 
 
-class Canvas:
-    """What ``Frame`` is to texts: pictures in the size and the values that a model reads, in
-    patches. max_length: patches and the class token."""
+class ImageInputBuilder:
+    """The counterpart of ``TextInputBuilder`` for images: their pixels as patches, in the size and
+    values that the model expects. max_length: patches and the class token."""
 
     tokenizer = None
 
@@ -65,7 +65,7 @@ class Canvas:
         patches = split_into_patches(pixels, self.image.patch)
         return Example(nothing, nothing, label=target, patches=patches)
 
-    def about(self, data: Encoded, unit: str) -> Iterator[str]:
+    def about(self, data: EncodedRows, unit: str) -> Iterator[str]:
         """How pictures are read, for people."""
         assert isinstance(data, EncodedPictures)
         sizes = {picture.size for picture in data.examples.pictures}
@@ -104,27 +104,30 @@ class Views(Sequence[Example]):
     """The examples of pictures, each made when it is asked for. targets: None where unknown."""
 
     def __init__(
-        self, pictures: Sequence[ImageSource], targets: Sequence[int | None], canvas: Canvas
+        self,
+        pictures: Sequence[ImageSource],
+        targets: Sequence[int | None],
+        builder: ImageInputBuilder,
     ) -> None:
-        self.pictures, self.targets, self.canvas = pictures, targets, canvas
+        self.pictures, self.targets, self.builder = pictures, targets, builder
 
     def __len__(self) -> int:
         return len(self.pictures)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return Views(self.pictures[index], self.targets[index], self.canvas)
-        return self.canvas.example(self.canvas.pixels(self.pictures[index]), self.targets[index])
+            return Views(self.pictures[index], self.targets[index], self.builder)
+        return self.builder.example(self.builder.pixels(self.pictures[index]), self.targets[index])
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        return np.full(len(self), self.canvas.max_length, dtype=np.int64)
+        return np.full(len(self), self.builder.max_length, dtype=np.int64)
 
 
 @dataclass(frozen=True)
-class EncodedPictures(Encoded):
-    """As ``Encoded``. With ``augmentation`` a picture is another one in each epoch: a function of
-    seed, epoch and its number."""
+class EncodedPictures(EncodedRows):
+    """As ``EncodedRows``. With ``augmentation`` a picture is another one in each epoch: a function
+    of seed, epoch and its number."""
 
     examples: Views
     augmentation: Augmentation | None = None
@@ -139,8 +142,8 @@ class EncodedPictures(Encoded):
             return self.examples[index]
         views = self.examples
         draw = np.random.default_rng((self.seed, epoch, index))
-        pixels = self.augmentation(views.canvas.pixels(views.pictures[index]), draw)
-        return views.canvas.example(pixels, views.targets[index])
+        pixels = self.augmentation(views.builder.pixels(views.pictures[index]), draw)
+        return views.builder.example(pixels, views.targets[index])
 
     def identity(self) -> str:
         digest = hashlib.sha256()

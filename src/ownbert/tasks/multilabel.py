@@ -1,4 +1,4 @@
-"""Any number of labels a text, or a pair of texts. B sequences, R or N rows, C labels."""
+"""Any number of labels per text or pair of texts. B sequences, R or N rows, C labels."""
 
 import json
 from collections import Counter
@@ -13,17 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.data.batch import Batch
-from ownbert.data.readers.tables import as_text, kind_of, place
+from ownbert.data.readers.columns import COLUMNS
+from ownbert.data.readers.tables import as_text, kind_of
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Loss
 from ownbert.tasks.classification import in_order, label_weights
 from ownbert.tasks.metrics import Scores, label_scores
-from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.row_objectives import RowObjective
-from ownbert.tasks.rows import Columns, Row, read_labelled, shown_labels
+from ownbert.tasks.rows import Row, shown_labels, unknown_label
 from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_of_groups, of_sequences
-from ownbert.tasks.text_input import Encoded
+from ownbert.tasks.text_input import EncodedRows
 
 # What may stand between labels, the one that is least likely inside of one first.
 SEPARATORS = ("|", ";", ",")
@@ -58,40 +58,40 @@ class ManyLabels(RowObjective):
 
 
 class MultiLabel(SentenceTask):
-    """A sigmoid a label; those hold whose probability reaches the threshold."""
+    """One sigmoid per label; those hold whose probability reaches the threshold."""
 
     name = "multilabel"
+    column_specs = COLUMNS["multilabel"]
+    label_sets = True
     problem_type = "multi_label_classification"
     keeps = (*SentenceTask.keeps, "threshold")
     measures = ("micro_f1", "macro_f1", "average_precision", "subset_accuracy")
     uses = COMMON | {"class_weights", "separator", "threshold"}
 
-    def __init__(
-        self,
-        settings: TaskSettings | None = None,
-        columns: Columns | None = None,
-        labels: Sequence[str] = (),
-    ) -> None:
-        super().__init__(settings, columns, labels)
-        given = self.settings.threshold
-        if given is not None and not 0 < given < 1:
-            raise InputError(f"task.threshold is {given}; a probability between 0 and 1 is needed")
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        threshold = self.settings.threshold
+        if threshold is not None and not 0 < threshold < 1:
+            raise InputError(
+                f"task.threshold is {threshold}; a probability between 0 and 1 is needed"
+            )
         if self.settings.separator == "":
             raise InputError('task.separator is empty; write the sign between labels, as "|"')
-        self.threshold = 0.5 if given is None else given
+        self.threshold = 0.5 if threshold is None else threshold
 
     def read(self, path: str | Path) -> list[Row]:
-        cells = list(read_labelled(path, self.columns, pair=self.pair))
-        self.pair = len(cells[0][1]) == 2
+        _, rows = self.read_table(path)
         if self.settings.separator is None:
-            texts = [c for *_, c in cells if isinstance(c, str) and not _is_list(c, path)]
-            found = next((s for s in SEPARATORS if any(s in text for text in texts)), None)
+            cells = [row.cells[0] for row in rows]
+            cells = [c for c in cells if isinstance(c, str) and not _is_list(c, path)]
+            found = next((s for s in SEPARATORS if any(s in cell for cell in cells)), None)
             # Kept, so that every other file is read in the same way.
             self.settings = replace(self.settings, separator=found)
-        return [Row(line, texts, self._labels(cell, path, line)) for line, texts, cell in cells]
+        return [
+            Row(row.line, row.texts, self._labels(row.cells[0], path, row.where)) for row in rows
+        ]
 
-    def _labels(self, cell: Any, path: str | Path, line: int) -> tuple[str, ...]:
-        where = place(path, line)
+    def _labels(self, cell: Any, path: str | Path, where: str) -> tuple[str, ...]:
         if cell is None:
             raise InputError(f"{where}: the labels are missing or null; [] says that none holds")
         if isinstance(cell, str) and _is_list(cell, path):
@@ -130,10 +130,7 @@ class MultiLabel(SentenceTask):
         for row in rows:
             for label in row.target:
                 if label not in labels:
-                    raise InputError(
-                        f"{place(source, row.line)}: label {label!r} is not in {known}, "
-                        f"which has {shown_labels(self.labels)}"
-                    )
+                    raise unknown_label(label, self.labels, row.place(source), known)
 
     def target(self, row: Row) -> np.ndarray:
         """(C) of 0 and 1."""
@@ -145,7 +142,7 @@ class MultiLabel(SentenceTask):
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.sigmoid()
 
-    def tune(self, raws: Sequence[np.ndarray], encoded: Encoded, rows: Sequence[Row]) -> None:
+    def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
         if self.settings.threshold is None:
             truth = np.stack([self.target(row) for row in rows])
             self.threshold = best_threshold(truth, np.stack(raws))
@@ -191,7 +188,7 @@ def best_threshold(truth: np.ndarray, probabilities: np.ndarray) -> float:
 def score_many(
     truth: np.ndarray, probabilities: np.ndarray, threshold: float, labels: Sequence[str]
 ) -> Scores:
-    """Scores of any number of labels a row: truth of 0 and 1, and probabilities, (N, C).
+    """Scores of any number of labels per row: truth of 0 and 1, and probabilities, (N, C).
 
     Macro-F1 is the mean over the labels that stand in the truth or among the predictions (in
     scikit-learn: zero_division=nan), average precision that over the labels in the truth.

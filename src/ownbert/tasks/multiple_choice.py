@@ -15,39 +15,29 @@ from torch.nn.utils.rnn import pad_sequence
 from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
 from ownbert.data.batch import Batch
-from ownbert.data.readers.tables import as_text, columns, kind_of, place, read_values
+from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
+from ownbert.data.readers.tables import as_text, place
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Loss
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RowObjective, divergence
-from ownbert.tasks.rows import Columns, Row, at_least_one
+from ownbert.tasks.rows import Row, read_table
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import Encoded, Frame, join
+from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
-# Usual names of columns in small letters, in the order of preference.
-_PROMPTS = (
-    *("prompt", "premise", "question", "context", "startphrase", "sentence", "sent1", "text"),
-    "stem",
-)
-_LISTS = ("choices", "options", "endings", "candidates", "answers")
-_PREFIXES = ("ending", "choice", "option", "answer", "candidate")
-_LABELS = ("label", "answer", "answerkey", "answer_key", "correct", "gold", "target")
 # The score of a choice that a row does not have: no share of a softmax, and a finite logarithm.
 _NONE = -1e9
 
-_NUMBERED = re.compile(r"(.*?)(\d+)")
-# choice_a, optionA, or a letter alone.
-_LETTERED = re.compile(r"(.*[ _.-]|.*[a-z](?=[A-Z])|)([A-Za-z])")
 _WHOLE = re.compile(r"-?\d+(\.0*)?")
 
 
 class Choose(Task):
     """Softmax over the scores of a row's choices, of which each is read after the prompt.
 
-    Rows differ in how many choices they have. In .jsonl and .parquet they are a list; in tables a
-    column each, of a common name with a running number or letter, those at the end empty where a
-    row has fewer.
+    Rows differ in how many choices they have. In .jsonl and .parquet they are a list; in tables
+    one column each, of a common name with a running number or letter, those at the end empty where
+    a row has fewer.
 
     A label is a number, else the text of a choice, else its letter (A is the first). Numbers count
     from 0. They count from 1 where none in the file is 0, none is more than the choices of its row,
@@ -56,6 +46,7 @@ class Choose(Task):
     """
 
     name = "choose"
+    column_specs = COLUMNS["choose"]
     keeps = (*Task.keeps, "first_label")
     head = "choice"
     measures = ("accuracy",)
@@ -100,17 +91,16 @@ class Choose(Task):
         spec, pooling = super().spec(said), self.settings.pooling
         return spec if pooling is None else replace(spec, pooling=pooling)
 
-    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> Encoded:
-        ids = frame.ids([text for row in rows for text in row.texts])
-        examples, cut, start = [], 0, 0
-        for row in rows:
-            prompt, *choices = ids[start : start + len(row.texts)]
-            start += len(row.texts)
-            pairs = [frame.example((prompt, choice)) for choice in choices]
+    def encode(
+        self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
+    ) -> EncodedRows:
+        examples, cut = [], 0
+        for row, (prompt, *choices) in zip(rows, builder.ids_by_row(rows), strict=True):
+            pairs = [builder.example((prompt, choice)) for choice in choices]
             given = {} if row.target is None else {"label": row.target}
             examples.append(join([pair for pair, _ in pairs], **given))
             cut += any(was_cut for _, was_cut in pairs)
-        return Encoded(examples, cut, [None] * len(examples))
+        return EncodedRows(examples, cut, [None] * len(examples))
 
     def objective(self, model: Model) -> "OneChoice":
         return OneChoice()
@@ -168,21 +158,20 @@ def by_row(logits: Tensor, batch: Batch) -> Tensor:
     return pad_sequence(list(scores), batch_first=True, padding_value=_NONE)
 
 
-def _rows(path: str | Path, given: Columns, *, labelled: bool) -> Iterator[Row]:
+def _rows(path: str | Path, given: ColumnNames, *, labelled: bool) -> Iterator[Row]:
     """Rows with the label as it stands there."""
-    prompt, choices, label = _find_columns(path, given, labelled=labelled)
-    wanted = [prompt, *choices, *([label] if label is not None else [])]
+    found = find_columns(path, COLUMNS["choose"], given, labelled=labelled)
+    choices, labels = found["second"], found.get("label", ())
 
     def rows() -> Iterator[Row]:
-        for line, (first, *values) in read_values(path, wanted):
-            where = place(path, line)
-            target = values.pop() if label is not None else None
-            if label is not None and (target is None or not str(target).strip()):
-                raise InputError(f"{where}: {label!r} is missing or empty; a label is needed")
-            texts = (as_text(first, prompt, where), *_choices(values, choices, where))
-            yield Row(line, texts, target)
+        for line, where, texts, cells in read_table(path, found["text"], [*choices, *labels]):
+            target = cells[-1] if labels else None
+            if labels and (target is None or not str(target).strip()):
+                raise InputError(f"{where}: {labels[0]!r} is missing or empty; a label is needed")
+            of_row = _choices(cells[: len(choices)], choices, where)
+            yield Row(line, (*texts, *of_row), target)
 
-    return at_least_one(rows(), path)
+    return rows()
 
 
 def _choices(values: Sequence[Any], names: Sequence[str], where: str) -> list[str]:
@@ -202,79 +191,6 @@ def _choices(values: Sequence[Any], names: Sequence[str], where: str) -> list[st
         if not text.strip():
             raise InputError(f"{where}: choice {number} (from 0) is empty")
     return texts
-
-
-def _find_columns(
-    path: str | Path, given: Columns, *, labelled: bool
-) -> tuple[str, tuple[str, ...], str | None]:
-    """The columns of the prompt, of the choices (one of lists, or one each) and of the label."""
-    names = columns(path)
-    label = _named(path, names, "label", given.label, _LABELS) if labelled else None
-    left = [name for name in names if name not in (label, given.text)]
-    choices = _choice_columns(path, left, given.second)
-    left = [name for name in names if name not in (label, *choices)]
-    prompt = _named(path, left, "prompt", given.text, _PROMPTS)
-    return prompt, choices, label
-
-
-def _named(
-    path: str | Path, names: Sequence[str], what: str, given: str | None, usual: Sequence[str]
-) -> str:
-    lower = {name.lower(): name for name in reversed(names)}
-    found = given if given in names else None
-    if given is None:
-        found = next((lower[name] for name in usual if name in lower), None)
-    if found is not None:
-        return found
-    option = "--label-column" if what == "label" else "--text-column"
-    start = f"no column of the {what}" if given is None else f"no column {given!r}"
-    raise InputError(
-        f"{path}: {start}; name it with {option}; the columns are: {', '.join(names[:20])}"
-    )
-
-
-def _choice_columns(path: str | Path, names: Sequence[str], given: str | None) -> tuple[str, ...]:
-    """The column of lists or the columns of the choices, by the name or the prefix given."""
-    lower = {name.lower(): name for name in reversed(names)}
-    series = {prefix.lower(): found for prefix, found in _series(names).items()}
-    if given is not None:
-        if given in names:
-            return (given,)
-        usual = [given.rstrip(" _.-").lower()]
-    else:
-        lists = [lower[name] for name in _LISTS if name in lower]
-        if lists and kind_of(path) != "delimited":
-            return (lists[0],)
-        # What is numbered but holds a usual name of prompts (sent1, sent2) is no list of choices.
-        others = [p for p, found in series.items() if not {n.lower() for n in found} & {*_PROMPTS}]
-        usual = [*_PREFIXES, *(others if len(others) == 1 else ())]
-    for prefix in usual:
-        if prefix in series:
-            return series[prefix]
-    raise InputError(
-        f"{path}: cannot tell which columns hold the choices (choices, a list; or choice0, "
-        "choice1, ...); name that of lists, or what stands before the numbers, with "
-        f"--second-column; the columns are: {', '.join(names[:20])}"
-    )
-
-
-def _series(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Columns that differ by a running number (from 0 or 1) or letter, by what stands before."""
-    found: dict[str, dict[int, str]] = {}
-    for name in names:
-        if match := _NUMBERED.fullmatch(name):
-            number = int(match[2])
-        elif match := _LETTERED.fullmatch(name):
-            number = ord(match[2].lower()) - ord("a")
-        else:
-            continue
-        found.setdefault(match[1].rstrip(" _.-"), {})[number] = name
-    return {
-        prefix: tuple(by_number[n] for n in sorted(by_number))
-        for prefix, by_number in found.items()
-        if len(by_number) > 1
-        and sorted(by_number) in [[*range(first, first + len(by_number))] for first in (0, 1)]
-    }
 
 
 def _number(label: Any) -> int | None:

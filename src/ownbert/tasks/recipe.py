@@ -1,79 +1,146 @@
-"""What fine-tuning can be told, with its defaults."""
+"""The settings of fine-tuning, with their defaults."""
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.train.recipe import Optim, Run, choice, positive
+from ownbert.settings import (
+    at_least,
+    between,
+    each,
+    one_of,
+    positive,
+    section,
+    setting,
+    validate,
+)
+from ownbert.train.recipe import DATA, LEARNING, MODEL, RUN, Optim, Run
+
+# A panel of --help, beside those of every training.
+ANSWERS = "Answers"
 
 POOLINGS = ("pooler", "first", "mean", "max", "attention", "gru", "lstm")
 LONG = ("cut", "windows", "segments")
 
 
-def _share(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise InputError(f"{name} is {value}; it must be in [0, 1)")
-
-
-def _not_negative(name: str, value: float) -> None:
-    if not value >= 0:
-        raise InputError(f"{name} is {value}; it must be 0 or more")
-
-
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:
-    """What each task can be told; a task refuses what it does not know.
-
-    pooling: what a sentence's answer stands on; by default what the family has. long: what becomes
-    of documents longer than ``max_length``: the end is cut off; windows, whose answers are
-    averaged; or segments, with attention over their vectors. stride: tokens that neighbouring
-    windows share. max_windows: of a document; what is beyond is cut off.
-
-    class_weights: "balanced" (by how rare a label is) or "label=weight,label=weight".
-    label_smoothing: share of the truth that is spread over all labels. separator: what stands
-    between the labels of a row. threshold: from which probability a label holds, or by how much "no
-    answer" must be ahead (in logits) to be said; by default chosen on dev rows. loss: mse or huber.
-    crf: choose the tags of a sentence together. tag_all: learn from all pieces of a word, not the
-    first alone. answer_length: the longest answer, in tokens. temperature: of the contrastive loss.
-
-    rdrop: weight of the difference between two passes with other dropouts (Liang et al. 2021).
-    flip, shift, crop: how training pictures are changed each time they are seen
-    (``ownbert.data.images.augmentation``).
-    """
+    """Settings of the tasks; a task refuses those that it has no use for."""
 
     name: str = "classify"
-    pooling: str | None = None
-    long: str = "cut"
-    stride: int = 32
-    max_windows: int = 64
-    class_weights: str | None = None
-    label_smoothing: float = 0.0
-    separator: str | None = None
-    threshold: float | None = None
-    loss: str = "mse"
-    crf: bool = False
-    tag_all: bool = False
-    answer_length: int = 30
-    temperature: float = 0.05
-    rdrop: float = 0.0
-    flip: bool = False
-    shift: float = 0.1
-    crop: float = 1.0
+    pooling: str | None = setting(
+        None,
+        "How token vectors become one vector: pooler (BERT's), first, mean, max, attention, gru, "
+        "lstm.",
+        MODEL,
+        check=one_of(*POOLINGS),
+        shown="the family's",
+        commands={
+            "embed": {
+                "help": "The vector of a text: mean or max over its tokens, or the first one.",
+                "shown": "mean",
+            }
+        },
+    )
+    long: str = setting(
+        "cut",
+        "Documents beyond --max-length: cut off the end; windows (answers averaged); segments "
+        "(attention over their vectors).",
+        DATA,
+        check=one_of(*LONG),
+    )
+    stride: int = setting(
+        32,
+        "Tokens that neighbouring windows share.",
+        DATA,
+        check=at_least(0),
+        commands={"tag": {"help": "Words that neighbouring windows of a long sentence share."}},
+    )
+    max_windows: int = setting(
+        64, "Windows per document; what is beyond them is cut off.", check=positive
+    )
+    class_weights: str | None = setting(
+        None,
+        '"balanced" (rare labels count more), or label=weight,label=weight.',
+        LEARNING,
+        shown="all equal",
+    )
+    label_smoothing: float = setting(
+        0.0,
+        "Share of the target probability that is spread over all labels.",
+        LEARNING,
+        check=between(0, 1, "[)"),
+    )
+    separator: str | None = setting(
+        None,
+        "What separates the labels of a row (lists need none).",
+        DATA,
+        shown="the first of | ; , that the training rows have",
+    )
+    threshold: float | None = setting(
+        None,
+        "Probability from which a label is assigned.",
+        ANSWERS,
+        shown="what is best on dev rows, or 0.5",
+        commands={
+            "answer": {
+                "help": 'By how much "no answer" must be ahead of an answer (logits) to be given.',
+                "shown": "what is best on dev rows, or 0",
+            }
+        },
+    )
+    loss: str = setting(
+        "mse",
+        "mse, or huber (outliers count less).",
+        LEARNING,
+        check=one_of("mse", "huber"),
+    )
+    crf: bool = setting(
+        False,
+        "Learn which tags follow each other, and choose those of a sentence together (CRF).",
+        MODEL,
+    )
+    tag_all: bool = setting(
+        False, "Learn from all pieces of a word instead of the first alone.", LEARNING
+    )
+    answer_length: int = setting(30, "Longest answer, in tokens.", ANSWERS, check=positive)
+    temperature: float = setting(
+        0.05,
+        "Temperature of the contrastive loss; a lower one gives more weight to the hardest other "
+        "texts.",
+        LEARNING,
+        check=positive,
+    )
+    # Liang et al. 2021.
+    rdrop: float = setting(
+        0.0,
+        "Weight of the difference between two passes with different dropout masks (R-Drop); try 1.",
+        LEARNING,
+        check=at_least(0),
+    )
+    # How training pictures are changed each time they are seen: data.images.augmentation.
+    flip: bool = setting(
+        False,
+        "Mirror half of the training pictures, where left and right mean nothing.",
+        LEARNING,
+    )
+    shift: float = setting(
+        0.1,
+        "Move training pictures by up to this share of their sides.",
+        LEARNING,
+        check=between(0, 1, "[)"),
+    )
+    crop: float = setting(
+        1.0,
+        "Cut out a part of each training picture, at least this share of its area.",
+        LEARNING,
+        check=between(0, 1, "(]"),
+        shown="1: all of it",
+    )
 
     def __post_init__(self) -> None:
-        if self.pooling is not None:
-            choice("task.pooling", self.pooling, POOLINGS)
-        choice("task.long", self.long, LONG)
-        choice("task.loss", self.loss, ("mse", "huber"))
-        for name in ("max_windows", "answer_length", "temperature"):
-            positive(f"task.{name}", getattr(self, name))
-        for name in ("stride", "rdrop"):
-            _not_negative(f"task.{name}", getattr(self, name))
-        for name in ("label_smoothing", "shift"):
-            _share(f"task.{name}", getattr(self, name))
-        if not 0 < self.crop <= 1:
-            raise InputError(f"task.crop is {self.crop}; it must be in (0, 1]")
+        validate(self, "task")
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, Any]) -> "TaskSettings":
@@ -96,37 +163,93 @@ class TaskSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneData:
-    """Columns are found by their usual names where they are not given. labels_per_class: how many
-    training rows of each label to use; all if not set."""
+    """The labelled files. Columns are found by their usual names where they are not given."""
 
-    train: str = ""
-    dev: str | None = None
-    text_column: str | None = None
-    second_column: str | None = None
-    label_column: str | None = None
-    labels_per_class: int | None = None
-    max_length: int | None = None
-    batch_size: int | None = None
+    train: str = setting(
+        "",
+        "Labelled rows to learn.",
+        DATA,
+        path=True,
+        commands={
+            "image": {
+                "help": "Pictures to learn: a folder of class folders, an IDX file "
+                "(train-images-idx3-ubyte.gz, with the labels beside it), or .npz with images and "
+                "labels."
+            }
+        },
+    )
+    dev: str | None = setting(
+        None,
+        "Labelled rows that tell when to stop; without them all epochs are run.",
+        DATA,
+        path=True,
+        commands={
+            "image": {
+                "help": "Pictures that tell when to stop, in the same form; without them all "
+                "epochs are run."
+            }
+        },
+    )
+    text_column: str | None = setting(None, panel=DATA)
+    second_column: str | None = setting(None, panel=DATA)
+    label_column: str | None = setting(None, panel=DATA)
+    labels_per_class: int | None = setting(
+        None,
+        "Learn from this many texts of each label, drawn by --seed.",
+        DATA,
+        check=positive,
+        shown="all",
+        commands={
+            "image": {"help": "Learn from this many pictures of each label, drawn by --seed."}
+        },
+    )
+    max_length: int | None = setting(
+        None,
+        "Tokens per sequence, including special ones.",
+        DATA,
+        check=positive,
+        shown="the model's limit",
+    )
+    batch_size: int | None = setting(
+        None,
+        "Rows per batch.",
+        DATA,
+        check=positive,
+        shown="16, or 32 from 3,000 rows",
+        commands={
+            "image": {
+                "help": "Pictures per batch.",
+                "shown": "64 for a new model, else 16, or 32 from 3,000 pictures",
+            }
+        },
+    )
 
     def __post_init__(self) -> None:
-        for name in ("labels_per_class", "max_length", "batch_size"):
-            positive(f"data.{name}", getattr(self, name))
+        validate(self, "data")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vit:
-    """Sizes of a new ViT. image_size, patch: height and width in pixels, or one number for both; by
-    default by the size of the training pictures."""
+    """Sizes of a new ViT. image_size, patch: height and width in pixels, or one number for both."""
 
-    image_size: tuple[int, ...] | None = None
-    patch: tuple[int, ...] | None = None
-    hidden_size: int = 128
-    layers: int = 6
-    heads: int = 4
+    image_size: tuple[int, ...] | None = setting(
+        None,
+        "Of a new model: what pictures are resized to, in pixels, or height,width.",
+        MODEL,
+        shown="theirs, up to 96",
+    )
+    patch: tuple[int, ...] | None = setting(
+        None,
+        "Of a new model: side of a patch in pixels, or height,width.",
+        MODEL,
+        shown="8 patches per side",
+    )
+    hidden_size: int = setting(128, "Of a new model: width of a layer.", MODEL, check=positive)
+    layers: int = setting(6, "Of a new model: number of layers.", MODEL, check=positive)
+    heads: int = setting(4, "Of a new model: attention heads per layer.", MODEL, check=positive)
 
     def __post_init__(self) -> None:
-        for name in ("hidden_size", "layers", "heads"):
-            positive(f"model.vit.{name}", getattr(self, name))
+        validate(self, "model.vit")
         for name in ("image_size", "patch"):
             given = getattr(self, name)
             if given is None:
@@ -142,22 +265,46 @@ class Vit:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneModel:
-    """folder: what to start from. from_scratch: take its size and vocabulary, not its weights.
-    dropout: 0.1 for texts and 0 for pictures if not set. freeze: so many of the lower layers, and
-    the embeddings, stay as they are. pretrain_steps: learn masked words from the texts of the task
-    before the task itself. vit: for pictures, what to make where there is no folder."""
+    """What to start from. vit: for pictures, what to make where there is no folder."""
 
-    folder: str = ""
-    from_scratch: bool = False
-    dropout: float | None = None
-    freeze: int = 0
-    pretrain_steps: int | None = None
-    vit: Vit = field(default_factory=Vit)
+    folder: str = setting(
+        "",
+        "Folder of the pretrained model.",
+        MODEL,
+        option="--model",
+        path=True,
+        commands={"image": {"help": "Folder of a ViT to start from.", "shown": "a new one"}},
+    )
+    from_scratch: bool = setting(
+        False,
+        "Take size and vocabulary from the model, but not its weights (for comparison).",
+        MODEL,
+    )
+    dropout: float | None = setting(
+        None,
+        "Dropout everywhere.",
+        MODEL,
+        check=between(0, 1, "[)"),
+        shown="0.1",
+        commands={"image": {"shown": "0"}},
+    )
+    freeze: int = setting(
+        0,
+        "Keep the embeddings and this many of the lower layers as they are.",
+        LEARNING,
+        check=at_least(0),
+    )
+    pretrain_steps: int | None = setting(
+        None,
+        "First learn masked words from the texts of the task, for this many steps.",
+        LEARNING,
+        check=at_least(0),
+        shown="none",
+    )
+    vit: Vit = section(Vit())
 
     def __post_init__(self) -> None:
-        _share("model.dropout", self.dropout or 0.0)
-        _not_negative("model.freeze", self.freeze)
-        _not_negative("model.pretrain_steps", self.pretrain_steps or 0)
+        validate(self, "model")
         if self.from_scratch and self.pretrain_steps:
             raise InputError(
                 "model.from_scratch and model.pretrain_steps are both set; the one drops the "
@@ -172,40 +319,67 @@ class FinetuneModel:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRun(Run):
-    """epochs, and how many without a better ``measure`` on dev rows end the run early. measure: by
-    default that of the task. folds: train as many models, each without another part of the rows,
-    and average what they say. seeds: train with as many seeds, from ``seed`` on."""
+    """How long, by epochs; and whether one model is trained or several."""
 
-    epochs: int | None = None
-    patience: int = 4
-    measure: str | None = None
-    folds: int | None = None
-    seeds: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("run.epochs", self.epochs)
-        positive("run.patience", self.patience)
-        for name in ("folds", "seeds"):
-            value = getattr(self, name)
-            if value is not None and value < 2:
-                raise InputError(f"run.{name} is {value}; it must be 2 or more")
+    epochs: int | None = setting(
+        None,
+        "Times through the data.",
+        RUN,
+        check=positive,
+        shown="12, or 4 from 3,000 rows",
+        resumable=True,
+        commands={
+            "image": {"shown": "60 for a new model, or 20 from 3,000 pictures; else 12, or 4"}
+        },
+    )
+    patience: int = setting(
+        4,
+        "Stop after this many epochs without a better --measure on dev rows.",
+        RUN,
+        check=positive,
+        resumable=True,
+    )
+    measure: str | None = setting(
+        None,
+        "What is watched on dev rows: one of the task's metrics, or loss.",
+        RUN,
+        shown="the task's first",
+    )
+    folds: int | None = setting(
+        None,
+        "Train this many models, each leaving out a different part of the rows; their answers are "
+        "averaged.",
+        RUN,
+        check=at_least(2),
+    )
+    seeds: int | None = setting(
+        None,
+        "Train with this many seeds, from --seed on: mean and spread; their answers are averaged.",
+        RUN,
+        check=at_least(2),
+        resumable=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What to try, each with each; nothing if not set. usual: what is usual of all that is not
-    set."""
+    """What to try, each with each; nothing if not set."""
 
-    usual: bool = False
-    learning_rate: tuple[float, ...] = ()
-    epochs: tuple[int, ...] = ()
-    batch_size: tuple[int, ...] = ()
+    usual: bool = setting(
+        False,
+        "Try learning rates, epochs and batch sizes, and keep the best (what to try: "
+        "search.learning_rate=1e-5,5e-5 and so on).",
+        RUN,
+        option="--search",
+    )
+    learning_rate: tuple[float, ...] = setting(
+        (), "Peak learning rates to try.", check=each(positive)
+    )
+    epochs: tuple[int, ...] = setting((), "Numbers of epochs to try.", check=each(positive))
+    batch_size: tuple[int, ...] = setting((), "Batch sizes to try.", check=each(positive))
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "epochs", "batch_size"):
-            for value in getattr(self, name):
-                positive(f"search.{name}", value)
+        validate(self, "search")
 
     @property
     def asked(self) -> bool:
@@ -215,19 +389,23 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneRecipe:
-    """Everything that ``ownbert finetune`` can be told."""
+    """All settings of ``ownbert finetune``."""
 
-    seed: int = 0
-    data: FinetuneData = field(default_factory=FinetuneData)
-    model: FinetuneModel = field(default_factory=FinetuneModel)
-    task: TaskSettings = field(default_factory=TaskSettings)
-    optim: Optim = field(
-        default_factory=lambda: Optim(betas=(0.9, 0.999), schedule="linear", warmup=0.1)
+    seed: int = setting(0, "Seed of everything random.", check=at_least(0))
+    data: FinetuneData = section(FinetuneData())
+    model: FinetuneModel = section(FinetuneModel())
+    task: TaskSettings = section(TaskSettings())
+    optim: Optim = section(
+        Optim(betas=(0.9, 0.999), schedule="linear", warmup=0.1),
+        learning_rate={
+            "commands": {"image": {"shown": "0.001 for a new model, else by size"}},
+        },
     )
-    run: FinetuneRun = field(default_factory=FinetuneRun)
-    search: Search = field(default_factory=Search)
+    run: FinetuneRun = section(FinetuneRun())
+    search: Search = section(Search())
 
     def __post_init__(self) -> None:
+        validate(self)
         if self.run.folds and self.run.seeds:
             raise InputError("run.folds and run.seeds are both set; take one")
         if self.search.asked and (self.run.folds or self.run.seeds):

@@ -1,4 +1,4 @@
-"""Numbers of a text, or of a pair of texts. B sequences, R or N rows, C columns of numbers."""
+"""Numbers for a text or a pair of texts. B sequences, R or N rows, C columns of numbers."""
 
 import math
 from collections.abc import Sequence
@@ -12,17 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.data.batch import Batch
-from ownbert.data.readers.tables import as_text, columns, guess_column, place, read_values
+from ownbert.data.readers.columns import COLUMNS, ColumnNames
+from ownbert.data.readers.tables import columns
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Loss
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RowObjective
-from ownbert.tasks.rows import Found, Row, find_columns
+from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_of_groups
 
-# Columns that hold numbers more often than classes, before the usual names of labels.
-_USUAL = ("score", "rating", "value")
 # Weights are float32, and squares of numbers must stay numbers.
 _LARGEST = 1e15
 # Least squares spread the predictions by r of the truth's spread, where r is their correlation.
@@ -30,7 +29,7 @@ _NEARLY_CONSTANT = 0.05
 
 
 @dataclass(frozen=True)
-class Numbers(RowObjective):
+class RegressionObjective(RowObjective):
     """Squared error (mse) or Huber's (1964, quadratic up to 1), the mean over the columns, of
     standardised numbers. Windows of a document answer by their mean. Right is a row whose numbers
     are all within half a standard deviation."""
@@ -54,13 +53,14 @@ class Numbers(RowObjective):
 
 
 class Regress(SentenceTask):
-    """One linear output a column, learnt on standardised numbers and saved in the user's units.
+    """One linear output per column, learnt on standardised numbers and saved in the user's units.
 
     mean, std: (C), what undoes the standardisation of the model's outputs; 0 and 1 where the model
     itself has the user's units.
     """
 
     name = "regress"
+    column_specs = COLUMNS["regress"]
     problem_type = "regression"
     label_unit = "numbers"
     measures = ("spearman", "pearson", "mae", "r2")
@@ -68,45 +68,28 @@ class Regress(SentenceTask):
     mean, std = np.zeros(1), np.ones(1)
 
     def read(self, path: str | Path) -> list[Row]:
-        found, names = self._columns(path)
-        count = len(found.texts)
+        names, table = self.read_table(path)
         rows = []
-        for line, values in read_values(path, [*found.texts, *names]):
-            where = place(path, line)
-            texts = map(as_text, values[:count], found.texts, [where] * count)
-            numbers = map(_number, values[count:], names, [where] * len(names))
-            rows.append(Row(line, tuple(texts), tuple(numbers)))
-        if not rows:
-            raise InputError(f"{path} has no rows")
+        for line, where, texts, cells in table:
+            numbers = map(_number, cells, names, [where] * len(names))
+            rows.append(Row(line, texts, tuple(numbers)))
         self.labels = self.labels or names
-        self.pair = count == 2
         return rows
 
-    def _columns(self, path: str | Path) -> tuple[Found, tuple[str, ...]]:
-        """The columns of the texts, and those of the numbers."""
-        there, given = columns(path), self.columns.label
-        names = () if given is None else (given,)
-        if given is not None and given not in there:
-            names = tuple(name.strip() for name in given.split(","))
-        elif given is None and set(self.labels) <= set(there):
-            names = self.labels
-        if not names:
-            taken = (self.columns.text, self.columns.second)
-            lower = {n.lower(): n for n in reversed(there) if n not in taken}
-            names = tuple(lower[usual] for usual in _USUAL if usual in lower)[:1]
-        label = names[0] if names else None
-        given = replace(self.columns, label=label)
-        found = find_columns(path, given, labelled=True, pair=self.pair)
-        assert found.label is not None
-        names = (found.label, *(guess_column(there, "label", n, source=path) for n in names[1:]))
-        if twice := [n for n in names if (*names, *found.texts).count(n) > 1]:
-            raise InputError(f"{path}: the column {twice[0]!r} cannot be both of two things")
-        if self.labels and len(names) != len(self.labels):
+    def find_columns(
+        self, path: str | Path, given: ColumnNames | None = None, *, labelled: bool = True
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        given, own = given or self.columns, self.labels
+        if own and given.label is None and {*own} <= {*columns(path)}:
+            # As in the training rows, whatever else looks like a number.
+            given = replace(given, label=",".join(own))
+        texts, names = super().find_columns(path, given, labelled=labelled)
+        if labelled and own and len(names) != len(own):
             raise InputError(
                 f"{path}: {len(names)} columns of numbers ({', '.join(names)}), but the model has "
-                f"{len(self.labels)} ({', '.join(self.labels)}); name as many with --label-column"
+                f"{len(own)} ({', '.join(own)}); name as many with --label-column"
             )
-        return found, names
+        return texts, names
 
     def learn(self, rows: Sequence[Row], source: str | Path) -> None:
         numbers = np.asarray([row.target for row in rows])
@@ -123,10 +106,10 @@ class Regress(SentenceTask):
         """(C), standardised."""
         return ((np.asarray(row.target) - self.mean) / self.std).astype(np.float32)
 
-    def objective(self, model: Model) -> Numbers:
+    def objective(self, model: Model) -> RegressionObjective:
         # A model that is to be trained is not one that ``finish`` has been at.
         self.mean, self.std = self.learnt
-        return Numbers(loss=self.settings.loss)
+        return RegressionObjective(loss=self.settings.loss)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits

@@ -15,7 +15,7 @@ from ownbert.tasks.sentence_task import mean_of_groups, of_sequences
 
 @dataclass(frozen=True, kw_only=True)
 class RowObjective:
-    """One answer a row. ``distance`` tells how far two answers to the same rows are apart; right:
+    """One answer per row. ``distance`` tells how far two answers to the same rows are apart; right:
     whether there are right answers to be counted."""
 
     weight: float = 1.0

@@ -1,4 +1,4 @@
-"""Tasks with one answer a text or a pair of texts: reading, pooling, long documents.
+"""Tasks with one answer per text or pair of texts: reading, pooling, long documents.
 
 B sequences of a batch, R rows of it, C outputs.
 """
@@ -15,10 +15,13 @@ from torch import Tensor
 from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
 from ownbert.data.batch import Batch
+from ownbert.data.readers.columns import ColumnNames, find_columns
+from ownbert.data.readers.tables import at_least_one, kind_of
 from ownbert.errors import InputError
-from ownbert.tasks.rows import Row, stream_texts
+from ownbert.files import open_text
+from ownbert.tasks.rows import Row, TableRow, read_table
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import Encoded
+from ownbert.tasks.text_input import EncodedRows
 
 # Settings of every task of this kind.
 COMMON = frozenset({"pooling", "long", "stride", "max_windows", "rdrop"})
@@ -32,8 +35,32 @@ class SentenceTask(Task):
     # Whether a row is two texts; not known before the first file.
     pair: bool | None = None
 
+    def find_columns(
+        self, path: str | Path, given: ColumnNames | None = None, *, labelled: bool = True
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The columns of the texts and, where they are ``labelled``, of the answers.
+
+        given: what the user named, if not ``columns``. Raises ``InputError``.
+        """
+        found = find_columns(
+            path, self.column_specs, given or self.columns, labelled=labelled, pair=self.pair
+        )
+        return (*found["text"], *found.get("second", ())), found.get("label", ())
+
+    def read_table(self, path: str | Path) -> tuple[tuple[str, ...], list[TableRow]]:
+        """The columns of the answers, and the rows with these as cells; at least one."""
+        texts, labels = self.find_columns(path)
+        rows = list(read_table(path, texts, labels))
+        self.pair = len(texts) == 2
+        return labels, rows
+
     def stream(self, path: str | Path) -> Iterator[Row]:
-        return stream_texts(path, self.columns, pair=self.pair)
+        if kind_of(path) != "txt":
+            texts, _ = self.find_columns(path, labelled=False)
+            return (Row(row.line, row.texts) for row in read_table(path, texts))
+        if self.pair:
+            raise InputError(f"{path} is plain text; two texts per row need a table")
+        return (Row(line, (text,)) for line, text in at_least_one(open_text(path), path))
 
     def spec(self, said: Description) -> HeadSpec:
         spec, settings = super().spec(said), self.settings
@@ -52,34 +79,31 @@ class SentenceTask(Task):
         """What the objective takes as the label of a row."""
         raise NotImplementedError
 
-    def encode(self, rows: Sequence[Row], frame: Any, *, training: bool) -> Encoded:
+    def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
         if self.pair is None and rows:
             self.pair = len(rows[0].texts) == 2
-        ids = frame.ids([text for row in rows for text in row.texts])
-        settings, examples, cut, start = self.settings, [], 0, 0
-        if settings.long != "cut" and frame.room <= settings.stride:
+        settings, examples, cut = self.settings, [], 0
+        if settings.long != "cut" and builder.room <= settings.stride:
             raise InputError(
-                f"task.stride is {settings.stride}; with sequences of {frame.max_length} tokens "
-                f"it must be below {frame.room}"
+                f"task.stride is {settings.stride}; with sequences of {builder.max_length} tokens "
+                f"it must be below {builder.room}"
             )
-        for row in rows:
-            own = ids[start : start + len(row.texts)]
-            start += len(own)
+        for row, own in zip(rows, builder.ids_by_row(rows), strict=True):
             given = {} if row.target is None else {"label": self.target(row)}
             if settings.long == "cut":
-                example, was_cut = frame.example(own, **given)
+                example, was_cut = builder.example(own, **given)
             elif len(own) > 1:
                 raise InputError(
                     f"task.long {settings.long} is for single texts, and the rows have two; take "
                     "task.long cut"
                 )
             else:
-                example, was_cut = frame.windows(
+                example, was_cut = builder.windows(
                     own[0], stride=settings.stride, most=settings.max_windows, **given
                 )
             examples.append(example)
             cut += was_cut
-        return Encoded(examples, cut, [None] * len(examples))
+        return EncodedRows(examples, cut, [None] * len(examples))
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """What is averaged over the windows of a document: (B, C) of scores (B, C)."""

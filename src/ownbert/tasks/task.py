@@ -1,6 +1,6 @@
 """What a task is, and the table of all tasks.
 
-B sequences of a batch, R answers of it (a row each), C labels.
+B sequences of a batch, R answers of it (one per row), C labels.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,13 +15,14 @@ from torch import Tensor
 from ownbert.checkpoint import Description, describe, load, load_tokenizer
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch
+from ownbert.data.readers.columns import ColumnNames, ColumnSpec
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
-from ownbert.tasks.rows import Columns, Row
-from ownbert.tasks.text_input import Encoded, Frame
+from ownbert.tasks.rows import Row
+from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 
 # The key of config.json that says what a folder was fine-tuned for.
 KEY = "ownbert_task"
@@ -33,7 +34,7 @@ TASKS: Mapping[str, tuple[str, str]] = {
     "answer": ("question_answering.answer", "Answer"),
     "choose": ("multiple_choice", "Choose"),
     "embed": ("sentence_embedding.rank", "Rank"),
-    "image": ("image", "PictureTask"),
+    "image": ("image", "ImageTask"),
 }
 # Another name of the same.
 ALIASES = {"rank": "embed"}
@@ -44,19 +45,20 @@ class Task:
     """Reader of files, head, objective, predictions and measures of one kind of question.
 
     Training: ``origin`` (what the model is made from), ``read``, ``learn`` (what the rows say:
-    labels, scale), ``frame`` (what makes sequences of rows), ``encode``, ``objective``, ``finish``,
-    ``write``. Use: ``load``, ``frame``, ``stream``, ``encode``, ``raw`` (scores of a row that
-    several models' can be averaged with), ``decide``, ``shown``. Measures: ``tune`` (thresholds, on
-    dev rows), ``score``.
+    labels, scale), ``input_builder`` (turns rows into sequences), ``encode``, ``objective``,
+    ``finish``, ``write``. Use: ``load``, ``input_builder``, ``stream``, ``encode``, ``raw`` (scores
+    of a row, which can be averaged over models), ``decide``, ``shown``. Metrics: ``tune``
+    (thresholds, on dev rows), ``score``.
 
     max_length: of a sequence, in tokens, as in training. seed: of what training draws for single
-    rows. name: on the command line. head: kind of the head that answers. measures: names of what
-    ``score`` gives; the first is watched on dev rows. uses: the settings of ``TaskSettings`` that
-    it knows. unit: what rows are, in messages.
+    rows. name: on the command line. head: kind of the head that answers. column_specs: the
+    columns of its files. measures: names of what ``score`` gives; the first is watched on dev rows.
+    uses: the settings of ``TaskSettings`` that it knows. unit: what rows are, in messages.
     """
 
     name: ClassVar[str]
     head: ClassVar[str]
+    column_specs: ClassVar[Sequence[ColumnSpec]] = ()
     # Some tasks know theirs when they have seen the training rows.
     measures: tuple[str, ...]
     uses: ClassVar[frozenset[str]] = frozenset()
@@ -67,6 +69,8 @@ class Task:
     problem_type: ClassVar[str | None] = None
     # Whether scores of several models can be averaged.
     averages: ClassVar[bool] = True
+    # Whether the labels of a row are a set, whose order has no meaning.
+    label_sets: ClassVar[bool] = False
     # Whether rows of a batch are learnt from each other, so that it must not be cut.
     whole_batches: ClassVar[bool] = False
     # Whether ``read`` takes arrays in the place of a file.
@@ -78,11 +82,11 @@ class Task:
     def __init__(
         self,
         settings: TaskSettings | None = None,
-        columns: Columns | None = None,
+        columns: ColumnNames | None = None,
         labels: Sequence[str] = (),
     ) -> None:
         self.settings = settings or TaskSettings(name=self.name)
-        self.columns = columns or Columns()
+        self.columns = columns or ColumnNames()
         self.labels = tuple(labels)
         self.max_length: int | None = None
         self.settings.refuse_others(self.name, self.uses)
@@ -112,18 +116,20 @@ class Task:
                 "finetune image"
             )
 
-    def frame(
+    def input_builder(
         self, folder: str | Path, config: EncoderConfig, max_length: int | None = None
     ) -> Any:
-        """What makes rows into what the model of a folder reads: a ``Frame`` or the like."""
-        return Frame(load_tokenizer(folder, config=config), config, max_length or config.longest)
+        """What turns rows into inputs of the folder's model: a ``TextInputBuilder`` or similar."""
+        return TextInputBuilder(
+            load_tokenizer(folder, config=config), config, max_length or config.longest
+        )
 
-    def completed(self, recipe: FinetuneRecipe, frame: Any) -> FinetuneRecipe:
+    def completed(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
         """The recipe with what depends on the kind of model."""
         dropout = _DROPOUT if recipe.model.dropout is None else recipe.model.dropout
         return replace(
             recipe,
-            data=replace(recipe.data, max_length=frame.max_length),
+            data=replace(recipe.data, max_length=builder.max_length),
             model=replace(recipe.model, dropout=dropout),
         )
 
@@ -154,9 +160,12 @@ class Task:
         """Whether a model that is trained has a pooler; None: if its head needs one."""
         return None
 
-    def encode(self, rows: Sequence[Row], frame: Any, *, training: bool) -> Encoded:
-        """Rows as the model reads them, with what it should answer where the rows have it; frame:
-        what ``frame`` gives. For ``training`` a row may become several examples, else it is one."""
+    def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
+        """Rows as the model reads them, with targets where the rows have them.
+
+        builder: what ``input_builder`` returns. For ``training`` a row may become several examples,
+        otherwise it is one.
+        """
         raise NotImplementedError
 
     def objective(self, model: Model) -> Objective:
@@ -167,7 +176,7 @@ class Task:
         """Scores of each of the R rows of a batch."""
         raise NotImplementedError
 
-    def tune(self, raws: Sequence[np.ndarray], encoded: Encoded, rows: Sequence[Row]) -> None:
+    def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
         """Choose thresholds where the rows are answered best."""
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> Any:
@@ -238,7 +247,7 @@ def task_class(name: str) -> type[Task]:
     return getattr(import_module(f"ownbert.tasks.{module}"), kind)
 
 
-def task_of(said: Description, folder: str | Path, columns: Columns | None = None) -> Task:
+def task_of(said: Description, folder: str | Path, columns: ColumnNames | None = None) -> Task:
     """The task that a folder was fine-tuned for: as it says itself, or by its head.
 
     columns: what was given now; where nothing was, those of the training. Raises ``InputError``
@@ -247,9 +256,9 @@ def task_of(said: Description, folder: str | Path, columns: Columns | None = Non
     kept = said.values.get(KEY) or {}
     name = kept.get("name") or _by_head(said, folder)
     settings = TaskSettings.of(name, kept.get("settings") or {})
-    given = {k: v for k, v in vars(columns or Columns()).items() if v is not None}
+    given = {k: v for k, v in vars(columns or ColumnNames()).items() if v is not None}
     task = task_class(name)(
-        settings, Columns(**{**(kept.get("columns") or {}), **given}), said.labels
+        settings, ColumnNames(**{**(kept.get("columns") or {}), **given}), said.labels
     )
     task.restore(kept)
     return task

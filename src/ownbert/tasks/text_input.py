@@ -10,7 +10,7 @@ import numpy as np
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Example
-from ownbert.tasks.rows import shortened
+from ownbert.tasks.rows import Row, shortened
 from ownbert.text.files import guess_style
 from ownbert.text.tokenizer import Tokenizer
 
@@ -21,7 +21,7 @@ _TEXTS = 5  # of an example, each on a line
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedRows:
     """Rows as the model reads them, for a loader. cut: of how many rows tokens were left out.
     notes: what a task needs to make an answer of a row's scores (places of words, ...)."""
 
@@ -49,7 +49,7 @@ class Encoded:
         return f"{len(self):,} examples ({digest.hexdigest()[:12]})"
 
 
-class Frame:
+class TextInputBuilder:
     """Puts special tokens and types around ids, and cuts them to ``max_length`` tokens in all.
 
     A pair is as the family has it: RoBERTa's has two separators between the texts and no types.
@@ -70,7 +70,7 @@ class Frame:
         """Tokens of two texts together that fit."""
         return self.max_length - (4 if self.double_sep else 3)
 
-    def about(self, data: Encoded, unit: str) -> Iterator[str]:
+    def about(self, data: EncodedRows, unit: str) -> Iterator[str]:
         """Lengths as they are after cutting, and unknown tokens, for people."""
         together = max(len(e.parts or (0,)) for e in data.examples)
         parts = (e.parts or (len(e.token_ids),) for e in data.examples)
@@ -82,7 +82,7 @@ class Frame:
             f"tokens a sequence{several}: median {half:,}, 90% up to {most:,}, 99% up to "
             f"{nearly:,}, longest {sizes.max():,}; {cut} cut at {self.max_length:,}"
         )
-        unknown = Unknown(self.tokenizer)
+        unknown = UnknownWords(self.tokenizer)
         unknown.count(data.examples)
         yield unknown.warning() or f"unknown tokens: {unknown.share:.2%}"
 
@@ -94,6 +94,11 @@ class Frame:
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens."""
         return self.tokenizer.encode_batch(texts)
+
+    def ids_by_row(self, rows: Sequence[Row]) -> Iterator[list[list[int]]]:
+        """As ``ids``, those of a row's texts together."""
+        ids = iter(self.ids([text for row in rows for text in row.texts]))
+        return ([next(ids) for _ in row.texts] for row in rows)
 
     def one(self, ids: Sequence[int]) -> np.ndarray:
         """[CLS] text [SEP], (L)."""
@@ -141,7 +146,7 @@ def cut_warning(cut: int, total: int, limit: str, what: str) -> str:
     return f"warning: {cut:,} of {total:,} {what} are longer than {limit} and are cut there"
 
 
-class Unknown:
+class UnknownWords:
     """How many tokens of texts are [UNK], or what takes its place; none where there is no
     tokenizer."""
 

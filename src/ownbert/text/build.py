@@ -1,13 +1,12 @@
 """A backend from a family's own files, where there is no tokenizer.json."""
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
-from ownbert.files import open_text
+from ownbert.files import open_text, read_json
 from ownbert.text.bert import wordpiece_rules
 from ownbert.text.sentencepiece import read_model
 from ownbert.text.styles import BERT, ROBERTA, SPECIAL_NAMES, XLM_ROBERTA, Style
@@ -145,11 +144,7 @@ def read_ids(path: PathLike) -> dict[str, int]:
 
 def read_json_ids(path: PathLike) -> dict[str, int]:
     """The ids by token of a vocab.json. ``InputError`` for anything else in it."""
-    text = "\n".join(line for _, line in open_text(path))
-    try:
-        ids = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON") from error
+    ids = read_json(path, object)
     if not isinstance(ids, dict) or not all(type(index) is int for index in ids.values()):
         raise InputError(f"{path} is not a JSON object of tokens and their ids")
     return ids

@@ -5,7 +5,6 @@ the family's own files are read: vocab.txt (how Google released BERT), vocab.jso
 merges.txt (RoBERTa), sentencepiece.bpe.model (XLM-R, CamemBERT), spiece.model (ALBERT).
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
-from ownbert.files import open_text
+from ownbert.files import open_text, read_json
 from ownbert.text.bert import CONTINUATION
 from ownbert.text.blank import blank_backend
 from ownbert.text.build import build, register, special_tokens, surround
@@ -75,8 +74,8 @@ def read_folder(folder: str | os.PathLike[str]) -> TokenizerFiles:
     place = Path(folder)
     if not place.is_dir():
         raise InputError(f"no such folder: {place}")
-    config = read_json(place / CONFIG)
-    named = class_name(config, read_json(place / MODEL_CONFIG))
+    config = read_json(place / CONFIG, missing={})
+    named = class_name(config, read_json(place / MODEL_CONFIG, missing={}))
     if named:
         config.setdefault("tokenizer_class", named)
     if (place / TOKENIZER).is_file():
@@ -139,7 +138,7 @@ def guess_style(backend: "tokenizers.Tokenizer") -> Style:
 
 def special_names(folder: Path, config: Mapping[str, Any], style: Style) -> dict[str, str]:
     """The tokens by ``pad_token`` and so on, from the files of ``folder`` or else ``style``."""
-    stated = read_json(folder / SPECIAL) | dict(config)
+    stated = read_json(folder / SPECIAL, missing={}) | dict(config)
     found = dict(style.special)
     for name in SPECIAL_NAMES:
         value = stated.get(name)
@@ -230,20 +229,6 @@ def apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, An
         if name in config and getattr(normalizer, attribute) != config[name]:
             setattr(normalizer, attribute, config[name])
     backend.normalizer = normalizer
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; {} where there is no such file."""
-    if not path.is_file():
-        return {}
-    text = "\n".join(line for _, line in open_text(path))
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path} is not a JSON object")
-    return value
 
 
 def never_split_of(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """Statistics of a vocabulary on its corpus: counts, coverage, and likely sentence ends."""
 
-import json
 import math
 import os
 from collections import Counter
@@ -8,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from ownbert.files import read_json
 
 REPORT = "vocabulary_report.json"
 
@@ -145,7 +146,7 @@ def _end_lines(report: VocabularyReport) -> Iterable[str]:
 def proposed_sentence_ends(folder: str | os.PathLike[str]) -> list[str]:
     """What the report beside a tokenizer proposes; empty where there is none."""
     try:
-        report = json.loads(Path(folder, REPORT).read_text(encoding="utf-8"))
+        report = read_json(Path(folder, REPORT))
         return [str(token) for token in report["sentence_ends"]]
     except (OSError, ValueError, KeyError, TypeError):
         return []

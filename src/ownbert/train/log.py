@@ -68,7 +68,7 @@ def read_log(folder: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             if number == len(lines):
                 return
             row = None

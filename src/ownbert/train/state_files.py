@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from ownbert.errors import InputError
-from ownbert.files import WRITE_FAILURES, write_json
+from ownbert.files import WRITE_FAILURES, read_json, write_json
 from ownbert.train.distributed import World
 
 FOLDER = "checkpoints"
@@ -77,7 +77,7 @@ class SavedState:
 def read_state(path: Path) -> dict[str, Any]:
     """``state.json`` of a saved state. Raises ``InputError`` where it is damaged."""
     try:
-        metadata = json.loads((path / STATE).read_text(encoding="utf-8"))
+        metadata = read_json(path / STATE)
         if metadata.pop("crc32") != _metadata_crc(metadata):
             raise damaged(path / STATE, path, "its checksum differs")
         _ = [

@@ -1,123 +1,168 @@
-"""What ``ownbert translate train`` can be told, with its defaults."""
+"""The settings of ``ownbert translate train``, with their defaults."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ownbert.errors import InputError
-from ownbert.train.recipe import Optim, Run, choice, positive
+from ownbert.settings import at_least, between, one_of, positive, section, setting, validate
+from ownbert.train.recipe import DATA, LEARNING, RUN, Optim, Run
+
+# Panels of --help, beside those of every training.
+VOCABULARY, NETWORK = "Vocabulary", "Network"
 
 KINDS = ("bpe", "wordpiece", "blank")
+# Of a run without a limit.
+DEFAULT_EPOCHS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairFiles:
-    """source, target: two files whose lines belong together, or one table (csv, tsv, jsonl,
-    parquet) as ``pairs`` with the columns source_column and target_column. dev_*: the same for what
-    the model is examined by; without it a share of the training pairs is held out.
+    """Two files whose lines belong together, or one table with two columns; the same to evaluate
+    on, without which a share of the training pairs is held out."""
 
-    max_length: in tokens; longer pairs are left out. batch_tokens: of source and target together.
-    """
-
-    source: str | None = None
-    target: str | None = None
-    pairs: str | None = None
-    dev_source: str | None = None
-    dev_target: str | None = None
-    dev_pairs: str | None = None
-    source_column: str | None = None
-    target_column: str | None = None
-    held_out: float = 0.02
-    max_length: int = 256
-    batch_tokens: int = 4096
+    source: str | None = setting(
+        None, "Texts to translate from, one per line.", DATA, path=True, resumable=True
+    )
+    target: str | None = setting(
+        None, "Their translations, line by line.", DATA, path=True, resumable=True
+    )
+    pairs: str | None = setting(
+        None,
+        "Or both in one table (csv, tsv, jsonl, parquet).",
+        DATA,
+        path=True,
+        resumable=True,
+    )
+    dev_source: str | None = setting(None, "Texts to evaluate on.", DATA, path=True, resumable=True)
+    dev_target: str | None = setting(None, "Their translations.", DATA, path=True, resumable=True)
+    dev_pairs: str | None = setting(None, "Or one table.", DATA, path=True, resumable=True)
+    source_column: str | None = setting(
+        None, "Column of the sources in tables.", DATA, shown="the first of two"
+    )
+    target_column: str | None = setting(
+        None, "Column of the targets in tables.", DATA, shown="the second of two"
+    )
+    held_out: float = setting(
+        0.02,
+        "Share of the training pairs to evaluate on where there are no others.",
+        check=between(0, 1),
+    )
+    max_length: int = setting(
+        256,
+        "Tokens per sequence, including special ones; longer pairs are left out.",
+        DATA,
+        check=positive,
+    )
+    batch_tokens: int = setting(
+        4096, "Tokens per batch, source and target together.", DATA, check=positive
+    )
 
     def __post_init__(self) -> None:
-        positive("data.max_length", self.max_length)
-        positive("data.batch_tokens", self.batch_tokens)
-        if not 0 < self.held_out < 1:
-            raise InputError(f"data.held_out is {self.held_out}; it must be in (0, 1)")
+        validate(self, "data")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
-    """kind: bpe (byte-level), wordpiece, or blank (text that is already tokens). size: of each.
-    shared: one for both languages, whose embeddings are then one matrix with the generator's.
-    lowercase: forget capitals (bpe and wordpiece)."""
+    """One vocabulary for both languages, or one for each."""
 
-    kind: str = "bpe"
-    size: int = 8000
-    shared: bool = True
-    min_count: int | None = None
-    lowercase: bool = False
+    kind: str = setting(
+        "bpe",
+        "bpe (byte-level), wordpiece, or blank for text that is already tokens.",
+        VOCABULARY,
+        check=one_of(*KINDS),
+    )
+    size: int = setting(
+        8000, "Entries per vocabulary.", VOCABULARY, option="--vocab-size", check=positive
+    )
+    # One vocabulary has one matrix of embeddings, which is the generator's too.
+    shared: bool = setting(
+        True,
+        "One vocabulary and one embedding matrix for both sides, or one each.",
+        VOCABULARY,
+        option="--shared/--separate",
+    )
+    min_count: int | None = setting(None, "Leave out what is rarer.", check=positive)
+    lowercase: bool = setting(False, "Convert to lower case (bpe and wordpiece).", VOCABULARY)
 
     def __post_init__(self) -> None:
-        choice("vocabulary.kind", self.kind, KINDS)
-        positive("vocabulary.size", self.size)
-        positive("vocabulary.min_count", self.min_count)
+        validate(self, "vocabulary")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """In the paper's words: N layers of d_model, h heads, d_ff inside. norm_first: pre-norm."""
+    """In the paper's words: N layers of d_model, h heads, d_ff inside."""
 
-    N: int = 3
-    d_model: int = 256
-    d_ff: int = 1024
-    h: int = 4
-    dropout: float = 0.1
-    norm_first: bool = False
+    N: int = setting(
+        3, "Layers of the encoder, and of the decoder.", NETWORK, option="--layers", check=positive
+    )
+    d_model: int = setting(256, "Width of a layer.", NETWORK, check=positive)
+    d_ff: int = setting(1024, "Width of its feed-forward network.", NETWORK, check=positive)
+    h: int = setting(4, "Attention heads per layer.", NETWORK, option="--heads", check=positive)
+    dropout: float = setting(0.1, "Dropout of sublayers.", NETWORK, check=between(0, 1, "[)"))
+    norm_first: bool = setting(
+        False,
+        "Normalise before each sublayer (pre-norm); Transformers cannot load that.",
+        NETWORK,
+    )
 
     def __post_init__(self) -> None:
-        for name in ("N", "d_model", "d_ff", "h"):
-            positive(f"model.{name}", getattr(self, name))
+        validate(self, "model")
         if self.d_model % self.h:
             raise InputError(
                 f"model.d_model is {self.d_model}, model.h {self.h}; the heads must share the "
                 "width evenly"
             )
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"model.dropout is {self.dropout}; it must be in [0, 1)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    """label_smoothing: the share of each target that is spread over the vocabulary. average: at the
-    end, the mean of the weights of the last so many saved states (Vaswani et al. 2017, section
-    6.1)."""
+    """The loss, and which weights are kept."""
 
-    label_smoothing: float = 0.1
-    average: int = 5
+    label_smoothing: float = setting(
+        0.1,
+        "Share of each target that is spread over the vocabulary.",
+        LEARNING,
+        check=between(0, 1, "[)"),
+    )
+    # Vaswani et al. 2017, section 6.1.
+    average: int = setting(
+        5,
+        "At the end, average the weights of this many of the last saved states.",
+        LEARNING,
+        check=positive,
+    )
 
     def __post_init__(self) -> None:
-        positive("task.average", self.average)
-        if not 0 <= self.label_smoothing < 1:
-            raise InputError(
-                f"task.label_smoothing is {self.label_smoothing}; it must be in [0, 1)"
-            )
+        validate(self, "task")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateRun(Run):
-    """epochs: times through the pairs (20 where neither max_steps nor max_minutes is given); of
-    several limits the first that is reached ends the run."""
+    """Of several limits the first that is reached ends the run."""
 
-    epochs: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("run.epochs", self.epochs)
+    epochs: int | None = setting(
+        None,
+        "Times through the pairs.",
+        RUN,
+        check=positive,
+        shown=str(DEFAULT_EPOCHS),
+        resumable=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateRecipe:
     """All settings. The optimiser is the paper's (section 5.3): Adam with its schedule."""
 
-    seed: int = 0
-    data: PairFiles = field(default_factory=PairFiles)
-    vocabulary: Vocabulary = field(default_factory=Vocabulary)
-    model: Network = field(default_factory=Network)
-    task: Learning = field(default_factory=Learning)
-    optim: Optim = field(
-        default_factory=lambda: Optim(
-            name="adam", betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, schedule="noam"
-        )
+    seed: int = setting(0, "Seed of everything random.", check=at_least(0))
+    data: PairFiles = section(PairFiles())
+    vocabulary: Vocabulary = section(Vocabulary())
+    model: Network = section(Network())
+    task: Learning = section(Learning())
+    optim: Optim = section(
+        Optim(name="adam", betas=(0.9, 0.98), eps=1e-9, weight_decay=0.0, schedule="noam"),
+        learning_rate={"shown": "by --d-model and the warm-up"},
     )
-    run: TranslateRun = field(default_factory=TranslateRun)
+    run: TranslateRun = section(TranslateRun(), save_every={"shown": "once per epoch"})
+
+    def __post_init__(self) -> None:
+        validate(self)

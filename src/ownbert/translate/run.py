@@ -25,7 +25,7 @@ from ownbert.train.schedule import NOAM_STEPS
 from ownbert.transformer import from_configs, transformer_config
 from ownbert.translate.average import use_average
 from ownbert.translate.pairs import PairData, held_out, read_pairs
-from ownbert.translate.recipe import TranslateRecipe, TranslateRun
+from ownbert.translate.recipe import DEFAULT_EPOCHS, TranslateRecipe, TranslateRun
 from ownbert.translate.translation_card import write_card
 from ownbert.translate.vocabulary import (
     learn_vocabularies,
@@ -33,7 +33,6 @@ from ownbert.translate.vocabulary import (
     save_vocabularies,
 )
 
-_EPOCHS = 20
 # The paper warms up for 4,000 steps; so many times through the data are enough for a small one.
 _WARMUP_EPOCHS = 4
 # What other schedules begin with.
@@ -101,7 +100,7 @@ class TranslationRun(TrainingRun):
         steps = max(1, self.loader.batches_per_epoch() // run.accumulate)
         epochs = run.epochs
         if epochs is None and run.max_steps is None and run.max_minutes is None:
-            epochs = _EPOCHS
+            epochs = DEFAULT_EPOCHS
         run = replace(
             run,
             epochs=epochs,

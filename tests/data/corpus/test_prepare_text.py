@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ownbert.cli.corpus import report
+from ownbert.cli.prepare import report
 from ownbert.data.corpus import chunks
 from ownbert.data.corpus.documents import Document
 from ownbert.data.corpus.duplicates import DuplicateFilter, digest

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ownbert.data.readers.columns import ColumnNames
 from ownbert.data.readers.squad import Gold, Question, locate, read_questions
 from ownbert.errors import InputError
 
@@ -73,7 +74,7 @@ def test_tables_and_parquet(tmp_path: Path):
     text = f'passage,query,answer,answer_start\n"{CONTEXT}",Who?,Zoé,{last}\n"{CONTEXT}",W?,,\n'
     found = read(tmp_path / "rows.csv", text)
     assert [q.answers for q in found] == [(Gold("Zoé", last),), ()]
-    named = {"question": "p", "context": "q", "answers": "r"}
+    named = ColumnNames("p", "q", "r")
     (only,) = read(tmp_path / "rows.tsv", "q\tp\tr\na b\twhat\tb\n", given=named)
     assert (only.question, only.context, only.answers) == ("what", "a b", (Gold("b", 2),))
     answers = [{"text": ["b"], "answer_start": [2]}, {"text": [], "answer_start": []}]

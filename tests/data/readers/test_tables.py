@@ -11,17 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ownbert.data.readers.tables import (
-    LabelledRow,
-    columns,
-    guess_column,
-    kind_of,
-    read_column,
-    read_labelled,
-    read_records,
-    read_texts,
-)
+from ownbert.data.readers.columns import ColumnNames, read_texts
+from ownbert.data.readers.tables import columns, kind_of, read_column, read_records
 from ownbert.errors import InputError
+from ownbert.tasks.classification import Classify
 
 
 def save(folder: Path, name: str, content: str) -> Path:
@@ -31,9 +24,15 @@ def save(folder: Path, name: str, content: str) -> Path:
     return path
 
 
-def refusal(path: Path, **settings_) -> str:
+def read_labelled(path: Path, **given: str) -> list[tuple[int, str, str]]:
+    """(line, text, label)"""
+    rows = Classify(columns=ColumnNames(**given)).read(path)
+    return [(row.line, row.texts[0], row.target) for row in rows]
+
+
+def refusal(path: Path, **given: str) -> str:
     with pytest.raises(InputError) as caught:
-        read_labelled(path, **settings_)
+        read_labelled(path, **given)
     message = str(caught.value)
     assert "\n" not in message
     assert path.name in message
@@ -50,8 +49,8 @@ def test_kind_is_told_by_the_name():
 def test_the_competition_format(tmp_path: Path, name: str):
     path = save(tmp_path, name, "label\ttext\n2\t2967 6758 339\n11\t4464 486, 6352\n")
     assert read_labelled(path) == [
-        LabelledRow(2, "2967 6758 339", "2"),
-        LabelledRow(3, "4464 486, 6352", "11"),
+        (2, "2967 6758 339", "2"),
+        (3, "4464 486, 6352", "11"),
     ]
 
 
@@ -59,7 +58,7 @@ def test_very_long_documents(tmp_path: Path):
     text = "12345 " * 60_000 + "end"
     for name, delimiter in (("a.csv", ","), ("b.csv", "\t"), ("c.csv", ";")):
         path = save(tmp_path, name, f'text{delimiter}label\n"{text}"{delimiter}1\n')
-        assert read_labelled(path) == [LabelledRow(2, text, "1")]
+        assert read_labelled(path) == [(2, text, "1")]
 
 
 def test_csv_quotes_line_breaks_and_positions(tmp_path: Path):
@@ -67,15 +66,15 @@ def test_csv_quotes_line_breaks_and_positions(tmp_path: Path):
     path = save(tmp_path, "a.csv", "\ufeff" + content)
     assert columns(path) == ["label", "text"]
     assert read_labelled(path) == [
-        LabelledRow(3, 'one, "two"\nthree', "a"),
-        LabelledRow(6, 'plain "quote"', "b"),
+        (3, 'one, "two"\nthree', "a"),
+        (6, 'plain "quote"', "b"),
     ]
 
 
 def test_tab_keeps_quotes_unless_the_field_is_quoted(tmp_path: Path):
     rows = ['"whole, ""doubled"""', '"He said', '"A" and "B"', '"', '""', 'x "y"']
     path = save(tmp_path, "a.tsv", "text\tlabel\n" + "".join(f"{row}\t1\n" for row in rows))
-    assert [row.text for row in read_labelled(path)] == [
+    assert [text for _, text, _ in read_labelled(path)] == [
         'whole, "doubled"',
         '"He said',
         '"A" and "B"',
@@ -87,7 +86,7 @@ def test_tab_keeps_quotes_unless_the_field_is_quoted(tmp_path: Path):
 
 def test_semicolon_and_single_column(tmp_path: Path):
     path = save(tmp_path, "a.csv", "label;text\n1;a, b\n")
-    assert read_labelled(path) == [LabelledRow(2, "a, b", "1")]
+    assert read_labelled(path) == [(2, "a, b", "1")]
     path = save(tmp_path, "b.csv", 'words here\na, b\n\n"c\nd"\n')
     assert list(read_texts(path)) == ["a, b", "", "c\nd"]
     path = save(tmp_path, "c.tsv", 'text\n5 6\n\n"7\n')
@@ -120,9 +119,9 @@ def test_jsonl_values(tmp_path: Path, name: str):
     path = save(tmp_path, name, "\n".join(lines))
     assert columns(path) == ["text", "label"]
     assert read_labelled(path) == [
-        LabelledRow(1, "a\u2028b", "3"),
-        LabelledRow(3, "1 2 x", "true"),
-        LabelledRow(4, "😀", "2.5"),
+        (1, "a\u2028b", "3"),
+        (3, "1 2 x", "true"),
+        (4, "😀", "2.5"),
     ]
 
 
@@ -148,13 +147,13 @@ def test_parquet(tmp_path: Path):
     path = tmp_path / "a.parquet"
     table = {"label": [1, 0], "text": [["a", "b"], ["c"]], "id": [5, 6]}
     pq.write_table(pa.table(table), path)
-    assert read_labelled(path) == [LabelledRow(1, "a b", "1"), LabelledRow(2, "c", "0")]
+    assert read_labelled(path) == [(1, "a b", "1"), (2, "c", "0")]
     assert list(read_column(path, "id")) == [(1, "5"), (2, "6")]
 
     coded = pa.array(["x", "y"] * 2000).dictionary_encode()
     pq.write_table(pa.table({"content": ["t"] * 4000, "class": coded}), path)
     rows = read_labelled(path)
-    assert rows[-1] == LabelledRow(4000, "t", "y")
+    assert rows[-1] == (4000, "t", "y")
 
     pq.write_table(pa.table({"text": ["a", None], "label": ["1", "2"]}), path)
     assert "row 2: 'text' is missing or null" in refusal(path)
@@ -194,23 +193,13 @@ def test_bad_tables_say_what_and_where(tmp_path: Path, content: str, message: st
 
 def test_missing_columns_name_those_there_are_and_the_option(tmp_path: Path):
     path = save(tmp_path, "a.csv", "category,body\n1,a\n")
-    message = refusal(path, text_column="txt")
+    message = refusal(path, text="txt")
     assert "no column 'txt'; the columns are: category, body; choose with --text-column" in message
-    assert "--label-column" in refusal(path, label_column="y")
-    assert "both be the column 'body'" in refusal(path, text_column="body", label_column="body")
+    assert "--label-column" in refusal(path, label="y")
+    assert "the column 'body' cannot be both" in refusal(path, text="body", label="body")
     assert refusal(save(tmp_path, "a.txt", "x\ty\n")).endswith("file is needed")
     with pytest.raises(InputError, match="no column 'q'"):
         read_records(path, ["q"])
-
-
-def test_guess_column():
-    assert guess_column(["id", "Title", "Content", "Label"], "text") == "Content"
-    assert guess_column(["id", "words here", "label"], "text") == "words here"
-    assert guess_column(["text", "genre"], "label", exclude=["text"]) == "genre"
-    assert guess_column(["a", "b", "text"], "text", "b") == "b"
-    assert guess_column(["label", "sentence"], "text") == "sentence"
-    with pytest.raises(InputError, match=r"--label-column; .* are: a, b, text"):
-        guess_column(["a", "b", "text"], "label")
 
 
 def test_texts_keep_their_number(tmp_path: Path):
@@ -226,7 +215,7 @@ def test_texts_keep_their_number(tmp_path: Path):
 
 def test_shared_tables(shared_data: Path):
     rows = read_labelled(shared_data / "dbpedia14" / "test.csv")
-    assert len({row.label for row in rows}) == 14
+    assert len({label for *_, label in rows}) == 14
     assert len(read_labelled(shared_data / "banking77" / "test.tsv")) == 3080
     polarity = read_labelled(shared_data / "sentence-polarity" / "dev.tsv")
-    assert {row.label for row in polarity} == {"0", "1"}
+    assert {label for *_, label in polarity} == {"0", "1"}

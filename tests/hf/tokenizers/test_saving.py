@@ -256,3 +256,18 @@ def test_mistakes_of_folders(folders: dict[str, Path], tmp_path: Path):
     )
     with pytest.raises(InputError, match="padding needs a pad_token"):
         no_pad("a", padding=True)
+
+
+@pytest.mark.parametrize("value", ["[" * 100_000 + "]" * 100_000, "1" * 5000])
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"]
+)
+def test_json_that_python_cannot_read(
+    folders: dict[str, Path], tmp_path: Path, name: str, value: str
+):
+    """Nested too deeply, or a number of 5,000 digits."""
+    (tmp_path / "vocab.txt").write_bytes((folders["Bert"] / "vocab.txt").read_bytes())
+    (tmp_path / name).write_text(f'{{"own": {value}}}', encoding="utf-8")
+    with pytest.raises(InputError, match=f"{name} is not valid JSON") as caught:
+        AutoTokenizer.from_pretrained(tmp_path)
+    assert "\n" not in str(caught.value)

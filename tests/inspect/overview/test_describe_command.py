@@ -1,34 +1,18 @@
 """``ownbert describe`` as a user meets it."""
 
 import json
-import signal
-import sys
 from pathlib import Path
 
-import pytest
-
-from ownbert.cli import main
+from support.cli import run_cli
 
 
-@pytest.fixture
-def ownbert(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Run a command in this process: exit code, output, errors."""
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ownbert", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        code = left.value.code
-        assert isinstance(code, int)
-        return code, *capsys.readouterr()
-
-    yield run
-    signal.signal(signal.SIGTERM, before)
+def ownbert(*arguments: object) -> tuple[int, str, str]:
+    """Run a command: exit code, output, errors."""
+    done = run_cli(*arguments)
+    return done.returncode, done.stdout, done.stderr
 
 
-def test_a_pretrained_folder_at_80_columns(ownbert, pretrained: Path):
+def test_a_pretrained_folder_at_80_columns(pretrained: Path):
     code, out, err = ownbert("describe", pretrained, "--text", "red1 w2 [MASK]")
     assert (code, err) == (0, "")
     lines = [line.rstrip() for line in out.splitlines()]
@@ -39,7 +23,7 @@ def test_a_pretrained_folder_at_80_columns(ownbert, pretrained: Path):
     assert "[MASK] 4" in out
 
 
-def test_json(ownbert, pretrained: Path):
+def test_json(pretrained: Path):
     code, out, _ = ownbert("describe", pretrained, "--tokens", "6", "--json")
     assert code == 0
     found = json.loads(out)
@@ -51,7 +35,7 @@ def test_json(ownbert, pretrained: Path):
     assert steps["queries"] == [6, 2, 64]
 
 
-def test_mistakes_get_one_line(ownbert, pretrained: Path, tmp_path: Path):
+def test_mistakes_get_one_line(pretrained: Path, tmp_path: Path):
     for arguments, said in {
         (tmp_path / "none",): "no such folder",
         (tmp_path,): "config.json; is",

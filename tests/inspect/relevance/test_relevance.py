@@ -25,7 +25,9 @@ from ownbert.inspect.relevance import (
 )
 from ownbert.inspect.relevance.overlay import draw_relevance
 from ownbert.nn.model import Model
+from support.floats import assert_close
 
+pytestmark = pytest.mark.usefixtures("painted")
 LABELS = ("horizontal", "vertical", "checks", "diagonal")
 SIDE, PATCH, SEED = 16, 4, 3
 
@@ -39,7 +41,7 @@ def test_rollout_is_the_product_of_the_layers():
     """Abnar and Zuidema 2020, equation 1, the last layer on the left."""
     steps = [0.5 * m.mean(0).numpy() + 0.5 * np.eye(4) for m in maps(0)]
     found = rollout(maps(0))
-    np.testing.assert_allclose(found.numpy(), steps[2] @ steps[1] @ steps[0], atol=1e-6)
+    assert_close(found.numpy(), steps[2] @ steps[1] @ steps[0], scale=0)
     torch.testing.assert_close(found.sum(-1), torch.ones(4))
 
 
@@ -54,7 +56,7 @@ def test_relevance_is_that_of_the_paper():
                 for j in range(4):
                     step[i, j] += max(0.0, float(attention[h, i, j] * gradient[h, i, j])) / 2
         wanted = wanted + step @ wanted
-    np.testing.assert_allclose(relevance(maps(0), gradients).numpy(), wanted, atol=1e-6)
+    assert_close(relevance(maps(0), gradients).numpy(), wanted, scale=0)
 
 
 def randomized(model: Model) -> Model:
@@ -264,8 +266,8 @@ def test_a_picture_of_it(folder: Path, tmp_path: Path, monkeypatch, capsys):
     assert [number for number, _ in one.maps] == [one.predicted, LABELS.index("checks")]
     assert one.answer == LABELS[one.predicted]
     for (_, heat), row in zip(one.maps, rows, strict=True):
-        np.testing.assert_allclose(heat, over_patches(row, model), atol=1e-6)
-    np.testing.assert_allclose(one.pixels[..., 0], pixels[0, 0] / 2 + 0.5, atol=1e-6)
+        assert_close(heat, over_patches(row, model), scale=0)
+    assert_close(one.pixels[..., 0], pixels[0, 0] / 2 + 0.5)
     drawn = plot.imread(output)
     # Grey where the picture stands alone, coloured where there is relevance.
     colour = np.abs(drawn[..., 0] - drawn[..., 2]).max(0)
@@ -287,8 +289,8 @@ def test_the_picture_is_drawn_as_it_was_under_any_scale(folder: Path, tmp_path: 
         draw_relevance(one, [folder / "pictures" / "0.png"], tmp_path / "relevance.png")[0]
         for one in (folder, other)
     ]
-    np.testing.assert_allclose(pair[1].pixels, pair[0].pixels, atol=1e-6)
-    np.testing.assert_allclose(pair[1].probabilities, pair[0].probabilities, atol=1e-5)
+    assert_close(pair[1].pixels, pair[0].pixels)
+    assert_close(pair[1].probabilities, pair[0].probabilities)
 
 
 @pytest.mark.filterwarnings("error")

@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +19,7 @@ from ownbert.inspect.run_list.run_summary import differing, find_runs, read_run
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.settings import dump, resolve
 from ownbert.tasks.recipe import FinetuneRecipe
+from support.cli import run_cli
 
 HOUR = 3600.0
 
@@ -251,8 +250,8 @@ def test_a_loss_that_is_no_number_is_shown_and_is_not_the_best(tmp_path: Path):
     assert "nan (best 5.0000)" in show_runs([run])
 
 
+@pytest.mark.usefixtures("painted")
 def test_all_runs_in_one_picture(runs: Path, tmp_path: Path):
-    pytest.importorskip("matplotlib", reason="needs matplotlib")
     path = draw(find_runs(runs).runs, tmp_path / "all.png")
     assert path.read_bytes().startswith(b"\x89PNG")
     nothing = [read_run(make_run(tmp_path / "empty", []))]
@@ -263,9 +262,7 @@ def test_all_runs_in_one_picture(runs: Path, tmp_path: Path):
 def test_the_command_in_a_pipe(runs: Path):
     (runs / "broken").mkdir()
     (runs / "broken" / "log.jsonl").write_text("")
-    command = [sys.executable, "-m", "ownbert", "runs", str(runs), "--sort", "mlm_loss"]
-    narrow = {**os.environ, "COLUMNS": "30"}
-    done = subprocess.run(command, capture_output=True, text=True, env=narrow)
+    done = run_cli("runs", runs, "--sort", "mlm_loss", env={"COLUMNS": "30"})
     assert done.returncode == 0, done.stderr
     assert done.stdout == show_runs(find_runs(runs, sort="mlm_loss").runs) + "\n"
     assert done.stderr == f"left out: {runs}/broken has no recipe.yaml\n"

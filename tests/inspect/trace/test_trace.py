@@ -2,10 +2,8 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import numpy as np
 import pytest
@@ -23,6 +21,7 @@ from ownbert.inspect.trace.worked_example import (
     trace_attention,
 )
 from ownbert.nn.attention import attend
+from support.cli import run_cli
 
 
 def close(found: np.ndarray, expected) -> bool:
@@ -172,13 +171,8 @@ def test_numbers_in_words():
     assert tuple(map(number, values)) == said
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ownbert", "trace", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "80"},
-    )
+def run(*arguments: str) -> CompletedProcess[str]:
+    return run_cli("trace", *arguments)
 
 
 def test_the_command(tmp_path: Path):
@@ -201,13 +195,8 @@ def test_the_command(tmp_path: Path):
         (("--inputs", "none.json"), "no such file: none.json"),
     ],
 )
-def test_mistakes_are_one_line(arguments: tuple[str, ...], said: str, capsys, monkeypatch):
-    from ownbert.cli import main
-
-    monkeypatch.setattr(sys, "argv", ["ownbert", "trace", *arguments])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
+def test_mistakes_are_one_line(arguments: tuple[str, ...], said: str):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from ownbert.inspect.trace.worked_example import EXAMPLE, trace_attention
 from ownbert.nn.context import Context
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
+from support.cli import run_cli
 
 WORDS = [*"abcdefgh", "12", "845", "今天"]
 TOKENIZER = Tokenizer.blank(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
@@ -247,9 +247,7 @@ def test_a_browser_says_the_same_sums(tmp_path: Path, key: str, row: int, column
 
 def test_the_command_of_a_folder(tmp_path: Path):
     save(small(), tmp_path / "model", tokenizer=TOKENIZER)
-    command = [sys.executable, "-m", "ownbert", "trace", str(tmp_path / "model"), TEXT]
-    command += ["--layer", "1", "--head", "3", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = run_cli("trace", tmp_path / "model", TEXT, "--layer", 1, "--head", 3, "--json")
     assert done.returncode == 0, done.stderr
     steps = {step["key"]: step for step in json.loads(done.stdout)["steps"]}
     expected = trace_model(small(), TOKENIZER, TEXT, 1, 3)

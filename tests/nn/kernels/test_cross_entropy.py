@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ownbert.nn.kernels import cross_entropy as module
 from ownbert.nn.kernels.cross_entropy import cross_entropy
+from support.floats import assert_close
 
 ROWS, VOCAB = 37, 101
 
@@ -33,7 +34,7 @@ def test_loss_and_gradient(dtype: torch.dtype, scale: float, smoothing: float):
     wide = logits.detach().double().requires_grad_()
     truth = F.cross_entropy(wide, targets, reduction="sum", label_smoothing=smoothing)
     (expected,) = torch.autograd.grad(truth / ROWS, wide)
-    assert float(total.detach()) == pytest.approx(float(truth.detach()), rel=1e-6)
+    assert_close(total, truth)
     assert found.dtype == dtype
     eps = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
     torch.testing.assert_close(found.double(), expected, rtol=4 * eps, atol=2 * eps / ROWS)
@@ -50,7 +51,7 @@ def test_right_answers(dtype: torch.dtype):
     with torch.no_grad():
         again, count = cross_entropy(logits, targets)
     assert int(count) == expected
-    assert float(again) == pytest.approx(float(total.detach()), rel=1e-6)
+    assert_close(again, total)
 
 
 def test_a_target_without_any_chance_costs_what_it_should():

@@ -13,9 +13,9 @@ from ownbert import InputError, evaluate, finetune, predict
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.inference.predictor import Predictor
 from ownbert.tasks.batched_forward import answers
-from ownbert.tasks.question_answering.answer import Answer, Asked
+from ownbert.tasks.question_answering.answer import Answer, QuestionRow
 from ownbert.tasks.recipe import TaskSettings
-from ownbert.tasks.text_input import Frame
+from ownbert.tasks.text_input import TextInputBuilder
 
 
 def made(rng: random.Random, *, empty: float = 0.0, words: int = 6) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def test_transformers_gives_the_same_logits(reader: Path, files: Path):
     theirs = AutoModelForQuestionAnswering.from_pretrained(reader).eval()
     predictor = Predictor(reader)
     rows = predictor.task.read(files / "dev.jsonl")[:4]
-    data = predictor.task.encode(rows, predictor.frame, training=False)
+    data = predictor.task.encode(rows, predictor.builder, training=False)
     raws = answers(predictor.models[0], predictor.task, data.examples, precision="float32").raws
     for example, raw in zip(data.examples, raws, strict=True):
         with torch.no_grad():
@@ -137,8 +137,8 @@ def test_a_long_context_is_read_in_windows_and_the_rest_is_cut(
         assert context[found["start"] : found["end"]] == found["answer"]
     task = Answer(TaskSettings(name="answer", max_windows=5))
     tokenizer = load_tokenizer(pretrained)
-    frame = Frame(tokenizer, load(pretrained).config, 48)
-    data = task.encode([Asked(1, ("red0", context))], frame, training=False)
+    builder = TextInputBuilder(tokenizer, load(pretrained).config, 48)
+    data = task.encode([QuestionRow(1, ("red0", context))], builder, training=False)
     assert (data.cut, len(data.examples[0].parts or ())) == (1, 5)
 
 

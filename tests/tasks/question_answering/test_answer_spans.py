@@ -1,4 +1,4 @@
-"""Windows, the characters of tokens, what is learnt of windows, and the best span."""
+"""QuestionWindows, the characters of tokens, what is learnt of windows, and the best span."""
 
 import json
 from pathlib import Path
@@ -11,10 +11,10 @@ from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.nn.model import Model
-from ownbert.tasks.question_answering.answer import Answer, Asked
+from ownbert.tasks.question_answering.answer import Answer, QuestionRow
 from ownbert.tasks.question_answering.answer_spans import (
     SpanObjective,
-    Window,
+    WindowPosition,
     best_span,
     characters,
     cut_windows,
@@ -22,7 +22,7 @@ from ownbert.tasks.question_answering.answer_spans import (
     token_span,
 )
 from ownbert.tasks.row_objectives import RDrop
-from ownbert.tasks.text_input import Frame
+from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.tokenizer import Tokenizer
 from support import tokenizer_folders
 
@@ -48,11 +48,14 @@ def test_the_objective_is_that_of_transformers(tmp_path: Path):
     for parameter in model.parameters():
         parameter.data.normal_(std=0.3)
     save(model, tmp_path, tokenizer=tokenizer)
-    frame, task = Frame(tokenizer, config, 10), Answer()
-    rows = [Asked(1, ("a b", "c d e f a c f d"), (("a c", 8),)), Asked(2, ("f", "b a"), ())]
+    builder, task = TextInputBuilder(tokenizer, config, 10), Answer()
+    rows = [
+        QuestionRow(1, ("a b", "c d e f a c f d"), (("a c", 8),)),
+        QuestionRow(2, ("f", "b a"), ()),
+    ]
     theirs = BertForQuestionAnswering.from_pretrained(tmp_path).eval()
     total, count = 0.0, 0
-    examples = task.encode(rows, frame, training=True).examples
+    examples = task.encode(rows, builder, training=True).examples
     for example in examples:
         assert example.tags is not None
         found = theirs(
@@ -68,7 +71,7 @@ def test_the_objective_is_that_of_transformers(tmp_path: Path):
     assert (loss.count, SpanObjective().count(batch)) == (count, count)
     assert loss.total.item() == pytest.approx(total, abs=1e-4)
     # The same rows as they are used: a group of windows each, and so the same loss.
-    used = pack(task.encode(rows, frame, training=False).examples)
+    used = pack(task.encode(rows, builder, training=False).examples)
     assert used.answers == 2
     again = SpanObjective()(model(used, ["span"]).logits["span"], used)
     assert again.total.item() == pytest.approx(total, abs=1e-4)
@@ -107,9 +110,9 @@ def test_right_spans_are_counted_and_the_distance_is_a_divergence():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_go_back_to_the_very_characters(family: str, tmp_path: Path):
     tokenizer = Tokenizer.load(getattr(tokenizer_folders, f"{family}_folder")(tmp_path / family))
-    frame = Frame(tokenizer, config_for(tokenizer), 64)
-    context = encode_contexts([CONTEXT], frame)[CONTEXT]
-    assert context.ids.tolist() == frame.ids([CONTEXT])[0]
+    builder = TextInputBuilder(tokenizer, config_for(tokenizer), 64)
+    context = encode_contexts([CONTEXT], builder)[CONTEXT]
+    assert context.ids.tolist() == builder.ids([CONTEXT])[0]
     for text in PIECES:
         start = CONTEXT.index(text)
         span = token_span(context, start, start + len(text))
@@ -146,7 +149,7 @@ def test_windows_are_those_of_transformers(family: str, stride: int, tmp_path: P
     kind = {"model_type": family}
     (tmp_path / "saved" / "config.json").write_text(json.dumps(kind))
     theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
-    frame = Frame(tokenizer, config_for(tokenizer), 40)
+    builder = TextInputBuilder(tokenizer, config_for(tokenizer), 40)
     question, context = "the lazy dog", " ".join(tokenizer_folders.LINES[::3])
     found = theirs(
         question,
@@ -156,8 +159,8 @@ def test_windows_are_those_of_transformers(family: str, stride: int, tmp_path: P
         stride=stride,
         return_overflowing_tokens=True,
     )
-    known = encode_contexts([context], frame)[context]
-    windows = cut_windows(frame.ids([question])[0], known, frame, stride=stride, most=99)
+    known = encode_contexts([context], builder)[context]
+    windows = cut_windows(builder.ids([question])[0], known, builder, stride=stride, most=99)
     assert [ids.tolist() for ids, _ in windows.pieces] == found["input_ids"]
     assert len(windows.pieces) > 3
     if family == "bert":
@@ -173,7 +176,7 @@ def test_the_best_span_is_that_of_all_spans():
         sizes, rows = rng.integers(0, 9, 3), 0
         places = []
         for number, size in enumerate(sizes):
-            places.append(Window(rows, rows + size + 3, rows + 2, 5 * number, int(size)))
+            places.append(WindowPosition(rows, rows + size + 3, rows + 2, 5 * number, int(size)))
             rows += int(size) + 3
         raw = rng.normal(size=(rows, 2)).astype(np.float32)
         longest = int(rng.integers(1, 12))

@@ -21,7 +21,8 @@ from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.tasks.sentence_embedding.rank import Rank
-from ownbert.tasks.text_input import Frame
+from ownbert.tasks.text_input import TextInputBuilder
+from support.floats import assert_close
 
 TOPICS = ("red", "green", "blue")
 
@@ -142,7 +143,7 @@ def test_it_learns_scores(pretrained: Path, files: Path, tmp_path: Path):
     assert scores.pearson == pytest.approx(pearsonr(found, numbers)[0], abs=1e-5)
     assert scores.spearman == pytest.approx(spearmanr(found, numbers)[0], abs=1e-3)
     vectors = [Embedder(folder).encode(texts) for texts in (one, two)]
-    np.testing.assert_allclose(found, (vectors[0] * vectors[1]).sum(1), atol=1e-5)
+    assert_close(found, (vectors[0] * vectors[1]).sum(1))
 
 
 # The folder.
@@ -173,11 +174,11 @@ def test_the_same_as_sentence_transformers(
     assert theirs.max_seq_length == 24
     expected = theirs.encode(texts)
     found = Embedder(folder).encode(texts)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+    assert_close(found, expected)
+    assert_close(np.linalg.norm(found, axis=1), 1)
     predictor = Predictor(folder)
     (answer,) = predictor([Row(1, (texts[0], texts[-1]))])
-    np.testing.assert_allclose(answer.vectors, expected[[0, -1]], atol=1e-5)
+    assert_close(answer.vectors, expected[[0, -1]])
     assert predictor.cut == 1
 
 
@@ -246,10 +247,10 @@ def test_a_model_of_pairs_is_measured_by_scores_too(ranker: Path, files: Path):
 
 def test_texts_are_numbered_and_long_ones_counted(ranker: Path, files: Path):
     predictor, task = Predictor(ranker), Rank()
-    frame = Frame(predictor.tokenizer, predictor.models[0].config, 8)
+    builder = TextInputBuilder(predictor.tokenizer, predictor.models[0].config, 8)
     rows = [Row(1, ("red1", "red2", "w1")), Row(2, ("red2", "red3 " * 9, "red1"))]
     task.learn(rows, "")
-    data = task.encode(rows, frame, training=True)
+    data = task.encode(rows, builder, training=True)
     assert data.cut == 1
     assert [e.parts for e in data.examples] == [(3, 3, 3), (3, 8, 3)]
     assert pack(list(data.examples)).labels.tolist() == [[0, 1, 2], [1, 3, 0]]  # pyright: ignore

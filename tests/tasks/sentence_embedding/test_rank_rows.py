@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError
-from ownbert.tasks.rows import Columns, Row
+from ownbert.data.readers.columns import ColumnNames
+from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.rank import Rank
 
 
-def read(tmp_path: Path, text: str, columns: Columns | None = None) -> list[Row]:
+def read(tmp_path: Path, text: str, columns: ColumnNames | None = None) -> list[Row]:
     (tmp_path / "rows.csv").write_text(text)
     return Rank(columns=columns).read(tmp_path / "rows.csv")
 
@@ -21,7 +22,7 @@ def test_what_columns_say(tmp_path: Path):
     assert (row.texts, row.target) == (("a", "b", "c"), None)
     (row,) = read(tmp_path, "score,sentence1,sentence2,genre\n2.5,a,b,news\n")
     assert (row.texts, row.target) == (("a", "b"), 2.5)
-    (row,) = read(tmp_path, "x,y,z\na,b,3\n", Columns("y", "x", "z"))
+    (row,) = read(tmp_path, "x,y,z\na,b,3\n", ColumnNames("y", "x", "z"))
     assert (row.texts, row.target) == (("b", "a"), 3.0)
 
 

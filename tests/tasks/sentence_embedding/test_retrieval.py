@@ -8,7 +8,12 @@ import torch.nn.functional as F
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.rank import Rank
-from ownbert.tasks.sentence_embedding.retrieval import CosineOfScore, InBatch, ranked, ranks
+from ownbert.tasks.sentence_embedding.retrieval import (
+    ContrastiveObjective,
+    CosineObjective,
+    ranked,
+    ranks,
+)
 from ownbert.tasks.text_input import join
 
 
@@ -29,10 +34,10 @@ def test_the_loss_of_scores_is_that_of_plain_torch():
     batch = batch_of(["a", "b"], ["a", "c"], ["d", "e"], score=[1, 5, 2])
     torch.manual_seed(0)
     vectors = torch.randn(6, 7)
-    loss = CosineOfScore()(vectors, batch)
+    loss = CosineObjective()(vectors, batch)
     cosines = F.cosine_similarity(vectors[0::2], vectors[1::2])
     torch.testing.assert_close(loss.total, ((cosines - torch.tensor([0, 1, 0.25])) ** 2).sum())
-    assert loss.count == CosineOfScore().count(batch) == 3
+    assert loss.count == CosineObjective().count(batch) == 3
 
 
 def info_nce(rows: list[list[str]], vectors: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -65,7 +70,7 @@ def info_nce(rows: list[list[str]], vectors: torch.Tensor, temperature: float) -
 def test_the_contrastive_loss_is_that_of_plain_torch(rows: list[list[str]]):
     torch.manual_seed(1)
     vectors = torch.randn(sum(map(len, rows)), 7, requires_grad=True)
-    batch, objective = batch_of(*rows), InBatch(temperature=0.2)
+    batch, objective = batch_of(*rows), ContrastiveObjective(temperature=0.2)
     loss = objective(vectors, batch)
     expected = info_nce(rows, vectors, 0.2)
     torch.testing.assert_close(loss.total, expected)
@@ -81,7 +86,7 @@ def test_the_contrastive_loss_is_that_of_sentence_transformers():
     one, two, three = torch.randn(3, 5, 7)
     rows = [[f"a{i}", f"b{i}", f"c{i}"] for i in range(5)]
     vectors = torch.stack((one, two, three), 1).flatten(0, 1)
-    ours = InBatch(temperature=0.05)(vectors, batch_of(*rows)).total / 5
+    ours = ContrastiveObjective(temperature=0.05)(vectors, batch_of(*rows)).total / 5
     forth = theirs.compute_loss_from_embeddings([one, two, three], None)
     back = theirs.compute_loss_from_embeddings([two, one], None)
     torch.testing.assert_close(ours, (forth + back) / 2)

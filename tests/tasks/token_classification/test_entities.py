@@ -11,7 +11,8 @@ import pytest
 from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
 from sklearn.metrics import f1_score
 
-from ownbert.tasks.rows import Columns, Row
+from ownbert.data.readers.columns import ColumnNames
+from ownbert.tasks.rows import Row
 from ownbert.tasks.token_classification.entities import (
     are_entity_tags,
     entities,
@@ -101,7 +102,7 @@ def test_published_entities_are_counted_as_published(shared_data: Path, name: st
     published = ast.literal_eval(counts[: counts.index("})}") + 3])
     for part, (number, by_type) in published.items():
         path = shared_data / name / f"{part}.conll"
-        rows = read_sentences(path, Columns())
+        rows = read_sentences(path, ColumnNames())
         found = Counter(kind for row in rows for kind, _, _ in entities(row.target))
         # What no word began is an entity to us, and was not counted there.
         found.subtract(row.target[place][2:] for row in rows for place in orphans(row.target))

@@ -14,11 +14,12 @@ from ownbert import InputError, evaluate, finetune, predict
 from ownbert.checkpoint import describe, load, load_tokenizer
 from ownbert.cli import app
 from ownbert.data.batch import pack
+from ownbert.data.readers.columns import ColumnNames
 from ownbert.finetuning.preview import preview_finetuning
 from ownbert.inference.predictor import Predictor
 from ownbert.tasks.recipe import TaskSettings
-from ownbert.tasks.rows import Columns, Row
-from ownbert.tasks.text_input import Frame
+from ownbert.tasks.rows import Row
+from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.tasks.token_classification.tag import Tag
 from ownbert.tasks.token_classification.tag_rows import read_sentences
 
@@ -79,7 +80,7 @@ def shown(tagger: Path, data: Path) -> list[dict]:
 def test_it_learns_and_the_figures_are_those_of_seqeval(tagger: Path, tagged: Path):
     scores = evaluate(tagger, tagged / "dev.conll")
     assert scores.f1 > 0.9
-    truth = [list(row.target) for row in read_sentences(tagged / "dev.conll", Columns())]
+    truth = [list(row.target) for row in read_sentences(tagged / "dev.conll", ColumnNames())]
     found = [row["tags"] for row in shown(tagger, tagged / "dev.conll")]
     expected = precision_recall_fscore_support(truth, found, average="micro")
     assert (scores.precision, scores.recall, scores.f1) == pytest.approx(expected[:3])
@@ -105,15 +106,15 @@ def test_a_crf_learns_and_transformers_sees_its_encoder(crf_tagger: Path, tagged
 
 def _encoded(folder: Path, rows: list[Row], *, training: bool = False, **settings):
     said = describe(folder)
-    frame = Frame(load_tokenizer(folder), said.config, said.config.longest)
+    builder = TextInputBuilder(load_tokenizer(folder), said.config, said.config.longest)
     task = Tag(TaskSettings(name="tag", **settings), labels=said.labels)
-    return task.encode(rows, frame, training=training).examples
+    return task.encode(rows, builder, training=training).examples
 
 
 def test_transformers_gives_the_same_logits_and_tags(tagger: Path, tagged: Path):
     from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-    rows = read_sentences(tagged / "dev.conll", Columns())[:10]
+    rows = read_sentences(tagged / "dev.conll", ColumnNames())[:10]
     theirs = AutoModelForTokenClassification.from_pretrained(tagger).eval()
     assert type(theirs).__name__ == "BertForTokenClassification"
     tokenizer = AutoTokenizer.from_pretrained(tagger)
@@ -135,7 +136,7 @@ def test_a_sentence_gets_the_same_tags_in_any_company(
     name: str, tagged: Path, request: pytest.FixtureRequest
 ):
     predictor = Predictor(request.getfixturevalue(name))
-    rows = read_sentences(tagged / "dev.conll", Columns())
+    rows = read_sentences(tagged / "dev.conll", ColumnNames())
     rows += [Row(1, ()), Row(2, tuple(f"w{i % 30}" for i in range(300)))]
     together = predictor(rows)
     for row, one in zip(rows, together, strict=True):

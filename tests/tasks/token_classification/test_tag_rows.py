@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ownbert import InputError
-from ownbert.tasks.rows import Columns
+from ownbert.data.readers.columns import ColumnNames
 from ownbert.tasks.token_classification.tag_rows import read_sentences, stream_sentences
 
 WORDS, TAGS = ["Ann", "saw", "New", "York"], ["B-per", "O", "B-loc", "I-loc"]
@@ -38,40 +38,41 @@ def test_all_formats_are_the_same(tmp_path: Path):
     (tmp_path / "d.conll.gz").write_bytes(gzip.compress(columns.encode()))
     (tmp_path / "e.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
     for path in files:
-        (row,) = read_sentences(path, Columns())
+        (row,) = read_sentences(path, ColumnNames())
         assert (row.texts, row.target) == (tuple(WORDS), tuple(TAGS)), path.name
         if path.name != "a.txt" and path.suffix:
-            (row,) = stream_sentences(path, Columns())
+            (row,) = stream_sentences(path, ColumnNames())
             assert (row.texts, row.target) == (tuple(WORDS), None), path.name
     # A first word that is called as a column does not make a table.
-    (row,) = read_sentences(saved("g.tsv", "words\tO\n" + columns), Columns())
+    (row,) = read_sentences(saved("g.tsv", "words\tO\n" + columns), ColumnNames())
     assert row.texts == ("words", *WORDS)
     named = saved("f.jsonl", json.dumps({"mine": WORDS, "theirs": TAGS, "x": 1}))
-    (row,) = read_sentences(named, Columns(text="mine", label="theirs"))
+    (row,) = read_sentences(named, ColumnNames(text="mine", label="theirs"))
     assert row.target == tuple(TAGS)
     # Numbers of columns that were given for a CoNLL file mean nothing to a table.
     assert (
-        read_sentences(tmp_path / "a.jsonl", Columns(text="1", label="4"))[0].target == row.target
+        read_sentences(tmp_path / "a.jsonl", ColumnNames(text="1", label="4"))[0].target
+        == row.target
     )
 
 
 def test_plain_text_and_chinese_to_predict(tmp_path: Path):
     (tmp_path / "a.txt").write_text("Ann saw  York\n\n我买iPhone了。 好\n", encoding="utf-8")
-    rows = list(stream_sentences(tmp_path / "a.txt", Columns()))
+    rows = list(stream_sentences(tmp_path / "a.txt", ColumnNames()))
     assert [row.texts for row in rows] == [
         ("Ann", "saw", "York"),
         (),
         ("我", "买", "iPhone", "了", "。", "好"),
     ]
     (tmp_path / "a.csv").write_text("text\nAnn saw\n我们\n", encoding="utf-8")
-    assert [r.texts for r in stream_sentences(tmp_path / "a.csv", Columns())] == [
+    assert [r.texts for r in stream_sentences(tmp_path / "a.csv", ColumnNames())] == [
         ("Ann", "saw"),
         ("我", "们"),
     ]
     (tmp_path / "b.csv").write_text("words\n我们 好\n", encoding="utf-8")
-    assert next(stream_sentences(tmp_path / "b.csv", Columns())).texts == ("我们", "好")
+    assert next(stream_sentences(tmp_path / "b.csv", ColumnNames())).texts == ("我们", "好")
     (tmp_path / "a.conll").write_text("Ann\nsaw\n\nBob\n")
-    assert [r.texts for r in stream_sentences(tmp_path / "a.conll", Columns())] == [
+    assert [r.texts for r in stream_sentences(tmp_path / "a.conll", ColumnNames())] == [
         ("Ann", "saw"),
         ("Bob",),
     ]
@@ -95,4 +96,4 @@ def test_plain_text_and_chinese_to_predict(tmp_path: Path):
 def test_files_that_cannot_be_read(tmp_path: Path, name: str, text: str, message: str):
     (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=rf"{name}.*{message}"):
-        read_sentences(tmp_path / name, Columns())
+        read_sentences(tmp_path / name, ColumnNames())

@@ -13,7 +13,7 @@ from ownbert.config import EncoderConfig
 from ownbert.data.batch import pack
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.rows import Row
-from ownbert.tasks.text_input import Frame
+from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.tasks.token_classification.tag import Tag
 from ownbert.tasks.token_classification.tag_objectives import (
     SentenceTags,
@@ -21,14 +21,14 @@ from ownbert.tasks.token_classification.tag_objectives import (
     by_sentence,
     log_marginals,
 )
-from ownbert.tasks.token_classification.word_windows import Window, pieces_of, windows_of
+from ownbert.tasks.token_classification.word_windows import WordWindow, pieces_of, windows_of
 from ownbert.text.tokenizer import Tokenizer
 
 
-def _frame(tokenizer: Tokenizer, length: int) -> Frame:
+def _frame(tokenizer: Tokenizer, length: int) -> TextInputBuilder:
 
     config = EncoderConfig(vocab_size=tokenizer.vocab_size, hidden_size=128, num_attention_heads=2)
-    return Frame(tokenizer, config, length)
+    return TextInputBuilder(tokenizer, config, length)
 
 
 WORDPIECES = ("un", "##wan", "##ted", "runn", "##ing", ",", "the", "x", "我", "们")
@@ -74,7 +74,7 @@ def test_byte_level_words_start_with_a_blank(tmp_path: Path):
         assert [i for word in words for i in pieces[word]] == inputs["input_ids"]
 
 
-def margin(window: Window, word: int, size: int) -> int:
+def margin(window: WordWindow, word: int, size: int) -> int:
     """How far a word is from the nearer edge of a window; the sentence's ends are none."""
     left = size if window.start == 0 else word - window.start
     right = size if window.stop == size else window.stop - 1 - word
@@ -103,7 +103,7 @@ def test_neighbouring_windows_share_the_words_that_were_asked_for():
 
 def test_all_pieces_of_a_word_learn_its_tag():
     tokenizer = Tokenizer.wordpiece([*SPECIAL, *WORDPIECES])
-    frame = _frame(tokenizer, 48)
+    builder = _frame(tokenizer, 48)
     row = Row(1, ("unwanted", "running", "unwanted", "x"), ("B-a", "B-b", "O", "B-a"))
     labels = ("B-a", "B-b", "I-a", "O")
     for tag_all, wanted in (
@@ -111,11 +111,11 @@ def test_all_pieces_of_a_word_learn_its_tag():
         (True, [-1, 0, 2, 2, 1, 1, 3, 3, 3, 0, -1]),
     ):
         task = Tag(TaskSettings(name="tag", tag_all=tag_all), labels=labels)
-        learnt = pack(task.encode([row], frame, training=True).examples).tags
+        learnt = pack(task.encode([row], builder, training=True).examples).tags
         assert learnt is not None
         assert learnt.tolist() == wanted
         # In use the first piece answers.
-        used = pack(task.encode([Row(1, row.texts)], frame, training=False).examples).tags
+        used = pack(task.encode([Row(1, row.texts)], builder, training=False).examples).tags
         assert used is not None
         assert (used >= 0).tolist() == [place in (1, 4, 6, 9) for place in range(11)]
 
@@ -148,8 +148,8 @@ def test_losses_count_words_and_divide_by_sentence():
     tokenizer = Tokenizer.blank([*("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), "a", "b"])
     task = Tag(labels=labels)
     rows = [Row(1, ("a", "b", "a"), ("B-x", "I-x", "O")), Row(2, ("b",), ("O",))]
-    frame = _frame(tokenizer, 48)
-    batch = pack(task.encode(rows, frame, training=True).examples)
+    builder = _frame(tokenizer, 48)
+    batch = pack(task.encode(rows, builder, training=True).examples)
     logits = torch.randn(batch.tokens, 3)
     words = logits[[1, 2, 3, 6]]
     plain = TokenTags()(logits, batch)

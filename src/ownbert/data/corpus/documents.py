@@ -15,7 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from ownbert.data.readers.tables import columns, guess_column, is_known, kind_of, read_column
+from ownbert.data.readers.columns import TEXT, ColumnNames, find_columns
+from ownbert.data.readers.tables import is_known, kind_of, read_column
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_unreadable
 
@@ -121,7 +122,7 @@ def _documents(files: list[Path], *, text_column: str | None, layout: str) -> It
 
 
 def _table_documents(path: Path, text_column: str | None) -> Iterator[Document]:
-    column = guess_column(columns(path), "text", text_column, source=path)
+    (column,) = find_columns(path, [TEXT], ColumnNames(text=text_column))["text"]
     for _, text in read_column(path, column):
         if text := text.strip():
             yield Document(pieces=[text], presplit=False)

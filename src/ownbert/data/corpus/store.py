@@ -22,6 +22,7 @@ from ownbert.data.corpus.prepare import FORMAT, Progress, StoreOptions, contents
 from ownbert.data.corpus.store_writer import INDEX, checksum, remove_work
 from ownbert.data.corpus.word_segmenter import require_segmenter
 from ownbert.errors import InputError
+from ownbert.files import read_json
 from ownbert.text.report import proposed_sentence_ends
 from ownbert.text.tokenizer import Tokenizer
 
@@ -209,14 +210,14 @@ def _end_ids(sentence_end: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
 
 
 def _read_index(folder: Path) -> dict[str, Any]:
+    if not (folder / INDEX).is_file():
+        raise InputError(f"{folder} holds no token store; make one with: ownbert prepare")
     try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        index = read_json(folder / INDEX)
         if index["format"] == FORMAT:
             _ = index["settings"]["tokenizer"]
             _ = [index["files"][n][key] for n in _FILES for key in ("dtype", "bytes", "crc32")]
         return index
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{folder} holds no token store; make one with: ownbert prepare") from None
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{folder / INDEX} is damaged; prepare the store again") from None
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from ownbert.data.corpus.encoding import EncodedChunk
 from ownbert.errors import InputError
-from ownbert.files import explained, flush_to_disk, lock_file, make_folder
+from ownbert.files import explained, flush_to_disk, lock_file, make_folder, read_json
 
 INDEX = "store.json"
 _BLOCK = 1 << 24
@@ -72,8 +72,7 @@ class WorkFolder:
 
     def state(self) -> dict[str, Any]:
         """What a stopped run had written; empty where there is nothing."""
-        state = _read(self.folder / "state.json")
-        return state if isinstance(state, dict) else {}
+        return _read(self.folder / "state.json")
 
     def save(self, state: dict[str, Any]) -> None:
         _replace(self.folder / "state.json", state)
@@ -112,11 +111,12 @@ def work_folder(output: Path) -> Path:
     return target.with_name(f".{target.name[:100]}.part")
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path) -> dict[str, Any]:
+    """The object of a JSON file; empty if it is missing or damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+        return read_json(path)
+    except InputError:
+        return {}
 
 
 def _replace(path: Path, value: Any) -> None:

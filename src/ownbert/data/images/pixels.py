@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.files import read_json, refuse_unreadable, write_json
+from ownbert.files import read_json, write_json
 
 PROCESSOR = "preprocessor_config.json"
 # Pillow's numbers for resampling filters, as Transformers writes them.
@@ -137,7 +137,6 @@ class Processor:
         Raises ``InputError`` for a file that is missing or damaged, and for unsupported steps.
         """
         path = Path(folder) / PROCESSOR
-        refuse_unreadable(path)
         values = read_json(path)
         for step in ("do_center_crop", "do_pad", "do_thumbnail", "do_align_long_axis"):
             if values.get(step):

@@ -1,4 +1,4 @@
-"""Sentences in CoNLL columns: a word a line, a blank line between sentences, plain or gzip.
+"""Sentences in CoNLL columns: one word per line, a blank line between sentences, plain or gzip.
 
 Tabs part the columns if the first line has one, else blanks. The word is the first column and the
 tag the last one, or as numbered from 1. The first line is the first that does not start with "#",
@@ -19,8 +19,8 @@ DOCUMENT = "-DOCSTART-"
 
 @dataclass(frozen=True, slots=True)
 class ConllSentence:
-    """The words of a sentence, a tag each (none where they were not asked for), and the line of
-    its first word."""
+    """The words of a sentence, one tag per word (none where they are not read), and the line of its
+    first word."""
 
     line: int
     words: tuple[str, ...]
@@ -126,5 +126,5 @@ def _counted(width: int) -> str:
 
 def _needed(tag: int | None) -> str:
     if tag is None:
-        return "a word a line is needed, with the same columns everywhere"
-    return "a word and its tag a line are needed, parted by a tab or blanks"
+        return "one word per line is needed, with the same columns everywhere"
+    return "a word and its tag per line are needed, separated by a tab or blanks"

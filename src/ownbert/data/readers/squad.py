@@ -2,19 +2,20 @@
 
 SQuAD's JSON is one document: {"data": [{"paragraphs": [{"context": "...", "qas": [{"id": "...",
 "question": "...", "answers": [{"text": "...", "answer_start": 0}]}]}]}]}; version 2 has
-"is_impossible" too (Rajpurkar et al. 2016, 2018). Tables have a row a question; its answers are
+"is_impossible" too (Rajpurkar et al. 2016, 2018). Tables have one row per question; its answers are
 SQuAD's {"text": [...], "answer_start": [...]}, a list of {"text", "answer_start"}, a list of texts,
 or one text. No answer at all, or an empty one, says that the text does not hold any.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ownbert.data.readers.tables import as_text, columns, kind_of, place, read_values
+from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
+from ownbert.data.readers.tables import as_text, kind_of, place, read_values
 from ownbert.errors import InputError
 from ownbert.files import open_text
 
@@ -22,16 +23,6 @@ NEEDED = (
     'SQuAD\'s JSON (one document with "data", "paragraphs", "context", "qas"), or rows with the '
     "columns question, context and answers"
 )
-# Columns by their usual names, in the order of preference.
-USUAL = {
-    "question": ("question", "query"),
-    "context": ("context", "passage", "paragraph", "document", "text"),
-    "answers": ("answers", "answer", "answer_text", "label"),
-    "start": ("answer_start", "start"),
-    "impossible": ("is_impossible",),
-    "id": ("id", "qid", "question_id"),
-}
-OPTIONS = {"question": "--text-column", "context": "--second-column", "answers": "--label-column"}
 
 
 class Gold(NamedTuple):
@@ -55,17 +46,17 @@ class Question:
 
 
 def read_questions(
-    path: str | Path, given: Mapping[str, str | None] | None = None, *, labelled: bool = True
+    path: str | Path, given: ColumnNames | None = None, *, labelled: bool = True
 ) -> Iterator[Question]:
     """Questions in the order of the file; without ``labelled`` their answers are not looked at.
 
-    given: names of the columns question, context and answers of a table. Answers that are not
+    given: the columns of a table that hold questions, contexts and answers. Answers that are not
     where the file says are searched for (``locate``). Raises ``InputError`` for a file that is
     empty or something else, and for what is missing, with the file and the line or question.
     """
     document = _document(path)
     if document is None:
-        found = _table(path, given or {}, labelled)
+        found = _table(path, given, labelled)
     else:
         found = _paragraphs(document, path, labelled)
     empty = True
@@ -149,44 +140,30 @@ def _of_question(asked: Mapping[str, Any], context: str, where: str) -> tuple[Go
     return _golds(_value(asked, "answers", where), None, context, where)
 
 
-def _table(path: str | Path, given: Mapping[str, str | None], labelled: bool) -> Iterator[Question]:
-    names = columns(path)
-    wanted = ["question", "context", *(["answers"] if labelled else [])]
-    found = {what: _column(names, what, given.get(what), path) for what in wanted}
-    for what in ("id", *(("start", "impossible") if labelled else ())):
-        usual = [name for name in names if name.lower() in USUAL[what]]
-        if usual and usual[0] not in found.values():
-            found[what] = usual[0]
+def _table(path: str | Path, given: ColumnNames | None, labelled: bool) -> Iterator[Question]:
+    try:
+        several = find_columns(path, COLUMNS["answer"], given, labelled=labelled)
+    except InputError as error:
+        raise InputError(f"{error}; needed: {NEEDED}") from None
+    found = {role: column for role, (column,) in several.items()}
     for line, values in read_values(path, list(found.values())):
         where = place(path, line)
         row = dict(zip(found, values, strict=True))
-        context = as_text(row["context"], found["context"], where)
+        context = as_text(row["second"], found["second"], where)
         answers: tuple[Gold, ...] = ()
         if labelled and str(row.get("impossible")).lower() not in ("true", "1"):
-            if row["answers"] is None:
-                raise InputError(f"{where}: {found['answers']!r} is missing or null")
-            answers = _golds(row["answers"], row.get("start"), context, where)
+            if row["label"] is None:
+                raise InputError(f"{where}: {found['label']!r} is missing or null")
+            answers = _golds(row["label"], row.get("start"), context, where)
         name = row.get("id")
         yield Question(
             line,
             where,
             None if name is None else str(name),
-            as_text(row["question"], found["question"], where),
+            as_text(row["text"], found["text"], where),
             context,
             answers,
         )
-
-
-def _column(names: Sequence[str], what: str, given: str | None, path: str | Path) -> str:
-    found = [name for name in names if name == given]
-    if given is None:
-        found = [name for usual in USUAL[what] for name in names if name.lower() == usual]
-    if found:
-        return found[0]
-    raise InputError(
-        f"{path} has no column {given or what!r}; name it with {OPTIONS[what]}; the columns are: "
-        f"{', '.join(names[:20])}; needed: {NEEDED}"
-    )
 
 
 def _golds(value: Any, starts: Any, context: str, where: str) -> tuple[Gold, ...]:

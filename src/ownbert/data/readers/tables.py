@@ -6,15 +6,14 @@ told by its first line, whatever the ending: a tab if there is one, else a comma
 else the file has a single column. Commas and semicolons follow the csv rules (a quoted field may
 hold separators and line breaks). With tabs a row is a line and quotes are ordinary characters,
 except in a field that is quoted as a whole: it starts and ends with a quote and every quote inside
-is doubled. A .json file holds one object a line, as .jsonl does.
+is doubled. A .json file holds one object per line, as .jsonl does.
 """
 
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 from ownbert.data.readers import delimited
 from ownbert.errors import InputError
@@ -31,29 +30,8 @@ ENDINGS = {
     ".parquet": "parquet",
 }
 PARQUET_ROWS = 1024
-# In the order of preference.
-USUAL_NAMES = {
-    "text": (
-        *("text", "texts", "content", "contents", "document", "doc", "sentence", "sentences"),
-        *("body", "review", "comment", "message", "abstract", "description", "utterance"),
-        *("query", "question", "headline", "title", "tokens", "words", "ids"),
-    ),
-    "label": (
-        *("label", "labels", "class", "category", "target", "topic", "intent", "sentiment"),
-        *("tag", "y", "label_id", "class_name", "coarse_label"),
-    ),
-}
-# Columns that are neither.
-COUNTERS = frozenset({"", "id", "idx", "index", "no", "row", "guid", "uid", "unnamed: 0"})
 
-
-@dataclass(frozen=True, slots=True)
-class LabelledRow:
-    """One example: where it stands (line, or row of parquet), its text and its label."""
-
-    line: int
-    text: str
-    label: str
+Item = TypeVar("Item")
 
 
 def kind_of(path: PathLike) -> str:
@@ -130,40 +108,6 @@ def read_values(path: PathLike, names: Sequence[str]) -> Iterator[tuple[int, tup
     return ((line, tuple(map(value.get, names))) for line, value in _json_objects(source))
 
 
-def guess_column(
-    names: Sequence[str],
-    kind: Literal["text", "label"],
-    given: str | None = None,
-    *,
-    exclude: Sequence[str | None] = (),
-    source: PathLike | None = None,
-) -> str:
-    """The column that holds the texts or the labels.
-
-    ``given`` if it exists; else the first of the usual names; else the only column that is left
-    once ids, the columns to ``exclude`` and the usual names of the other kind are set aside.
-    ``InputError`` otherwise, with the columns there are and the option that chooses one.
-    """
-    option = f"--{kind}-column"
-    if given is not None:
-        require_column(names, given, source=source, option=option)
-        return given
-    free = [name for name in names if name not in exclude]
-    lower = {name.lower(): name for name in reversed(free)}
-    for usual in USUAL_NAMES[kind]:
-        if usual in lower:
-            return lower[usual]
-    others = USUAL_NAMES["label" if kind == "text" else "text"]
-    left = [name for name in free if name.lower() not in COUNTERS and name.lower() not in others]
-    if len(left) == 1:
-        return left[0]
-    start = f"{source}: " if source is not None else ""
-    raise InputError(
-        f"{start}cannot tell which column holds the {kind}s; name it with {option}; "
-        f"the columns (from the first line) are: {_shown(names)}"
-    )
-
-
 def require_column(
     names: Sequence[str], name: str, *, source: PathLike | None, option: str
 ) -> None:
@@ -171,63 +115,25 @@ def require_column(
     start = f"{source} has" if source is not None else "there is"
     if name not in names:
         raise InputError(
-            f"{start} no column {name!r}; the columns are: {_shown(names)}; choose with {option}"
+            f"{start} no column {name!r}; the columns are: {shown_columns(names)}; choose with "
+            f"{option}"
         )
     if list(names).count(name) > 1:
         raise InputError(f"{start} two columns {name!r}: give them different names")
 
 
-def _shown(names: Sequence[str]) -> str:
+def shown_columns(names: Sequence[str]) -> str:
+    """The first columns, for messages."""
     short = [name if len(name) <= 40 else name[:37] + "..." for name in names[:20]]
     return ", ".join(short) + (", ..." if len(names) > 20 else "")
 
 
-def read_labelled(
-    path: PathLike, *, text_column: str | None = None, label_column: str | None = None
-) -> list[LabelledRow]:
-    """All examples of a table, labels stripped of blanks.
-
-    ``InputError`` for an empty file, a table without rows, an empty label, and what
-    ``guess_column`` and ``read_records`` refuse.
-    """
-    names = columns(path)
-    if label_column is None and text_column is None:
-        text = guess_column(names, "text", source=path)
-        label = guess_column(names, "label", exclude=[text], source=path)
-    else:
-        text = guess_column(names, "text", text_column, exclude=[label_column], source=path)
-        label = guess_column(names, "label", label_column, exclude=[text], source=path)
-    if text == label:
-        raise InputError(f"{path}: the text and the label cannot both be the column {text!r}")
-    rows = [
-        LabelledRow(position, fields[0], fields[1].strip())
-        for position, fields in read_records(path, [text, label])
-    ]
-    if not rows:
-        raise InputError(f"{path} has no rows")
-    for row in rows:
-        if not row.label:
-            raise InputError(f"{place(path, row.line)}: the label (column {label!r}) is empty")
-    return rows
-
-
-def read_texts(path: PathLike, *, text_column: str | None = None) -> Iterator[str]:
-    """Stream the texts to predict: a table's text column, or plain text with one a line.
-
-    Empty texts are kept, so that the n-th answer belongs to the n-th text. ``InputError`` when
-    there is none at all.
-    """
-    if kind_of(path) == "txt":
-        return _at_least_one((text for _, text in open_text(path)), path)
-    column = guess_column(columns(path), "text", text_column, source=path)
-    return _at_least_one((text for _, text in read_column(path, column)), path)
-
-
-def _at_least_one(texts: Iterator[str], path: PathLike) -> Iterator[str]:
+def at_least_one(rows: Iterator[Item], path: PathLike) -> Iterator[Item]:
+    """The rows; ``InputError`` at the end where there was none."""
     empty = True
-    for text in texts:
+    for row in rows:
         empty = False
-        yield text
+        yield row
     if empty:
         raise InputError(f"{path} {'is empty' if kind_of(path) == 'txt' else 'has no rows'}")
 
@@ -241,7 +147,7 @@ def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             reason = error.msg if isinstance(error, json.JSONDecodeError) else "not readable"
             raise InputError(
-                f"{place(path, line_number)}: not JSON ({reason}); one object a line is needed"
+                f"{place(path, line_number)}: not JSON ({reason}); one object per line is needed"
             ) from error
         if not isinstance(value, dict):
             raise InputError(

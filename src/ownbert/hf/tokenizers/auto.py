@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from ownbert.errors import InputError
+from ownbert.files import read_json
 from ownbert.hf.tokenizers.files import folder_of
 from ownbert.hf.tokenizers.tokenizer import PreTrainedTokenizerFast
 from ownbert.text.files import (
@@ -17,7 +18,6 @@ from ownbert.text.files import (
     guess_style,
     kind_of,
     read_backend,
-    read_json,
 )
 from ownbert.text.styles import BERT, CLASSES, MODEL_TYPES, ROBERTA, class_name
 
@@ -84,12 +84,12 @@ class AutoTokenizer:
 def _class_of(name: Any, kwargs: dict[str, Any]) -> str | None:
     """The name of the class for a folder; None for the general one."""
     folder = folder_of(name, kwargs.get("subfolder") or "")
-    config, whole = read_json(folder / CONFIG), folder / TOKENIZER
+    config, whole = read_json(folder / CONFIG, missing={}), folder / TOKENIZER
     stated = config.get("tokenizer_class")
     known = isinstance(stated, str) and stated.removesuffix("Fast") in CLASSES
     if stated and not known and whole.is_file():
         return None
-    found = class_name(config, read_json(folder / MODEL_CONFIG))
+    found = class_name(config, read_json(folder / MODEL_CONFIG, missing={}))
     if found or not whole.is_file():
         return found or choose_style(folder, None).tokenizer_class
     backend = read_backend(whole)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
-from ownbert.files import model_folder
+from ownbert.files import model_folder, read_json
 from ownbert.hf.tokenizers.special import ADDITIONAL, ATTRIBUTES, texts
-from ownbert.text.files import CONFIG, SPECIAL, TOKENIZER, read_json
+from ownbert.text.files import CONFIG, SPECIAL, TOKENIZER
 from ownbert.text.styles import SPECIAL_NAMES, Style
 from ownbert.text.writing import vocabulary_files, write_files
 
@@ -51,7 +51,7 @@ def read_arguments(
     ``files``: arguments that take the family's own files, to their names. Raises ``InputError``
     where neither these nor tokenizer.json are there.
     """
-    found = read_json(folder / CONFIG)
+    found = read_json(folder / CONFIG, missing={})
     for key in NOT_ARGUMENTS:
         found.pop(key, None)
     if isinstance(found.get("extra_special_tokens"), list):
@@ -88,7 +88,7 @@ def _older_added_tokens(
     """
     from tokenizers import AddedToken
 
-    for name, token in read_json(folder / SPECIAL).items():
+    for name, token in read_json(folder / SPECIAL, missing={}).items():
         if not changes.get(name):
             many = isinstance(token, list)
             found[name] = [_token(t) for t in token] if many else _token(token, special=True)
@@ -96,10 +96,10 @@ def _older_added_tokens(
     special |= {_text(token) for token in found.get(ADDITIONAL) or ()}
     added = {
         index: AddedToken(text, special=text in special, normalized=text not in special)
-        for text, index in read_json(folder / ADDED).items()
+        for text, index in read_json(folder / ADDED, missing={}).items()
     }
     if "tokenizer_file" in found:
-        for token in read_json(Path(found["tokenizer_file"])).get("added_tokens", []):
+        for token in read_json(Path(found["tokenizer_file"]), missing={}).get("added_tokens", []):
             added[token["id"]] = _token(token)
     return added
 

@@ -25,6 +25,8 @@ _POSITIONS = {
     "later layers know them only from the hidden states",
     "sinusoidal": "sines and cosines, added to the word vectors once, made for {n} tokens; later "
     "layers know them only from the hidden states",
+    "sinusoidal_halves": "sines and then cosines, added to the word vectors once, made for {n} "
+    "tokens; later layers know them only from the hidden states",
     "relative_key": "a learnt vector for each distance, in the scores of every layer; made for "
     "{n} tokens",
     "relative_key_query": "a learnt vector for each distance, with queries and keys, in the scores "

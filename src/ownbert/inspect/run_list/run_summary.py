@@ -215,7 +215,7 @@ def _size(folder: Path, settings: Mapping[str, Any]) -> str:
     yet."""
     try:
         config = read_json(folder / "config.json")
-    except (OSError, InputError):
+    except InputError:
         return str(settings.get("model.size", "?"))
     layers = config.get("num_hidden_layers", config.get("n_layers"))
     width = config.get("hidden_size", config.get("dim"))

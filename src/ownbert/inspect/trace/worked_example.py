@@ -13,7 +13,7 @@ import numpy as np
 
 from ownbert.data.images.npz import open_npz
 from ownbert.errors import InputError
-from ownbert.files import read_json, refuse_unreadable
+from ownbert.files import read_json
 from ownbert.inspect.trace.steps import (
     PROJECTIONS,
     Derivation,
@@ -119,7 +119,6 @@ def read_inputs(path: str | os.PathLike[str]) -> dict[str, Any]:
         with open_npz(source, "arrays of numbers are needed") as arrays:
             values: dict[str, Any] = dict(arrays)
     else:
-        refuse_unreadable(source)
         values = read_json(source)
     if values.keys() != EXAMPLE.keys():
         raise InputError(

@@ -1,6 +1,6 @@
 """Questions whose answer stands in a text. R rows of a batch, T tokens of a row's windows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from ownbert.data.batch import Batch
+from ownbert.data.readers.columns import COLUMNS
 from ownbert.data.readers.squad import Question, read_questions
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
@@ -16,9 +17,9 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.question_answering.answer_metrics import best_threshold, compare, score_answers
 from ownbert.tasks.question_answering.answer_spans import (
     LONGEST_QUESTION,
-    Context,
+    EncodedContext,
+    QuestionWindows,
     SpanObjective,
-    Windows,
     best_span,
     characters,
     cut_windows,
@@ -29,11 +30,11 @@ from ownbert.tasks.question_answering.answer_spans import (
 )
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import Encoded, Frame, join
+from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Row):
+class QuestionRow(Row):
     """A question and its context; ``target`` are the answers (``ownbert.data.readers.squad.Gold``),
     none where the context holds none. id: as the file has it."""
 
@@ -42,15 +43,15 @@ class Asked(Row):
 
 
 @dataclass(frozen=True)
-class Note:
-    """Windows of a row, and the characters (N, 2) of the tokens of its context."""
+class EncodedQuestion:
+    """The windows of a row, and the characters (N, 2) of the tokens of its context."""
 
-    windows: Windows
+    windows: QuestionWindows
     offsets: np.ndarray
 
 
 @dataclass(frozen=True)
-class Found:
+class PredictedAnswer:
     """An answer: its text and characters ``start`` to ``end`` (exclusive) of the context; empty and
     None where there is none. score: the probability of its first token times that of its last in
     their window. difference: by how much "no answer" is ahead of the best answer, in logits."""
@@ -71,6 +72,7 @@ class Answer(Task):
     """
 
     name = "answer"
+    column_specs = COLUMNS["answer"]
     keeps = (*Task.keeps, "threshold")
     head = "span"
     measures = ("f1", "exact_match")
@@ -87,15 +89,11 @@ class Answer(Task):
     # Reading.
 
     def read(self, path: str | Path) -> list[Row]:
-        return [_row(q, q.answers) for q in read_questions(path, self._columns())]
+        return [_row(q, q.answers) for q in read_questions(path, self.columns)]
 
     def stream(self, path: str | Path) -> Iterator[Row]:
-        found = read_questions(path, self._columns(), labelled=False)
+        found = read_questions(path, self.columns, labelled=False)
         return (_row(question, None) for question in found)
-
-    def _columns(self) -> Mapping[str, str | None]:
-        given = self.columns
-        return {"question": given.text, "context": given.second, "answers": given.label}
 
     def learn(self, rows: Sequence[Row], source: str | Path) -> None:
         self.tuned = self.settings.threshold is None and any(not row.target for row in rows)
@@ -104,12 +102,14 @@ class Answer(Task):
 
     # To the model and back.
 
-    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> Encoded:
+    def encode(
+        self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
+    ) -> EncodedRows:
         if training:
             self.rows, self.left_out = len(rows), []
-        contexts = encode_contexts([row.texts[1] for row in rows], frame)
+        contexts = encode_contexts([row.texts[1] for row in rows], builder)
         questions = list(dict.fromkeys(row.texts[0] for row in rows))
-        ids = dict(zip(questions, frame.ids(questions), strict=True))
+        ids = dict(zip(questions, builder.ids(questions), strict=True))
         examples, notes, cut = [], [], 0
         for row in rows:
             question, context = ids[row.texts[0]], contexts[row.texts[1]]
@@ -120,7 +120,7 @@ class Answer(Task):
             windows = cut_windows(
                 question,
                 context,
-                frame,
+                builder,
                 stride=self.settings.stride,
                 most=self.settings.max_windows,
             )
@@ -132,10 +132,10 @@ class Answer(Task):
             known = row.target is not None
             tags = np.concatenate([piece.tags for piece in pieces if piece.tags is not None])
             examples.append(join(pieces, tags=tags if known else None))
-            notes.append(Note(windows, context.offsets))
+            notes.append(EncodedQuestion(windows, context.offsets))
         if not examples:
             raise InputError(f"{self.left_out[0]}: no answer of any row stands in its context")
-        return Encoded(examples, cut, notes or [None] * len(examples))
+        return EncodedRows(examples, cut, notes or [None] * len(examples))
 
     def objective(self, model: Model) -> SpanObjective:
         return SpanObjective()
@@ -146,7 +146,7 @@ class Answer(Task):
         firsts = np.cumsum(batch.groups or [1] * batch.sequences)[:-1]
         return np.split(logits.float().cpu().numpy(), starts[firsts])
 
-    def tune(self, raws: Sequence[np.ndarray], encoded: Encoded, rows: Sequence[Row]) -> None:
+    def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
         if not self.tuned:
             return
         found = [self._best(*each) for each in zip(raws, rows, encoded.notes, strict=True)]
@@ -157,14 +157,14 @@ class Answer(Task):
             np.asarray([bool(row.target) for row in rows]),
         )
 
-    def decide(self, raw: np.ndarray, row: Row, note: Note) -> Found:
+    def decide(self, raw: np.ndarray, row: Row, note: EncodedQuestion) -> PredictedAnswer:
         best = self._best(raw, row, note)
         limit = self.threshold
         if best.start is None or limit is None or best.difference <= limit:
             return best
         return _nothing(raw, note, best.difference)
 
-    def _best(self, raw: np.ndarray, row: Row, note: Note) -> Found:
+    def _best(self, raw: np.ndarray, row: Row, note: EncodedQuestion) -> PredictedAnswer:
         """The best answer, whether or not "no answer" is ahead of it."""
         places, context = note.windows.places, row.texts[1]
         span = best_span(raw, places, self.settings.answer_length)
@@ -172,9 +172,11 @@ class Answer(Task):
             return _nothing(raw, note, float("inf"))
         start, end = characters(context, note.offsets, span.first, span.last)
         difference = null_span(raw, places).score - span.score
-        return Found(context[start:end], start, end, probability(raw, places, span), difference)
+        return PredictedAnswer(
+            context[start:end], start, end, probability(raw, places, span), difference
+        )
 
-    def shown(self, decided: Found, row: Row) -> dict[str, Any]:
+    def shown(self, decided: PredictedAnswer, row: Row) -> dict[str, Any]:
         """answer, its characters start and end (exclusive) in the context, and how sure the model
         is: score is a probability, no_answer_score a difference of logits that is compared with
         the threshold (null where the context has no words)."""
@@ -189,7 +191,7 @@ class Answer(Task):
             "no_answer_score": round(decided.difference, 4) if finite else None,
         }
 
-    def score(self, rows: Sequence[Row], decided: Sequence[Found]) -> Scores:
+    def score(self, rows: Sequence[Row], decided: Sequence[PredictedAnswer]) -> Scores:
         return score_answers([_texts(row) for row in rows], [answer.text for answer in decided])
 
     # On disk.
@@ -219,16 +221,16 @@ class Answer(Task):
         return f"no answer {sum(not row.target for row in rows) / len(rows):.1%}"
 
 
-def _row(question: Question, target: Any) -> Asked:
+def _row(question: Question, target: Any) -> QuestionRow:
     texts = question.question, question.context
-    return Asked(question.line, texts, target, question.id, question.where)
+    return QuestionRow(question.line, texts, target, question.id, question.where)
 
 
 def _texts(row: Row) -> list[str]:
     return [gold.text for gold in row.target]
 
 
-def _span(row: Row, context: Context) -> tuple[int, int] | None:
+def _span(row: Row, context: EncodedContext) -> tuple[int, int] | None:
     """Tokens of the first answer that stands in the context."""
     for text, start in row.target or ():
         if start is not None and (span := token_span(context, start, start + len(text))):
@@ -236,6 +238,8 @@ def _span(row: Row, context: Context) -> tuple[int, int] | None:
     return None
 
 
-def _nothing(raw: np.ndarray, note: Note, difference: float) -> Found:
+def _nothing(raw: np.ndarray, note: EncodedQuestion, difference: float) -> PredictedAnswer:
     places = note.windows.places
-    return Found("", None, None, probability(raw, places, null_span(raw, places)), difference)
+    return PredictedAnswer(
+        "", None, None, probability(raw, places, null_span(raw, places)), difference
+    )

@@ -16,7 +16,7 @@ from torch import Tensor
 from ownbert.data.batch import Batch, Example
 from ownbert.objectives import Loss
 from ownbert.tasks.row_objectives import RowObjective
-from ownbert.tasks.text_input import Frame
+from ownbert.tasks.text_input import TextInputBuilder
 
 # Tokens of a question; what is beyond is cut off (Devlin et al. 2019, their code for SQuAD).
 LONGEST_QUESTION = 64
@@ -26,28 +26,28 @@ START, END = 1, 2
 _TEXTS = 256
 
 
-class Context(NamedTuple):
+class EncodedContext(NamedTuple):
     """Tokens of a text: ids (N), and the characters (N, 2) that each is of, ends exclusive."""
 
     ids: np.ndarray
     offsets: np.ndarray
 
 
-def encode_contexts(texts: Sequence[str], frame: Frame) -> dict[str, Context]:
+def encode_contexts(texts: Sequence[str], builder: TextInputBuilder) -> dict[str, EncodedContext]:
     """The tokens of each text, each text encoded once."""
     unique, found = list(dict.fromkeys(texts)), {}
     for start in range(0, len(unique), _TEXTS):
         block = unique[start : start + _TEXTS]
-        encodings = frame.tokenizer.encoder.encode_batch(block, add_special_tokens=False)
+        encodings = builder.tokenizer.encoder.encode_batch(block, add_special_tokens=False)
         for text, encoding in zip(block, encodings, strict=True):
             offsets = np.asarray(encoding.offsets, dtype=np.int32).reshape(-1, 2)
             # A piece of nothing (the blank before a word) would break the order for searches.
             offsets = np.maximum.accumulate(offsets, axis=0)
-            found[text] = Context(np.asarray(encoding.ids, dtype=np.int32), offsets)
+            found[text] = EncodedContext(np.asarray(encoding.ids, dtype=np.int32), offsets)
     return found
 
 
-def token_span(context: Context, start: int, end: int) -> tuple[int, int] | None:
+def token_span(context: EncodedContext, start: int, end: int) -> tuple[int, int] | None:
     """The first and last token of the characters from ``start`` to ``end`` (exclusive), or None if
     no token is of them (the tokenizer dropped them)."""
     starts, ends = context.offsets.T
@@ -70,7 +70,7 @@ def characters(text: str, offsets: np.ndarray, first: int, last: int) -> tuple[i
     return start, end
 
 
-class Window(NamedTuple):
+class WindowPosition(NamedTuple):
     """cls: row of its first token in the scores of the question; end: after its last; first: row
     of its first token of the context, which is token ``begin`` there; size: n."""
 
@@ -82,16 +82,16 @@ class Window(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Windows:
+class QuestionWindows:
     """A question with all of its windows. pieces: token ids and types of each. offsets (N, 2).
     cut: whether the question or the context lost its end."""
 
     pieces: tuple[tuple[np.ndarray, np.ndarray], ...]
-    places: tuple[Window, ...]
+    places: tuple[WindowPosition, ...]
     cut: bool
 
     def examples(self, span: tuple[int, int] | None) -> list[Example]:
-        """An example a window. span: first and last token of the answer in the context; where it
+        """One example per window. span: first and last token of the answer in the context; where it
         is not wholly in the window the answer is the first token, [CLS]."""
         found = []
         for (ids, types), (cls, _, first, begin, size) in zip(
@@ -107,27 +107,32 @@ class Windows:
 
 
 def cut_windows(
-    question: Sequence[int], context: Context, frame: Frame, *, stride: int, most: int
-) -> Windows:
+    question: Sequence[int],
+    context: EncodedContext,
+    builder: TextInputBuilder,
+    *,
+    stride: int,
+    most: int,
+) -> QuestionWindows:
     """[CLS] question [SEP] part of the context [SEP], as often as the context needs.
 
     The question has half of a window at most. stride: tokens that neighbours share, at most half
     of what the context has in one. most: windows.
     """
-    asked = question[: min(LONGEST_QUESTION, frame.pair_room // 2)]
-    size = frame.pair_room - len(asked)
+    asked = question[: min(LONGEST_QUESTION, builder.pair_room // 2)]
+    size = builder.pair_room - len(asked)
     step = size - min(stride, size // 2)
     begins = range(0, max(1, len(context.ids) - (size - step)), step)
     pieces, places, row = [], [], 0
     for begin in begins[:most]:
         part = context.ids[begin : begin + size]
-        ids, types = frame.pair(asked, part.tolist())
+        ids, types = builder.pair(asked, part.tolist())
         first = row + len(ids) - 1 - len(part)
-        places.append(Window(row, row + len(ids), first, begin, len(part)))
+        places.append(WindowPosition(row, row + len(ids), first, begin, len(part)))
         pieces.append((ids.astype(np.int32), types.astype(np.int8)))
         row += len(ids)
     cut = len(asked) < len(question) or len(begins) > most
-    return Windows(tuple(pieces), tuple(places), cut)
+    return QuestionWindows(tuple(pieces), tuple(places), cut)
 
 
 class Span(NamedTuple):
@@ -139,7 +144,7 @@ class Span(NamedTuple):
     last: int
 
 
-def best_span(raw: np.ndarray, places: Sequence[Window], longest: int) -> Span | None:
+def best_span(raw: np.ndarray, places: Sequence[WindowPosition], longest: int) -> Span | None:
     """The span of at most ``longest`` tokens in one window with the highest score; None where the
     context has no token. raw (T, 2) as ``Answer.raw`` gives it."""
     found = None
@@ -158,7 +163,7 @@ def best_span(raw: np.ndarray, places: Sequence[Window], longest: int) -> Span |
     return found
 
 
-def null_span(raw: np.ndarray, places: Sequence[Window]) -> Span:
+def null_span(raw: np.ndarray, places: Sequence[WindowPosition]) -> Span:
     """[CLS] of the window that likes it least, whose score is that of no answer (Devlin et al.
     2019, section 4.3)."""
     scores = [float(raw[window.cls].sum()) for window in places]
@@ -166,7 +171,7 @@ def null_span(raw: np.ndarray, places: Sequence[Window]) -> Span:
     return Span(scores[number], number, 0, 0)
 
 
-def probability(raw: np.ndarray, places: Sequence[Window], span: Span) -> float:
+def probability(raw: np.ndarray, places: Sequence[WindowPosition], span: Span) -> float:
     """Of a span's start times that of its end, among the tokens of its window."""
     window = places[span.window]
     own = raw[window.cls : window.end].astype(float)

@@ -1,11 +1,11 @@
 """How a folder wants its texts embedded, as sentence-transformers writes it."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError
+from ownbert.files import read_json
 
 POOLINGS = ("mean", "first", "max")
 _MODES = {"cls": "first", "mean": "mean", "max": "max"}
@@ -31,7 +31,7 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
 
     Raises ``InputError`` for a module that would change the vectors and is not supported.
     """
-    listed = _read(folder / "modules.json", [])
+    listed = read_json(folder / "modules.json", list, missing=[])
     if not all(isinstance(module, dict) for module in listed):
         raise InputError(f"{folder / 'modules.json'} must hold a list of objects")
     pooling, normalize, inner = "mean", False, folder
@@ -40,13 +40,13 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
         if kind == "Transformer":
             inner = path
         elif kind == "Pooling":
-            pooling = _pooling_of(_read(path / "config.json", {}))
+            pooling = _pooling_of(read_json(path / "config.json", missing={}))
         elif kind == "Normalize":
             normalize = True
         else:
             raise InputError(f"{folder / 'modules.json'}: module {kind!r} is not supported")
-    limit = _read(inner / "sentence_bert_config.json", {}).get("max_seq_length")
-    described = _read(folder / "config_sentence_transformers.json", {})
+    limit = read_json(inner / "sentence_bert_config.json", missing={}).get("max_seq_length")
+    described = read_json(folder / "config_sentence_transformers.json", missing={})
     prompts, name = described.get("prompts") or {}, described.get("default_prompt_name")
     return EmbeddingConfig(pooling, normalize, limit, prompts.get(name) or "")
 
@@ -59,16 +59,3 @@ def _pooling_of(config: dict[str, Any]) -> str:
     ]
     names = [modes] if isinstance(modes, str) else list(modes)
     return "+".join(_MODES.get(name, name) for name in names) or "mean"
-
-
-def _read(path: Path, missing: Any) -> Any:
-    """A JSON file of the kind of ``missing``, or that where there is no such file."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return missing
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(value, type(missing)):
-        raise InputError(f"{path} must hold a JSON {'list' if missing == [] else 'object'}")
-    return value

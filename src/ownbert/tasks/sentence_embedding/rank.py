@@ -1,6 +1,6 @@
 """Vectors of texts, learnt from texts that belong together or are alike by a score.
 
-B sequences (a text each), R or N rows, P texts of a row, D hidden.
+B sequences (one text each), R or N rows, P texts of a row, D hidden.
 """
 
 import math
@@ -14,34 +14,28 @@ from torch import Tensor
 from ownbert.checkpoint import Description, describe, load
 from ownbert.config import HeadSpec
 from ownbert.data.batch import Batch
-from ownbert.data.readers.tables import as_text, columns, guess_column, kind_of, place, read_values
+from ownbert.data.readers.columns import COLUMNS, find_columns
+from ownbert.data.readers.tables import kind_of
 from ownbert.errors import InputError
 from ownbert.files import make_folder, write_json
 from ownbert.nn.model import Model
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.regression import score_numbers
 from ownbert.tasks.row_objectives import RowObjective
-from ownbert.tasks.rows import Columns, Row, at_least_one, find_columns
+from ownbert.tasks.rows import Row, read_table
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS
 from ownbert.tasks.sentence_embedding.retrieval import (
     RANKED,
-    CosineOfScore,
-    InBatch,
+    ContrastiveObjective,
+    CosineObjective,
     ranked,
     ranks,
     vectors_of_rows,
 )
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import Encoded, Frame, join
+from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
 COMPARED = ("spearman", "pearson")
-# Usual names of columns in small letters, in the order of preference.
-_SCORES = (
-    *("score", "similarity", "similarity_score", "relatedness", "relatedness_score", "sim"),
-    *("gold_score", "label", "is_duplicate"),
-)
-_NEGATIVES = ("negative", "hard_negative", "neg")
 # The names that sentence-transformers has had for its poolings since its first version.
 _FLAGS = {
     "first": "pooling_mode_cls_token",
@@ -50,7 +44,7 @@ _FLAGS = {
 }
 
 
-class Compared(NamedTuple):
+class PairSimilarity(NamedTuple):
     """The cosine of two texts, and their vectors (2, D) of length one."""
 
     cosine: float
@@ -69,6 +63,7 @@ class Rank(Task):
     """
 
     name = "embed"
+    column_specs = COLUMNS["embed"]
     head = "embedding"
     measures = RANKED
     uses = frozenset({"pooling", "temperature"})
@@ -76,13 +71,10 @@ class Rank(Task):
     averages = False
     whole_batches = True
 
-    def __init__(
-        self,
-        settings: TaskSettings | None = None,
-        columns: Columns | None = None,
-        labels: Sequence[str] = (),
-    ) -> None:
-        super().__init__(settings, columns)
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        # Those of a folder that it starts from mean nothing here.
+        self.labels = ()
         self.pooling = self.settings.pooling or "mean"
         if self.pooling not in POOLINGS:
             raise InputError(
@@ -96,48 +88,31 @@ class Rank(Task):
     # Reading.
 
     def read(self, path: str | Path) -> list[Row]:
-        texts, score = self._columns(path)
-        rows = []
-        for line, values in read_values(path, [*texts, *([score] if score else [])]):
-            where = place(path, line)
-            target = _number(values[-1], score, where) if score else None
-            found = map(as_text, values[: len(texts)], texts, [where] * len(texts))
-            rows.append(Row(line, tuple(found), target))
-        return list(at_least_one(iter(rows), path))
+        found = find_columns(path, self.column_specs, self.columns)
+        score, negative = (found.get(role, ()) for role in ("label", "negative"))
+        if score and negative:
+            raise InputError(
+                f"{path} has both a column of scores, {score[0]!r}, and one of texts that do not "
+                f"belong to the first, {negative[0]!r}; leave one of them out"
+            )
+        texts = (*found["text"], *found["second"], *negative)
+        return [
+            Row(row.line, row.texts, _number(row.cells[0], score[0], row.where) if score else None)
+            for row in read_table(path, texts, score)
+        ]
 
     def stream(self, path: str | Path) -> Iterator[Row]:
         if kind_of(path) == "txt":
             raise InputError(
-                f"{path} is plain text, and two texts a row are compared; for vectors of single "
+                f"{path} is plain text, and two texts per row are compared; for vectors of single "
                 "texts take ownbert embed"
             )
         try:
-            texts = find_columns(path, self.columns, labelled=False, pair=True).texts
+            found = find_columns(path, self.column_specs, self.columns, labelled=False)
         except InputError as error:
             raise InputError(f"{error}; for vectors of single texts take ownbert embed") from None
-        pairs = (
-            (line, map(as_text, values, texts, [place(path, line)] * 2))
-            for line, values in read_values(path, texts)
-        )
-        return at_least_one((Row(line, tuple(pair)) for line, pair in pairs), path)
-
-    def _columns(self, path: str | Path) -> tuple[tuple[str, ...], str | None]:
-        """The columns of two texts or three, and that of the score where there is one."""
-        texts = find_columns(path, self.columns, labelled=False, pair=True).texts
-        names = [name for name in columns(path) if name not in texts]
-        lower = {name.lower(): name for name in reversed(names)}
-        score, given = next((lower[s] for s in _SCORES if s in lower), None), self.columns.label
-        if given is not None:
-            score = guess_column(names, "label", given, source=path)
-        negative = next((lower[n] for n in _NEGATIVES if n in lower), None)
-        if negative is None:
-            return texts, score
-        if score is not None:
-            raise InputError(
-                f"{path} has both a column of scores, {score!r}, and one of texts that do not "
-                f"belong to the first, {negative!r}; leave one of them out"
-            )
-        return (*texts, negative), None
+        rows = read_table(path, (*found["text"], *found["second"]))
+        return (Row(row.line, row.texts) for row in rows)
 
     def learn(self, rows: Sequence[Row], source: str | Path) -> None:
         self.learnt = True
@@ -165,17 +140,16 @@ class Rank(Task):
     def pooler(self, said: Description) -> bool | None:
         return next(iter(said.family.architectures.values())).pooler
 
-    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> Encoded:
-        ids = frame.ids([text for row in rows for text in row.texts])
+    def encode(
+        self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
+    ) -> EncodedRows:
         numbers: dict[str, int] = {}
-        examples, cut, start = [], 0, 0
-        for row in rows:
-            own = ids[start : start + len(row.texts)]
-            start += len(own)
-            made = [frame.example([one]) for one in own]
+        examples, cut = [], 0
+        for row, own in zip(rows, builder.ids_by_row(rows), strict=True):
+            made = [builder.example([one]) for one in own]
             examples.append(join([one for one, _ in made], **self._label(row, numbers)))
             cut += any(was_cut for _, was_cut in made)
-        return Encoded(examples, cut, [None] * len(examples))
+        return EncodedRows(examples, cut, [None] * len(examples))
 
     def _label(self, row: Row, numbers: dict[str, int]) -> dict[str, Any]:
         """What the objective compares with: the score from 0 to 1, or the numbers of the texts;
@@ -190,21 +164,21 @@ class Rank(Task):
 
     def objective(self, model: Model) -> RowObjective:
         return (
-            InBatch(temperature=self.settings.temperature)
+            ContrastiveObjective(temperature=self.settings.temperature)
             if self.scale is None
-            else CosineOfScore()
+            else CosineObjective()
         )
 
     def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
         return list(vectors_of_rows(logits, batch)[:, :2].cpu().numpy())
 
-    def decide(self, raw: np.ndarray, row: Row, note: Any) -> Compared:
-        return Compared(float(raw[0] @ raw[1]), raw)
+    def decide(self, raw: np.ndarray, row: Row, note: Any) -> PairSimilarity:
+        return PairSimilarity(float(raw[0] @ raw[1]), raw)
 
-    def shown(self, decided: Compared, row: Row) -> dict[str, Any]:
+    def shown(self, decided: PairSimilarity, row: Row) -> dict[str, Any]:
         return {"score": round(decided.cosine, 6)}
 
-    def score(self, rows: Sequence[Row], decided: Sequence[Compared]) -> Scores:
+    def score(self, rows: Sequence[Row], decided: Sequence[PairSimilarity]) -> Scores:
         if rows[0].target is None:
             texts = [(row.texts[0], row.texts[1]) for row in rows]
             return Scores(ranked(ranks(texts, np.stack([d.vectors for d in decided]))))

@@ -30,7 +30,7 @@ def vectors_of_rows(logits: Tensor, batch: Batch) -> Tensor:
 
 
 @dataclass(frozen=True)
-class CosineOfScore(RowObjective):
+class CosineObjective(RowObjective):
     """Squared difference of a row's cosine and its label, a number from 0 to 1 (Reimers and
     Gurevych 2019, section 3, regression objective)."""
 
@@ -46,7 +46,7 @@ class CosineOfScore(RowObjective):
 
 
 @dataclass(frozen=True)
-class InBatch(RowObjective):
+class ContrastiveObjective(RowObjective):
     """Find the second text of a row by its first among those of the batch, and the first by the
     second; the mean of both cross entropies of cosines / ``temperature`` (InfoNCE: van den Oord et
     al. 2018, equation 4; both ways as Radford et al. 2021, section 2.3). Third texts are more wrong

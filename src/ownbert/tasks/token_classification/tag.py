@@ -1,4 +1,4 @@
-"""A tag a word: names, parts of speech, chunks. W words of a sentence, C tags."""
+"""One tag per word: names, parts of speech, chunks. W words of a sentence, C tags."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,15 +12,16 @@ from torch import Tensor
 from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
 from ownbert.data.batch import Batch, Example
+from ownbert.data.readers.columns import COLUMNS
 from ownbert.data.readers.tables import place
 from ownbert.errors import InputError
 from ownbert.nn.heads import TokenHead
 from ownbert.nn.model import Model
 from ownbert.tasks.classification import in_order
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.rows import Row, shown_labels
+from ownbert.tasks.rows import Row, unknown_label
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import Encoded, Frame
+from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 from ownbert.tasks.token_classification.entities import (
     are_entity_tags,
     entities,
@@ -48,7 +49,7 @@ _SHOWN = 20  # kinds of entities, or tags, of a file
 
 @dataclass(frozen=True)
 class Tagged:
-    """tags: one a word. probabilities (W): of these."""
+    """tags: one per word. probabilities (W): of these."""
 
     tags: tuple[str, ...]
     probabilities: np.ndarray
@@ -62,6 +63,7 @@ class Tag(Task):
     """
 
     name = "tag"
+    column_specs = COLUMNS["tag"]
     head = "tokens"
     measures = ("f1", "precision", "recall", "token_accuracy")
     uses = frozenset({"stride", "label_smoothing", "crf", "tag_all", "rdrop"})
@@ -106,18 +108,18 @@ class Tag(Task):
         for row in rows:
             for number, tag in enumerate(row.target, 1):
                 if tag not in labels:
-                    raise InputError(
-                        f"{place(source, row.line)}, word {number}: tag {tag!r} is not in {known}, "
-                        f"which has {shown_labels(self.labels)}"
-                    )
+                    where = f"{row.place(source)}, word {number}"
+                    raise unknown_label(tag, self.labels, where, known, kind="tag")
 
     # To the model and back.
 
     def spec(self, said: Description) -> HeadSpec:
         return replace(super().spec(said), crf=self.settings.crf)
 
-    def encode(self, rows: Sequence[Row], frame: Frame, *, training: bool) -> Encoded:
-        ids = pieces_of([word for row in rows for word in row.texts], frame)
+    def encode(
+        self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
+    ) -> EncodedRows:
+        ids = pieces_of([word for row in rows for word in row.texts], builder)
         numbers = {label: i for i, label in enumerate(self.labels)}
         further = None
         if training and self.settings.tag_all:
@@ -126,12 +128,12 @@ class Tag(Task):
         for row in rows:
             tags = None if row.target is None else [numbers[tag] for tag in row.target]
             pieces = [ids[word] for word in row.texts]
-            windows = windows_of([len(p) for p in pieces], frame.room, self.settings.stride)
-            made = [window_example(w, pieces, tags, frame, further=further) for w in windows]
+            windows = windows_of([len(p) for p in pieces], builder.room, self.settings.stride)
+            made = [window_example(w, pieces, tags, builder, further=further) for w in windows]
             # A long sentence is learnt window by window, and answered as one.
             parts = [[example] for example in made] if training else [made]
             examples += map(join_windows, parts)
-        return Encoded(examples, 0, [None] * len(examples))
+        return EncodedRows(examples, 0, [None] * len(examples))
 
     def objective(self, model: Model) -> TokenTags:
         head = model.heads[self.head]

@@ -1,9 +1,9 @@
 """Sentences of words, with or without tags, out of files of several kinds.
 
 Tables: .jsonl, .ndjson, .json, .parquet, .csv, and a .tsv whose first line names columns of words
-and tags (``WORDS``, ``TAGS``) or the column that was given. All other files are CoNLL columns
-(``data.conll``); only to predict, a file without one of the endings ``CONLL`` (as .txt) is plain
-text, a sentence a line. Each also with .gz.
+and tags (``WORD_NAMES``, ``TAG_NAMES``) or the column that was given. All other files are CoNLL
+columns (``data.readers.conll``); only to predict, a file without one of the endings ``CONLL`` (as
+.txt) is plain text, one sentence per line. Each also with .gz.
 
 Words of a table are a list, or a text that is split at blanks. To predict, a text is split at
 blanks and every Chinese character is a word of its own (by BERT's ranges), but in a column that
@@ -17,13 +17,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ownbert.data.readers.columns import (
+    COLUMNS,
+    TAG_NAMES,
+    WORD_NAMES,
+    ColumnNames,
+    find_columns,
+)
 from ownbert.data.readers.conll import read_conll
-from ownbert.data.readers.tables import as_text, columns, guess_column, kind_of, place, read_values
+from ownbert.data.readers.tables import (
+    as_text,
+    at_least_one,
+    columns,
+    kind_of,
+    place,
+    read_values,
+)
 from ownbert.errors import InputError
 from ownbert.files import open_text
-from ownbert.tasks.rows import Columns, Row, at_least_one
+from ownbert.tasks.rows import Row
 
-WORDS, TAGS = ("tokens", "words"), ("tags", "labels", "ner_tags")
 CONLL = frozenset(
     (".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes", ".iobes", ".bilou", ".ner", ".tsv")
 )
@@ -38,7 +51,7 @@ _BLANKS = re.compile(r"\S+")
 
 
 @dataclass(frozen=True, slots=True)
-class PlainRow(Row):
+class PlainTextRow(Row):
     """A row whose words were found in a ``text``, with where each of them ``starts``."""
 
     text: str = ""
@@ -47,7 +60,7 @@ class PlainRow(Row):
 
 def text_of(row: Row) -> tuple[str, Sequence[int]]:
     """The text of a row, its own or of its words, and the offset of each word in it."""
-    if isinstance(row, PlainRow):
+    if isinstance(row, PlainTextRow):
         return row.text, row.starts
     single = all(len(word) == 1 for word in row.texts)
     gap = "" if single and any(map(_IDEOGRAPH.match, row.texts)) else " "
@@ -58,14 +71,14 @@ def text_of(row: Row) -> tuple[str, Sequence[int]]:
     return gap.join(row.texts), starts
 
 
-def split_text(line: int, text: str, *, chinese: bool = True) -> PlainRow:
+def split_text(line: int, text: str, *, chinese: bool = True) -> PlainTextRow:
     """A row of plain text; ``chinese``: every Chinese character is a word."""
     found = list((_WORD if chinese else _BLANKS).finditer(text))
     words, starts = tuple(m[0] for m in found), tuple(m.start() for m in found)
-    return PlainRow(line, words, None, text, starts)
+    return PlainTextRow(line, words, None, text, starts)
 
 
-def read_sentences(path: str | Path, given: Columns) -> list[Row]:
+def read_sentences(path: str | Path, given: ColumnNames) -> list[Row]:
     """Rows with a tag for each word, at least one. Raises ``InputError`` with file and line."""
     if _is_table(path, given):
         rows = list(_tagged(path, given))
@@ -77,7 +90,7 @@ def read_sentences(path: str | Path, given: Columns) -> list[Row]:
     return rows
 
 
-def stream_sentences(path: str | Path, given: Columns) -> Iterator[Row]:
+def stream_sentences(path: str | Path, given: ColumnNames) -> Iterator[Row]:
     """Rows to predict, without tags; empty ones of tables and plain text are kept."""
     if _is_table(path, given):
         rows = _untagged(path, given)
@@ -93,33 +106,28 @@ def _ending(path: str | Path) -> str:
     return Path(Path(path).name.lower().removesuffix(".gz")).suffix
 
 
-def _is_table(path: str | Path, given: Columns) -> bool:
+def _is_table(path: str | Path, given: ColumnNames) -> bool:
     if _ending(path) != ".tsv":
         return kind_of(path) != "txt"
     names = columns(path)
-    usual = [any(name.lower() in known for name in names) for known in (WORDS, TAGS)]
+    usual = [any(name.lower() in known for name in names) for known in (WORD_NAMES, TAG_NAMES)]
     return given.text in names or all(usual)
 
 
-def _word_column(path: str | Path, given: Columns, *, exclude: str | None = None) -> str:
+def _columns(path: str | Path, given: ColumnNames, *, labelled: bool) -> list[str]:
+    """The columns of a table that hold words and, where they are ``labelled``, tags."""
     names = columns(path)
-    usual = next((n for u in WORDS for n in names if n.lower() == u), None)
-    found = _named(given.text, names) or usual
-    return guess_column(names, "text", found, exclude=[exclude], source=path)
+    # The number of a column is for CoNLL files; a table has no use for it.
+    text, label = (
+        None if name not in names and (name or "").isdecimal() else name
+        for name in (given.text, given.label)
+    )
+    found = find_columns(path, COLUMNS["tag"], ColumnNames(text, label=label), labelled=labelled)
+    return [name for several in map(found.get, ("text", "label")) for name in several or ()]
 
 
-def _named(given: str | None, names: Sequence[str]) -> str | None:
-    """What was given, but not the number of a CoNLL column, which a table has no use for."""
-    return None if given not in names and (given or "").isdecimal() else given
-
-
-def _tagged(path: str | Path, given: Columns) -> Iterator[Row]:
-    names = columns(path)
-    usual = next((n for u in TAGS for n in names if n.lower() == u), None)
-    label = guess_column(names, "label", _named(given.label, names) or usual, source=path)
-    column = _word_column(path, given, exclude=label)
-    if column == label:
-        raise InputError(f"{path}: the column {label!r} cannot be both of two things")
+def _tagged(path: str | Path, given: ColumnNames) -> Iterator[Row]:
+    column, label = _columns(path, given, labelled=True)
     for line, (words, tags) in read_values(path, [column, label]):
         where = place(path, line)
         words, tags = _items(words, column, where), _items(tags, label, where)
@@ -134,15 +142,15 @@ def _tagged(path: str | Path, given: Columns) -> Iterator[Row]:
         yield Row(line, words, tags)
 
 
-def _untagged(path: str | Path, given: Columns) -> Iterator[Row]:
-    column = _word_column(path, given)
+def _untagged(path: str | Path, given: ColumnNames) -> Iterator[Row]:
+    (column,) = _columns(path, given, labelled=False)
     for line, (value,) in read_values(path, [column]):
         where = place(path, line)
         if isinstance(value, list):
             yield Row(line, _items(value, column, where))
         else:
             text = as_text(value, column, where)
-            yield split_text(line, text, chinese=column.lower() not in WORDS)
+            yield split_text(line, text, chinese=column.lower() not in WORD_NAMES)
 
 
 def _items(value: Any, column: str, where: str) -> tuple[str, ...]:

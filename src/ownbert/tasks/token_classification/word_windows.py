@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ownbert.data.batch import Example
-from ownbert.tasks.text_input import Frame, join
+from ownbert.tasks.text_input import TextInputBuilder, join
 
 # The tag of a token that has none.
 NOTHING = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WordWindow:
     """Words ``start`` to ``stop`` of a sentence, of which it answers those from ``first`` to
     ``last``: where it has more context on the nearer side than the windows beside it."""
 
@@ -23,22 +23,22 @@ class Window:
     last: int
 
 
-def pieces_of(words: Sequence[str], frame: Frame) -> dict[str, list[int]]:
+def pieces_of(words: Sequence[str], builder: TextInputBuilder) -> dict[str, list[int]]:
     """The ids of each different word, by itself; at least one, and no more than a window holds.
 
     The same as of ``is_split_into_words`` in Transformers, with ``add_prefix_space`` for
     byte-level pieces.
     """
-    tokenizer, room = frame.tokenizer, frame.room
+    tokenizer, room = builder.tokenizer, builder.room
     different = list(dict.fromkeys(words))
     # Byte-level pieces tell the start of a word by the blank before it.
     blank = " " if tokenizer.kind == "bpe" else ""
-    found = frame.ids([blank + word for word in different])
+    found = builder.ids([blank + word for word in different])
     # Of control characters alone nothing is left.
     return {w: ids[:room] or [tokenizer.unk_id] for w, ids in zip(different, found, strict=True)}
 
 
-def windows_of(sizes: Sequence[int], room: int, stride: int) -> list[Window]:
+def windows_of(sizes: Sequence[int], room: int, stride: int) -> list[WordWindow]:
     """Windows of words with these numbers of pieces, as many words as fit in ``room`` pieces.
 
     Neighbours share ``stride`` words, or half of the earlier one's if that is less. One without
@@ -60,7 +60,7 @@ def windows_of(sizes: Sequence[int], room: int, stride: int) -> list[Window]:
     # What a window answers is one stretch: from the point where it is the better of two on.
     firsts = np.searchsorted(chosen, np.arange(len(spans) + 1))
     windows = [
-        Window(*span, int(first), int(last))
+        WordWindow(*span, int(first), int(last))
         for span, first, last in zip(spans, firsts, firsts[1:], strict=False)
     ]
     return [w for w in windows if w.first < w.last or not far]
@@ -80,10 +80,10 @@ def _spans(sizes: Sequence[int], room: int, stride: int) -> Iterator[tuple[int, 
 
 
 def window_example(
-    window: Window,
+    window: WordWindow,
     pieces: Sequence[Sequence[int]],
     tags: Sequence[int] | None,
-    frame: Frame,
+    builder: TextInputBuilder,
     *,
     further: Sequence[int] | None = None,
 ) -> Example:
@@ -102,7 +102,7 @@ def window_example(
             tag = 0 if tags is None else tags[word]
             rest = NOTHING if further is None else further[tag]
         places += [tag, *[rest] * (len(own) - 1)]
-    return frame.example([ids], tags=np.asarray([*places, NOTHING], dtype=np.int64))[0]
+    return builder.example([ids], tags=np.asarray([*places, NOTHING], dtype=np.int64))[0]
 
 
 def join_windows(examples: Sequence[Example]) -> Example:

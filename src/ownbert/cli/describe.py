@@ -13,7 +13,7 @@ def describe(
         typer.Option(help="Follow this text through the model: the shape of every step."),
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="The same for so many tokens, where there is no text.")
+        int | None, typer.Option(help="The same for this many tokens, where there is no text.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:

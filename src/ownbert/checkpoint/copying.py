@@ -1,0 +1,164 @@
+"""Tensors of a checkpoint into a model, every one of both accounted for, and out of it again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from torch import Tensor
+
+from ownbert.checkpoint.description import Description
+from ownbert.families.weight_map import MISSING, UNEXPECTED, WeightMap
+from ownbert.nn.model import Model
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What came of copying tensors into a model.
+
+    problems: what does not fit, one line each. new: tensors that start anew, and unused: tensors
+    that were left out, by the checkpoint's names; both only where that was allowed.
+    """
+
+    problems: list[str]
+    new: list[str]
+    unused: list[str]
+
+
+def copy_weights(
+    model: Model,
+    tensors: Mapping[str, Tensor],
+    weight_map: WeightMap,
+    *,
+    description: Description | None = None,
+    lenient: bool = False,
+    our_names: bool = False,
+) -> LoadReport:
+    """Copy a checkpoint's tensors into the model; every one that does not fit is a problem.
+
+    Args:
+        model: has the structure already; its parameters are written over.
+        tensors: the checkpoint's, by its names.
+        weight_map: what these names mean.
+        description: what the checkpoint's config.json promises; by default just the model's heads.
+        lenient: the model may have other heads, and a pooler or none: those that the checkpoint
+            neither promises nor has a piece of start anew, and those that it has besides are left
+            out.
+        our_names: whether problems name our tensors.
+    """
+    config = model.config
+    promised = [] if description is None else [spec.kind for spec in description.specs]
+    kinds = list(dict.fromkeys([*promised, *model.specs]))
+    ours, problems = weight_map.to_ours(tensors, config, kinds, other_heads=lenient)
+    new, unused = [], []
+
+    def shown(name: str) -> str:
+        return f"{name} (by our name)" if our_names else weight_map.their_name(name, config)
+
+    parameters = dict(model.named_parameters())
+    for name, tensor in ours.items():
+        if name not in parameters:
+            if lenient and name.split(".")[0] in ("heads", "pooler"):
+                unused.append(shown(name))
+            else:
+                problems.append(UNEXPECTED + shown(name))
+        elif parameters[name].shape != tensor.shape:
+            wanted = weight_map.their_shape(name, parameters[name], config)
+            problems.append(_misshapen(shown(name), tuple(tensor.shape), wanted))
+        elif not tensor.is_floating_point():
+            problems.append(
+                f"tensor {shown(name)} holds {tensor.dtype}, not floating point numbers"
+            )
+        else:
+            parameters[name].data.copy_(tensor)
+    for name in parameters.keys() - ours.keys():
+        if lenient and description is not None and _may_start_anew(name, description, ours):
+            new.append(shown(name))
+        else:
+            problems.append(MISSING + shown(name))
+    return LoadReport(sorted(problems), sorted(new), sorted(unused))
+
+
+def named_tensors(
+    model: Model, weight_map: WeightMap, *, bare: bool = False, kinds: Sequence[str] | None = None
+) -> dict[str, Tensor]:
+    """The model's tensors on the CPU, by the names of a checkpoint; see ``WeightMap.to_theirs``."""
+    ours = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
+    return weight_map.to_theirs(ours, model.config, bare=bare, kinds=kinds)
+
+
+def _misshapen(names: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+    """What is wrong with a tensor, or with several that were joined along the first dimension."""
+    parts = names.count(", ") + 1
+    got, want = ((s[0] // parts, *s[1:]) if s else () for s in (shape, wanted))
+    has = "tensor {} has shape {}" if parts == 1 else "tensors {} have shape {} each"
+    return f"{has.format(names, got)}, expected {want}"
+
+
+def _may_start_anew(name: str, description: Description, ours: Mapping[str, Tensor]) -> bool:
+    """Whether a tensor is of a part that the checkpoint neither promises nor has a piece of.
+
+    The pooler of a base model is no promise: Transformers saves one without it just so.
+    """
+    part, *rest = name.split(".")
+    if part == "pooler":
+        promised = description.pooler and bool(description.specs)
+    else:
+        promised = part != "heads" or rest[0] in {spec.kind for spec in description.specs}
+    prefix = f"heads.{rest[0]}." if part == "heads" else f"{part}."
+    return not promised and not any(other.startswith(prefix) for other in ours)
+
+
+def first_of(problems: list[str]) -> list[str]:
+    """The first problems, and how many more there are."""
+    return problems[:4] + [f"and {len(problems) - 4} more"] * (len(problems) > 4)
+
+
+def hint(problems: Sequence[str], description: Description) -> str:
+    """How to go on where all that is wrong are heads, or a pooler, too many or too few.
+
+    Google's bert-base-uncased is such a folder: it says BertForMaskedLM and has the head of next
+    sentences too.
+    """
+    kinds = [spec.kind for spec in description.specs]
+    architecture, weight_map = description.architecture, description.family.weight_map
+    poolers = weight_map.tensor_names(description.config, "pooler")
+    missing = {p.removeprefix(MISSING) for p in problems if p.startswith(MISSING)}
+    extra = {p.removeprefix(UNEXPECTED) for p in problems if p.startswith(UNEXPECTED)}
+    if len(missing) + len(extra) < len(problems) or not missing <= poolers:
+        return ""
+    if not extra:
+        alone = missing == poolers and not kinds
+        return "the folder has no pooler: load it with pooler=False" if alone else ""
+    more = _heads_of(extra - poolers, description, pooler=not missing)
+    if more is None:
+        return ""
+    without = f"heads={_tuple(kinds)} leaves them out"
+    if not more:
+        return f"they are a pooler that {architecture} does not have: load it with {without}"
+    parts = " and ".join(" or ".join(alike) for alike in more)
+    ways = " or ".join(f"heads={_tuple([*kinds, *chosen])}" for chosen in product(*more))
+    if missing:  # there is no pooler to leave them out with
+        return f"{architecture} has no {parts}: load it with {ways}"
+    return f"{architecture} has no {parts}: load it with {ways} to have these too; {without}"
+
+
+def _heads_of(names: set[str], description: Description, *, pooler: bool) -> list[list[str]] | None:
+    """The heads that tensors are of, each with others of the same names; None if of no head."""
+    family = description.family
+    specs = [spec for head in family.architectures.values() for spec in head.heads]
+    there = {spec.kind for spec in description.specs}
+    kinds = [s.kind for s in specs if s.kind not in there and (pooler or not s.needs_pooler)]
+    found = []
+    while names:
+        of = {k: family.weight_map.tensor_names(description.config, k) & names for k in kinds}
+        best = max(of.values(), key=len, default=set())
+        if not best:
+            return None
+        found.append([kind for kind in of if of[kind] == best])
+        names = names - best
+    return found
+
+
+def _tuple(kinds: Sequence[str]) -> str:
+    inside = ", ".join(f'"{kind}"' for kind in kinds)
+    return f"({inside},)" if len(kinds) == 1 else f"({inside})"

@@ -1,0 +1,116 @@
+"""evaluate: how good a fine-tuned model is."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ownbert.cli.options import (
+    Device,
+    FinetunedFolder,
+    Precision,
+    Quiet,
+    TaskLabelColumn,
+    TaskSecondColumn,
+    TaskTextColumn,
+)
+from ownbert.cli.progress import counting
+
+if TYPE_CHECKING:
+    from ownbert.tasks.metrics import Scores
+
+_LABELS = 100  # in the table
+
+
+def evaluate(
+    folder: FinetunedFolder,
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="Rows with their answers: csv, tsv, jsonl or parquet; CoNLL columns (tag), "
+            "SQuAD's JSON (answer), or a folder of class folders, IDX or .npz (image); .gz too."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the metrics there, as JSON; the confusion matrix beside it, as a picture.",
+        ),
+    ] = None,
+    text_column: TaskTextColumn = None,
+    second_column: TaskSecondColumn = None,
+    label_column: TaskLabelColumn = None,
+    device: Device = "auto",
+    precision: Precision = "float32",
+    quiet: Quiet = False,
+) -> None:
+    """Evaluate a fine-tuned model of any task on rows whose answers are known.
+
+    Labels, tags and pictures: accuracy or F1, and each label separately. Numbers and similarities:
+    correlations. Answers in texts: exact match and F1. Choices: accuracy. Texts that belong
+    together: how high the right one ranks.
+
+    Example: ownbert evaluate runs/clf --data test.csv
+    """
+    from ownbert.finetuning.confusion import CONFUSION, draw_confusion
+    from ownbert.inference.predictor import evaluate as run
+    from ownbert.train.device import keep_memory
+
+    keep_memory()
+    with counting("rows measured", quiet=quiet) as progress:
+        scores = run(
+            folder,
+            data,
+            output=output,
+            text_column=text_column,
+            second_column=second_column,
+            label_column=label_column,
+            device=device,
+            precision=precision,
+            progress=progress,
+            say=_warn,
+        )
+    if output is not None:
+        told = draw_confusion(output.with_name(f"{output.stem}.{CONFUSION}"), scores)
+        if told is not None and not quiet:
+            typer.echo(told, err=True)
+    if not quiet:
+        _show(scores)
+
+
+def _show(scores: "Scores") -> None:
+    """Each label, what is most often taken for what, and the metrics."""
+    from ownbert.finetuning.confusion import most_confused
+    from ownbert.train.metric_names import shown_name
+
+    if scores.labels:
+        _show_labels(scores)
+    if confused := most_confused(scores):
+        print(f"most often confused: {'; '.join(confused)}\n")
+    named = (f"{shown_name(n)} {v:.4f}" for n, v in scores.values.items())
+    print("   ".join(named))
+
+
+def _show_labels(scores: "Scores") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("label", title_justify="left", box=None, pad_edge=False)
+    for name in ("precision", "recall", "F1", "support"):
+        table.add_column(name, justify="right")
+    for row in scores.labels[:_LABELS]:
+        figures = (f"{value:.3f}" for value in (row.precision, row.recall, row.f1))
+        table.add_row(Text(row.label), *figures, f"{row.support:,}")
+    Console(highlight=False).print(table)
+    if (more := len(scores.labels) - _LABELS) > 0:
+        print(
+            f"and {more:,} more {'label' if more == 1 else 'labels'}; -o measures.json has them all"
+        )
+    print()
+
+
+def _warn(text: str) -> None:
+    typer.echo(text if text.startswith("warning:") else f"warning: {text}", err=True)

@@ -1,0 +1,110 @@
+"""prepare: from files to a token store."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ownbert.cli.options import Inputs, Layout, Quiet, TextColumn
+from ownbert.cli.progress import advancing
+
+if TYPE_CHECKING:
+    from ownbert.data.corpus.store import Store
+
+# From this share of the documents on, prepare says how to be rid of duplicates.
+MANY_DUPLICATES = 0.05
+
+
+def prepare(
+    inputs: Inputs,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the token store.")],
+    tokenizer: Annotated[
+        Path, typer.Option("--tokenizer", "-t", help="Folder that ownbert vocab wrote.")
+    ],
+    sentence_end: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A token that ends a sentence in text that is already tokens; may be repeated; "
+            "none for no such token.",
+            show_default="as the vocabulary report proposes",
+        ),
+    ] = None,
+    text_column: TextColumn = None,
+    layout: Layout = "auto",
+    duplicates: Annotated[
+        str,
+        typer.Option(
+            help="Documents with the text of an earlier one: keep, or drop. They are counted "
+            "either way."
+        ),
+    ] = "keep",
+    segmenter: Annotated[
+        str | None,
+        typer.Option(
+            help="jieba finds the words of Chinese text, for masking whole words "
+            "(pip install 'ownbert\\[zh]').",
+            show_default="none",
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            help="Processes that tokenise, about 150 MB of memory each; the store is the same "
+            "with any number.",
+            show_default="one per core, at most 5",
+        ),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Turn text into a token store for pretraining: one pass, memory-mapped.
+
+    A store that is there already is kept if text, vocabulary and settings are
+    the same. A run that was stopped, even killed, leaves what it has finished
+    in .NAME.part beside the output, and the same command resumes from there.
+
+    Example: ownbert prepare corpus.txt.gz --tokenizer runs/bert -o runs/tokens
+    """
+    from ownbert.data.corpus.store import prepare as write_store
+
+    ends = [] if sentence_end == ["none"] else sentence_end
+    with advancing(quiet=quiet) as progress:
+        store = write_store(
+            inputs,
+            output,
+            tokenizer=tokenizer,
+            text_column=text_column,
+            layout=layout,
+            sentence_end=ends,
+            duplicates=duplicates,
+            segmenter=segmenter,
+            processes=processes,
+            progress=progress,
+        )
+    if not quiet:
+        for line in report(store, output, dropped=duplicates == "drop"):
+            print(line)
+
+
+def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:
+    """What was prepared, and what is worth knowing about it."""
+    state = "unchanged, kept" if store.reused else "written"
+    if store.resumed:
+        state += f", the first {store.resumed:,} documents by a run that was stopped"
+    yield (
+        f"{output}: {store.documents:,} documents, {store.sentences:,} sentences, "
+        f"{len(store.tokens):,} tokens ({state})"
+    )
+    if ends := store.settings["sentence_end"]:
+        yield f"sentences end at: {' '.join(ends)}"
+    elif store.settings["kind"] == "blank":
+        yield "no token is known to end sentences; texts are cut by length (--sentence-end)"
+    if store.duplicates:
+        share = store.duplicates / store.read_documents
+        line = (
+            f"{store.duplicates:,} of {store.read_documents:,} documents ({share:.1%}) repeat an "
+            f"earlier one, {'dropped' if dropped else 'kept'}"
+        )
+        if not dropped and share > MANY_DUPLICATES:
+            line += "; to leave them out: --duplicates drop"
+        yield line

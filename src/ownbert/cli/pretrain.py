@@ -1,0 +1,70 @@
+"""pretrain: from a token store to a model."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ownbert.cli import options as o
+from ownbert.cli.recipe_options import recipe_command
+from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.train.recipe import RUN
+
+SETTINGS = (
+    *("size", "init_embeddings", "init_from", "init_counts", "dropout"),
+    *("objectives", "masking", "mask_rate", "max_length", "batch_tokens", "held_out"),
+    *("learning_rate", "accumulate"),
+    *("max_steps", "max_minutes", "precision", "device", "log_every", "eval_every", "save_every"),
+    *("tensorboard", "seed"),
+)
+
+
+@recipe_command(PretrainRecipe, SETTINGS, command="pretrain")
+def pretrain(
+    *,
+    output: o.Output = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Argument(help="Token store that ownbert prepare wrote.", show_default=False),
+    ] = None,
+    overrides: o.Overrides = None,
+    settings: dict[str, Any],
+    resume: o.Resume = False,
+    resume_step: Annotated[
+        int | None,
+        typer.Option(help="Resume from the saved state of this step.", rich_help_panel=RUN),
+    ] = None,
+    overwrite: o.Overwrite = False,
+    config: o.Config = None,
+    dry_run: o.DryRun = False,
+    quiet: o.Quiet = False,
+) -> None:
+    """Pretrain a model on a token store: masked words and, by default, next sentences.
+
+    The folder gets the model (an ordinary Hugging Face folder), log.jsonl, curves.png,
+    recipe.yaml and saved states to resume from.
+
+    Example: ownbert pretrain runs/tokens --size mini --max-minutes 30 -o runs/bert
+    """
+    from ownbert.pretraining.run import pretrain as run
+    from ownbert.train.device import keep_memory
+
+    keep_memory()
+    # The first positional is the store unless it is an override of a recipe that names one.
+    if tokens is not None and "=" in str(tokens) and not tokens.exists():
+        overrides, tokens = [str(tokens), *(overrides or [])], None
+    recipe = {"config": config, "overrides": overrides or (), **settings}
+    if dry_run:
+        from ownbert.pretraining.preview import preview_pretraining
+
+        print(preview_pretraining(tokens, **recipe))
+        return
+    run(
+        tokens,
+        o.required_output(output),
+        resume=resume,
+        resume_step=resume_step,
+        overwrite=overwrite,
+        quiet=quiet,
+        **recipe,
+    )

@@ -1,0 +1,59 @@
+"""vocab: from files to a vocabulary."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ownbert.cli.options import Inputs, Layout, Quiet, TextColumn
+from ownbert.cli.progress import counting
+
+
+def vocab(
+    inputs: Inputs,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the tokenizer.")],
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="blank for text that is already tokens (ids, codes); wordpiece for plain text."
+        ),
+    ] = "wordpiece",
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(help="At most this many tokens.", show_default="100,000 blank, 30,000 else"),
+    ] = None,
+    min_count: Annotated[
+        int | None,
+        typer.Option(help="Leave out what is rarer.", show_default="3 blank, 2 else"),
+    ] = None,
+    lowercase: Annotated[
+        bool, typer.Option(help="Lower case and no accents (wordpiece only).")
+    ] = True,
+    text_column: TextColumn = None,
+    layout: Layout = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Learn a vocabulary from text and report how well it covers it.
+
+    Writes vocab.txt, tokenizer.json and tokenizer_config.json, which Transformers loads, and
+    vocabulary_report.json.
+
+    Example: ownbert vocab corpus.txt.gz --kind blank -o runs/bert
+    """
+    from ownbert.text.learn import format_report, learn_vocabulary
+
+    with counting("documents read", quiet=quiet) as progress:
+        report = learn_vocabulary(
+            inputs,
+            output,
+            kind=kind,
+            vocab_size=vocab_size,
+            min_count=min_count,
+            text_column=text_column,
+            layout=layout,
+            lowercase=lowercase,
+            progress=progress,
+        )
+    if not quiet:
+        print(format_report(report))
+        print(f"saved {output}")

@@ -1,0 +1,158 @@
+"""ViT with Transformers' arguments and outputs, against Transformers 4.57.6."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers", "4.57")
+if int(transformers.__version__.split(".")[0]) > 4:
+    pytest.skip("the reference is Transformers 4.57.6", allow_module_level=True)
+
+import ownbert  # noqa: E402
+import ownbert.hf as hf  # noqa: E402
+from ownbert.checkpoint import load  # noqa: E402
+from ownbert.errors import InputError  # noqa: E402
+from ownbert.vit import to_batch  # noqa: E402
+from support.padded_models import arguments, close  # noqa: E402
+
+ARCHITECTURES = ["ViTModel", "ViTForImageClassification"]
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "image_size": [8, 12],
+    "patch_size": [4, 3],
+    "num_channels": 2,
+    "num_labels": 5,
+}
+
+
+def pair(architecture: str, folder: Path, **changes: Any) -> tuple[Any, Any]:
+    """Theirs, every weight random, and ours of the same folder."""
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(**{**SIZES, **changes}, attn_implementation="eager")
+    theirs = getattr(transformers, architecture)(config).eval()
+    for parameter in theirs.parameters():
+        parameter.data += 0.2 * torch.randn_like(parameter)
+    theirs.save_pretrained(folder)
+    return theirs, getattr(hf, architecture).from_pretrained(folder)
+
+
+def pixels(count: int = 3) -> torch.Tensor:
+    return torch.randn(count, 2, 8, 12, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_same_outputs_by_the_same_names(architecture: str, tmp_path: Path):
+    theirs, ours = pair(architecture, tmp_path)
+    assert list(ours.arguments.parameters)[: len(arguments(type(theirs)))] == arguments(
+        type(theirs)
+    )
+    masks = torch.rand(3, 2, generator=torch.Generator().manual_seed(2))
+    for extra in (
+        {},
+        {"output_hidden_states": True, "output_attentions": True},
+        {"head_mask": masks, "output_attentions": True},
+        {"interpolate_pos_encoding": False},
+        {"return_dict": False, "output_hidden_states": True, "output_attentions": True},
+    ):
+        with torch.no_grad():
+            expected, found = theirs(pixels(), **extra), ours(pixel_values=pixels(), **extra)
+        if extra.get("return_dict") is False:
+            close(found, tuple(expected))
+            continue
+        assert list(found) == list(expected)
+        for name in expected:
+            close(found[name], expected[name])
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_folders_and_state_dicts_in_both_directions(architecture: str, tmp_path: Path):
+    theirs, ours = pair(architecture, tmp_path / "theirs")
+    state = theirs.state_dict()
+    assert ours.state_dict().keys() == state.keys()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in ours.state_dict().items())
+    ours.save_pretrained(tmp_path / "ours")
+    again, info = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(info.values()), info
+    with torch.no_grad():
+        close(again.eval()(pixels())[0], theirs(pixels())[0])
+        fresh = type(ours)(ours.config)
+        fresh.load_state_dict(state)
+        close(fresh.eval()(pixels())[0], theirs(pixels())[0])
+        loaded = ownbert.load(tmp_path / "theirs")
+        assert type(loaded) is type(ours)
+        close(loaded(pixels())[0], theirs(pixels())[0])
+        packed = load(tmp_path / "theirs")
+        batch = to_batch(pixels(), packed.config)
+        assert torch.equal(packed(batch).hidden, loaded(batch).hidden)
+    ownbert.save(loaded, tmp_path / "again")
+    assert load(tmp_path / "again").config == packed.config
+    parameters = {name for name, _ in ours.named_parameters()}
+    fused = {name.replace("query.", "query_key_value.") for name, _ in theirs.named_parameters()}
+    assert parameters == {n for n in fused if "attention.key." not in n and ".value." not in n}
+
+
+@pytest.mark.parametrize("problem", [None, "regression", "multi_label_classification"])
+def test_losses(problem: str | None, tmp_path: Path):
+    theirs, ours = pair("ViTForImageClassification", tmp_path, problem_type=problem)
+    labels = torch.tensor([0, 4, 1]) if problem is None else torch.rand(3, 5)
+    expected, found = theirs(pixels(), labels=labels), ours(pixels(), labels=labels)
+    close(found.loss, expected.loss)
+    expected.loss.backward()
+    found.loss.backward()
+    close(ours.classifier.weight.grad, theirs.classifier.weight.grad)
+    projection = theirs.vit.embeddings.patch_embeddings.projection.weight.grad
+    mine = ours.model.encoder.embeddings.projection.weight.grad
+    close(mine.view(projection.shape), projection)
+
+
+def test_configurations(tmp_path: Path):
+    theirs, ours = transformers.ViTConfig(**SIZES), hf.ViTConfig(**SIZES)
+    assert isinstance(ours, ownbert.ViTConfig)
+    for key, value in hf.ViTConfig().family.defaults.items():
+        expected = 16 if key == "pooler_output_size" else getattr(theirs, key)
+        assert getattr(ours, key) == (expected if value is not None else None)
+    assert hf.ViTConfig(24, 2, 3).num_attention_heads == 3
+    assert hf.ViTForImageClassification(ours).num_labels == 5
+    headless = hf.ViTModel(ours, add_pooling_layer=False)
+    assert headless.pooler is None
+    assert headless(pixels()).pooler_output is None
+
+
+def test_parts_by_their_names(tmp_path: Path):
+    theirs, ours = pair("ViTForImageClassification", tmp_path)
+    for name in ("cls_token", "position_embeddings", "patch_embeddings.projection.weight"):
+        found, expected = ours.vit.embeddings, theirs.vit.embeddings
+        for part in name.split("."):
+            found, expected = getattr(found, part), getattr(expected, part)
+        assert torch.equal(found, expected)
+    ours.prune_heads({1: [0]})
+    theirs.vit._prune_heads({1: [0]})
+    with torch.no_grad():
+        close(ours(pixels()).logits, theirs(pixels()).logits)
+    with pytest.raises(InputError, match="cannot be exchanged here"):
+        ours.vit.embeddings.patch_embeddings.projection = torch.nn.Conv2d(2, 16, (4, 3))
+    ours.classifier = torch.nn.Linear(16, 2)
+    assert ours(pixels()).logits.shape == (3, 2)
+
+
+def test_what_is_refused(tmp_path: Path):
+    _, ours = pair("ViTModel", tmp_path)
+    for given, message in (
+        ({}, "give pixel_values"),
+        ({"pixel_values": pixels()[0]}, r"not \(B, 2, 8, 12\)"),
+        ({"pixel_values": pixels(), "interpolate_pos_encoding": True}, "interpolate_pos_encoding"),
+        ({"pixel_values": pixels(), "bool_masked_pos": torch.ones(3, 8)}, "bool_masked_pos"),
+        ({"input_ids": torch.ones(1, 3)}, "no argument 'input_ids'"),
+        ({"pixel_values": [1.0]}, "pixel_values is a list; it must be a tensor"),
+    ):
+        with pytest.raises(InputError, match=message):
+            ours(**given)
+    with pytest.raises(InputError, match="ViTModel reads pictures: it has no table of words"):
+        ours.resize_token_embeddings(9)
+    with pytest.raises(InputError, match="the config is of a vit model; BertConfig"):
+        hf.BertModel.from_pretrained(tmp_path)

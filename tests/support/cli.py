@@ -1,0 +1,91 @@
+"""The command line without a process of its own, which takes seconds to start."""
+
+import contextlib
+import io
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import torch
+
+from ownbert.cli import main
+
+# Those that Python hides from users; pytest shows them.
+HIDDEN = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
+
+
+def run_cli(
+    *arguments: object,
+    stdin: str | bytes = b"",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> CompletedProcess[str]:
+    """Run ``ownbert`` with the arguments in this process; nothing of it stays behind.
+
+    What is about the process itself (signals, memory, pipes between programs, a full disk) needs
+    a real one.
+
+    Args:
+        arguments: as on the command line; anything but a string is made one.
+        stdin: what stands on standard input.
+        env: environment variables besides those that are there; the width is 80 columns.
+        cwd: the working directory.
+
+    Returns:
+        Exit code, standard output and standard error, as of ``subprocess.run``.
+    """
+    command = ["ownbert", *map(str, arguments)]
+    given = stdin.encode() if isinstance(stdin, str) else stdin
+    streams = [io.TextIOWrapper(io.BytesIO(data), "utf-8") for data in (given, b"", b"")]
+    with _as_it_was(), warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("default")
+        for category in HIDDEN:
+            warnings.simplefilter("ignore", category)
+        warnings.filterwarnings("error", category=UserWarning, module="ownbert")
+        sys.argv, (sys.stdin, sys.stdout, sys.stderr) = command, streams
+        os.environ.update({"COLUMNS": "80", **(env or {})})
+        if cwd is not None:
+            os.chdir(cwd)
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    said = [_text(stream) for stream in streams[1:]]
+    said[1] += "".join(
+        warnings.formatwarning(w.message, w.category, w.filename, w.lineno) for w in warned
+    )
+    return CompletedProcess(command, code, *said)
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    if stream.closed:  # as main closes it where nobody reads
+        return ""
+    stream.flush()
+    stream.seek(0)
+    return stream.read()
+
+
+@contextlib.contextmanager
+def _as_it_was() -> Iterator[None]:
+    names = ("argv", "stdin", "stdout", "stderr")
+    values = {name: getattr(sys, name) for name in names}
+    environment, folder = dict(os.environ), Path.cwd()
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
+    draws, threads = torch.get_rng_state(), torch.get_num_threads()
+    try:
+        yield
+    finally:
+        for name, value in values.items():
+            setattr(sys, name, value)
+        os.chdir(folder)
+        os.environ.clear()
+        os.environ.update(environment)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        torch.set_rng_state(draws)
+        torch.set_num_threads(threads)
