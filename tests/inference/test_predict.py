@@ -106,7 +106,7 @@ def test_a_cut_file_is_gone_on_with_after_its_last_whole_row(tmp_path: Path, nam
     expected = (tmp_path / name).read_bytes()
     stopped = PredictionWriter(tmp_path / name, {"of": "it"}, resume=False)
     stopped.write(rows[:4])
-    stopped.leave()
+    stopped.close()
     stopped.part.write_bytes(stopped.part.read_bytes()[:left])
     again = PredictionWriter(tmp_path / name, {"of": "it"}, resume=True)
     assert again.done < 4
@@ -119,7 +119,7 @@ def test_a_column_that_the_first_row_lacks_is_refused(tmp_path: Path):
     file = PredictionWriter(tmp_path / "a.csv", {}, resume=False)
     with pytest.raises(InputError, match=r"a.csv: answer 2 has 'b', which is no column"):
         file.write([{"a": 1}, {"a": 1, "b": 2}])
-    file.leave()
+    file.close()
     assert not list(tmp_path.iterdir())
 
 
@@ -127,7 +127,7 @@ def test_two_processes_do_not_write_one_file(tmp_path: Path):
     file = PredictionWriter(tmp_path / "a.csv", {}, resume=False)
     with pytest.raises(InputError, match="another process is writing"):
         PredictionWriter(tmp_path / "a.csv", {}, resume=False)
-    file.leave()
+    file.close()
 
 
 @pytest.mark.parametrize("name", ["out.csv"])

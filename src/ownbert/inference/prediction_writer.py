@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ownbert.data.resumable_file import PartFile
+from ownbert.data.resumable_file import ResumableFile
 from ownbert.errors import InputError
 
 # The separator of a table's columns by the file's extension; and the extensions of JSON lines.
@@ -14,7 +14,7 @@ _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _LINES = (".jsonl", ".json", ".ndjson")
 
 
-class PredictionWriter(PartFile):
+class PredictionWriter(ResumableFile):
     """Writes rows to ``path`` in the format of its extension (.csv, .tsv, .jsonl, each also .gz).
 
     A table has a column for each key of the first row; a nested mapping has columns ``key.inner``,
@@ -35,10 +35,10 @@ class PredictionWriter(PartFile):
         self.columns: list[str] | None = None
         super().__init__(path, made_for, resume=resume)
 
-    def _whole(self) -> int:
+    def _complete_size(self) -> int:
         """Also reads the header of a table."""
         if self.separator is None:
-            return super()._whole()
+            return super()._complete_size()
         end = size = quotes = lines = 0
         with self.part.open("rb") as file:
             for line in file:

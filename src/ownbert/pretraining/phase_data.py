@@ -11,7 +11,7 @@ import torch
 from ownbert.data.batch import Batch
 from ownbert.data.corpus.store import Store
 from ownbert.data.examples.pairs import PretrainingData, pretraining_data
-from ownbert.data.loader import once
+from ownbert.data.loader import batches_once
 from ownbert.data.masking import Masking, continuing_tokens
 from ownbert.objectives import PRETRAINING, Learner, Objective, causal_view
 from ownbert.pretraining.recipe import PretrainData, PretrainTask
@@ -46,7 +46,7 @@ class PhaseData:
     def held_out_batches(self) -> list[Batch]:
         """The same held-out examples with the same masks at every evaluation."""
         batches, tokens = [], 0
-        for batch in once(self.held_out, batch_tokens=2 * self.settings.batch_tokens):
+        for batch in batches_once(self.held_out, batch_tokens=2 * self.settings.batch_tokens):
             batches.append(batch)
             tokens += batch.tokens
             if tokens >= _EVALUATION_TOKENS:

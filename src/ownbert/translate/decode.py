@@ -10,7 +10,7 @@ import torch
 
 from ownbert.checkpoint.translation import load_translation
 from ownbert.data.batch import Example, pack
-from ownbert.data.resumable_file import PartFile, identity_of
+from ownbert.data.resumable_file import ResumableFile, identity_of
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_same, refuse_unreadable
 from ownbert.nn.generate import Hypothesis, beam_search, greedy
@@ -178,7 +178,7 @@ def translate_file(
         raise InputError("only a file can be resumed; give it as --input, or leave out --resume")
     else:
         texts = input
-    file = PartFile(output, identity, resume=resume)
+    file = ResumableFile(output, identity, resume=resume)
 
     def lines(block: Sequence[str]) -> list[str]:
         return [f"{one_line(text)}\n" for text in translator.translate_block(block)]

@@ -13,7 +13,7 @@ import torch
 from ownbert.checkpoint.translation import save_translation
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
-from ownbert.data.loader import Loader, once
+from ownbert.data.loader import Loader, batches_once
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Translation
@@ -167,7 +167,7 @@ class TranslationRun(TrainingRun):
 
     @cached_property
     def _dev_batches(self) -> list[Batch]:
-        return list(once(self.dev, batch_tokens=self.recipe.data.batch_tokens))
+        return list(batches_once(self.dev, batch_tokens=self.recipe.data.batch_tokens))
 
     def _evaluate(self, learner: Learner) -> Mapping[str, float]:
         return evaluate(learner, self._dev_batches, self.recipe.run.precision)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ownbert.checkpoint import describe, load
-from ownbert.data.images.image_files import Picture, stream_pictures
+from ownbert.data.images.image_files import ImageSource, stream_images
 from ownbert.data.images.pixels import Processor
 from ownbert.errors import InputError
 from ownbert.files import atomic_path
@@ -81,7 +81,7 @@ def draw_relevance(
     if describe(folder).config.image is None:
         raise InputError(f"{folder} holds a model of words; relevance maps are of pictures")
     model, processor = load(folder), Processor.load(folder)
-    files = list(islice(chain.from_iterable(map(stream_pictures, pictures)), _MOST + 1))
+    files = list(islice(chain.from_iterable(map(stream_images, pictures)), _MOST + 1))
     if len(files) > _MOST:
         raise InputError(f"there are more than {_MOST} pictures; draw fewer at a time")
     explained = list(explain(model, processor, files, label=label, layers=layers))
@@ -92,7 +92,7 @@ def draw_relevance(
 def explain(
     model: Model,
     processor: Processor,
-    pictures: Sequence[Picture],
+    pictures: Sequence[ImageSource],
     *,
     label: str | None = None,
     layers: Sequence[int] | None = None,
