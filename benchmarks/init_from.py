@@ -36,7 +36,7 @@ from ownbert.objectives import Learner
 from ownbert.pretraining.init_weights import initialise, new_learner
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.pretraining.run import Pretraining
-from ownbert.pretraining.vocabulary_alignment import init_config, transfer
+from ownbert.pretraining.vocabulary_alignment import copy_checkpoint, init_config
 from ownbert.run.run_folder import RunFolder
 from ownbert.settings import resolve
 from ownbert.train.device import keep_memory
@@ -105,7 +105,7 @@ class Start(Pretraining):
         words = "cooccurrence" if self.way in ("scratch", "encoder+co") else "random"
         model = replace(self.recipe.model, init_embeddings=words)
         if self.way in FROM_CHECKPOINT:
-            self.report = transfer(
+            self.report = copy_checkpoint(
                 learner.model,
                 checkpoint(),
                 self.tokenizer,
@@ -113,7 +113,14 @@ class Start(Pretraining):
                 counts_file=self.counts if self.way == "rank" else None,
                 seed=self.recipe.seed,
             )
-        initialise(learner, replace(self.recipe, model=model), self.store, self.tokenizer)
+        initialise(
+            learner,
+            replace(self.recipe, model=model),
+            self.store,
+            self.tokenizer,
+            ordinary=self.ordinary,
+            unigram=self.unigram,
+        )
         return learner
 
 

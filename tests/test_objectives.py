@@ -13,6 +13,7 @@ from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.nn.model import Model
 from ownbert.objectives import (
+    PRETRAINING,
     CausalLM,
     Learner,
     MaskedLM,
@@ -23,6 +24,8 @@ from ownbert.objectives import (
     corrupted_view,
     unmasked,
 )
+from ownbert.pretraining.recipe import OBJECTIVES as RECIPE_NAMES
+from ownbert.pretraining.recipe import PretrainTask
 from ownbert.tasks.row_objectives import OneLabel
 from ownbert.train.recipe import Optim
 from ownbert.train.step import NotANumber, StepStats, count_targets, step
@@ -70,6 +73,14 @@ def test_loss_of_bfloat16_logits_is_summed_in_float32():
     assert loss.total.dtype == torch.float32
     exact = OneLabel()(logits.bfloat16().double(), batch)
     torch.testing.assert_close(loss.total, exact.total.float())
+
+
+def test_every_pretraining_objective_has_its_weight_in_the_recipe():
+    defaults = PretrainTask()
+    for name, make in PRETRAINING.items():
+        objective = make(getattr(defaults, f"{name}_weight"))
+        assert objective.name == name
+    assert tuple(PRETRAINING) == RECIPE_NAMES
 
 
 def test_a_batch_without_targets_counts_nothing():

@@ -14,7 +14,7 @@ from ownbert import vit
 from ownbert.checkpoint import load, save
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Example, pack
-from ownbert.data.images.pixels import Processor, patches_of
+from ownbert.data.images.pixels import Processor, split_into_patches
 from ownbert.errors import InputError
 from support.floats import assert_close
 
@@ -55,14 +55,14 @@ def test_patches_are_a_convolution():
     assert (batch.tokens, batch.sequences, batch.patches.shape) == (27, 3, (24, 24))
     found = projection(batch.patches).unflatten(0, (3, 8))
     torch.testing.assert_close(found, wanted)
-    alone = [patches_of(picture.numpy(), (4, 3)) for picture in values]
+    alone = [split_into_patches(picture.numpy(), (4, 3)) for picture in values]
     assert np.array_equal(np.concatenate(alone), batch.patches.numpy())
 
 
 def test_a_batch_of_examples_is_the_same():
     model, values = small(), pixels()
     nothing = np.zeros(9, np.int64)
-    rows = [patches_of(picture.numpy(), (4, 3)) for picture in values]
+    rows = [split_into_patches(picture.numpy(), (4, 3)) for picture in values]
     packed = model(pack([Example(nothing, nothing, patches=patches) for patches in rows]))
     torch.testing.assert_close(packed.logits["classification"], scores(model, values))
 
@@ -145,7 +145,7 @@ def test_shapes_and_models_that_do_not_fit():
     with pytest.raises(InputError, match="height 8 cannot be cut into patches of 5"):
         small(patch_size=5)
     with pytest.raises(InputError, match="8 x 12 cannot be cut into patches of 4 x 5"):
-        patches_of(pixels()[0].numpy(), (4, 5))
+        split_into_patches(pixels()[0].numpy(), (4, 5))
 
 
 MEAN, STD = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
@@ -263,8 +263,8 @@ def test_what_a_processor_refuses(tmp_path: Path):
     for given, message in (
         (colours(), "3 channels, the model reads 1"),
         (colours()[0, :, :, 0], r"it must be \(B, H, W\)"),
-        ([colours()[0, 0, :, 0]], "a picture has shape"),
-        ([np.zeros((0, 5))], r"a picture has shape \(0, 5\)"),
+        ([colours()[0, 0, :, 0]], "an image has shape"),
+        ([np.zeros((0, 5))], r"an image has shape \(0, 5\)"),
     ):
         with pytest.raises(InputError, match=message):
             grey(given)

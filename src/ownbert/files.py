@@ -40,6 +40,23 @@ def explained(output: str | os.PathLike[str]) -> Iterator[None]:
         raise
 
 
+def lock_file(file: BinaryIO, output: str | os.PathLike[str]) -> None:
+    """Lock an open file for this process; the system releases the lock when the file is closed.
+
+    Raises ``InputError`` if another process holds it, and so is writing ``output``; the file is
+    closed then.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise InputError(f"another process is writing {output}; wait for it or end it") from None
+    except (ImportError, OSError):
+        pass  # no such lock on this system
+
+
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` and move it there when the block succeeds.
@@ -57,7 +74,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
-        _flush_to_disk(temporary)
+        flush_to_disk(temporary)
         os.replace(temporary, target)
     except OSError as error:
         # An OSError about another file (an input that the block reads) is left to the caller.
@@ -233,7 +250,8 @@ def _not_utf8(path: Path, number: int, line: bytes, error: UnicodeDecodeError) -
     return f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8"
 
 
-def _flush_to_disk(path: Path) -> None:
+def flush_to_disk(path: Path) -> None:
+    """Wait until a file is on the disk."""
     # Some file systems report a full disk only here.
     descriptor = os.open(path, os.O_RDWR)
     try:

@@ -4,8 +4,9 @@ T tokens, M masked tokens, B sequences, V vocabulary. The loop divides a step's 
 its counts over all micro-batches and processes, so that a mean of means never happens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -152,6 +153,16 @@ class ReplacedToken:
         total = F.binary_cross_entropy_with_logits(logits, truth.float(), reduction="sum")
         right = ((logits.detach() > 0) == truth).sum()
         return Loss(total, right, truth.numel(), (~truth).sum())
+
+
+# Of pretraining, by the names of the recipe (``OBJECTIVES`` in pretraining/recipe.py).
+PRETRAINING: Mapping[str, Callable[[float], Objective]] = {
+    "mlm": MaskedLM,
+    "clm": CausalLM,
+    "rtd": ReplacedToken,
+    "nsp": SentencePair,
+    "sop": partial(SentencePair, name="sop"),
+}
 
 
 class Learner(nn.Module):

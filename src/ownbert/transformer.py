@@ -1,12 +1,12 @@
-"""The Transformer of 2017 (Vaswani et al., "Attention Is All You Need"), from the parts of BERT.
+"""The Transformer of Vaswani et al. 2017 ("Attention Is All You Need"), from the parts of BERT.
 
     from ownbert.transformer import log_probs, make_model
 
     model = make_model(src_vocab=11, tgt_vocab=11, N=2)
-    log_probs(model, source, target)  # (B, S), (B, T) -> (B, T, V)
+    log_probs(model, source, target)  # (B, S'), (B, S) -> (B, S, V)
 
-Encoder and decoder are stacks of the same block; the decoder's have a third sublayer, which attends
-to the encoder. B sequences, S and T tokens of the longest source and target, V vocabulary.
+Encoder and decoder are stacks of the same block; the blocks of the decoder have a third sublayer,
+which attends to the encoder. S' and S are the lengths of the longest source and target.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from ownbert.nn.heads import NextTokenHead
 from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.model import Model
 
-# Of queries, keys and values: a fused matrix is several of the paper's.
+# How many matrices of the paper a fused one holds.
 _FUSED = {"qkv": 3, "key_value": 2}
 
 
@@ -39,12 +39,13 @@ def make_model(
     share_embeddings: bool = False,
     **changes: Any,
 ) -> Model:
-    """The paper's model with new weights: N layers of d_model, h heads, d_ff inside.
+    """The paper's model with new weights: N layers, hidden size d_model, feed-forward size d_ff, h
+    heads.
 
-    share_embeddings: source, target and generator have one matrix (section 3.4); the vocabularies
-    must be one then. ``norm_first=True`` makes it pre-norm, with a last LayerNorm on both stacks.
-    ``changes`` may be any other field of ``EncoderConfig``; ``encoder`` and ``decoder`` are
-    mappings of fields of one of the two. Raises ``InputError`` for sizes that do not go together.
+    share_embeddings: source, target and generator share one matrix (section 3.4), so source and
+    target must have one vocabulary. changes: other fields of ``EncoderConfig``; ``encoder`` and
+    ``decoder`` are mappings of fields for one of the stacks. ``norm_first=True`` makes both
+    pre-norm with a final LayerNorm. Raises ``InputError`` for sizes that do not fit each other.
     """
     if share_embeddings and src_vocab != tgt_vocab:
         raise InputError(
@@ -60,8 +61,8 @@ def make_model(
 def transformer_config(
     vocab_size: int, N: int, d_model: int, d_ff: int, h: int, dropout: float, **changes: Any
 ) -> EncoderConfig:
-    """One of the two stacks of the paper (section 3 and table 3), as the encoder has it."""
-    usual: dict[str, Any] = {
+    """The structure of one of the two stacks (section 3 and table 3) as an encoder."""
+    paper: dict[str, Any] = {
         "vocab_size": vocab_size,
         "num_hidden_layers": N,
         "hidden_size": d_model,
@@ -77,17 +78,20 @@ def transformer_config(
         "layer_norm_eps": 1e-5,
         "final_norm": changes.get("norm_first", False),
     }
-    return EncoderConfig(**(usual | changes))
+    return EncoderConfig(**(paper | changes))
 
 
 def from_configs(
     source: EncoderConfig, target: EncoderConfig, *, share_embeddings: bool = False
 ) -> Model:
-    """An encoder, a decoder that attends to it, and a generator, with Xavier's weights."""
+    """An encoder, a decoder that attends to it, and a generator, with Xavier initialisation.
+
+    Raises ``InputError`` for different hidden sizes.
+    """
     if source.hidden_size != target.hidden_size:
         raise InputError(
-            f"the encoder is {source.hidden_size} wide and the decoder {target.hidden_size}; one "
-            "width is needed"
+            f"the encoder has hidden size {source.hidden_size} and the decoder "
+            f"{target.hidden_size}; they must be equal"
         )
     target = replace(target, is_decoder=True, add_cross_attention=True)
     model = Model(
@@ -102,12 +106,12 @@ def from_configs(
 
 
 def initialize(model: nn.Module) -> None:
-    """Matrices evenly distributed by their fan-in and fan-out (Glorot and Bengio 2010), each of
-    queries, keys and values by itself; biases zero."""
+    """Xavier-uniform initialisation of all matrices (Glorot and Bengio 2010, equation 16), those of
+    queries, keys and values each by itself; zero biases."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding):
-            for part in module.weight.data.chunk(_FUSED.get(name.rsplit(".", 1)[-1], 1)):
-                nn.init.xavier_uniform_(part)
+            for matrix in module.weight.data.chunk(_FUSED.get(name.rsplit(".", 1)[-1], 1)):
+                nn.init.xavier_uniform_(matrix)
         if isinstance(module, Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
 
@@ -118,15 +122,15 @@ def to_batch(
     source_mask: Tensor | None = None,
     target_mask: Tensor | None = None,
 ) -> tuple[Batch, Tensor]:
-    """A packed batch of padded ids (B, S) and (B, T), and the index that ``to_padded`` takes.
+    """A packed batch of padded ids (B, S') and (B, S), and the index that ``to_padded`` takes.
 
-    Masks are 1 at tokens and 0 at padding, which nothing depends on; without them all are tokens.
+    Masks are 1 at tokens and 0 at padding, which has no effect; without them all are tokens.
     """
-    read = from_padded(source, source_mask)[0]
+    source_batch, _ = from_padded(source, source_mask)
     batch, index = from_padded(target, target_mask)
-    cross = replace(batch.layout, keys=read.layout)
+    cross = replace(batch.layout, keys=source_batch.layout)
     layout = replace(batch.layout, causal=True)
-    return replace(batch, layout=layout, source=read, cross=cross), index
+    return replace(batch, layout=layout, source=source_batch, cross=cross), index
 
 
 def log_probs(
@@ -136,27 +140,27 @@ def log_probs(
     source_mask: Tensor | None = None,
     target_mask: Tensor | None = None,
 ) -> Tensor:
-    """Log-probabilities of each next token, (B, S) and (B, T) -> (B, T, V); zeros at padding."""
+    """Log-probabilities of each next token: (B, S') and (B, S) -> (B, S, V); zeros at padding."""
     batch, index = to_batch(source, target, source_mask, target_mask)
     generator = model.heads["generator"]
     assert isinstance(generator, NextTokenHead)
-    found = generator.log_probs(model(batch, []).hidden)
-    return to_padded(found, index, (target.shape[0], target.shape[1]))
+    packed = generator.log_probs(model(batch, []).hidden)
+    return to_padded(packed, index, (target.shape[0], target.shape[1]))
 
 
 def from_torch(theirs: Mapping[str, Tensor], *, layers: tuple[int, int]) -> dict[str, Tensor]:
-    """The tensors of a ``torch.nn.Transformer`` of so many layers (encoder, decoder) by our names.
+    """The tensors of a ``torch.nn.Transformer`` by our names. layers: of its encoder and decoder.
 
-    Its final LayerNorms are ``final_norm`` here; embeddings and generator it does not have.
+    Its final LayerNorms correspond to ``final_norm``; it has no embeddings and no generator.
     """
     ours = {}
     for stack, count in zip(("encoder", "decoder"), layers, strict=True):
         for i in range(count):
             for old, new in _torch_names(stack == "decoder").items():
                 for leaf in ("weight", "bias"):
-                    mark = "_" if old.endswith("in_proj") else "."
-                    tensor = theirs[f"{stack}.layers.{i}.{old}{mark}{leaf}"]
-                    ours |= _parts_of(f"{stack}.blocks.{i}.{new}", leaf, tensor)
+                    separator = "_" if old.endswith("in_proj") else "."
+                    tensor = theirs[f"{stack}.layers.{i}.{old}{separator}{leaf}"]
+                    ours |= _split_cross_attention(f"{stack}.blocks.{i}.{new}", leaf, tensor)
         for leaf in ("weight", "bias"):
             if f"{stack}.norm.{leaf}" in theirs:
                 ours[f"{stack}.norm.{leaf}"] = theirs[f"{stack}.norm.{leaf}"]
@@ -181,8 +185,8 @@ def _torch_names(decoder: bool) -> dict[str, str]:
     return names
 
 
-def _parts_of(name: str, leaf: str, tensor: Tensor) -> dict[str, Tensor]:
-    """A tensor by our name; of cross attention the queries are apart from keys and values."""
+def _split_cross_attention(name: str, leaf: str, tensor: Tensor) -> dict[str, Tensor]:
+    """A tensor by our name; in cross attention queries are separate from keys and values."""
     if not name.endswith("cross_attention"):
         return {f"{name}.{leaf}": tensor}
     query, key, value = tensor.chunk(3)

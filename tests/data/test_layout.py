@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ownbert.data.layout import Grouping, Layout, Side, distances, lowest, make_layout
+from ownbert.data.layout import Grouping, Layout, PaddedIndex, distances, lowest, make_layout
 
 LENGTHS = st.lists(st.one_of(st.integers(1, 12), st.integers(1, 700)), min_size=1, max_size=24)
 PAIRS = st.lists(
@@ -20,16 +20,18 @@ PAIRS = st.lists(
 )
 
 
-def check_side(side: Side, spans: list[tuple[tuple[int, ...], slice]], layout: Layout) -> None:
+def check_index(
+    index: PaddedIndex, spans: list[tuple[tuple[int, ...], slice]], layout: Layout
+) -> None:
     """Each sequence lies in order in one line of its group; padding repeats rows of its own."""
     lengths = layout.lengths
-    rows, places = side.rows, side.places
+    rows, places = index.rows, index.places
     assert rows[places].tolist() == list(range(sum(lengths)))
     token = torch.zeros(len(rows), dtype=torch.bool)
     token[places] = True
-    padding = side.padding if side.padding is not None else torch.zeros_like(token)
+    padding = index.padding if index.padding is not None else torch.zeros_like(token)
     assert torch.equal(padding, ~token)
-    assert side.same == (rows.tolist() == list(range(sum(lengths))))
+    assert index.same == (rows.tolist() == list(range(sum(lengths))))
     stop = 0
     for members, span in spans:
         assert span.start == stop
@@ -52,8 +54,8 @@ def check(layout: Layout) -> Grouping:
     members = [number for group in groups for number in group.members]
     assert sorted(members) == list(range(len(layout.lengths)))
     assert [group.count for group in groups] == [len(group.members) for group in groups]
-    check_side(grouping.queries, [(g.members, g.queries) for g in groups], layout)
-    check_side(grouping.keys, [(g.members, g.keys) for g in groups], layout.keys or layout)
+    check_index(grouping.queries, [(g.members, g.queries) for g in groups], layout)
+    check_index(grouping.keys, [(g.members, g.keys) for g in groups], layout.keys or layout)
     return grouping
 
 
@@ -101,7 +103,7 @@ def test_groups_save_padding():
     assert sizes == [(1, 500), (40, 10)]
     assert far.queries.padding is None
     assert far.queries.same
-    # A long side of keys counts as a long text does.
+    # Long keys count as a long text does.
     across = replace(make_layout([10] * 41), keys=make_layout([10] * 40 + [9000])).grouping
     assert [g.count for g in across.groups] == [1, 40]
     assert across.groups[0].members == (40,)

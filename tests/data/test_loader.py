@@ -1,4 +1,4 @@
-"""The loader: every example once an epoch, and a position is enough to go on from."""
+"""The loader: every example once an epoch, and a position is enough to resume from."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ownbert.data.batch import Batch, Example
-from ownbert.data.loader import Loader, Position, once
+from ownbert.data.loader import Loader, Position, batches_once
 
 BY = [{"batch_tokens": 40}, {"batch_size": 7}]
 IDS = ["batch_tokens", "batch_size"]
@@ -89,10 +89,10 @@ def test_batches_by_the_example_end_with_the_epoch():
 
 
 def test_once_is_every_example_in_order():
-    batches = list(once(Numbers(30), batch_tokens=25, epoch=4))
+    batches = list(batches_once(Numbers(30), batch_tokens=25, epoch=4))
     assert [n for batch in batches for n in numbers(batch)] == [(4, i) for i in range(30)]
     assert all(batch.tokens <= 25 for batch in batches)
-    assert list(once(Numbers(0), batch_tokens=25)) == []
+    assert list(batches_once(Numbers(0), batch_tokens=25)) == []
 
 
 def loader_threads() -> set[threading.Thread]:
@@ -130,8 +130,8 @@ def test_no_examples_are_an_error_not_a_wait(by: dict[str, int]):
 
 def test_a_batch_of_many_tokens_comes_in_pieces():
     whole = Loader(Numbers(50), seed=4, batch_size=12)
-    cut = Loader(Numbers(50), seed=4, batch_size=12, most_tokens=20)
-    pieces = cut.batches(Position())
+    loader = Loader(Numbers(50), seed=4, batch_size=12, most_tokens=20)
+    pieces = loader.batches(Position())
     for batch, after in islice(whole.batches(Position()), 9):
         seen, continues_step = [], True
         while continues_step:

@@ -18,7 +18,7 @@ from ownbert.data.masking import (
 from ownbert.text.tokenizer import Tokenizer
 from support.tokenizer_folders import FOLDERS
 
-# Ids from 40 on go on with the word before.
+# Ids from 40 on continue the word before.
 VOCAB, SPECIAL, MASK, CONTINUING = 60, (0, 1, 2, 3, 4), 4, 40
 ORDINARY = ordinary_tokens(VOCAB, SPECIAL)
 CONTINUES = np.arange(VOCAB) >= CONTINUING

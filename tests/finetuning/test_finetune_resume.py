@@ -11,7 +11,7 @@ from ownbert import InputError, finetune
 from ownbert.finetuning.labelled_splits import LabelledSplits
 from ownbert.train.job import Interrupted
 from ownbert.train.log import read_log
-from ownbert.train.state_files import newest
+from ownbert.train.state_files import newest_state
 
 WAYS: Mapping[str, Mapping[str, object]] = {
     "plain": {},
@@ -69,7 +69,7 @@ def test_stopped_or_not_it_is_the_same_model(
         stop_after(patched, 2)
         with pytest.raises(Interrupted):
             tune(topics, pretrained, tmp_path / "parts", **options)
-    assert newest(tmp_path / "parts") is not None
+    assert newest_state(tmp_path / "parts") is not None
     tune(topics, pretrained, tmp_path / "parts", resume=True, **options)
     name = "model.safetensors"
     assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

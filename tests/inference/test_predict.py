@@ -1,4 +1,4 @@
-"""Files of answers: streamed, in JSON lines or a table, whole or not at all, gone on with."""
+"""Files of answers: streamed, in JSON lines or a table, whole or not at all, resumed."""
 
 import csv
 import gzip
@@ -16,7 +16,7 @@ from ownbert import InputError, finetune, learn_vocabulary, predict
 from ownbert.checkpoint import load_tokenizer, save
 from ownbert.config import EncoderConfig
 from ownbert.finetuning.ensemble import Ensemble
-from ownbert.inference.prediction_writer import AnswerFile
+from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.inference.predictor import Predictor
 from ownbert.nn.model import Model
 from ownbert.tasks import batched_forward as forward
@@ -83,7 +83,7 @@ ODD = {
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
 def test_values_of_any_kind_stand_in_a_table(tmp_path: Path, name: str):
-    file = AnswerFile(tmp_path / name, {}, resume=False)
+    file = PredictionWriter(tmp_path / name, {}, resume=False)
     file.write([ODD, ODD])
     file.finish()
     with (tmp_path / name).open(newline="") as opened:
@@ -100,15 +100,15 @@ def test_values_of_any_kind_stand_in_a_table(tmp_path: Path, name: str):
 @pytest.mark.parametrize("left", [1, 30, 150, 199, -1])
 def test_a_cut_file_is_gone_on_with_after_its_last_whole_row(tmp_path: Path, name: str, left: int):
     rows = [ODD | {"text": f'"{i}"\n\n"'} for i in range(9)]
-    whole = AnswerFile(tmp_path / name, {"of": "it"}, resume=False)
+    whole = PredictionWriter(tmp_path / name, {"of": "it"}, resume=False)
     whole.write(rows)
     whole.finish()
     expected = (tmp_path / name).read_bytes()
-    stopped = AnswerFile(tmp_path / name, {"of": "it"}, resume=False)
+    stopped = PredictionWriter(tmp_path / name, {"of": "it"}, resume=False)
     stopped.write(rows[:4])
-    stopped.leave()
+    stopped.close()
     stopped.part.write_bytes(stopped.part.read_bytes()[:left])
-    again = AnswerFile(tmp_path / name, {"of": "it"}, resume=True)
+    again = PredictionWriter(tmp_path / name, {"of": "it"}, resume=True)
     assert again.done < 4
     again.write(rows[again.done :])
     again.finish()
@@ -116,18 +116,18 @@ def test_a_cut_file_is_gone_on_with_after_its_last_whole_row(tmp_path: Path, nam
 
 
 def test_a_column_that_the_first_row_lacks_is_refused(tmp_path: Path):
-    file = AnswerFile(tmp_path / "a.csv", {}, resume=False)
+    file = PredictionWriter(tmp_path / "a.csv", {}, resume=False)
     with pytest.raises(InputError, match=r"a.csv: answer 2 has 'b', which is no column"):
         file.write([{"a": 1}, {"a": 1, "b": 2}])
-    file.leave()
+    file.close()
     assert not list(tmp_path.iterdir())
 
 
 def test_two_processes_do_not_write_one_file(tmp_path: Path):
-    file = AnswerFile(tmp_path / "a.csv", {}, resume=False)
+    file = PredictionWriter(tmp_path / "a.csv", {}, resume=False)
     with pytest.raises(InputError, match="another process is writing"):
-        AnswerFile(tmp_path / "a.csv", {}, resume=False)
-    file.leave()
+        PredictionWriter(tmp_path / "a.csv", {}, resume=False)
+    file.close()
 
 
 @pytest.mark.parametrize("name", ["out.csv"])

@@ -1,4 +1,4 @@
-"""Pretraining on a small corpus: it learns, leaves its files, and goes on after it was killed."""
+"""Pretraining on a small corpus: it learns, leaves its files, and resumes after it was killed."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from ownbert import InputError, load_tokenizer, pretrain
 from ownbert.checkpoint import load
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.settings import resolve
-from ownbert.train.state_files import newest, read_state
+from ownbert.train.state_files import SavedState, newest_state
 from support.training_runs import rows
 
 SHORT = {"max_length": 48, "batch_tokens": 512, "quiet": True}
@@ -90,9 +90,9 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_last_state_kept(
     options = {"learning_rate": 1e30, "save_every": 1, "max_steps": 50, **SHORT}
     with pytest.raises(InputError, match="no longer a number at step"):
         pretrain(topics / "tokens", folder, **options)
-    state = newest(folder)
+    state = newest_state(folder)
     assert state is not None
-    assert read_state(state)["clock"]["step"] >= 1
+    assert SavedState.read(state).metadata["clock"]["step"] >= 1
 
 
 def test_a_store_of_another_vocabulary_is_refused(topics: Path, tmp_path: Path):

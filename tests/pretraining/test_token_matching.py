@@ -8,7 +8,11 @@ import pytest
 import torch
 
 from ownbert import InputError
-from ownbert.pretraining.token_matching import Match, match, read_counts
+from ownbert.pretraining.vocabulary_alignment import (
+    TokenMatch,
+    match_vocabulary,
+    read_counts,
+)
 from ownbert.text.tokenizer import Tokenizer
 from support.tiny import SPECIAL
 
@@ -19,16 +23,16 @@ OLD = [
 OLD_TOKENIZER = Tokenizer.wordpiece(OLD)
 
 
-def matched(found: Match, tokenizer: Tokenizer, old: Tokenizer) -> dict[str, tuple]:
+def matched(found: TokenMatch, tokenizer: Tokenizer, old: Tokenizer) -> dict[str, tuple]:
     """Ordinary token -> how it was found, and the old tokens."""
-    rows = zip(tokenizer.vocabulary(), found.ways, found.ids, strict=True)
+    rows = zip(tokenizer.vocabulary(), found.kinds, found.ids, strict=True)
     return {t: (way, *old.tokens(ids)) for t, way, ids in rows if way != "special"}
 
 
 def match_tokens(tokens: Sequence[str], ranking=None, counts=None, old=OLD_TOKENIZER):
     tokenizer = Tokenizer.blank([*SPECIAL, *tokens])
     counts = torch.tensor([0] * 5 + list(counts or range(len(tokens), 0, -1))).numpy()
-    return matched(match(tokenizer, old, counts, ranking), tokenizer, old)
+    return matched(match_vocabulary(tokenizer, old, counts, ranking), tokenizer, old)
 
 
 def test_words_are_found_by_name_and_as_pieces():
@@ -45,7 +49,7 @@ def test_words_are_found_by_name_and_as_pieces():
 
 def test_pieces_inside_words_are_not_words():
     tokenizer = Tokenizer.wordpiece([*SPECIAL, "##s", "s", "##the", "##sing", "##sx", "runs"])
-    found = match(tokenizer, OLD_TOKENIZER, torch.ones(11).numpy())
+    found = match_vocabulary(tokenizer, OLD_TOKENIZER, torch.ones(11).numpy())
     assert matched(found, tokenizer, OLD_TOKENIZER) == {
         "##s": ("name", "##s"),
         "s": ("name", "s"),
@@ -55,7 +59,7 @@ def test_pieces_inside_words_are_not_words():
         "runs": ("pieces", "run", "##s"),
     }
     blank = Tokenizer.blank([*SPECIAL, "s", "the"])
-    found = match(tokenizer, blank, torch.ones(11).numpy())
+    found = match_vocabulary(tokenizer, blank, torch.ones(11).numpy())
     assert matched(found, tokenizer, blank)["##s"] == ("new",)
     assert matched(found, tokenizer, blank)["s"] == ("name", "s")
 
@@ -65,9 +69,9 @@ def test_special_tokens_are_found_by_what_they_are_for():
     other = dict(zip(names, ("<0>", "<1>", "<2>", "<3>", "[PAD]"), strict=True))
     backend = Tokenizer.blank(["[PAD]", "the", "<3>", *SPECIAL[1:], "<2>", "<1>", "<0>"]).backend
     tokenizer = Tokenizer(backend, special=other)
-    found = match(tokenizer, OLD_TOKENIZER, torch.ones(tokenizer.vocab_size).numpy())
+    found = match_vocabulary(tokenizer, OLD_TOKENIZER, torch.ones(tokenizer.vocab_size).numpy())
     for ours, theirs in zip(other.values(), SPECIAL, strict=True):
-        assert found.ways[tokenizer.id_of(ours)] == "special"
+        assert found.kinds[tokenizer.id_of(ours)] == "special"
         assert found.ids[tokenizer.id_of(ours)] == (OLD.index(theirs),)
 
 

@@ -22,8 +22,12 @@ from ownbert.objectives import Learner
 from ownbert.pretraining.init_weights import new_learner
 from ownbert.pretraining.recipe import PretrainData, PretrainModel, PretrainRecipe, PretrainTask
 from ownbert.pretraining.run import Pretraining
-from ownbert.pretraining.token_matching import WAYS
-from ownbert.pretraining.vocabulary_alignment import Report, init_config, transfer
+from ownbert.pretraining.vocabulary_alignment import (
+    MATCH_KINDS,
+    AlignmentReport,
+    copy_checkpoint,
+    init_config,
+)
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.optim.optimizers import make_optimizer
 from support.tiny import SPECIAL, change_config, change_weights, parameters
@@ -78,10 +82,10 @@ def store_of(folder: Path, tokenizer: Tokenizer, lines: Sequence[str]) -> Store:
 
 def started(
     folder: Path, store: Store, counts: Path | None = None, *objectives: str
-) -> tuple[Learner, Report]:
+) -> tuple[Learner, AlignmentReport]:
     asked, tokenizer = recipe(*objectives), store.tokenizer()
     learner = new_learner(asked, init_config(folder, tokenizer, asked), ())
-    report = transfer(learner.model, folder, tokenizer, store, counts_file=counts)
+    report = copy_checkpoint(learner.model, folder, tokenizer, store, counts_file=counts)
     return learner, report
 
 
@@ -95,7 +99,7 @@ def test_rows_are_those_of_the_old_vocabulary(tmp_path: Path, checkpoint: Path):
     torch.testing.assert_close(rows["cats"], (old[OLD.index("cat")] + old[OLD.index("##s")]) / 2)
     for token in SPECIAL:
         assert torch.equal(rows[token], old[OLD.index(token)])
-    assert report.tokens == dict(zip(WAYS, (5, 2, 1, 0, 1), strict=True))
+    assert report.tokens == dict(zip(MATCH_KINDS, (5, 2, 1, 0, 1), strict=True))
     assert report.shares == {
         "special": pytest.approx(0.1),
         "name": pytest.approx(0.6),
@@ -256,7 +260,7 @@ def test_the_result_is_pretrained_saved_and_read_by_transformers(
     run = Pretraining(asked)
     config = init_config(checkpoint, run.tokenizer, asked)
     learner = new_learner(asked, config, run.phase_data[0].objectives)
-    transfer(learner.model, checkpoint, run.tokenizer, run.store)
+    copy_checkpoint(learner.model, checkpoint, run.tokenizer, run.store)
     optimizer = make_optimizer(learner, run.recipe.optim)
     batch = run.phase_data[0].held_out_batches()[0]
     before = parameters(learner.model)[WORD].clone()
@@ -288,7 +292,7 @@ def test_a_discriminator_starts_from_it_too(tmp_path: Path, checkpoint: Path):
     store = store_of(tmp_path, tokenizer, ["the cat"])
     asked = recipe("mlm", "rtd")
     learner = new_learner(asked, init_config(checkpoint, tokenizer, asked), ())
-    report = transfer(learner.model, checkpoint, tokenizer, store)
+    report = copy_checkpoint(learner.model, checkpoint, tokenizer, store)
     assert "new: the discriminator head" in str(report)
     assert learner.generator is not None
     old = parameters(load(checkpoint))

@@ -11,7 +11,7 @@ from sklearn.metrics import f1_score
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.inference.predictor import Predictor
 from ownbert.tasks.rows import Row
-from ownbert.train.state_files import newest
+from ownbert.train.state_files import newest_state
 
 
 def labels_and_texts(path: Path) -> tuple[list[str], list[str]]:
@@ -41,7 +41,7 @@ def test_the_folder_keeps_labels_log_curves_recipe_and_no_states(classifier: Pat
     assert {"loss", "accuracy", "macro_f1"} <= held_out[0].keys()
     assert (classifier / "curves.png").exists()
     assert (classifier / "recipe.yaml").exists()
-    assert newest(classifier) is None
+    assert newest_state(classifier) is None
 
 
 def test_predictions_are_in_order_and_sum_to_one(classifier: Path, topics: Path, tmp_path: Path):

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.checkpoint import describe
 from ownbert.cli import app
-from ownbert.data.images.image_files import Picture
+from ownbert.data.images.image_files import ImageSource
 from ownbert.data.images.pixels import PROCESSOR, Processor
 from ownbert.finetuning.init_weights import waves
 from ownbert.finetuning.labelled_splits import LabelledSplits
@@ -258,12 +258,14 @@ def test_seeds_are_averaged_and_share_what_was_measured(folders: Path, tmp_path:
     ],
 )
 def test_sizes_of_a_new_model(size, count: int, vit: Vit, expected):
-    pictures = [Picture(np.zeros(size, "u1"), "", "", size, 1)] * count
+    pictures = [ImageSource(np.zeros(size, "u1"), "", "", size, 1)] * count
     assert sizes_for(pictures, vit) == expected
 
 
 def test_pictures_of_several_sizes_become_squares():
-    pictures = [Picture(np.zeros(s, "u1"), "", "", s, 1) for s in ((40, 40), (60, 60), (44, 40))]
+    pictures = [
+        ImageSource(np.zeros(s, "u1"), "", "", s, 1) for s in ((40, 40), (60, 60), (44, 40))
+    ]
     assert sizes_for(pictures, Vit()) == ((42, 42), (6, 6))
 
 
@@ -321,13 +323,13 @@ def test_mistakes_are_one_line(folders: Path, model: Path, tmp_path: Path):
         ((*image, *train, "--crop", "0"), "task.crop is 0.0; it must be in (0, 1]"),
         ((*image, *train, "--model", words), "reads texts and image is about pictures"),
         ((*image, *train, "--model", model, "--layers", "3"), "model.vit is for a new model"),
-        ((*image, "--train", text), "labelled pictures are a folder of class folders"),
+        ((*image, "--train", text), "labelled images are a folder of class folders"),
         ((*image,), "--train is needed"),
         (
             ("finetune", "classify", "--model", model, "--train", text, "-o", tmp_path / "out"),
             "reads pictures and classify is about texts",
         ),
-        (("predict", model, "--input", text, "-o", tmp_path / "o.jsonl"), "a.csv is no picture"),
+        (("predict", model, "--input", text, "-o", tmp_path / "o.jsonl"), "a.csv is no image"),
         (
             ("evaluate", model, "--data", folders / "test", "--text-column", "x"),
             "a text column is of no use to image",
@@ -358,7 +360,7 @@ def test_settings_of_pictures_are_refused_by_other_tasks():
 
 
 def test_texts_are_measured_on_a_file(classifier: Path):
-    with pytest.raises(InputError, match="classify is measured on a file, not on tuple"):
+    with pytest.raises(InputError, match="classify is evaluated on a file, not on tuple"):
         evaluate(classifier, (["a text"], ["a label"]))
 
 

@@ -73,7 +73,7 @@ def test_a_training_that_has_not_ended_says_so(tmp_path: Path, topics: Path):
     begun = tmp_path / "begun"
     begun.mkdir()
     (begun / "recipe.yaml").write_text("seed: 0\n")
-    with pytest.raises(InputError, match="its training has not come to an end"):
+    with pytest.raises(InputError, match="its training is not finished"):
         evaluate(begun, topics / "test.csv")
 
 

@@ -169,8 +169,8 @@ def test_what_cannot_be_learnt_is_refused(tmp_path: Path):
     corpus = write_lines(tmp_path / "a.txt", ["a b", "c d"])
     out = tmp_path / "out"
     cases = [
-        ({"kind": "blank"}, "no token stands 3 times or more"),
-        ({"min_count": 9}, "no character stands 9 times or more"),
+        ({"kind": "blank"}, "no token occurs 3 times or more"),
+        ({"min_count": 9}, "no character occurs 9 times or more"),
         ({"kind": "words"}, "kind 'words'"),
         ({"vocab_size": 5}, "vocab_size 5"),
         ({"min_count": 0}, "min_count 0"),

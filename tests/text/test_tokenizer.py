@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ownbert.errors import InputError
 from ownbert.text.bert import SPECIAL_TOKENS, wordpiece_backend
-from ownbert.text.blank import blank_backend, split_blanks
+from ownbert.text.blank import blank_backend, split_whitespace
 from ownbert.text.files import read_vocabulary
 from ownbert.text.tokenizer import Tokenizer
 
@@ -95,7 +95,7 @@ def test_blank_text_is_taken_as_it_is():
 @given(st.text(st.sampled_from("ab\x1c\x1f \t\n\x0b\x85\u00a0\u2028\u3000\u200b\ufeffé")))
 def test_python_and_the_library_split_blanks_alike(text: str):
     rust = blank_backend(["[UNK]"]).pre_tokenizer.pre_tokenize_str(text)
-    assert split_blanks(text) == [word for word, _ in rust]
+    assert split_whitespace(text) == [word for word, _ in rust]
 
 
 @pytest.mark.parametrize(

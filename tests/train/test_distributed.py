@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ownbert import pretrain
-from ownbert.train.state_files import newest, saved, step_of
+from ownbert.train.state_files import list_states, newest_state, step_of
 from support.training_runs import finish, learnt, run_here, start, wait_for_step
 
 OPTIONS = (
@@ -60,10 +60,10 @@ def test_two_processes_with_weights_cut_over_them_equal_one(
     folder = tmp_path / "run"
     two(topics, folder, "run.shard=true")
     assert_close(folder, alone)
-    state = newest(folder)
+    state = newest_state(folder)
     assert state is not None
     assert len(list(state.glob("shard-*.safetensors"))) == 2
-    # Each of one process, two copies and two halves goes on from what another has saved.
+    # Each of one process, two copies and two halves resumes from what another has saved.
     finish(start(topics / "tokens", folder, *OPTIONS, "--resume-step", "4", "run.shard=false"))
     assert_close(folder, alone)
     two(topics, folder, "--resume-step", "4", "run.shard=true")
@@ -129,7 +129,7 @@ def test_a_killed_process_ends_the_other_with_one_message(topics: Path, tmp_path
     ours = [line for line in err.splitlines() if "another process of the run ended" in line]
     assert len(ours) == 1, err
     assert re.search(r"--resume", ours[0])
-    assert saved(folder)
+    assert list_states(folder)
 
 
 @pytest.mark.slow
@@ -142,6 +142,6 @@ def test_an_interrupt_of_all_saves_one_state(topics: Path, tmp_path: Path):
     _, err = run.communicate(timeout=60)
     ours = [line for line in err.splitlines() if line.startswith("stopped at step")]
     assert len(ours) == 1, err
-    state = newest(folder)
+    state = newest_state(folder)
     assert state is not None
     assert f"stopped at step {step_of(state)};" in ours[0]

@@ -1,4 +1,4 @@
-"""Optimisers by name: their groups, LAMB by hand, and states that go on bit for bit."""
+"""Optimisers by name: their groups, LAMB by hand, and states that resume bit for bit."""
 
 import copy
 import io
@@ -257,7 +257,7 @@ def _sharded(rank: int, port: int) -> None:
         groups = make_optimizer(spread, optim).param_groups
         assert [len(g["params"]) for g in groups] == [3, 4]
     for name in whole_only:
-        with pytest.raises(InputError, match=f"{name} needs whole parameters"):
+        with pytest.raises(InputError, match=f"{name} cannot be used with sharded parameters"):
             make_optimizer(spread, Optim(name=name))
     dist.destroy_process_group()
 

@@ -9,11 +9,15 @@ import torch
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Example, pack
+from ownbert.data.loader import Position
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, MaskedLM
+from ownbert.train.display import Display
+from ownbert.train.job import Job, Monitor, Phase
+from ownbert.train.loop import train
 from ownbert.train.optim.optimizers import decay_groups, make_optimizer
-from ownbert.train.recipe import Optim
+from ownbert.train.recipe import Optim, Run
 from ownbert.train.state import TrainState
 from ownbert.train.state_files import SavedState
 from ownbert.train.step import count_targets, step
@@ -136,6 +140,41 @@ def test_the_mean_is_saved_and_restored(tmp_path: Path):
     assert state.average is not None
     assert other.average is not None
     assert all(torch.equal(t, other.average[n]) for n, t in state.average.items())
+
+
+class OneBatch:
+    """A loader that repeats one batch."""
+
+    def batches(self, position: Position):
+        while True:
+            yield batch(), position
+
+
+def test_the_best_weights_are_the_mean_that_was_evaluated(tmp_path: Path):
+    learning = learner()
+    optim = Optim(ema=0.9, learning_rate=0.01)
+    evaluated = []
+
+    def evaluate() -> dict[str, float]:
+        evaluated.append({n: p.detach().clone() for n, p in learning.named_parameters()})
+        return {"loss": abs(len(evaluated) - 2.0)}  # the second evaluation is the best
+
+    job = Job(
+        state=TrainState(learning, make_optimizer(learning, optim)),
+        phases=[Phase(OneBatch(), learning.objectives, evaluate)],  # type: ignore[arg-type]
+        optim=optim,
+        run=Run(max_steps=6, eval_every=2, precision="float32"),
+        folder=tmp_path,
+        display=Display("test", quiet=True),
+        monitor=Monitor("loss", lower=True, patience=9),
+    )
+    train(job)
+    assert job.state.best == {"step": 4, "value": 0.0, "since": 4}
+    job.state.use_best()
+    for name, p in learning.named_parameters():
+        assert torch.equal(p.detach(), evaluated[1][name])
+    weight = "model.encoder.blocks.0.feed_forward.up.weight"
+    assert not torch.equal(evaluated[1][weight], evaluated[2][weight])
 
 
 def test_a_step_against_the_model_adds_the_gradient_of_moved_words():

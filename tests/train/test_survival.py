@@ -1,4 +1,4 @@
-"""A run that was killed goes on as if nothing had happened, and says so when it cannot."""
+"""A killed run resumes as if nothing had happened, and says so when it cannot."""
 
 import random
 import re
@@ -13,7 +13,7 @@ import pytest
 
 from ownbert import InputError, prepare, pretrain
 from ownbert.checkpoint import load
-from ownbert.train.state_files import newest, read_state, saved, step_of
+from ownbert.train.state_files import SavedState, list_states, newest_state, step_of
 from support.training_runs import assert_same, finish, learnt, rows, start, wait_for_step
 
 SHORT = {"max_length": 48, "batch_tokens": 512, "log_every": 1, "quiet": True}
@@ -77,7 +77,7 @@ def test_an_interrupt_saves_and_says_how_to_go_on(topics: Path, tmp_path: Path, 
     assert run.returncode == 2
     assert len(err.splitlines()) == 1
     assert "--resume" in err
-    assert newest(tmp_path / "run") is not None
+    assert newest_state(tmp_path / "run") is not None
     assert load(tmp_path / "run")  # and the model so far is there to be used
 
 
@@ -89,10 +89,10 @@ def test_the_last_states_and_the_best_are_kept(topics: Path, tmp_path: Path):
     best = min(held_out, key=lambda step: (held_out[step], step))
     improved = {s for s in held_out if held_out[s] == min(held_out[t] for t in held_out if t <= s)}
     others = sorted((set(range(2, 31, 2)) | improved) - {best})
-    last = newest(folder)
+    last = newest_state(folder)
     assert last is not None
-    assert read_state(last)["best"]["step"] == best
-    assert {step_of(p) for p in saved(folder)} == {best, *others[-3:]}
+    assert SavedState.read(last).metadata["best"]["step"] == best
+    assert {step_of(p) for p in list_states(folder)} == {best, *others[-3:]}
 
 
 def alter(path: Path) -> None:
@@ -113,14 +113,14 @@ def test_a_damaged_state_is_named_and_the_one_before_it_offered(
     folder = tmp_path / "run"
     pretrain(topics / "tokens", folder, max_steps=8, save_every=4, eval_every=8, **SHORT)
     before = learnt(folder)
-    state = newest(folder)
+    state = newest_state(folder)
     assert state is not None
     (file,) = state.glob(what)
     damage(file)
     with pytest.raises(InputError) as error:
         pretrain(None, folder, resume=True, **SHORT)
     assert file.name in str(error.value)
-    assert f"remove {state}, and --resume goes on from step 4" in str(error.value)
+    assert f"remove {state}, and --resume continues from step 4" in str(error.value)
     assert learnt(folder) == before
     pretrain(None, folder, resume_step=4, **SHORT)
     assert learnt(folder) == before

@@ -8,7 +8,7 @@ import pytest
 
 from ownbert.errors import InputError
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.translate.pairs import PairData, Pairs, held_out, read_pairs
+from ownbert.translate.pairs import PairData, Pairs, hold_out, read_pairs
 from ownbert.translate.recipe import PairFiles
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -89,9 +89,9 @@ def test_long_pairs_are_left_out_and_counted():
 
 def test_held_out_is_apart_and_the_same_again():
     pairs = Pairs([str(i) for i in range(100)], [str(-i) for i in range(100)])
-    learnt, dev = held_out(pairs, 0.1, 3)
+    learnt, dev = hold_out(pairs, 0.1, 3)
     assert (len(learnt), len(dev)) == (90, 10)
     assert not set(learnt.sources) & set(dev.sources)
-    assert held_out(pairs, 0.1, 3) == (learnt, dev)
+    assert hold_out(pairs, 0.1, 3) == (learnt, dev)
     with pytest.raises(InputError, match="one pair only"):
-        held_out(Pairs(["a"], ["b"]), 0.1, 0)
+        hold_out(Pairs(["a"], ["b"]), 0.1, 0)

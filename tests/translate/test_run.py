@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 
 from ownbert.checkpoint.translation import load_translation
 from ownbert.errors import InputError
-from ownbert.translate.preview import preview_translation
-from ownbert.translate.run import train_translation
-from ownbert.translate.translator import Translator
+from ownbert.train.state_files import list_states
+from ownbert.translate.decode import Translator
+from ownbert.translate.run import preview_translation, train_translation
 from support.sequences import SETTINGS, Row, files, rows
 
 SHORT = {**SETTINGS, "d_model": 16, "d_ff": 32, "model.h": 2, "batch_tokens": 200}
@@ -37,7 +37,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path):
-    """With dropout and averaging; the second part of the run goes on from a saved state."""
+    """With dropout and averaging; the second part of the run resumes from a saved state."""
     pairs = files(tmp_path, rows(120, seed=0), sorted, "train")
     settings = SHORT | {"dropout": 0.1, "average": 3, "max_steps": 12, "save_every": 2} | pairs
     train_translation(tmp_path / "whole", **settings)
@@ -57,21 +57,19 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path):
 def test_the_mean_of_saved_states_is_taken_where_it_is_better(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    from ownbert.train.state_files import saved
-
     pairs = files(tmp_path, rows(300, seed=0), list, "train")
     settings = SHORT | pairs | {"average": 3, "save_every": 4, "max_steps": 40, "quiet": False}
     # At a rate that does not fall weights go to and fro, and their mean is better.
     settings |= {"schedule": "constant", "learning_rate": 2e-2}
     train_translation(tmp_path / "run", **settings)
     said = "".join(capsys.readouterr())
-    assert "of the mean of the last 3 saved states" in said
-    states = [load_file(next(p.glob("*.safetensors"))) for p in saved(tmp_path / "run")[-3:]]
+    assert "with the mean of the last 3 saved states" in said
+    states = [load_file(next(p.glob("*.safetensors"))) for p in list_states(tmp_path / "run")[-3:]]
     model, _ = load_translation(tmp_path / "run")
     found = model.encoder.blocks[0].feed_forward.up.weight
     name = "model.encoder.blocks.0.feed_forward.up.weight"
     mean = torch.stack([state[name] for state in states]).mean(0)
-    expected = mean if "the mean stay" in said else states[-1][name]
+    expected = mean if "the mean is kept" in said else states[-1][name]
     assert torch.allclose(found, expected, atol=1e-6)
 
 
@@ -110,7 +108,7 @@ def test_a_preview_writes_nothing(tmp_path: Path):
     assert sorted(tmp_path.iterdir()) == before
     assert "max_steps: 5" in said
     assert "59 training and 1 dev pairs, 8 blank tokens for both sides" in said
-    assert "tokens a source: median 5, 90% up to 5, longest 5" in said
+    assert "tokens per source: median 5, 90% up to 5, longest 5" in said
     assert "[CLS] 10 11 12 [SEP]\n    [CLS] 10 11 12 [SEP]" in said
 
 
@@ -216,7 +214,7 @@ def test_a_damaged_state_is_left_out_of_the_mean(
     file = next(first.glob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:100])
     train_translation(tmp_path / "run", **settings, max_steps=6, resume=True)
-    assert "of the mean of the last 2 saved states" in "".join(capsys.readouterr())
+    assert "with the mean of the last 2 saved states" in "".join(capsys.readouterr())
 
 
 def test_blank_pairs_are_told_of_without_dev_files_too(

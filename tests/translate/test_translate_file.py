@@ -1,4 +1,4 @@
-"""A file into a file: whole or not at all, and gone on with after it was stopped."""
+"""A file into a file: whole or not at all, and resumed after it was stopped."""
 
 import gzip
 import sys
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from ownbert.errors import InputError
-from ownbert.translate.translate_file import one_line, translate_file
-from ownbert.translate.translator import Translator
+from ownbert.translate.decode import Translator, one_line, translate_file
 from support.cli import run_cli
 from support.kills import kill_when_written
 from support.sequences import copying, rows
@@ -24,7 +23,7 @@ def texts(path: Path, count: int) -> Path:
     return path
 
 
-def test_a_killed_run_is_gone_on_with(folder: Path, tmp_path: Path):
+def test_a_killed_run_is_resumed(folder: Path, tmp_path: Path):
     given = texts(tmp_path / "in.txt", 1500)
     whole, output = tmp_path / "whole", tmp_path / "out"
     assert translate_file(Translator(folder, beams=1), given, whole) == 1500

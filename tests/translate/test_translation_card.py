@@ -48,7 +48,7 @@ def test_transformers_is_not_promised_what_it_cannot_load(tmp_path: Path):
     card = (tmp_path / "run" / "README.md").read_text()
     assert "AutoModelForSeq2SeqLM" not in card
     assert "library_name" not in card
-    assert "for ownbert alone" in card
+    assert "Only ownbert can load" in card
     assert cells(card, "optim.name") == [["lamb"]]
 
 

@@ -48,7 +48,7 @@ def evaluate(
 ) -> None:
     """Evaluate a fine-tuned model of any task on rows whose answers are known.
 
-    Labels, tags and pictures: accuracy or F1, and each label separately. Numbers and similarities:
+    Labels, tags and images: accuracy or F1, and each label separately. Numbers and similarities:
     correlations. Answers in texts: exact match and F1. Choices: accuracy. Texts that belong
     together: how high the right one ranks.
 

@@ -115,14 +115,14 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
             *("labels_per_class", "image_size", "patch", "hidden_size", "layers", "heads"),
             *("flip", "shift", "crop", "class_weights", "label_smoothing"),
         ),
-        """One label per picture, by a ViT: a new one, or one from a folder.
+        """One label per image, by a ViT: a new one, or one from a folder.
 
-        A folder with a folder of pictures for each class (the extra vision reads them), IDX files
-        as MNIST's, or an .npz file with the arrays images and labels. Training pictures are
+        A folder with a folder of images for each class (the extra vision reads them), IDX files
+        as MNIST's, or an .npz file with the arrays images and labels. Training images are
         shifted, and with --flip mirrored, each time they are seen.
 
-        Example: ownbert finetune image --train pictures/train --dev pictures/dev
-        -o runs/pictures""",
+        Example: ownbert finetune image --train images/train --dev images/dev
+        -o runs/images""",
     ),
 }
 # Settings that a task has no use for.

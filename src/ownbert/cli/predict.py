@@ -24,7 +24,7 @@ def predict(
         Path,
         typer.Option(
             help="Rows to answer: csv, tsv, jsonl or parquet; one text per line; CoNLL columns "
-            "(tag), SQuAD's JSON (answer), or a folder of pictures, one picture, IDX or .npz "
+            "(tag), SQuAD's JSON (answer), or a folder of images, one image, IDX or .npz "
             "(image); .gz too."
         ),
     ],

@@ -55,7 +55,7 @@ def pretrain(
         overrides, tokens = [str(tokens), *(overrides or [])], None
     recipe = {"config": config, "overrides": overrides or (), **settings}
     if dry_run:
-        from ownbert.pretraining.preview import preview_pretraining
+        from ownbert.pretraining.run import preview_pretraining
 
         print(preview_pretraining(tokens, **recipe))
         return

@@ -7,14 +7,12 @@ import typer
 
 
 def relevance(
-    folder: Annotated[
-        Path, typer.Argument(help="Folder of a model of pictures.", show_default=False)
-    ],
-    pictures: Annotated[
-        list[Path], typer.Argument(help="Pictures, or folders of them.", show_default=False)
+    folder: Annotated[Path, typer.Argument(help="Folder of an image model.", show_default=False)],
+    images: Annotated[
+        list[Path], typer.Argument(help="Images, or folders of them.", show_default=False)
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The PNG to write, one row per picture.")
+        Path, typer.Option("--output", "-o", help="The PNG to write, one row per image.")
     ] = Path("relevance.png"),
     label: Annotated[
         str | None,
@@ -27,9 +25,9 @@ def relevance(
         typer.Option(help="Layers whose attention is used, from 0, such as 0,1; by default all."),
     ] = None,
 ) -> None:
-    """Draw which patches of pictures a model's answers rest on.
+    """Draw which patches of images a model's answers rest on.
 
-    Beside each picture: attention rollout, and the relevance by attention and its gradient.
+    Beside each image: attention rollout, and the relevance by attention and its gradient.
 
     Example: ownbert relevance runs/digits seven.png -o relevance.png --class 1
     """
@@ -40,7 +38,7 @@ def relevance(
         numbers = None if layers is None else [int(part) for part in layers.split(",")]
     except ValueError:
         raise InputError(f"--layers {layers!r}: whole numbers with commas, such as 0,1") from None
-    found = draw_relevance(folder, pictures, output, label=label, layers=numbers)
+    found = draw_relevance(folder, images, output, label=label, layers=numbers)
     for one in found:
         typer.echo(f"{one.name}: {one.answer}, probability {one.probabilities[one.predicted]:.3f}")
     typer.echo(f"saved {output}")

@@ -73,8 +73,7 @@ def train(
     Example: ownbert translate train --source train.de --target train.en -o runs/de-en
     """
     from ownbert.train.device import keep_memory
-    from ownbert.translate.preview import preview_translation
-    from ownbert.translate.run import train_translation
+    from ownbert.translate.run import preview_translation, train_translation
 
     keep_memory()
     recipe = {"config": config, "overrides": overrides or (), **settings}
@@ -124,11 +123,10 @@ def use(
 
     Example: ownbert translate runs/de-en --input new.de -o new.en
     """
-    from ownbert.translate.translate_file import one_line, translate_file
-    from ownbert.translate.translator import Translator
+    from ownbert.translate.decode import Translator, one_line, translate_file
 
     if resume and output is None:
-        raise InputError("--resume needs the file to continue: -o FILE")
+        raise InputError("--resume continues a file; give it as -o FILE")
     translator = Translator(
         folder,
         beams=beams,
@@ -173,9 +171,9 @@ def score(
     from dataclasses import asdict
     from json import dumps
 
+    from ownbert.translate.decode import Translator
     from ownbert.translate.pairs import read_pairs
     from ownbert.translate.score import bleu, need_sacrebleu
-    from ownbert.translate.translator import Translator
 
     found = read_pairs(resolve(TranslateRecipe, options=settings).data)
     if found is None:

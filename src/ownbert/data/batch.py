@@ -1,7 +1,7 @@
 """Sequences of any length laid end to end, with nothing between them.
 
-T tokens, B sequences, S longest sequence, E embedding size, M masked tokens, P patches, C labels,
-R answers: one for each sequence, or for a group of them.
+T tokens, B sequences, S longest sequence, E embedding size, M masked tokens, P patches, C labels.
+An answer is given for each sequence, or for a group of consecutive sequences.
 
 Padding exists in ``from_padded`` and ``to_padded`` and, for a moment, inside attention.
 """
@@ -19,19 +19,22 @@ from ownbert.data.layout import Layout, make_layout
 
 @dataclass(slots=True)
 class Example:
-    """One sequence before it is packed: arrays (T), masked ones (M).
+    """One sequence before it is packed.
 
-    parts: the lengths of several sequences that lie in it end to end and have one answer (choices,
-    segments of a document, texts to compare); they do not see each other. label: a class, or
-    numbers. tags: a class for each token, or -1 where there is none. patches (P, numbers): a
-    picture, whose token_ids mean nothing. source: what this sequence is translated from.
+    token_ids, type_ids (T). masked_positions, masked_ids (M): where tokens are masked, and which
+    they were. next_sentence: 0 if the second part follows the first, 1 if it comes from elsewhere
+    or the two are swapped. label: a class, or numbers (C). tags (T): a class for each token, or -1
+    where there is none. parts: the lengths of several sequences that lie in it end to end and have
+    one answer (choices, segments of a document, texts to compare); they do not see each other.
+    patches (P, values): an image, whose token_ids mean nothing. source: the sequence that this one
+    is a translation of.
     """
 
     token_ids: np.ndarray
     type_ids: np.ndarray
     masked_positions: np.ndarray | None = None
     masked_ids: np.ndarray | None = None
-    next_sentence: int | None = None  # 0: the second part follows, 1: it does not, or is exchanged
+    next_sentence: int | None = None
     label: int | np.ndarray | None = None
     tags: np.ndarray | None = None
     parts: tuple[int, ...] | None = None
@@ -43,15 +46,15 @@ class Example:
 class Batch:
     """Packed sequences and their targets.
 
-    token_ids, type_ids, positions (T); masked_positions (M) rows of the packed batch, and
-    masked_ids (M) what stood there; next_sentence (B). groups: of how many sequences in a row each
-    of the R answers is, where it is not one; labels (R) or (R, C); tags (T). task_ids (T) for
-    models that have them; embeds (T, E) stands for the word embeddings of token_ids; replaced (T)
-    tells which tokens a generator put there. patches (T - B, values): of pictures, each after its
-    class token. source: the sequences that a decoder attends to, one for each of these; cross: who
-    sees whom then. dummy: the batch counts nothing; it is for a process that a step has no sequence
-    for, as all must take part in it. continues_step: the next batch is of the same step, cut off
-    this one for the sake of memory.
+    token_ids, type_ids, positions (T). layout: which rows attend to which. masked_positions (M):
+    rows of the packed batch; masked_ids (M): the ids of these tokens before masking. next_sentence
+    (B). labels (answers) or (answers, C). tags (T). groups: how many consecutive sequences each
+    answer is for; None: one each. task_ids (T): for models that have them. embeds (T, E): replaces
+    the word embeddings of token_ids. replaced (T): true for tokens that a generator has replaced.
+    patches (T - B, values): of images, each after its class token. source: the sequences that a
+    decoder attends to, one for each sequence; cross: the layout of this attention. dummy: the batch
+    counts nothing; it lets a process that has no sequence in a step take part in it, as all must.
+    continues_step: the next batch belongs to the same step, split off this one to save memory.
     """
 
     token_ids: Tensor
@@ -83,7 +86,7 @@ class Batch:
 
     @property
     def answers(self) -> int:
-        """R: a sequence each, or a group of them."""
+        """How many answers there are: one per sequence, or per group of them."""
         return self.sequences if self.groups is None else len(self.groups)
 
     @property
@@ -105,7 +108,10 @@ class Batch:
 
 
 def pack(examples: Sequence[Example]) -> Batch:
-    """Lay examples end to end; a target is kept if the first example has it."""
+    """Lay examples end to end.
+
+    examples: at least one; all have the targets that the first one has. Returns the batch.
+    """
     parts = [e.parts or (len(e.token_ids),) for e in examples]
     lengths = tuple(length for of_one in parts for length in of_one)
     layout = make_layout(lengths)
@@ -114,7 +120,7 @@ def pack(examples: Sequence[Example]) -> Batch:
     source = None
     if head.source is not None:
         source = pack([e.source for e in examples if e.source])
-        layout = replace(layout, causal=True)  # what is written sees what was written before
+        layout = replace(layout, causal=True)  # a decoder token sees those before it
     masked_positions = masked_ids = None
     if head.masked_positions is not None:
         masked_positions = _join(
@@ -166,10 +172,15 @@ def from_padded(
     task_type_ids: Tensor | None = None,
     inputs_embeds: Tensor | None = None,
 ) -> tuple[Batch, Tensor]:
-    """Packed batch of a padded one (B, S), and the index (T) that ``to_padded`` takes.
+    """Pack a padded batch.
 
-    Tokens keep the positions of their places, so padding on the left means what it does in
-    Transformers. ``inputs_embeds`` (B, S, E). A row without any token is refused.
+    input_ids, attention_mask, token_type_ids, position_ids, task_type_ids (B, S), as in
+    Transformers; attention_mask is 0 for padding. inputs_embeds (B, S, E): word embeddings. Tokens
+    keep the positions of the padded batch, so padding on the left means what it does in
+    Transformers.
+
+    Returns the batch, and the index (T) that ``to_padded`` takes. Raises ``InputError`` for a row
+    without tokens.
     """
     size = input_ids.shape
     if attention_mask is None:
@@ -193,7 +204,10 @@ def from_padded(
 
 
 def to_padded(hidden: Tensor, index: Tensor, size: tuple[int, int]) -> Tensor:
-    """(T, ...) to (B, S, ...) with zeros where there is no token."""
+    """Undo ``from_padded``: (T, ...) -> (B, S, ...), with zeros where there is no token.
+
+    hidden (T, ...): a row per token. index (T): from ``from_padded``. size: (B, S).
+    """
     if len(index) == size[0] * size[1]:
         return hidden.reshape(*size, *hidden.shape[1:])
     flat = hidden.new_zeros((size[0] * size[1], *hidden.shape[1:]))

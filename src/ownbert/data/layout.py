@@ -1,7 +1,7 @@
 """Which rows of a packed batch attend to which, and how they are grouped for it.
 
 T tokens, B sequences, S longest sequence; T' and S' of the keys, where these are of another batch.
-Places are tokens and padding.
+Rows are tokens of the packed batch; places are rows of the padded groups, tokens and padding.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ownbert.errors import InputError
 
-# A group of sequences is attended to in one call, padded to its longest. A call costs about as
+# Attention takes a group of sequences in one call, padded to the longest. A call costs about as
 # much as this many score elements of one head, which decides when a shorter sequence is worth a
 # new group.
 _CALL_COST = {"cpu": 3_000}
@@ -25,13 +25,15 @@ _CALL_COST_ELSEWHERE = 60_000
 
 @dataclass(frozen=True)
 class Layout:
-    """What attention must know of a batch: which rows belong together and see each other.
+    """What attention must know about a batch: which rows belong together and see each other.
 
-    cu_seqlens (B+1): sequence b is the rows ``cu_seqlens[b] : cu_seqlens[b + 1]``. ``lengths`` is
-    the same on the host, so that no forward pass waits for a device. ``keys`` is the layout of
-    what is attended to where that is another batch (cross attention, a cache). causal: the last
-    query of a sequence sees all of its keys, the one before all but the last, and so on.
-    mask (B, S or 1, S'): true where a query sees a key; only for sequences of one length.
+    cu_seqlens (B+1): sequence b is the rows ``cu_seqlens[b] : cu_seqlens[b + 1]``. lengths (B): the
+    same on the host, so that no forward pass waits for a device. keys: the layout of the keys where
+    they are of another batch (cross attention, a cache). causal: the last query of a sequence sees
+    all of its keys, the one before all but the last, and so on. mask (B, S or 1, S'): true where a
+    query sees a key; only for sequences of equal length.
+
+    Raises ``ValueError`` for keys or a mask that do not match the queries.
     """
 
     cu_seqlens: Tensor
@@ -65,13 +67,13 @@ class Layout:
 
     @cached_property
     def sequences(self) -> Tensor:
-        """Number (T) of the sequence that a row belongs to."""
+        """The number of the sequence that each row belongs to (T)."""
         counts = torch.tensor(self.lengths, device=self.cu_seqlens.device)
         return torch.repeat_interleave(counts, output_size=sum(self.lengths))
 
     @property
     def hides(self) -> bool:
-        """Whether a query may not see all rows of its sequence, or sees others."""
+        """Whether queries do not simply see all rows of their own sequence."""
         return self.keys is not None or self.causal or self.mask is not None
 
     @cached_property
@@ -89,7 +91,7 @@ class Layout:
 
     @cached_property
     def plans(self) -> dict[int, Any]:
-        """What attention works out once a batch and number of heads."""
+        """What attention computes once per batch and number of heads."""
         return {}
 
     def to(self, device: torch.device | str) -> "Layout":
@@ -102,7 +104,11 @@ class Layout:
 
 
 def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> Layout:
-    """Layout of sequences of these lengths, all of them at least 1."""
+    """The layout of sequences that lie end to end.
+
+    lengths (B): in tokens. device: where ``cu_seqlens`` is to be. Raises ``InputError`` if there is
+    no sequence, or an empty one.
+    """
     if not lengths or min(lengths) < 1:
         raise InputError("a batch needs at least one sequence, and every sequence one token")
     cu_seqlens = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
@@ -111,10 +117,10 @@ def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> L
 
 @dataclass(frozen=True)
 class EqualLengths:
-    """Sequences of equal length that lie side by side: (first row, sequences, length) each.
+    """Sequences of equal length that are contiguous.
 
-    order (T): the rows sorted by the length of their sequence, and places (T): the way back; None
-    where the batch is sorted already.
+    spans: (first row, sequences, length) each. order (T): the rows sorted by the length of their
+    sequence; places (T): the inverse permutation; both None where the batch is sorted already.
     """
 
     spans: tuple[tuple[int, int, int], ...]
@@ -123,11 +129,11 @@ class EqualLengths:
 
 
 def find_equal_lengths(lengths: Sequence[int], device: torch.device) -> EqualLengths:
-    """The fewest spans that sequences of these lengths make when they are sorted."""
+    """Sequences of these lengths in as few spans as possible, sorted if necessary."""
     lens = np.asarray(lengths, dtype=np.int64)
     change = np.flatnonzero(np.diff(lens))
     order = places = None
-    if len(np.unique(lens)) <= len(change):  # a length comes again after another one
+    if len(np.unique(lens)) <= len(change):  # a length recurs after another one
         sorting = np.argsort(lens, kind="stable")
         parts = np.split(np.arange(lens.sum()), np.cumsum(lens)[:-1])
         rows = torch.from_numpy(np.concatenate([parts[b] for b in sorting]))
@@ -142,12 +148,12 @@ def find_equal_lengths(lengths: Sequence[int], device: torch.device) -> EqualLen
 
 
 @dataclass(frozen=True)
-class Side:
-    """Rows (T) to places and back, of the queries or of the keys.
+class PaddedIndex:
+    """The index from rows to places and back, of the queries or of the keys.
 
-    rows (places): the row at each place, some real row at padding; places (T): the place of each
-    row; padding (places): true where a place holds no token, or None where there is no padding.
-    ``same`` says that rows and places are one and the same, so that nothing need be moved.
+    rows (places): the row at each place, some real row at padding. places (T): the place of each
+    row. padding (places): true where a place holds no token, or None where there is no padding.
+    same: whether rows and places are identical, so that nothing has to be moved.
     """
 
     rows: Tensor
@@ -157,13 +163,13 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Sequences ``members``, their queries and keys padded to the longest of each.
+class PaddedGroup:
+    """Sequences of similar length, their queries and keys padded to the longest of each.
 
-    queries, keys: their places. shift: see ``distances``. mask, broadcastable to (B, 1, S, S'):
-    true where a query sees a key, and all through for a query that sees nothing; None where all see
-    all. seen, broadcastable to (B, 1, S, 1): false for a query that sees nothing; None where there
-    is none for sure.
+    members: the numbers of the sequences. queries, keys: their places. shift: see ``distances``.
+    mask, broadcastable to (B, 1, S, S'): true where a query sees a key, and everywhere for a query
+    that sees nothing; None where all see all. seen, broadcastable to (B, 1, S, 1): false for a
+    query that sees nothing; None where there certainly is none.
     """
 
     members: tuple[int, ...]
@@ -180,14 +186,12 @@ class Group:
 
     @cached_property
     def distances(self) -> Tensor:
-        """Where each query stands relative to each key, (1 or B, S, S')."""
-        queries, keys = (
-            (side.stop - side.start) // self.count for side in (self.queries, self.keys)
-        )
+        """The position of each query relative to each key, (1 or B, S, S')."""
+        queries, keys = ((s.stop - s.start) // self.count for s in (self.queries, self.keys))
         return distances(queries, keys, self.shift)
 
     def hidden(self, dtype: torch.dtype) -> Tensor:
-        """What to add to scores so that nobody sees what ``mask`` hides."""
+        """What to add to scores to hide what ``mask`` does not show, in ``dtype``."""
         assert self.mask is not None
         if dtype not in self._masks:
             zeros = torch.zeros(self.mask.shape, dtype=dtype, device=self.mask.device)
@@ -196,14 +200,15 @@ class Group:
 
 
 def lowest(dtype: torch.dtype) -> float:
-    """A score that no softmax gives any weight, finite in bfloat16 too if autocast goes there."""
+    """A score that no softmax gives any weight, finite also in bfloat16, which autocast may use."""
     return max(torch.finfo(dtype).min, torch.finfo(torch.bfloat16).min)
 
 
 def distances(queries: int, keys: int, shift: Tensor) -> Tensor:
-    """(1 or B, S, S'): place of a query minus place of a key of the same sequence.
+    """The position of each query minus that of each key of its sequence, (1 or B, S, S').
 
-    shift (1 or B): by how many tokens the keys of a sequence begin before its queries.
+    queries, keys: S and S'. shift (1 or B): by how many tokens the keys of a sequence begin before
+    its queries.
     """
     rows = torch.arange(queries, device=shift.device)[:, None]
     return shift[:, None, None] + rows - torch.arange(keys, device=shift.device)
@@ -211,33 +216,34 @@ def distances(queries: int, keys: int, shift: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Grouping:
-    """All groups of a batch."""
+    """All groups of a batch, and the index of the places of their queries and keys."""
 
-    groups: tuple[Group, ...]
-    queries: Side
-    keys: Side
+    groups: tuple[PaddedGroup, ...]
+    queries: PaddedIndex
+    keys: PaddedIndex
 
 
 def _group(layout: Layout) -> Grouping:
-    """Sort by length, then cut where padding would cost more than another call."""
+    """Sort by length, then split where padding would cost more than another call."""
     device = layout.cu_seqlens.device
     q_lens = np.asarray(layout.lengths, dtype=np.int64)
     k_lens = q_lens if layout.keys is None else np.asarray(layout.keys.lengths, dtype=np.int64)
-    queries = _Places(q_lens)
-    keys = queries if layout.keys is None else _Places(k_lens)
+    queries = _PaddedIndexBuilder(q_lens)
+    keys = queries if layout.keys is None else _PaddedIndexBuilder(k_lens)
+    call_cost = _CALL_COST.get(device.type, _CALL_COST_ELSEWHERE)
     groups = []
-    for members in _cut(q_lens, k_lens, _CALL_COST.get(device.type, _CALL_COST_ELSEWHERE)):
+    for members in _split_by_length(q_lens, k_lens, call_cost):
         q_span = queries.add(members)
         k_span = q_span if keys is queries else keys.add(members)
         mask, seen = _mask(layout, members, q_lens[members], k_lens[members])
         shift = _shift(q_lens[members], k_lens[members], device)
-        groups.append(Group(tuple(members.tolist()), q_span, k_span, shift, mask, seen))
-    q_side = queries.side(device)
-    return Grouping(tuple(groups), q_side, q_side if keys is queries else keys.side(device))
+        groups.append(PaddedGroup(tuple(members.tolist()), q_span, k_span, shift, mask, seen))
+    q_index = queries.build(device)
+    return Grouping(tuple(groups), q_index, q_index if keys is queries else keys.build(device))
 
 
-def _cut(q_lens: np.ndarray, k_lens: np.ndarray, call_cost: int) -> list[np.ndarray]:
-    """Sequences of each group."""
+def _split_by_length(q_lens: np.ndarray, k_lens: np.ndarray, call_cost: int) -> list[np.ndarray]:
+    """The sequences of each group."""
     order = np.lexsort((-q_lens, -k_lens))
     groups, first = [], 0
     while first < len(order):
@@ -250,8 +256,8 @@ def _cut(q_lens: np.ndarray, k_lens: np.ndarray, call_cost: int) -> list[np.ndar
     return groups
 
 
-class _Places:
-    """Rows laid out in groups, one after the other."""
+class _PaddedIndexBuilder:
+    """Lays out rows in groups, one after the other."""
 
     def __init__(self, lengths: np.ndarray):
         self.lengths = lengths
@@ -260,7 +266,7 @@ class _Places:
         self.rows, self.padding, self.end = [], [], 0
 
     def add(self, members: np.ndarray) -> slice:
-        """Lay out sequences padded to their longest; the places that they take."""
+        """Lay out sequences padded to their longest; returns their places."""
         lens = self.lengths[members]
         longest = int(lens.max())
         inside = np.arange(longest) < lens[:, None]  # (count, longest)
@@ -272,10 +278,10 @@ class _Places:
         start, self.end = self.end, self.end + at.size
         return slice(start, self.end)
 
-    def side(self, device: torch.device) -> Side:
+    def build(self, device: torch.device) -> PaddedIndex:
         rows, padding = np.concatenate(self.rows), np.concatenate(self.padding)
         same = len(rows) == len(self.places) and bool((rows == np.arange(len(rows))).all())
-        return Side(
+        return PaddedIndex(
             torch.from_numpy(rows).to(device),
             torch.from_numpy(self.places).to(device),
             torch.from_numpy(padding).to(device) if padding.any() else None,
@@ -284,7 +290,7 @@ class _Places:
 
 
 def _shift(q_lens: np.ndarray, k_lens: np.ndarray, device: torch.device) -> Tensor:
-    """Queries and keys of a sequence end together."""
+    """The shift of ``distances``: the queries and the keys of a sequence end together."""
     shift = k_lens - q_lens
     return torch.from_numpy(shift[:1] if (shift == shift[0]).all() else shift).to(device)
 
@@ -292,7 +298,7 @@ def _shift(q_lens: np.ndarray, k_lens: np.ndarray, device: torch.device) -> Tens
 def _mask(
     layout: Layout, members: np.ndarray, q_lens: np.ndarray, k_lens: np.ndarray
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Which keys the queries of a group see, and which queries see any, as in ``Group``."""
+    """Which keys the queries of a group see, and which queries see any, as in ``PaddedGroup``."""
     device = layout.cu_seqlens.device
     queries, keys = int(q_lens.max()), int(k_lens.max())
     mask = None

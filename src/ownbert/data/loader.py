@@ -1,4 +1,4 @@
-"""Examples in a shuffled order, packed into batches; where it stands is two numbers."""
+"""Examples in a shuffled order, packed into batches; the position in them is two numbers."""
 
 import queue
 import threading
@@ -11,13 +11,16 @@ import numpy as np
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.errors import InputError
 
-# Batches made ahead of the step that uses them.
-_AHEAD = 4
+# Batches prepared ahead of the step that uses them.
+_PREFETCHED = 4
 
 
-class Data(Protocol):
-    """Examples by number; ``example`` must be a pure function. ``sizes`` (N) are the lengths of
-    the examples, or about that: batches are cut by them, so that nothing need be made for it."""
+class Dataset(Protocol):
+    """Examples by number.
+
+    sizes (examples): their lengths in tokens, exact or nominal; batches are formed by them, so that
+    no example has to be made for that. ``example`` must be a pure function.
+    """
 
     @property
     def sizes(self) -> Any: ...  # an array
@@ -34,22 +37,22 @@ class Position:
 
 
 # An example that is not made yet: its epoch and its number.
-_Draw = tuple[int, int]
+_Key = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Loader:
-    """Batches without end from ``data``, by the token or by the example.
+    """Endless batches of examples, by the number of tokens or of examples.
 
-    With ``batch_tokens`` a batch takes examples while they fit and runs on into the next epoch;
-    with ``batch_size`` the last batch of an epoch is smaller. Of ``processes`` each gets its
-    share of every batch, about equal in tokens; which batches there are does not depend on how
-    many share them. repeat: how often each batch holds its examples, one time after the other.
-    most_tokens: a batch of more is cut into several, which together are it
-    (``Batch.continues_step``).
+    data: the examples. seed: of the order. batch_tokens: a batch takes examples while they fit, and
+    continues into the next epoch. batch_size: a batch has so many examples, and the last one of an
+    epoch is smaller. process, processes: each process gets its share of every batch, about equal in
+    tokens; which batches there are does not depend on how many processes share them. repeat: how
+    often each batch holds its examples, one time after the other. most_tokens: a larger batch is
+    split into several, which together replace it (``Batch.continues_step``).
     """
 
-    data: Data
+    data: Dataset
     seed: int
     batch_tokens: int = 0
     batch_size: int = 0
@@ -59,15 +62,19 @@ class Loader:
     most_tokens: int = 0
 
     def batches(self, position: Position) -> Generator[tuple[Batch, Position], None, None]:
-        """(batch, position after it) from ``position`` on, made ahead in a thread; close it when
-        done, or a thread of torch outlives its interpreter and aborts the process."""
-        return _ahead(
-            (batch, after) for draws, after in self._draws(position) for batch in self._made(draws)
+        """Batches from a position on, prefetched by a thread.
+
+        Yields (batch, position after it). Close the generator when done, or a thread of torch
+        outlives its interpreter and aborts the process. Raises ``InputError`` if there is no
+        example.
+        """
+        return _prefetch(
+            (batch, after) for keys, after in self._keys(position) for batch in self._make(keys)
         )
 
-    def _draws(self, position: Position) -> Iterator[tuple[list[_Draw], Position]]:
-        """What is in each batch, and the position after it."""
-        draws: list[_Draw] = []
+    def _keys(self, position: Position) -> Iterator[tuple[list[_Key], Position]]:
+        """The examples of each batch, and the position after it."""
+        keys: list[_Key] = []
         tokens, epoch, index = 0, position.epoch, position.index
         if not len(self.data):
             raise InputError("there are no examples to learn from")
@@ -76,90 +83,94 @@ class Loader:
             order = np.random.default_rng((self.seed, epoch)).permutation(len(sizes))
             for place in range(index, len(order)):
                 number = int(order[place])
-                if draws and self.batch_tokens and tokens + sizes[number] > self.batch_tokens:
-                    yield draws, Position(epoch, place)
-                    draws, tokens = [], 0
-                draws.append((epoch, number))
+                if keys and self.batch_tokens and tokens + sizes[number] > self.batch_tokens:
+                    yield keys, Position(epoch, place)
+                    keys, tokens = [], 0
+                keys.append((epoch, number))
                 tokens += int(sizes[number])
-                if len(draws) == self.batch_size:
-                    yield draws, Position(epoch, place + 1)
-                    draws, tokens = [], 0
+                if len(keys) == self.batch_size:
+                    yield keys, Position(epoch, place + 1)
+                    keys, tokens = [], 0
             epoch, index = epoch + 1, 0
-            if self.batch_size and draws:
-                yield draws, Position(epoch, index)
-                draws, tokens = [], 0
+            if self.batch_size and keys:
+                yield keys, Position(epoch, index)
+                keys, tokens = [], 0
 
-    def _made(self, draws: Sequence[_Draw]) -> Iterator[Batch]:
-        share = self._share(draws)
+    def _make(self, keys: Sequence[_Key]) -> Iterator[Batch]:
+        share = self._share(keys)
         if not share:
-            yield replace(_packed([self.data.example(*draws[0])] * self.repeat), dummy=True)
+            yield replace(_pack([self.data.example(*keys[0])] * self.repeat), dummy=True)
             return
-        pieces = list(self._pieces(share))
-        for number, piece in enumerate(pieces, 1):
-            batch = _packed([self.data.example(*draw) for draw in piece] * self.repeat)
-            yield replace(batch, continues_step=number < len(pieces))
+        splits = list(self._split(share))
+        for number, split in enumerate(splits, 1):
+            batch = _pack([self.data.example(*key) for key in split] * self.repeat)
+            yield replace(batch, continues_step=number < len(splits))
 
-    def _pieces(self, draws: Sequence[_Draw]) -> Iterator[Sequence[_Draw]]:
-        """The examples of a batch, cut where they would be more than ``most_tokens``."""
+    def _split(self, keys: Sequence[_Key]) -> Iterator[Sequence[_Key]]:
+        """The examples of a batch, split where they would have more than ``most_tokens``."""
         start = tokens = 0
-        for place, (_, number) in enumerate(draws):
+        for place, (_, number) in enumerate(keys):
             size = int(self.data.sizes[number]) * self.repeat
             if self.most_tokens and place > start and tokens + size > self.most_tokens:
-                yield draws[start:place]
+                yield keys[start:place]
                 start, tokens = place, 0
             tokens += size
-        yield draws[start:]
+        yield keys[start:]
 
-    def _share(self, draws: Sequence[_Draw]) -> Sequence[_Draw]:
-        """The examples of this process: the longest first, each goes to who has least so far."""
+    def _share(self, keys: Sequence[_Key]) -> Sequence[_Key]:
+        """The examples of this process: each goes, longest first, to the one with the least."""
         if self.processes == 1:
-            return draws
-        sizes = self.data.sizes[[number for _, number in draws]]
+            return keys
+        sizes = self.data.sizes[[number for _, number in keys]]
         loads, mine = [0] * self.processes, []
         for place in np.argsort(-sizes, kind="stable"):
             least = loads.index(min(loads))
             loads[least] += int(sizes[place])
             if least == self.process:
                 mine.append(place)
-        return [draws[place] for place in sorted(mine)]
+        return [keys[place] for place in sorted(mine)]
 
     def batches_per_epoch(self) -> int:
-        """How many batches an epoch has; of ``batch_tokens`` the first, which runs on into the
-        second."""
+        """How many batches an epoch has; with ``batch_tokens`` the first epoch, including the batch
+        that continues into the second."""
         if self.batch_size:
             return -(-len(self.data) // self.batch_size)
-        draws = enumerate(self._draws(Position()), 1)
-        return next(number for number, (_, after) in draws if after.epoch)
+        batches = enumerate(self._keys(Position()), 1)
+        return next(number for number, (_, after) in batches if after.epoch)
 
 
-def once(data: Data, *, batch_tokens: int, epoch: int = 0) -> Iterator[Batch]:
-    """Every example once, in order, in batches of about ``batch_tokens`` (for evaluation)."""
+def batches_once(data: Dataset, *, batch_tokens: int, epoch: int = 0) -> Iterator[Batch]:
+    """Every example once, in order, for evaluation.
+
+    data: the examples. batch_tokens: how many tokens a batch has at most, unless one example alone
+    has more. epoch: the epoch of the examples.
+    """
     examples: list[Example] = []
     tokens = 0
     for index in range(len(data)):
         example = data.example(epoch, index)
         if examples and tokens + len(example.token_ids) > batch_tokens:
-            yield _packed(examples)
+            yield _pack(examples)
             examples, tokens = [], 0
         examples.append(example)
         tokens += len(example.token_ids)
     if examples:
-        yield _packed(examples)
+        yield _pack(examples)
 
 
-def _packed(examples: list[Example]) -> Batch:
+def _pack(examples: list[Example]) -> Batch:
     batch = pack(examples)
-    # Made here, in the thread, and kept with the layouts.
+    # Computed here, in the thread, and cached with the layouts.
     for layout in (batch.layout, batch.cross, batch.source and batch.source.layout):
         _ = layout and layout.grouping
     return batch
 
 
-def _ahead(
+def _prefetch(
     batches: Iterator[tuple[Batch, Position]],
 ) -> Generator[tuple[Batch, Position], None, None]:
-    """Run an iterator in a thread; its exception is raised where its item would have come."""
-    ready: queue.Queue = queue.Queue(_AHEAD)
+    """Run an iterator in a thread; its exception is raised in place of its next item."""
+    ready: queue.Queue = queue.Queue(_PREFETCHED)
     stop = threading.Event()
 
     def put(item: object) -> bool:

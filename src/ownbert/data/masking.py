@@ -1,6 +1,7 @@
 """Which tokens are hidden from the model, and what it sees instead.
 
-L tokens of a sequence, V vocabulary, C tokens that may be hidden, R runs of them, m targets.
+T tokens of a sequence, V vocabulary, M masked tokens (targets). Candidates are the tokens that may
+be masked.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,32 +20,34 @@ if TYPE_CHECKING:
 
 # Longest runs of the papers: ALBERT's n-grams, SpanBERT's spans.
 _LONGEST = {"ngram": 3, "span": 10}
-# SpanBERT's chance that a span ends with the word before.
-_SPAN_ENDS = 0.2
+# p of SpanBERT's geometric distribution: the probability that a span ends after each word.
+_SPAN_END_PROBABILITY = 0.2
 
-# A "word" of more tokens is text without blanks; hidden whole it would leave nothing to see.
+# A "word" of more tokens is text without spaces; masked as a whole it would leave no context.
 LONGEST_WORD = 16
 
 
 @dataclass(frozen=True)
 class Masking:
-    """BERT's masking (Devlin et al. 2019, section 3.1, task 1), of tokens or of runs of them.
+    """BERT's masking, of tokens or of runs of them.
 
-    ``rate`` of the tokens become targets; of these 80 % show [MASK], 10 % a random token of the
-    real vocabulary, 10 % themselves. Special tokens are never targets and never replacements:
-    ``ordinary`` (V) is true for all others. ``kind``:
+    mask_id: the id of [MASK]. ordinary (V): false for special tokens, which are never targets and
+    never replacements. rate: the share of the tokens that become targets; of these 80 % show
+    [MASK], 10 % a random token of the vocabulary, 10 % stay as they are. kind:
 
-    - token: each for itself.
+    - token: single tokens.
     - word: whole words (google-research/bert, May 2019), skipping those that are too long for
-      what is left to hide.
-    - ngram: runs of 1 to ``longest`` tokens (3), n of them with a probability in proportion to
+      what is left to mask.
+    - ngram: runs of 1 to ``longest`` tokens (3), of length n with a probability proportional to
       1/n (ALBERT, Lan et al. 2020, section 4.1).
     - span: runs of whole words (of tokens where words are unknown), their number geometric with
-      p = 0.2 up to ``longest`` (10); all tokens of a span are shown in the same way (SpanBERT,
+      p = 0.2 up to ``longest`` (10); all tokens of a span are replaced in the same way (SpanBERT,
       Joshi et al. 2020, section 3.1).
 
-    ``continues`` (V) is true for tokens that go on with the word before; without it every token
-    is a word.
+    continues (V): true for tokens that continue the word before; without it every token is a word.
+    longest: the maximum length of a run. Raises ``InputError`` for values out of range.
+
+    Source: Devlin et al. 2019, section 3.1, task 1.
     """
 
     mask_id: int
@@ -64,17 +67,20 @@ class Masking:
 
     @property
     def by_words(self) -> bool:
-        """Whether it matters where words begin."""
+        """Whether word boundaries matter."""
         return self.kind in ("word", "span")
 
     def __call__(
         self, ids: np.ndarray, rng: np.random.Generator, begins: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """ids (L) -> what the model sees (L), target positions (m, ascending), what stood there.
+        """Mask a sequence.
 
-        ``begins`` (L) is true where a word begins and takes the place of ``continues``. At least
-        one target, if there is any ordinary token; never more than asked for, unless the first
-        word alone has more.
+        ids (T): the tokens. rng: the source of all random numbers. begins (T): true where a word
+        begins; replaces ``continues``.
+
+        Returns the ids that the model sees (T), the positions of the targets (M, ascending) and
+        their ids before masking (M). There is at least one target, if there is any ordinary token,
+        and never more than ``rate`` allows, unless the first word alone has more.
         """
         candidates = self.ordinary[ids].nonzero()[0]
         size = len(candidates)
@@ -93,13 +99,13 @@ class Masking:
         replaced = draw >= 0.9
         pool = self.replacements
         shown[replaced] = pool[rng.integers(len(pool), size=np.count_nonzero(replaced))]
-        seen = ids.copy()
-        seen[positions] = shown
-        return seen, positions, targets
+        masked = ids.copy()
+        masked[positions] = shown
+        return masked, positions, targets
 
     @cached_property
     def replacements(self) -> np.ndarray:
-        """Ids that a random replacement is drawn from."""
+        """The ids that random replacements are drawn from."""
         return np.flatnonzero(self.ordinary)
 
     def _runs(
@@ -109,57 +115,59 @@ class Masking:
         rng: np.random.Generator,
         begins: np.ndarray | None,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Where words and where runs begin, as places among the candidates, each closed by C.
+        """Where words and where runs begin, as indices of candidates; both end with their number.
 
-        The text is cut into runs of random lengths, of which some are chosen then: lengths and
-        places are those of single draws, no draw is lost on what is hidden already, and any
-        rate can be reached.
+        The text is split into runs of random lengths, some of which are chosen afterwards: lengths
+        and places are distributed as those of single draws, no draw is wasted on what is masked
+        already, and any rate can be reached.
         """
         size = len(candidates)
-        # What comes after a special token begins anew.
-        anew = np.ones(size, dtype=bool)
-        anew[1:] = candidates[1:] - candidates[:-1] > 1
+        # After a special token a word and a run begin.
+        boundaries = np.ones(size, dtype=bool)
+        boundaries[1:] = candidates[1:] - candidates[:-1] > 1
         if self.kind == "ngram" or (begins is None and self.continues is None):
             words = np.arange(size + 1)
         else:
             if begins is not None:
-                starts = anew | (begins[candidates] != 0)
+                starts = boundaries | (begins[candidates] != 0)
             else:
                 assert self.continues is not None
-                starts = anew | ~self.continues[ids[candidates]]
+                starts = boundaries | ~self.continues[ids[candidates]]
             words = _short_words(starts)
         if self.kind == "word":
             return words, words
-        lengths, lead = self._laws
+        lengths, first_lengths = self._length_distributions
         draws = rng.random(len(words))
-        # The first run is the rest of one that began before the text: else runs would begin at
-        # its first token more often than elsewhere.
-        draws[0] = lead.searchsorted(draws[0])
+        # The first run is the rest of one that began before the text: otherwise runs would begin
+        # at its first token more often than elsewhere.
+        draws[0] = first_lengths.searchsorted(draws[0])
         draws[1:] = lengths.searchsorted(draws[1:])
         at = (draws + 1).astype(np.int64).cumsum()
-        marks = anew
-        marks[words[at[: at.searchsorted(len(words) - 1)]]] = True
-        return words, np.append(marks.nonzero()[0], size)
+        boundaries[words[at[: at.searchsorted(len(words) - 1)]]] = True
+        return words, np.append(boundaries.nonzero()[0], size)
 
     @cached_property
-    def _laws(self) -> tuple[np.ndarray, np.ndarray]:
-        """Cumulated probabilities of a run of 1, 2, ... words, and of 1, 2, ... to the end of the
-        run that a word drawn at random lies in."""
+    def _length_distributions(self) -> tuple[np.ndarray, np.ndarray]:
+        """Cumulative probabilities of a run of 1, 2, ... words, and of 1, 2, ... words to the end
+        of the run that a random word lies in."""
         numbers = np.arange(1, (self.longest or _LONGEST[self.kind]) + 1)
         if self.kind == "ngram":
-            law = 1 / numbers
+            lengths = 1 / numbers
         else:
-            law = _SPAN_ENDS * (1 - _SPAN_ENDS) ** (numbers - 1)
-        law = law / law.sum()
-        rest = law[::-1].cumsum()[::-1]
-        cumulated = law.cumsum(), (rest / rest.sum()).cumsum()
-        for one in cumulated:
-            one[-1] = 1.0
-        return cumulated
+            lengths = _SPAN_END_PROBABILITY * (1 - _SPAN_END_PROBABILITY) ** (numbers - 1)
+        lengths = lengths / lengths.sum()
+        rest = lengths[::-1].cumsum()[::-1]
+        cumulative = lengths.cumsum(), (rest / rest.sum()).cumsum()
+        for probabilities in cumulative:
+            probabilities[-1] = 1.0
+        return cumulative
 
 
 def _short_words(starts: np.ndarray) -> np.ndarray:
-    """Places (W + 1) where words begin, closed by C, from flags (C); long ones are cut."""
+    """Where words begin (words + 1), followed by the number of candidates; long words are split.
+
+    starts (candidates): true where a word begins.
+    """
     words = np.append(starts.nonzero()[0], len(starts))
     sizes = words[1:] - words[:-1]
     if sizes.max() <= LONGEST_WORD:
@@ -175,10 +183,10 @@ def _choose(
     count: int,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (m) of ``count`` tokens in runs drawn at random, and the run of each.
+    """Positions (M) of ``count`` tokens in runs drawn at random, and the run of each (M).
 
-    A run that is too long for what is left gives the whole words of it that fit, from its front
-    or its back. The first run gives a word in any case, or long words would never be hidden in
+    A run that is too long for what is left contributes the whole words that fit, from its front or
+    its back. The first run contributes a word in any case, or long words would never be masked in
     short texts.
     """
     starts, sizes = runs[:-1].copy(), runs[1:] - runs[:-1]
@@ -207,21 +215,21 @@ def _choose(
                 break
     run = np.arange(len(sizes)).repeat(sizes)
     place = np.arange(len(candidates))
-    hidden = ((place >= starts[run]) & (place < stops[run])).nonzero()[0]
-    return candidates[hidden], run[hidden]
+    chosen = ((place >= starts[run]) & (place < stops[run])).nonzero()[0]
+    return candidates[chosen], run[chosen]
 
 
 def ordinary_tokens(vocab_size: int, special_ids: tuple[int, ...]) -> np.ndarray:
-    """(V) true for every token that is not special."""
+    """True (V) for every token that is not special."""
     ordinary = np.ones(vocab_size, dtype=bool)
     ordinary[list(special_ids)] = False
     return ordinary
 
 
 def continuing_tokens(tokenizer: "Tokenizer") -> np.ndarray:
-    """(V) true for tokens that go on with the word before, by the marks of the vocabulary's kind.
+    """True (V) for tokens that continue the word before, as the tokenizer's kind marks them.
 
-    A token of blank text is a word. No special or added token goes on with anything.
+    A token of blank text is a word. Special and added tokens continue nothing.
     """
     vocabulary = tokenizer.vocabulary()
     if tokenizer.kind == "wordpiece":
@@ -230,9 +238,9 @@ def continuing_tokens(tokenizer: "Tokenizer") -> np.ndarray:
     elif tokenizer.kind == "blank":
         found = np.zeros(len(vocabulary), dtype=bool)
     else:
-        # Both write the blank before a word into its first token.
-        blank = "Ġ" if tokenizer.kind == "bpe" else "▁"
-        found = np.array([not token.startswith(blank) for token in vocabulary], dtype=bool)
+        # Both write the space before a word into its first token.
+        space = "Ġ" if tokenizer.kind == "bpe" else "▁"
+        found = np.array([not token.startswith(space) for token in vocabulary], dtype=bool)
     added = set(tokenizer.backend.get_added_tokens_decoder()) | set(tokenizer.special_ids)
     found[sorted(added)] = False
     return found

@@ -1,29 +1,39 @@
-"""Files that are written a line at a time for long: a stopped one is gone on with.
+"""Output files that are written line by line over a long time, and resumed after a stop.
 
-While it is written the file is ``.NAME.part`` beside the output, and ``.NAME.part.json`` says what
-it is made of. It gets its name when it is whole.
+While it is being written, the file is ``.NAME.part`` beside the output, and ``.NAME.part.json``
+describes what it is made from. It gets its final name when it is complete.
 """
 
 import contextlib
 import gzip
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ownbert.errors import InputError
-from ownbert.files import atomic_path, explained, make_folder, read_json, write_json
+from ownbert.files import (
+    atomic_path,
+    explained,
+    flush_to_disk,
+    lock_file,
+    make_folder,
+    read_json,
+    write_json,
+)
 
 
-class PartFile:
-    """Lines for ``path``, packed where the name ends with .gz.
+class ResumableFile:
+    """Lines for ``path``, compressed where the name ends with .gz.
 
-    made_for: what they are made of; ``resume`` keeps the lines of a stopped run that was made for
-    the same, and without ``resume`` they are dropped. None: a stopped run keeps nothing. done: how
-    many lines there are.
+    path: the file that appears once it is complete. made_for: what the lines depend on; None: a
+    stopped run keeps nothing. resume: keep the lines of a stopped run with the same ``made_for``
+    instead of dropping them. The attribute ``done`` is the number of lines so far.
+
+    Raises ``InputError`` for a path that cannot be written, for another process that is writing
+    it, and for lines to resume that were made for something else.
     """
 
     def __init__(
@@ -34,31 +44,31 @@ class PartFile:
             raise InputError(f"cannot write {path}: it is a folder, a file name is needed")
         make_folder(self.path.parent)
         self.part = self.path.with_name(f".{self.path.name[:200]}.part")
-        self.said = self.part.with_name(f"{self.part.name}.json")
+        self.metadata = self.part.with_name(f"{self.part.name}.json")
         self.keeps = made_for is not None
         self.made_for = json.loads(json.dumps(made_for or {}))
         self.done = 0
         with explained(self.path):
             self.file: BinaryIO = self.part.open("ab")
-            self._lock()
+            lock_file(self.file, self.path)
             try:
-                self._begin(resume)
+                self._start(resume)
             except BaseException:
                 self.file.close()
                 raise
 
-    def _begin(self, resume: bool) -> None:
-        """Cut off what is not to stay."""
+    def _start(self, resume: bool) -> None:
+        """Truncate the file to the lines that are kept."""
         size = 0
-        if resume and self.said.exists():
+        if resume and self.metadata.exists():
             self._refuse_other()
-            size = self._whole()
+            size = self._complete_size()
         self.file.truncate(size)
-        write_json(self.said, self.made_for)
+        write_json(self.metadata, self.made_for)
 
     def _refuse_other(self) -> None:
         try:
-            before = read_json(self.said)
+            before = read_json(self.metadata)
         except InputError:
             before = {}
         for name in self.made_for:
@@ -68,8 +78,8 @@ class PartFile:
                     "anew without --resume"
                 )
 
-    def _whole(self) -> int:
-        """Where the last whole line ends, in bytes; sets ``done``."""
+    def _complete_size(self) -> int:
+        """Where the last complete line ends, in bytes; sets ``done``."""
         end = 0
         with self.part.open("rb") as file:
             for line in file:
@@ -80,73 +90,63 @@ class PartFile:
     def fill(
         self,
         blocks: Iterable[Sequence[Any]],
-        made: Callable[[Sequence[Any]], Sequence[Any]],
+        convert: Callable[[Sequence[Any]], Sequence[Any]],
         progress: Callable[[int], None] | None = None,
     ) -> int:
-        """Write what is ``made`` of each block, an entry for an entry, but for the entries that are
-        there; give the file its name. Returns how many there are; progress is told so far.
+        """Write all lines that are not there yet, and give the file its final name.
 
-        Whatever ends it early, the file is left as it can be gone on with, and an ``InputError`` or
-        an interrupt says so.
+        blocks: the inputs. convert: makes the lines of a block, one per input. progress: called
+        with the number of inputs so far. Returns how many there are.
+
+        Whatever ends it early, the file is left so that it can be resumed, and the ``InputError``
+        or ``KeyboardInterrupt`` says so.
         """
-        begun, seen = self.done, 0
+        before, count = self.done, 0
         try:
             for block in blocks:
-                seen += len(block)
-                if seen > begun:
-                    # A block that is half written is made whole: other batches round otherwise.
-                    self.write(made(block)[max(0, begun - seen + len(block)) :])
+                count += len(block)
+                if count > before:
+                    # A partly written block is computed whole: other batches round differently.
+                    self.write(convert(block)[max(0, before - count + len(block)) :])
                 if progress is not None:
-                    progress(seen)
+                    progress(count)
             self.finish()
         except InputError as error:
             raise InputError(f"{error}{self._kept()}") from error
         except KeyboardInterrupt:
-            way = "; the same command with --resume goes on from there" if self._kept() else ""
+            way = "; run the same command with --resume to continue" if self._kept() else ""
             raise KeyboardInterrupt(f"interrupted{self._kept()}{way}") from None
         finally:
-            self.leave()
-        return seen
+            self.close()
+        return count
 
     def write(self, lines: Sequence[Any]) -> None:
-        """Append lines, each with its end."""
+        """Append lines, each with its line end."""
         with explained(self.path):
             self.file.write("".join(lines).encode())
             self.file.flush()
         self.done += len(lines)
 
     def finish(self) -> None:
-        """Give the file its name."""
+        """Give the file its final name."""
         with explained(self.path):
-            os.fsync(self.file.fileno())
+            flush_to_disk(self.part)
             if self.path.name.lower().endswith(".gz"):
-                with atomic_path(self.path) as packed:
-                    _pack(self.part, packed)
+                with atomic_path(self.path) as compressed:
+                    _compress(self.part, compressed)
                 self.part.unlink()
             else:
-                os.replace(self.part, self.path)
-            self.said.unlink()
+                self.part.replace(self.path)
+            self.metadata.unlink()
             self.file.close()
 
-    def leave(self) -> None:
-        """End without a whole file; one without lines is removed."""
+    def close(self) -> None:
+        """Stop writing; a file without lines, or one that keeps nothing, is removed."""
         if not (self.done and self.keeps):
             self.part.unlink(missing_ok=True)
-            self.said.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # a full disk was told of before
+            self.metadata.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a full disk was reported before
             self.file.close()
-
-    def _lock(self) -> None:
-        """``InputError`` if another process is writing the same."""
-        try:
-            import fcntl
-
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.file.close()
-            raise InputError(f"another process is writing {self.path}; wait for its end") from None
-        except (ImportError, OSError):
-            pass  # no such lock on this system
 
     def _kept(self) -> str:
         if not (self.done and self.keeps):
@@ -155,7 +155,7 @@ class PartFile:
 
 
 def identity_of(path: Path) -> list[Any]:
-    """Where a file or a folder is, and what changes when it does."""
+    """The path of a file or a folder, and values that change when its content does."""
     return [str(path.resolve()), *_state(path)]
 
 
@@ -163,14 +163,14 @@ def _state(path: Path) -> list[Any]:
     if not path.is_dir():
         status = path.stat()
         return [status.st_size, status.st_mtime_ns]
-    # What is being written there is hidden.
+    # Files that are being written are hidden.
     below = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
     states = [(str(p.relative_to(path)), *_state(p)) for p in below]
     return [hashlib.sha256(json.dumps(states).encode()).hexdigest()]
 
 
-def _pack(source: Path, target: Path) -> None:
-    # Without name and time, so that the same rows make the same file.
+def _compress(source: Path, target: Path) -> None:
+    # Without name and time, so that the same lines give the same file.
     with (
         source.open("rb") as rows,
         target.open("wb") as raw,

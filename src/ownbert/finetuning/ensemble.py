@@ -15,14 +15,14 @@ from ownbert.files import read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.run import FinetuningRun
-from ownbert.inference.predictor import Predictor, decide_all, one_task
+from ownbert.inference.predictor import Predictor, combine_tasks, decide_all
 from ownbert.run.run_folder import ENSEMBLE, RECIPE
 from ownbert.settings import dump
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import task_of
 from ownbert.train.display import Display
-from ownbert.train.state_files import refuse_other
+from ownbert.train.state_files import require_same_identity
 
 _FORMAT = 1
 
@@ -65,7 +65,7 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
     members = _fold_members(run) if run.given.run.folds else _seed_members(run)
     folder.reserve(run.identity)
     if folder.resume and (output / ENSEMBLE).exists():
-        refuse_other(output, read_json(output / ENSEMBLE)["identity"], run.identity)
+        require_same_identity(output, read_json(output / ENSEMBLE)["identity"], run.identity)
     write_text(output / RECIPE, dump(run.given))
     kind = "folds" if run.given.run.folds else "seeds"
     about = {"format": _FORMAT, "kind": kind, "identity": run.identity}
@@ -225,7 +225,7 @@ class _Results:
         dev = self._averaged()
         if not self.run.given.run.folds:
             return replace(found, measures=dev)
-        task = one_task([task_of(describe(folder), folder) for folder in folders])
+        task = combine_tasks([task_of(describe(folder), folder) for folder in folders])
         measures = task.score(self.run.splits.train_rows, self.decided).values
         return replace(found, measures=measures, dev=dev)
 

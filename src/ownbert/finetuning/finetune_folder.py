@@ -11,7 +11,7 @@ from ownbert.errors import InputError
 from ownbert.run.run_folder import ENSEMBLE, RECIPE, RunFolder
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.train.state_files import newest
+from ownbert.train.state_files import newest_state
 
 # What a search has tried, beside the folder ``search`` of its runs.
 SEARCH = "search.json"
@@ -34,7 +34,7 @@ class FinetuneFolder(RunFolder):
     def finished(self) -> bool:
         """Whether a run came to its end: there is a model, and no state to resume from."""
         there = (self.path / WEIGHTS).exists() and (self.path / RECIPE).exists()
-        return there and newest(self.path) is None
+        return there and newest_state(self.path) is None
 
     def member(self, name: str) -> "FinetuneFolder":
         """The folder of one of several runs, resumed or overwritten as this one."""
@@ -80,7 +80,7 @@ class FinetuneFolder(RunFolder):
         several = self.several
         if several and not (self.resume or self.overwrite):
             raise InputError(
-                f"{self.path} already holds several runs ({several[0]}); go on with --resume, "
+                f"{self.path} already holds several runs ({several[0]}); continue with --resume, "
                 "start anew with --overwrite, or choose another folder"
             )
         super().reserve(identity, vocabulary)

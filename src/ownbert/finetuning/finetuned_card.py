@@ -11,7 +11,7 @@ from statistics import mean, stdev
 
 from ownbert.checkpoint import Description, describe
 from ownbert.finetuning.checks import LabelledSplit, label_counts
-from ownbert.run.model_card import ROWS, cell, code, save_card, settings, sha256, table
+from ownbert.run.model_card import MAX_ROWS, cell, changed_settings, code, save_card, sha256, table
 from ownbert.tasks.metrics import LabelScore
 from ownbert.tasks.recipe import FinetuneRecipe
 
@@ -105,9 +105,9 @@ def _about(recipe: FinetuneRecipe, said: Description) -> Iterator[str]:
         yield f"It reads {pixels} pixels in {colours}, in patches of {patch}."
     labelled = ("classify", "multilabel", "tag", "regress", "image")
     if recipe.task.name in labelled and said.labels:
-        more = ", ..." if len(said.labels) > ROWS else ""
+        more = ", ..." if len(said.labels) > MAX_ROWS else ""
         what = "Numbers" if recipe.task.name == "regress" else f"{len(said.labels)} labels"
-        yield f"{what}: {', '.join(map(cell, said.labels[:ROWS]))}{more}."
+        yield f"{what}: {', '.join(map(cell, said.labels[:MAX_ROWS]))}{more}."
 
 
 def _data(parts: Sequence[LabelledSplit], labels: Sequence[str]) -> Iterator[str]:
@@ -140,7 +140,7 @@ def _settings(recipe: FinetuneRecipe) -> Iterator[tuple[str, str]]:
     yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"
     if recipe.data.labels_per_class is not None:
         yield "data.labels_per_class", str(recipe.data.labels_per_class)
-    yield from settings(recipe, FinetuneRecipe(), ("task", "model", "optim", "run"))
+    yield from changed_settings(recipe, FinetuneRecipe(), ("task", "model", "optim", "run"))
 
 
 def _measures(

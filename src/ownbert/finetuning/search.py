@@ -23,7 +23,7 @@ from ownbert.tasks.recipe import FinetuneRecipe, Search
 from ownbert.tasks.task import task_of
 from ownbert.train.display import Display, duration
 from ownbert.train.log import BOARD, CURVES, LOG, read_log
-from ownbert.train.state_files import refuse_other
+from ownbert.train.state_files import require_same_identity
 
 _FORMAT = 1
 # What is usual to try: shares of the learning rate that the model would have without a search.
@@ -141,7 +141,7 @@ def _done(run: FinetuningRun, output: Path) -> list[dict[str, Any]]:
     if not (output / SEARCH).exists():
         return []
     before = read_json(output / SEARCH)
-    refuse_other(output, before["identity"], run.identity)
+    require_same_identity(output, before["identity"], run.identity)
     return list(before["runs"])
 
 

@@ -1,1 +1,1 @@
-"""Trained models in use: predictions, vectors and filled masks."""
+"""Using trained models: predictions, embeddings and filled masks."""

@@ -1,4 +1,4 @@
-"""Texts to vectors, many at a time. N texts, T tokens of a batch, B sequences of it, D hidden."""
+"""Texts to embedding vectors, many at a time."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,21 +23,22 @@ from ownbert.train.device import pick_device, pick_precision
 Progress = Callable[[int], None]
 
 BATCH_TOKENS = 4096
-# Texts and characters that ``stream`` takes at a time: enough that sorting them by length leaves
-# few lengths in a batch, and some ten megabytes at most.
+# Texts and characters that ``stream`` takes at a time: enough that, sorted by length, the texts of
+# a batch have similar lengths, and some ten megabytes at most.
 BLOCK_TEXTS, BLOCK_CHARACTERS = 8192, 8_000_000
 
 
 class Embedder:
-    """A model folder, ready to turn texts into vectors.
+    """A model folder, ready to turn texts into embedding vectors.
 
-    What sentence-transformers wrote beside the model (modules.json and what it names) decides the
-    pooling, whether vectors get length one, and where texts are cut; without it the mean over all
-    tokens is taken and a text is cut at the model's limit. ``seen`` and ``cut`` count the texts so
-    far and those that were too long.
+    The files of sentence-transformers in it (modules.json and those it names) determine the
+    pooling, whether vectors are normalized, and where texts are truncated. Without them the vector
+    is the mean over all tokens, and texts are truncated at the model's limit.
 
-    device: auto (default), cpu or cuda. precision: float32 (default), bfloat16, or auto for what
-    is faster here. max_length: cut texts there instead, in tokens with the special ones.
+    device: auto (default), cpu or cuda. precision: float32 (default), bfloat16, or auto for the
+    faster one. max_length: where texts are truncated instead, in tokens including special ones.
+    seen, cut: how many texts there were, and how many of them were truncated. Raises ``InputError``
+    for a folder or a value that cannot be used.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Embedder:
 
     @property
     def size(self) -> int:
-        """D, the numbers of a vector."""
+        """The size of a vector, D."""
         return self.model.config.hidden_size
 
     def encode(
@@ -76,14 +77,13 @@ class Embedder:
         batch_tokens: int = BATCH_TOKENS,
         progress: Progress | None = None,
     ) -> np.ndarray:
-        """(N, D) float32, a row a text in the order given; an empty text has a vector too.
+        """One vector per text, in their order: float32 (len(texts), D). An empty text has one too.
 
-        pooling: mean, first or max over the tokens, special ones included. normalize: vectors of
-        length one. By default as the folder's embedding config says. batch_tokens: tokens of one
-        forward pass; a longer text makes one by itself. progress is called with the number of texts
-        done.
-        Raises ``InputError`` for a pooling, precision or batch_tokens that is not possible, and
-        ``TypeError`` for a single text: give a list.
+        pooling: mean, first or max over the tokens, special ones included. normalize: whether
+        vectors have length one. Both are by default as in the folder. batch_tokens: tokens in one
+        forward pass; a longer text is a batch by itself. progress: called with the number of texts
+        so far. Raises ``InputError`` for a value that is not possible, and ``TypeError`` for a
+        single text instead of a list.
         """
         if isinstance(texts, str):
             raise TypeError("texts must be a list of texts, not one text")
@@ -96,7 +96,7 @@ class Embedder:
         out = np.empty((len(ids), self.size), dtype=np.float32)
         done = 0
         lengths = np.asarray([len(i) for i in ids], dtype=np.int64)
-        # The longest first: what is too large fails at once.
+        # The longest first: if memory does not suffice, it fails at once.
         order = np.argsort(-lengths, kind="stable")
         for chosen in by_tokens(order, lengths.tolist(), batch_tokens):
             vectors = _embed(encoder, [ids[i] for i in chosen], pool)  # (B, D)
@@ -111,9 +111,10 @@ class Embedder:
     def stream(
         self, texts: Iterable[str], *, progress: Progress | None = None, **options: Any
     ) -> Iterator[np.ndarray]:
-        """Vectors of texts that need not fit in memory: matrices (n, D), in order.
+        """Vectors of texts that need not fit in memory: one matrix for some thousand texts at a
+        time, in their order.
 
-        Takes some thousand texts at a time; options are those of ``encode``.
+        progress, options: as in ``encode``.
         """
         done = 0
         for block in in_blocks(texts):
@@ -122,7 +123,7 @@ class Embedder:
             done += len(block)
 
     def warning(self) -> str | None:
-        """What to tell of texts that were too long, if there were any."""
+        """A warning about truncated texts, if there were any."""
         if not self.cut:
             return None
         return (
@@ -131,7 +132,7 @@ class Embedder:
         )
 
     def _ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each text with the special tokens around them, cut to the limit."""
+        """The ids of each text between its special tokens, truncated to the limit."""
         ids = self.builder.ids([self.embedding_config.prompt + text for text in texts])
         self.seen += len(ids)
         self.cut += sum(len(one) > self.builder.room for one in ids)
@@ -148,37 +149,37 @@ class Embedder:
             raise InputError(f"precision {precision!r} is not known; one of {known}")
         return pick_precision(precision, self.device)
 
-    def _pooling(self, asked: str | None) -> str:
-        pooling = asked or self.embedding_config.pooling
+    def _pooling(self, name: str | None) -> str:
+        pooling = name or self.embedding_config.pooling
         if pooling in POOLINGS:
             return pooling
-        where = "" if asked else f"{self.folder}: its "
+        where = "" if name else f"{self.folder}: its "
         raise InputError(f"{where}pooling {pooling!r} is not known; one of {', '.join(POOLINGS)}")
 
-    def _limit(self, asked: int | None) -> int | None:
-        """Where texts are cut, never beyond what the model can take."""
+    def _limit(self, max_length: int | None) -> int | None:
+        """Where texts are truncated, at most at the model's limit."""
         most = self.model.config.max_length
-        if asked is not None:
-            if asked < 3 or (most is not None and asked > most):
-                raise InputError(f"max_length must be 3 to {most or 'any'}, not {asked}")
-            return asked
-        given = self.embedding_config.max_length or self.tokenizer.max_length
-        return min((limit for limit in (most, given) if limit is not None), default=None)
+        if max_length is not None:
+            if max_length < 3 or (most is not None and max_length > most):
+                raise InputError(f"max_length must be 3 to {most or 'any'}, not {max_length}")
+            return max_length
+        default = self.embedding_config.max_length or self.tokenizer.max_length
+        return min((limit for limit in (most, default) if limit is not None), default=None)
 
 
 def in_blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Texts by the block that ``stream`` takes at a time."""
+    """Split texts into the blocks that ``stream`` takes at a time."""
     return blocks(texts, BLOCK_TEXTS, BLOCK_CHARACTERS)
 
 
 def after(done: int, progress: Progress) -> Progress:
-    """Progress of a block, counted from the first text of all."""
+    """A callback for the progress of a block that follows ``done`` texts."""
     return lambda count: progress(done + count)
 
 
 @torch.inference_mode()
 def _embed(encoder: Encoder, ids: Sequence[np.ndarray], pooling: str) -> Tensor:
-    """(B, D) float32 of sequences sorted by length."""
+    """The vectors of the sequences of a batch: float32 (B, D)."""
     device = encoder.embeddings.word.weight.device
     batch = pack([Example(i, np.zeros_like(i)) for i in ids]).to(device)
     hidden, _ = encoder(batch)  # (T, D)

@@ -1,7 +1,4 @@
-"""Fill-mask: what a masked language model expects where a text has a mask.
-
-T tokens, M masks, V vocabulary.
-"""
+"""Fill-mask: the tokens that a masked language model predicts for the masks of a text."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,17 +17,18 @@ from ownbert.tasks.batched_forward import by_tokens
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import pick_device
 
-# What people write for a mask, whatever the tokenizer calls it.
+# How users may write a mask, whatever the tokenizer's own token is.
 _SPELLINGS = ("[MASK]", "<mask>")
-# Texts in one forward pass, and their tokens: every mask costs V scores.
+# Texts and tokens in one forward pass: the scores of each mask take V numbers.
 _TEXTS, _BATCH_TOKENS = 32, 2048
-# What stands before a piece that starts a word, in byte-level BPE and SentencePiece.
+# The markers of a piece that starts a word, in byte-level BPE and SentencePiece.
 _WORD_START = ("Ġ", "▁")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token for a mask. text: as it is read; joined: whether it goes on the word before it."""
+    """A token for a mask. text: the token without markers. joined: whether it continues the word
+    before it."""
 
     token: str
     id: int
@@ -41,10 +39,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask of a text. position: its place among the tokens, the first special one being 0.
-
-    candidates: the likeliest first.
-    """
+    """A mask of a text. position: the index of its token; the first special token has 0.
+    candidates: the most probable first."""
 
     position: int
     candidates: tuple[Candidate, ...]
@@ -52,42 +48,43 @@ class Mask:
 
 @dataclass(frozen=True)
 class Filled:
-    """A text, its masks in order, and the text with the first candidate of each."""
+    """A text, its masks in order, and the text with the most probable candidate of each."""
 
     text: str
     masks: tuple[Mask, ...]
     filled: str
 
     def as_json(self) -> dict[str, Any]:
+        """As nested dictionaries."""
         return asdict(self)
 
 
 class Filler:
-    """A folder with an MLM head, ready to fill masks. top: candidates for each mask.
+    """A model folder with an MLM head, ready to fill masks. top: candidates per mask.
 
-    Raises ``InputError`` for a folder without that head or with a left-to-right model.
+    Raises ``InputError`` for a folder without that head and for a left-to-right model.
     """
 
     def __init__(self, folder: str | Path, *, top: int = 5, device: str = "auto") -> None:
         if top < 1:
-            raise InputError(f"top is {top}; at least 1 candidate must be asked for")
+            raise InputError(f"top is {top}; it must be 1 or more")
         if not Path(folder).is_dir():
             raise InputError(f"no such folder: {folder}")
-        said = describe(folder)
-        if "mlm" not in {spec.kind for spec in said.specs}:
+        description = describe(folder)
+        if "mlm" not in {spec.kind for spec in description.specs}:
             raise InputError(
-                f"{folder} is a {said.architecture}, which has no masked-language-model head; "
-                "take a folder that ownbert pretrain wrote"
+                f"{folder} is a {description.architecture}, which has no masked-language-model "
+                "head; take a folder that ownbert pretrain wrote"
             )
-        if said.config.is_decoder:
+        if description.config.is_decoder:
             raise InputError(
                 f"{folder} is a decoder, which reads from left to right only; filling masks needs "
                 "a model that sees both sides (is_decoder false)"
             )
-        self.tokenizer = load_tokenizer(folder, config=said.config)
+        self.tokenizer = load_tokenizer(folder, config=description.config)
         self.model = load(folder, heads=["mlm"]).to(pick_device(device))
         self.top = min(top, self.tokenizer.vocab_size)
-        self.longest = said.config.max_length
+        self.longest = description.config.max_length
         self.spelling = _spelling(self.tokenizer)
 
     @property
@@ -110,17 +107,17 @@ class Filler:
                 yield from self._fill([block[i] for i in chosen], [ids[i] for i in chosen])
 
     def _encode(self, texts: Sequence[str], before: int) -> list[np.ndarray]:
-        """Ids with the special tokens around them; ``before`` texts were there already."""
-        # Text that is already tokens is split at blanks only, so a mask needs them around it.
+        """The ids of each text between its special tokens; ``before`` texts preceded them."""
+        # Text that is already tokens is split only at blanks, so a mask needs them around it.
         mask = f" {self.mask} " if self.tokenizer.kind == "blank" else self.mask
-        written = [self.spelling.sub(lambda _: mask, text) for text in texts]
+        masked = [self.spelling.sub(lambda _: mask, text) for text in texts]
         rows = []
-        for number, piece in enumerate(self.tokenizer.encode_batch(written), before + 1):
+        for number, piece in enumerate(self.tokenizer.encode_batch(masked), before + 1):
             row = np.asarray([self.tokenizer.cls_id, *piece, self.tokenizer.sep_id], dtype=np.int64)
             if self.tokenizer.mask_id not in piece:
                 raise InputError(
                     f"text {number} has no mask: {_cut(texts[number - before - 1])!r}; write "
-                    f"{self.mask} where a token is to be found"
+                    f"{self.mask} where a token is to be predicted"
                 )
             if self.longest is not None and len(row) > self.longest:
                 raise InputError(
@@ -138,9 +135,9 @@ class Filler:
             for row, at in zip(ids, places, strict=True)
         ]
         logits = self.model(pack(examples).to(self.model.device), ["mlm"]).logits["mlm"]  # (M, V)
-        chances = logits.float().softmax(-1)
-        # A model may have more rows than its tokenizer has tokens: those are no candidates.
-        best = chances[:, : self.tokenizer.vocab_size].topk(self.top)
+        probabilities = logits.float().softmax(-1)
+        # A model may have more outputs than its tokenizer has tokens.
+        best = probabilities[:, : self.tokenizer.vocab_size].topk(self.top)
         rows = iter(zip(best.values.tolist(), best.indices.tolist(), strict=True))
         for text, at in zip(texts, places, strict=True):
             masks = []
@@ -161,9 +158,9 @@ class Filler:
         return Candidate(token, index, probability, text, not token.startswith(_WORD_START))
 
     def _put(self, text: str, masks: Sequence[Mask]) -> str:
-        """The text with the best candidate of each mask."""
+        """The text with the most probable candidate of each mask."""
         pieces = self.spelling.split(text)
-        if len(pieces) != len(masks) + 1:  # a mask that the tokenizer made of something else
+        if len(pieces) != len(masks) + 1:  # the tokenizer found a mask that is written otherwise
             return text
         filled = pieces[0]
         for mask, piece in zip(masks, pieces[1:], strict=True):
@@ -179,17 +176,18 @@ class Filler:
 def fill(
     folder: str | Path, texts: str | Iterable[str], *, top: int = 5, device: str = "auto"
 ) -> list[Filled]:
-    """The likeliest tokens for each mask of each text, with their probabilities.
+    """The most probable tokens for each mask of each text, with their probabilities.
 
-    A mask is written as the tokenizer's own token, or as [MASK] or <mask>. Several masks in a text
-    are each filled as if the others stayed masks. Raises ``InputError`` as ``Filler`` does.
+    A mask is written as the tokenizer's own token, as [MASK] or as <mask>. Each of several masks in
+    a text is filled as if the others remained masked. top: candidates per mask. Raises
+    ``InputError`` as ``Filler`` does.
     """
     filler = Filler(folder, top=top, device=device)
     return list(filler([texts] if isinstance(texts, str) else texts))
 
 
 def _spelling(tokenizer: Tokenizer) -> re.Pattern[str]:
-    """The ways to write a mask: the tokenizer's own, and others that are no tokens to it."""
+    """A pattern of the ways to write a mask: the tokenizer's own, and those that are no tokens."""
     own = tokenizer.special["mask_token"]
     others = [word for word in _SPELLINGS if word != own and tokenizer.id_of(word) is None]
     return re.compile("|".join(map(re.escape, (own, *others))))

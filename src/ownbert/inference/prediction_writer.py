@@ -1,4 +1,4 @@
-"""Files of answers, a row each: JSON lines or a table; a stopped one is gone on with."""
+"""Files of predictions, one row per input row: JSON lines or a table, resumable."""
 
 import csv
 import json
@@ -6,20 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ownbert.data.resumable_file import PartFile
+from ownbert.data.resumable_file import ResumableFile
 from ownbert.errors import InputError
 
-# What separates the columns, by the end of the name; and the endings of JSON lines.
+# The separator of a table's columns by the file's extension; and the extensions of JSON lines.
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _LINES = (".jsonl", ".json", ".ndjson")
 
 
-class AnswerFile(PartFile):
-    """Rows for ``path``, in the format that its name says (.csv, .tsv, .jsonl; each also with
-    .gz).
+class PredictionWriter(ResumableFile):
+    """Writes rows to ``path`` in the format of its extension (.csv, .tsv, .jsonl, each also .gz).
 
-    A table has a column for each key of the first row; a mapping inside is spread over columns
-    ``key.inner``, a list is JSON. done: how many rows there are.
+    A table has a column for each key of the first row; a nested mapping has columns ``key.inner``,
+    and a list is written as JSON. made_for: the identity of the predictions, which ``resume``
+    requires to be the same. done: the number of rows so far. Raises ``InputError`` for another
+    extension.
     """
 
     def __init__(self, path: str | Path, made_for: Mapping[str, Any], *, resume: bool) -> None:
@@ -34,10 +35,10 @@ class AnswerFile(PartFile):
         self.columns: list[str] | None = None
         super().__init__(path, made_for, resume=resume)
 
-    def _whole(self) -> int:
-        """Takes the header, too."""
+    def _complete_size(self) -> int:
+        """Also reads the header of a table."""
         if self.separator is None:
-            return super()._whole()
+            return super()._complete_size()
         end = size = quotes = lines = 0
         with self.part.open("rb") as file:
             for line in file:
@@ -53,7 +54,7 @@ class AnswerFile(PartFile):
         return end
 
     def write(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Append rows. Raises ``InputError`` for one that has a column which the first has not."""
+        """Append rows. Raises ``InputError`` for a row with a column that the first one lacks."""
         super().write([self._line(row, self.done + i) for i, row in enumerate(lines, start=1)])
 
     def _line(self, row: Mapping[str, Any], number: int) -> str:
@@ -71,7 +72,7 @@ class AnswerFile(PartFile):
         return header + self._joined([cells.get(name, "") for name in self.columns])
 
     def _joined(self, cells: Sequence[str]) -> str:
-        if self.separator == "\t":  # There a row is a line, whatever stands in quotes.
+        if self.separator == "\t":  # in TSV a row is one line, even within quotes
             cells = [json.dumps(c, ensure_ascii=False) if {*c} & {*"\t\r\n"} else c for c in cells]
         out = _Line()
         csv.writer(out, delimiter=self.separator or ",", lineterminator="\n").writerow(cells)
@@ -79,14 +80,14 @@ class AnswerFile(PartFile):
 
 
 class _Line:
-    """What csv writes to."""
+    """A file for ``csv.writer`` that keeps the last line."""
 
     def write(self, text: str) -> None:
         self.text = text
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(column, text) of everything in a row."""
+    """Column and text of each value in a row, nested ones included."""
     for key, value in row.items():
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{prefix}{key}.")

@@ -12,7 +12,7 @@ from ownbert.data.readers.columns import ColumnNames
 from ownbert.data.resumable_file import identity_of
 from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_same, refuse_unreadable, write_json
-from ownbert.inference.prediction_writer import AnswerFile
+from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.run.run_folder import ENSEMBLE, RECIPE
 from ownbert.tasks.batched_forward import answers, blocks
@@ -21,18 +21,19 @@ from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
 from ownbert.tasks.text_input import UnknownWords, cut_warning
 from ownbert.train.device import pick_device, pick_precision
-from ownbert.train.state_files import summed_model
+from ownbert.train.state_files import model_checksums
 
 Progress = Callable[[int], None]
 Say = Callable[[str], None]
 
 
 class Predictor:
-    """A fine-tuned folder, or an ensemble of them, ready to answer rows of its task.
+    """A fine-tuned folder, or an ensemble of such folders, ready to answer rows of its task.
 
-    precision: float32 by default, so that a row gets the same answer in any company. ``seen`` and
-    ``cut`` count the rows so far and those that were too long. Of an ensemble the scores of all
-    members are averaged, and so are their thresholds; the rest of the task is that of the first.
+    The scores of an ensemble's members are averaged, and so are their thresholds; everything else
+    of the task is that of the first member. precision: with float32, the default, an answer does
+    not depend on the other rows of the batch. seen, cut: how many rows there were, and how many of
+    them were truncated. Raises ``InputError`` for a folder that cannot be used.
     """
 
     def __init__(
@@ -44,65 +45,69 @@ class Predictor:
         precision: str = "float32",
     ) -> None:
         self.folder = Path(folder)
-        place = pick_device(device)
-        self.precision = pick_precision(precision, place)
-        folders = members_of(self.folder)
-        self.task = one_task([task_of(describe(f), f, columns) for f in folders])
-        models = [self.task.load(f).to(place) for f in folders]
-        self.builder = self.task.input_builder(folders[0], models[0].config, self.task.max_length)
-        self.tokenizer, self.max_length = (
-            self.builder.tokenizer,
-            self.builder.max_length,
+        target = pick_device(device)
+        self.precision = pick_precision(precision, target)
+        self.members = list_members(self.folder)
+        self.task = combine_tasks([task_of(describe(f), f, columns) for f in self.members])
+        models = [self.task.load(f).to(target) for f in self.members]
+        self.builder = self.task.input_builder(
+            self.members[0], models[0].config, self.task.max_length
         )
+        self.tokenizer, self.max_length = self.builder.tokenizer, self.builder.max_length
         self.models = [prepack(m) if self.precision == "float32" else m for m in models]
         self.seen = self.cut = 0
         self.unknown = UnknownWords(self.tokenizer)
 
     def __call__(self, rows: Sequence[Row]) -> list[Any]:
-        """What the task decides of each row; counts rows seen and cut."""
+        """The answer of the task to each row."""
         data = self.task.encode(rows, self.builder, training=False)
         self.seen += len(rows)
         self.cut += data.cut
         self.unknown.count(data.examples)
-        found = [
+        scores = [
             answers(model, self.task, data.examples, precision=self.precision).raws
             for model in self.models
         ]
-        raws = found[0]
-        if len(found) > 1:
-            raws = [np.mean(of_row, axis=0) for of_row in zip(*found, strict=True)]
+        raws = scores[0]
+        if len(scores) > 1:
+            raws = [np.mean(of_row, axis=0) for of_row in zip(*scores, strict=True)]
         return [self.task.decide(*each) for each in zip(raws, rows, data.notes, strict=True)]
 
     def warnings(self) -> Iterator[str]:
-        """What to tell of rows that were too long, and of words that the model does not know."""
+        """Warnings about truncated rows and unknown words, if there were any."""
         if self.cut:
             limit = self.task.limit(self.max_length)
             yield cut_warning(self.cut, self.seen, limit, self.task.unit)
-        if said := self.unknown.warning():
-            yield said
+        if warning := self.unknown.warning():
+            yield warning
 
 
-def members_of(folder: Path) -> list[Path]:
-    """The folders whose answers are averaged: those of an ensemble, or ``folder`` alone."""
+def list_members(folder: Path) -> list[Path]:
+    """The folders whose answers are averaged: those of an ensemble, or ``folder`` alone.
+
+    Raises ``InputError`` for a folder that does not exist and for unfinished training.
+    """
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
     if not (folder / ENSEMBLE).exists():
         if (folder / RECIPE).exists() and not (folder / CONFIG).exists():
             raise InputError(
-                f"{folder}: its training has not come to an end; go on with the same command and "
+                f"{folder}: its training is not finished; continue with the same command and "
                 "--resume"
             )
         return [folder]
     members = read_json(folder / ENSEMBLE).get("members") or []
-    lost = [m["folder"] for m in members if not (folder / m["folder"] / CONFIG).exists()]
-    if not members or lost:
+    missing = [m["folder"] for m in members if not (folder / m["folder"] / CONFIG).exists()]
+    if not members or missing:
         raise InputError(f"{folder} is an ensemble that is not finished; train it with --resume")
     return [folder / m["folder"] for m in members]
 
 
-def one_task(tasks: Sequence[Task]) -> Task:
-    """The task of several members: that of the first, with the mean of their thresholds. Raises
-    ``InputError`` for one whose answers cannot be averaged."""
+def combine_tasks(tasks: Sequence[Task]) -> Task:
+    """The task of an ensemble: that of the first member, with the mean of all thresholds.
+
+    Raises ``InputError`` for a task whose answers cannot be averaged.
+    """
     task = tasks[0]
     if len(tasks) > 1:
         if not task.averages:
@@ -130,20 +135,21 @@ def predict(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> int:
-    """Answer every row of a file, a row each, order kept: a table where ``output`` ends with .csv
-    or .tsv, else JSON lines; packed where it ends with .gz too.
+    """Write one row of predictions for each row of a file, in the same order; returns how many.
 
-    Streams, so neither file need fit in memory. Returns the number of rows; progress is called
-    with it as it grows. ``output`` appears whole or not at all; what a stopped run has answered is
-    kept beside it, and ``resume`` goes on there. Raises ``InputError`` for a row that cannot be
-    read, and if then the model, the input, the columns or the precision are others.
+    ``output`` is a table if its name ends with .csv or .tsv, else JSON lines, and compressed if it
+    ends with .gz. It appears complete or not at all. Rows are streamed, so neither file need fit in
+    memory. What an interrupted run has answered is kept beside ``output``, and ``resume`` continues
+    there. progress: called with the number of rows so far. say: called with warnings. Raises
+    ``InputError`` for a row that cannot be read, and, with ``resume``, if the model, the input, the
+    columns or the precision differ.
     """
     columns = ColumnNames(text=text_column, second=second_column)
     _refuse_missing(Path(input))
     refuse_same(input, output)
     predictor = Predictor(folder, columns=columns, device=device, precision=precision)
     made_for = _made_for(predictor, Path(input), columns)
-    file = AnswerFile(output, made_for, resume=resume)
+    file = PredictionWriter(output, made_for, resume=resume)
     rows = blocks(predictor.task.stream(input), size=characters)
 
     def shown(block: Sequence[Row]) -> list[Any]:
@@ -157,16 +163,16 @@ def predict(
 
 
 def _refuse_missing(path: Path) -> None:
-    if not path.is_dir():  # which some tasks can read
+    if not path.is_dir():  # some tasks read folders
         refuse_unreadable(path)
 
 
 def _made_for(predictor: Predictor, input: Path, columns: ColumnNames) -> dict[str, Any]:
-    """What a file of answers is made of: all that its rows depend on."""
+    """The identity of a file of predictions: everything that its rows depend on."""
     weights = [
-        [f"{member.relative_to(predictor.folder)}/{name}", sums]
-        for member in members_of(predictor.folder)
-        for name, sums in summed_model(member)
+        [f"{member.relative_to(predictor.folder)}/{name}", checksum]
+        for member in predictor.members
+        for name, checksum in model_checksums(member)
     ]
     return {
         "format": 1,
@@ -180,7 +186,7 @@ def _made_for(predictor: Predictor, input: Path, columns: ColumnNames) -> dict[s
 def decide_all(
     predictor: Predictor, rows: Sequence[Row], progress: Progress | None = None
 ) -> list[Any]:
-    """What is decided of each of any number of rows."""
+    """The answers to any number of rows. progress: called with the number of rows so far."""
     decided: list[Any] = []
     for block in blocks(rows, size=characters):
         decided += predictor(block)
@@ -190,7 +196,7 @@ def decide_all(
 
 
 def characters(row: Row) -> int:
-    """How long a row is."""
+    """The number of characters in the texts of a row."""
     return sum(map(len, row.texts))
 
 
@@ -207,10 +213,10 @@ def evaluate(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Scores:
-    """Measures of a fine-tuned folder on labelled rows; as JSON in ``output`` if given.
+    """Metrics of a fine-tuned folder on labelled rows, also written as JSON to ``output`` if given.
 
-    data: a file, or what else the task reads: for "image" a folder, or arrays (images, labels).
-    Raises ``InputError`` with the line for an answer that the model cannot give.
+    data: a file, or anything else that the task reads; for "image" a folder or arrays (images,
+    labels). Raises ``InputError`` naming the line of a label that the model does not have.
     """
     columns = ColumnNames(text_column, second_column, label_column)
     if named := isinstance(data, str | Path):
@@ -220,7 +226,7 @@ def evaluate(
     predictor = Predictor(folder, columns=columns, device=device, precision=precision)
     task = predictor.task
     if not (named or task.in_memory):
-        raise InputError(f"{task.name} is measured on a file, not on {type(data).__name__}")
+        raise InputError(f"{task.name} is evaluated on a file, not on {type(data).__name__}")
     rows = task.read(data)
     task.check(rows, data if named else "", f"the model {folder}")
     decided = decide_all(predictor, rows, progress)

@@ -1,4 +1,4 @@
-"""Vectors of the texts of files, written to a file. N texts, n of a block, D numbers a vector."""
+"""Embedding the texts of files into a file of vectors."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from ownbert.inference.embedder import Embedder, Progress, after, in_blocks
 
 Say = Callable[[str], None]
 Inputs = str | Path | Sequence[str | Path]
-# Takes the texts of a block and their vectors (n, D).
+# Writes the texts of a block and their vectors, one row each.
 Write = Callable[[list[str], np.ndarray], None]
 
 
@@ -34,13 +34,13 @@ def embed(
     say: Say | None = None,
     **options: Any,
 ) -> int:
-    """Embed every text of files, folders or globs into one file, in their order.
+    """Embed all texts of files, folders or globs into one file, in their order; returns how many.
 
-    The end of ``output`` tells its kind: .npy is the matrix (N, D) float32; .parquet and .jsonl
-    have a row a text, with ``text`` and ``embedding``. Streams, so neither need fit in memory;
-    ``output`` appears whole or not at all. ``options`` are those of ``Embedder.encode``. Returns
-    the number of texts; progress is called with it as it grows. Raises ``InputError`` for what
-    cannot be read or written.
+    The extension of ``output`` decides its format: .npy is a float32 matrix with one row per text;
+    .parquet and .jsonl have one row per text with ``text`` and ``embedding``. Texts are streamed,
+    so neither side need fit in memory, and ``output`` appears complete or not at all. options:
+    those of ``Embedder.encode``. progress: called with the number of texts so far. say: called with
+    warnings. Raises ``InputError`` for files that cannot be read or written.
     """
     writer = _writer(Path(output))
     texts = texts_of(inputs, text_column=text_column)
@@ -57,16 +57,17 @@ def embed(
 
 
 def texts_of(inputs: Inputs, *, text_column: str | None = None) -> Iterator[str]:
-    """All texts of files, folders or globs, empty ones too; a table's column, or a line each.
+    """All texts of files, folders or globs, empty ones too: the cells of a table's column, or
+    lines.
 
-    ``InputError`` at the call for a name that gives no file, else while reading.
+    Raises ``InputError`` at once for a name without files, and while reading for other problems.
     """
     files = find_files(inputs)
     return (text for path in files for text in read_texts(path, text_column=text_column))
 
 
 def count_texts(inputs: Inputs, *, text_column: str | None = None) -> int | None:
-    """How many texts there are; None where there is a pipe, which can be read only once."""
+    """The number of texts; None if one of the files is a pipe, which can be read only once."""
     if not all(path.is_file() for path in find_files(inputs)):
         return None
     return sum(1 for _ in texts_of(inputs, text_column=text_column))
@@ -89,12 +90,12 @@ def _npy(path: Path, size: int) -> Iterator[Write]:
 
 
 def _header(count: int, size: int) -> bytes:
-    """The head of a .npy file, of the same length for every count."""
-    described = {"descr": "<f4", "fortran_order": False, "shape": (count, size)}
-    head = io.BytesIO()
+    """The header of a .npy file, of the same length for every count."""
+    array = {"descr": "<f4", "fortran_order": False, "shape": (count, size)}
+    header = io.BytesIO()
     # NumPy leaves room for the first dimension to grow.
-    np.lib.format.write_array_header_1_0(head, described)
-    return head.getvalue()
+    np.lib.format.write_array_header_1_0(header, array)
+    return header.getvalue()
 
 
 @contextmanager
@@ -103,7 +104,7 @@ def _jsonl(path: Path, size: int) -> Iterator[Write]:
 
         def write(texts: list[str], vectors: np.ndarray) -> None:
             for text, vector in zip(texts, vectors, strict=True):
-                # Nine digits are all of a float32.
+                # Nine digits are enough for a float32.
                 row = {"text": text, "embedding": [float(f"{x:.9g}") for x in vector.tolist()]}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
 

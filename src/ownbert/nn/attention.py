@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ownbert.data.layout import Group, Layout, Side, distances, lowest
+from ownbert.data.layout import Layout, PaddedGroup, PaddedIndex, distances, lowest
 from ownbert.nn.kernels.dropout import dropout as drop
 from ownbert.nn.kernels.equal_lengths import Bias, attend_equal_lengths
 from ownbert.nn.kernels.manual import attend_manually
@@ -147,7 +147,7 @@ def _reference(
 
 
 def _matmul(
-    q: Tensor, k: Tensor, v: Tensor, group: Group, options: AttentionOptions
+    q: Tensor, k: Tensor, v: Tensor, group: PaddedGroup, options: AttentionOptions
 ) -> tuple[Tensor, Tensor | None]:
     """(B, H, S, K), (B, H, S', K) twice -> (B, H, S, K) and the weights (B, H, S, S')"""
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (B, H, S, S')
@@ -162,7 +162,7 @@ def _matmul(
 
 
 def _sdpa(
-    q: Tensor, k: Tensor, v: Tensor, group: Group, options: AttentionOptions
+    q: Tensor, k: Tensor, v: Tensor, group: PaddedGroup, options: AttentionOptions
 ) -> tuple[Tensor, Tensor | None]:
     """(B, H, S, K), (B, H, S', K) twice -> (B, H, S, K)"""
     mask = None if group.mask is None else group.hidden(q.dtype)
@@ -174,7 +174,7 @@ def _sdpa(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=options.dropout), None
 
 
-def _bias(q: Tensor, k: Tensor, group: Group, bias: Bias) -> Tensor:
+def _bias(q: Tensor, k: Tensor, group: PaddedGroup, bias: Bias) -> Tensor:
     """(B or 1, H, S, S'), zero for a query that sees nothing."""
     scores = bias(q, k, group.distances)
     return scores if group.seen is None else scores.masked_fill(~group.seen, 0)
@@ -220,7 +220,7 @@ def _varlen(
     return AttentionResult(attend_varlen(q, k, v, layout), None)
 
 
-def _place(x: Tensor, side: Side) -> Tensor:
+def _place(x: Tensor, side: PaddedIndex) -> Tensor:
     """Rows (T, H, K) to places (places, H, K)."""
     if side.same:
         return x

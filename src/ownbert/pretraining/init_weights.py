@@ -1,4 +1,4 @@
-"""The weights that pretraining starts from. V vocabulary, D hidden, E embedding size."""
+"""The structure and the initial weights of a model to pretrain."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,24 +10,25 @@ import torch
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.corpus.store import Store
 from ownbert.data.examples.cooccurrence import cooccurrence_vectors
-from ownbert.data.masking import ordinary_tokens
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Objective
 from ownbert.pretraining.recipe import PretrainRecipe
-from ownbert.pretraining.vocabulary_alignment import init_config, transfer
+from ownbert.pretraining.vocabulary_alignment import copy_checkpoint, init_config
 from ownbert.text.tokenizer import Tokenizer
 
-# Width of a head of the generator: that of all published sizes.
-_HEAD = 64
+# Size of the generator's attention heads, as in all published models.
+_HEAD_SIZE = 64
 
 
 def new_config(
     recipe: PretrainRecipe, tokenizer: Tokenizer, saved: Path | None = None
 ) -> EncoderConfig:
-    """The structure that a recipe asks for, or that of the model to start from; one that only
-    predicts next words is a decoder. saved: the folder of a run that is resumed, which no longer
-    needs what it started from."""
+    """The structure that a recipe describes, or that of the model to start from (``init_from``).
+
+    With "clm" as the only objective it is a decoder. saved: the folder of a resumed run, which is
+    read instead of ``init_from``. Raises ``InputError`` as ``init_config`` does.
+    """
     if recipe.model.init_from:
         return init_config(saved or recipe.model.init_from, tokenizer, recipe)
     objectives = {name for task, _ in recipe.parts for name in task.objectives}
@@ -45,8 +46,11 @@ def new_config(
 def new_learner(
     recipe: PretrainRecipe, config: EncoderConfig, objectives: Sequence[Objective]
 ) -> Learner:
-    """Random weights for ``objectives``, those of all phases: with replaced tokens a discriminator
-    and a generator, else an encoder with the heads of all phases."""
+    """A model with random weights for ``objectives``, those of all phases.
+
+    With replaced-token detection it is a discriminator with a generator (Clark et al. 2020), else
+    an encoder with the heads that any phase needs.
+    """
     torch.manual_seed(recipe.seed)
     names = {name for task, _ in recipe.parts for name in task.objectives}
     if "rtd" in names:
@@ -59,11 +63,11 @@ def new_learner(
 def _generator(model: Model, share: float) -> Model:
     """A narrower network with the discriminator's embeddings (Clark et al. 2020, section 3.1)."""
     config = model.config
-    width = max(_HEAD, round(config.hidden_size * share / _HEAD) * _HEAD)
+    width = max(_HEAD_SIZE, round(config.hidden_size * share / _HEAD_SIZE) * _HEAD_SIZE)
     narrow = replace(
         config,
         hidden_size=width,
-        num_attention_heads=width // _HEAD,
+        num_attention_heads=width // _HEAD_SIZE,
         intermediate_size=4 * width,
         embedding_size=config.hidden_size if width != config.hidden_size else None,
     )
@@ -76,18 +80,26 @@ def _generator(model: Model, share: float) -> Model:
 
 
 def initialise(
-    learner: Learner, recipe: PretrainRecipe, store: Store, tokenizer: Tokenizer
+    learner: Learner,
+    recipe: PretrainRecipe,
+    store: Store,
+    tokenizer: Tokenizer,
+    *,
+    ordinary: np.ndarray,
+    unigram: torch.Tensor,
 ) -> str | None:
-    """Set the first weights; returns a report of what was copied from another model, if any was.
+    """Set the initial weights; returns a report of what was copied from another model, if any.
 
-    Word vectors come from the model of ``init_from``, or from the corpus's co-occurrences unless
-    the recipe wants random ones. The MLM decoder's bias starts at the unigram log probabilities,
-    so that the first steps are not spent on learning which words are frequent.
+    Word embeddings come from the model of ``init_from``, or from co-occurrences in the corpus
+    unless the recipe has "random". The bias of the MLM decoder starts at the unigram log
+    probabilities, so that the first steps are not spent on learning which words are frequent.
+
+    ordinary: true for tokens that are not special (V). unigram: log probability of each token (V).
     """
-    ordinary, report = ordinary_tokens(tokenizer.vocab_size, tokenizer.special_ids), None
+    report = None
     word = learner.model.encoder.embeddings.word.weight.data
     if recipe.model.init_from:
-        report = transfer(
+        report = copy_checkpoint(
             learner.model,
             recipe.model.init_from,
             tokenizer,
@@ -96,18 +108,21 @@ def initialise(
             seed=recipe.seed,
         )
     elif recipe.model.init_embeddings == "cooccurrence":
-        found = cooccurrence_vectors(store, word.shape[1], ordinary, seed=recipe.seed)
-        vectors = torch.from_numpy(found)
+        vectors = torch.from_numpy(
+            cooccurrence_vectors(store, word.shape[1], ordinary, seed=recipe.seed)
+        )
         known = vectors.abs().sum(1) > 0
         word[known] = vectors[known]
     head = (learner.generator or learner.model).heads["mlm"]
     assert isinstance(head, MaskedLMHead)
-    head.decoder.bias.data.copy_(unigram_log_probabilities(store.counts, ordinary))
+    head.decoder.bias.data.copy_(unigram)
     return None if report is None else str(report)
 
 
 def unigram_log_probabilities(counts: np.ndarray, ordinary: np.ndarray) -> torch.Tensor:
-    """(V) log probability of each token by its frequency in the corpus, one added to each count;
-    special tokens, which are never predicted, as if seen once."""
-    seen = np.where(ordinary, counts, 0) + 1.0
-    return torch.from_numpy(np.log(seen / seen.sum()).astype(np.float32))
+    """Log probability of each token (V) by its count in the corpus (V), with add-one smoothing.
+
+    Special tokens (``ordinary`` is false), which are never predicted, get a count of one.
+    """
+    smoothed = np.where(ordinary, counts, 0) + 1.0
+    return torch.from_numpy(np.log(smoothed / smoothed.sum()).astype(np.float32))

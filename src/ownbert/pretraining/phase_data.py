@@ -1,4 +1,4 @@
-"""What each phase of pretraining learns from, and how it is evaluated."""
+"""The data of each phase of pretraining, and its evaluation on held-out data."""
 
 import math
 from collections import Counter
@@ -11,32 +11,24 @@ import torch
 from ownbert.data.batch import Batch
 from ownbert.data.corpus.store import Store
 from ownbert.data.examples.pairs import PretrainingData, pretraining_data
-from ownbert.data.loader import once
+from ownbert.data.loader import batches_once
 from ownbert.data.masking import Masking, continuing_tokens
-from ownbert.objectives import (
-    CausalLM,
-    Learner,
-    MaskedLM,
-    Objective,
-    ReplacedToken,
-    SentencePair,
-    causal_view,
-)
+from ownbert.objectives import PRETRAINING, Learner, Objective, causal_view
 from ownbert.pretraining.recipe import PretrainData, PretrainTask
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import autocast
 from ownbert.train.meter import add_up, mean_metrics
 
-# Held-out tokens that an evaluation looks at: enough for two digits, little time.
+# Held-out tokens per evaluation: enough for two digits, in little time.
 _EVALUATION_TOKENS = 30_000
 
 
 @dataclass(frozen=True)
 class PhaseData:
-    """The examples of a phase and its held-out ones.
+    """Training and held-out examples of a phase.
 
-    unigram: log probabilities (V) of the tokens by their frequency. words: how many tokens of the
-    vocabulary are not special.
+    unigram: log probability of each token by its frequency (V). predictable: the number of tokens
+    in the vocabulary that are not special.
     """
 
     task: PretrainTask
@@ -44,24 +36,17 @@ class PhaseData:
     examples: PretrainingData
     held_out: PretrainingData
     unigram: torch.Tensor
-    words: int
+    predictable: int
 
     @property
     def objectives(self) -> list[Objective]:
-        task = self.task
-        made: dict[str, Objective] = {
-            "mlm": MaskedLM(task.mlm_weight),
-            "clm": CausalLM(task.clm_weight),
-            "rtd": ReplacedToken(task.rtd_weight),
-            "nsp": SentencePair(task.nsp_weight),
-            "sop": SentencePair(task.sop_weight, name="sop"),
-        }
-        return [made[name] for name in task.objectives]
+        weight = {name: getattr(self.task, f"{name}_weight") for name in self.task.objectives}
+        return [PRETRAINING[name](weight[name]) for name in self.task.objectives]
 
     def held_out_batches(self) -> list[Batch]:
         """The same held-out examples with the same masks at every evaluation."""
         batches, tokens = [], 0
-        for batch in once(self.held_out, batch_tokens=2 * self.settings.batch_tokens):
+        for batch in batches_once(self.held_out, batch_tokens=2 * self.settings.batch_tokens):
             batches.append(batch)
             tokens += batch.tokens
             if tokens >= _EVALUATION_TOKENS:
@@ -72,14 +57,17 @@ class PhaseData:
     def evaluate(
         self, learner: Learner, batches: Sequence[Batch], precision: str
     ) -> Mapping[str, float]:
-        """Losses and accuracies on ``batches``, with baselines that have learnt nothing: the loss
-        of predicting words by frequency alone and by uniform guessing, and the accuracy of always
-        choosing the more frequent of two classes. Empty without batches."""
+        """Losses and accuracies on ``batches``, and the baselines to compare them with.
+
+        Baselines are the loss of predicting tokens by their frequency (unigram_loss) or uniformly
+        (uniform_loss), and the accuracy of always choosing the more frequent of two classes
+        (..._majority_accuracy). Empty without batches.
+        """
         learner.eval()
         device = learner.model.device
-        torch.manual_seed(0)  # the same draws of replaced tokens at every evaluation
+        torch.manual_seed(0)  # the generator draws the same tokens at every evaluation
         sums: dict[str, list] = {}
-        words = next(name for name in ("mlm", "clm") if name in self.task.objectives)
+        predicting = next(name for name in ("mlm", "clm") if name in self.task.objectives)
         unigram, zeros = 0.0, Counter()
         for batch in batches:
             with autocast(device, precision):
@@ -88,7 +76,7 @@ class PhaseData:
             zeros.update(
                 {n: int(loss.zeros) for n, loss in losses.items() if loss.zeros is not None}
             )
-            targets = (batch if words == "mlm" else causal_view(batch)).masked_ids
+            targets = (batch if predicting == "mlm" else causal_view(batch)).masked_ids
             assert targets is not None
             unigram -= float(self.unigram[targets].sum())
         if not sums:
@@ -97,8 +85,8 @@ class PhaseData:
         loss = sum(metrics[f"{o.name}_loss"] * o.weight for o in self.objectives)
         return {
             "loss": loss,
-            "unigram_loss": unigram / max(1, sums[words][2]),
-            "uniform_loss": math.log(max(1, self.words)),
+            "unigram_loss": unigram / max(1, sums[predicting][2]),
+            "uniform_loss": math.log(max(1, self.predictable)),
             **metrics,
             **{
                 f"{name}_majority_accuracy": max(zeros[name], sums[name][2] - zeros[name])
@@ -118,7 +106,7 @@ def make_phase_data(
     unigram: torch.Tensor,
     seed: int,
 ) -> PhaseData:
-    """The examples of a phase. ordinary (V) is true for tokens that are not special."""
+    """The data of a phase. ordinary: true for tokens that are not special (V)."""
     masking = None
     if "mlm" in task.objectives:
         masking = Masking(

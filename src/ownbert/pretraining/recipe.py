@@ -128,7 +128,7 @@ class PretrainTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class PhaseRecipe:
     """A part of the run that learns something else. share: of the run; the rest as the recipe
     has it where it is not given."""
 
@@ -153,7 +153,7 @@ class PretrainRecipe:
     task: PretrainTask = section(PretrainTask())
     optim: Optim = section(Optim())
     run: Run = section(Run(), max_minutes={"shown": f"{DEFAULT_MINUTES:g} without --max-steps"})
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[PhaseRecipe, ...] = ()
 
     def __post_init__(self) -> None:
         validate(self)
@@ -177,7 +177,7 @@ class PretrainRecipe:
         return [(_over(self.task, phase), _over(self.data, phase)) for phase in self.phases]
 
 
-def _over(section: T, phase: Phase) -> T:
+def _over(section: T, phase: PhaseRecipe) -> T:
     """``section`` with what the phase has otherwise."""
     names = {f.name for f in fields(section)} & {f.name for f in fields(phase)}  # pyright: ignore
     changes = {name: getattr(phase, name) for name in names}

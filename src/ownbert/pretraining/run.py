@@ -1,5 +1,6 @@
 """Pretraining: from a token store to a model folder."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -10,7 +11,7 @@ import torch
 
 from ownbert.checkpoint import CONFIG, save
 from ownbert.data.corpus.store import Store
-from ownbert.data.loader import Loader
+from ownbert.data.loader import Loader, Position
 from ownbert.data.masking import ordinary_tokens
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
@@ -24,17 +25,20 @@ from ownbert.pretraining.init_weights import (
 from ownbert.pretraining.phase_data import PhaseData, make_phase_data
 from ownbert.pretraining.recipe import DEFAULT_MINUTES, PretrainRecipe
 from ownbert.run.run_folder import RunFolder
-from ownbert.run.training_run import Say, TrainingRun, bounded_steps
+from ownbert.run.training_run import Say, TrainingRun, describe_limit
+from ownbert.settings import dump, resolve
 from ownbert.train import distributed
 from ownbert.train.device import pick_precision
 from ownbert.train.distributed import ALONE, World
 from ownbert.train.flops import matmul_rate
 from ownbert.train.job import Phase
 
-# Peak learning rates by hidden size. Tiny and mini were measured on five-minute runs; the larger
-# sizes are cautious values for the same small batches.
+# Peak learning rates by hidden size. Those of tiny and mini were measured in runs of five minutes;
+# those of larger sizes are cautious values for the same small batches.
 _RATES = {128: 2e-3, 256: 1.5e-3, 512: 7e-4, 768: 2e-4}
 _LARGE_RATE = 1e-4
+
+_PREVIEWED_SEQUENCES = 3
 
 
 def pretrain(
@@ -70,9 +74,9 @@ def pretrain(
 
 
 class Pretraining(TrainingRun):
-    """A recipe with its corpus, vocabulary and examples.
+    """A pretraining recipe with its corpus, vocabulary and examples.
 
-    saved: the folder of a model that a resumed run continues; its structure is read there.
+    saved: the folder of a resumed run, from which the structure of the model is read.
     """
 
     command = "pretrain"
@@ -87,7 +91,7 @@ class Pretraining(TrainingRun):
         self.recipe = self._completed(recipe)
         self.identity = self._identity()
         self.ordinary = ordinary_tokens(self.config.vocab_size, self.tokenizer.special_ids)
-        unigram = unigram_log_probabilities(self.store.counts, self.ordinary)
+        self.unigram = unigram_log_probabilities(self.store.counts, self.ordinary)
         self.phase_data = [
             make_phase_data(
                 self.store,
@@ -95,14 +99,14 @@ class Pretraining(TrainingRun):
                 task,
                 data,
                 ordinary=self.ordinary,
-                unigram=unigram,
+                unigram=self.unigram,
                 seed=recipe.seed,
             )
             for task, data in recipe.parts
         ]
 
     def _completed(self, recipe: PretrainRecipe) -> PretrainRecipe:
-        """The recipe with everything that depends on the machine and the size filled in."""
+        """The recipe with everything filled in that depends on the machine and the size."""
         known = (rate for size, rate in _RATES.items() if size >= self.config.hidden_size)
         rate = recipe.optim.learning_rate or next(known, _LARGE_RATE)
         run = replace(
@@ -138,8 +142,16 @@ class Pretraining(TrainingRun):
         return learner
 
     def _initialise(self, learner: Learner, say: Say) -> None:
-        """Give the weights their first values, and say what was copied, if anything was."""
-        if report := initialise(learner, self.recipe, self.store, self.tokenizer):
+        """Set the initial weights, and report what was copied from another model, if anything."""
+        report = initialise(
+            learner,
+            self.recipe,
+            self.store,
+            self.tokenizer,
+            ordinary=self.ordinary,
+            unigram=self.unigram,
+        )
+        if report:
             say(report)
 
     def phases(self, learner: Learner, world: World) -> list[Phase]:
@@ -169,20 +181,20 @@ class Pretraining(TrainingRun):
         return world.total([matmul_rate(self.device, kind)])[0]
 
     def save(self, learner: Learner, folder: RunFolder, world: World) -> None:
-        """Write the model as it is into its folder, and ELECTRA's generator into one inside."""
+        """Write the current model into its folder, and ELECTRA's generator into a subfolder."""
         self.tokenizer.max_length = self.config.longest
         output = folder.path
         folders = {output: learner.model, output / "generator": learner.generator}
-        for place, model in folders.items():
+        for path, model in folders.items():
             if model is None:
                 continue
             complete = distributed.gather_full_model(model)
             if world.first:
-                save(complete, place, tokenizer=self.tokenizer)
+                save(complete, path, tokenizer=self.tokenizer)
 
     def summary(self) -> list[str]:
         store, config, recipe = self.store, self.config, self.recipe
-        with torch.device("meta"):  # shapes without numbers: this model is only counted
+        with torch.device("meta"):  # without values: only the parameters are counted
             shapes = new_learner(recipe, config, ())
         parameters = sum(p.numel() for p in shapes.model.parameters())
         run = recipe.run
@@ -194,6 +206,45 @@ class Pretraining(TrainingRun):
             f"{len(first.examples):,} sequences to learn from, {len(first.held_out):,} held out",
             f"{recipe.model.init_from or recipe.model.size}: {config.num_hidden_layers} layers "
             f"of {config.hidden_size}, {config.num_attention_heads} heads, "
-            f"{parameters:,} parameters; {bounded_steps(run)} of {tasks} on {run.device} in "
+            f"{parameters:,} parameters; {describe_limit(run)} of {tasks} on {run.device} in "
             f"{run.precision}",
         ]
+
+
+def preview_pretraining(
+    tokens: str | Path | None = None,
+    *,
+    config: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    **options: Any,
+) -> str:
+    """What ``pretrain`` would do, without doing it: the resolved recipe, the counts, and the first
+    sequences of the first batch, decoded."""
+    options["data.tokens"] = None if tokens is None else str(tokens)
+    run = Pretraining(resolve(PretrainRecipe, config=config, overrides=overrides, options=options))
+    first, tokenizer = run.phase_data[0], run.tokenizer
+    loader = Loader(first.examples, run.recipe.seed, batch_tokens=first.settings.batch_tokens)
+    with contextlib.closing(loader.batches(Position())) as batches:
+        batch, _ = next(batches)
+    targets: dict[int, str] = {}
+    if batch.masked_positions is not None and batch.masked_ids is not None:
+        masked = tokenizer.tokens(batch.masked_ids.tolist())
+        targets = dict(zip(batch.masked_positions.tolist(), masked, strict=True))
+    inputs = tokenizer.tokens(batch.token_ids.tolist())
+    words = [f"{t}->{targets[i]}" if i in targets else t for i, t in enumerate(inputs)]
+    lines = [
+        dump(run.recipe),
+        *run.summary(),
+        f"first batch: {batch.sequences} sequences, {batch.tokens:,} tokens, "
+        f"{len(targets):,} to predict, shown as seen->target",
+    ]
+    ends = list(accumulate(batch.layout.lengths))
+    for number, (start, end) in enumerate(
+        zip([0, *ends], ends[:_PREVIEWED_SEQUENCES], strict=False)
+    ):
+        pair = ""
+        if batch.next_sentence is not None:
+            names = ("in order", "exchanged") if first.task.pairs == "sop" else ("next", "not next")
+            pair = f"  ({names[int(batch.next_sentence[number])]})"
+        lines.append(f"{number + 1}{pair}  {' '.join(words[start:end])}")
+    return "\n".join(lines)

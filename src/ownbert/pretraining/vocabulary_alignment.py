@@ -1,6 +1,9 @@
-"""Starting from a model with another vocabulary. V vocabulary, O old vocabulary, D hidden."""
+"""Starting from a model with another vocabulary: matching tokens, copying weights.
 
-from collections.abc import Mapping
+V' is the size of the old vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -12,39 +15,207 @@ from torch.nn.functional import embedding_bag
 
 from ownbert.checkpoint import CONFIG, copy_weights, load_tokenizer
 from ownbert.checkpoint.copying import first_of
-from ownbert.checkpoint.description import Description, describe
+from ownbert.checkpoint.description import Description, describe_config
 from ownbert.checkpoint.weights import read_model_json, read_weights
 from ownbert.config import EncoderConfig
 from ownbert.data.corpus.store import Store
+from ownbert.data.masking import continuing_tokens
 from ownbert.errors import InputError
-from ownbert.files import model_folder
+from ownbert.files import model_folder, open_text
 from ownbert.nn.model import Model
 from ownbert.pretraining.recipe import PretrainRecipe
-from ownbert.pretraining.token_matching import WAYS, Ids, Match, match, read_counts
+from ownbert.text.bert import CONTINUATION
 from ownbert.text.tokenizer import Tokenizer
 
-# What belongs to the vocabulary: matched token by token, and counted in the corpus.
-_WORDS, _BIAS = "encoder.embeddings.word.weight", "heads.mlm.decoder.bias"
-# Heads that pretraining and checkpoints have in common.
-_HEADS = ("mlm", "nsp")
-# Of BERTs; the second has positions that Transformers does not know (families.family.OWN).
-_KINDS = ("bert", "ownbert-bert")
-# Position kinds with a table, which a longer sequence would run out of.
-_TABLES = ("absolute", "relative_key", "relative_key_query")
-_SAID = {
+# How a token of the new vocabulary can be matched, with the words for it in reports.
+MATCH_KINDS = {
     "special": "special",
     "name": "by name",
     "pieces": "as the mean of pieces",
     "rank": "by rank",
     "new": "new",
 }
+# A vocabulary is anonymised if at least this share of its tokens are integers.
+_MOSTLY = 0.5
+# Tensors that depend on the vocabulary: matched token by token, and computed from the corpus.
+_WORDS, _BIAS = "encoder.embeddings.word.weight", "heads.mlm.decoder.bias"
+# Heads that pretraining and checkpoints may share.
+_HEADS = ("mlm", "nsp")
+# Model types of BERT; the second has positions that Transformers does not know
+# (families.family.OWN).
+_MODEL_TYPES = ("bert", "ownbert-bert")
+# Position kinds whose table limits the length of sequences.
+_POSITION_TABLES = ("absolute", "relative_key", "relative_key_query")
+
+Ids = Sequence[int]
 
 
 @dataclass(frozen=True)
-class Report:
-    """What was copied from ``folder``. tokens, shares: how many of our vocabulary were found in
-    each of WAYS, and what share of the corpus they are. copied, new: our tensors; unused: those
-    of the checkpoint that had no place. hint: what could be done better, if anything."""
+class TokenMatch:
+    """What each token of a vocabulary was matched with.
+
+    kinds: of match for each token, one of ``MATCH_KINDS`` (V). ids: for each token the old tokens
+    whose mean vector it starts from, empty if it is new (V). unnamed: whether some tokens are
+    anonymised ids and no ranking was given.
+    """
+
+    kinds: list[str]
+    ids: list[Ids]
+    unnamed: bool
+
+
+def match_vocabulary(
+    tokenizer: Tokenizer,
+    old: Tokenizer,
+    counts: np.ndarray,
+    ranking: Mapping[str, int] | None = None,
+) -> TokenMatch:
+    """Match each token of ``tokenizer`` with tokens of the vocabulary of ``old``.
+
+    Special tokens are matched by their role, others by name: with the same token, or with what the
+    old tokenizer makes of the text (one token or several pieces). Anonymised tokens are matched by
+    rank: the n-th most frequent by ``counts`` (V) with the n-th most frequent of ``ranking``, the
+    frequencies of old tokens or words; a word in it that the old vocabulary cannot encode leaves
+    its rank empty.
+
+    Tokens are anonymised if most tokens of blank text are integers (unless those of the old
+    vocabulary are, too: then they are names); with a ranking all tokens of other vocabularies are.
+    """
+    size = tokenizer.vocab_size
+    kinds = ["new"] * size
+    ids: list[Ids] = [()] * size
+    for ours, theirs in zip(tokenizer.special_ids, old.special_ids, strict=True):
+        kinds[ours], ids[ours] = "special", (theirs,)
+    ordinary = [index for index in range(size) if kinds[index] == "new"]
+    anonymous = _anonymous(tokenizer, old, ordinary, ranked=ranking is not None)
+    named = [index for index in ordinary if index not in anonymous]
+    for index, found in _by_name(tokenizer, old, named).items():
+        kinds[index] = "name" if len(found) == 1 else "pieces"
+        ids[index] = found
+    if ranking is not None:
+        taken = {tuple(ids[index]) for index in named}
+        ranks = [found for found in _ranked(old, ranking) if not found or found not in taken]
+        seen = sorted((i for i in anonymous if counts[i] > 0), key=lambda i: (-counts[i], i))
+        for index, found in zip(seen, ranks, strict=False):
+            if found:
+                kinds[index], ids[index] = "rank", found
+    return TokenMatch(kinds, ids, bool(anonymous) and ranking is None)
+
+
+def read_counts(path: str | Path) -> dict[str, int]:
+    """The frequency of each token from a text file, plain or gzip, with lines of a token and a
+    count separated by a tab or blanks.
+
+    The counts of a token that occurs twice are added. Raises ``InputError`` naming a bad line.
+    """
+    counts: dict[str, int] = {}
+    for number, line in open_text(path):
+        if not line.strip():
+            continue
+        parts = line.split("\t") if "\t" in line else line.split()
+        token, count = parts[0].strip(), parts[-1].strip()
+        if len(parts) != 2 or not token or not (count.isascii() and count.isdecimal()):
+            raise InputError(
+                f"{path}, line {number}: {line[:60]!r} is not a token and a count; write them as "
+                "token, tab, integer"
+            )
+        counts[token] = counts.get(token, 0) + int(count)
+    if not counts:
+        raise InputError(f"{path} holds no counts; each line must have a token and a count")
+    return counts
+
+
+def _anonymous(tokenizer: Tokenizer, old: Tokenizer, ordinary: Ids, *, ranked: bool) -> set[int]:
+    """The tokens whose names mean nothing."""
+    numbers = _numbers(tokenizer, ordinary)
+    if numbers:
+        others = [i for i in range(old.vocab_size) if i not in old.special_ids]
+        return set() if not ranked and _numbers(old, others) else numbers
+    return set(ordinary) if ranked else set()
+
+
+def _numbers(tokenizer: Tokenizer, ordinary: Ids) -> set[int]:
+    """The tokens that are integers, if most tokens of a blank vocabulary are; else none."""
+    tokens = tokenizer.vocabulary()
+    found = {i for i in ordinary if tokens[i].isascii() and tokens[i].isdecimal()}
+    mostly = tokenizer.kind == "blank" and len(found) >= _MOSTLY * len(ordinary)
+    return found if mostly else set()
+
+
+def _by_name(tokenizer: Tokenizer, old: Tokenizer, wanted: Ids) -> dict[int, Ids]:
+    """The old tokens with the same text, by our id; tokens that have none are left out."""
+    vocabulary, inside = tokenizer.vocabulary(), continuing_tokens(tokenizer)
+    found: dict[int, Ids] = {}
+    words: dict[int, str] = {}
+    for index in wanted:
+        token = vocabulary[index]
+        same = old.id_of(token) if tokenizer.kind == old.kind else None
+        if same is not None and same not in old.special_ids:
+            found[index] = (same,)
+            continue
+        text = _text(tokenizer, index, token)
+        if not inside[index]:
+            words[index] = text
+        elif old.kind == "wordpiece" and (pieces := _split_continuation(text, old)):
+            found[index] = pieces
+    encoded = zip(words, _encode_words(old, list(words.values())), strict=True)
+    return found | {index: ids for index, ids in encoded if ids}
+
+
+def _text(tokenizer: Tokenizer, index: int, token: str) -> str:
+    """The text of a token without the markers of its kind of vocabulary."""
+    if tokenizer.kind == "blank":
+        return token
+    if tokenizer.kind == "wordpiece":
+        return token.removeprefix(_prefix(tokenizer))
+    return tokenizer.decode([index]).strip()
+
+
+def _prefix(tokenizer: Tokenizer) -> str:
+    return getattr(tokenizer.backend.model, "continuing_subword_prefix", CONTINUATION)
+
+
+def _encode_words(old: Tokenizer, words: Sequence[str]) -> list[Ids]:
+    """The tokens of each word; none if the old vocabulary cannot encode all of it."""
+    blank = " " if old.kind == "bpe" else ""
+    encoded = old.encode_batch([blank + word for word in words])
+    special = set(old.special_ids)
+    return [() if special & set(ids) else tuple(ids) for ids in encoded]
+
+
+def _split_continuation(text: str, old: Tokenizer) -> Ids:
+    """The WordPiece continuations of a text inside a word, greedily from the left; none if a part
+    of it is no piece."""
+    pieces, start, prefix = [], 0, _prefix(old)
+    while start < len(text):
+        ends = range(len(text), start, -1)
+        known = ((end, old.id_of(prefix + text[start:end])) for end in ends)
+        start, piece = next(((end, i) for end, i in known if i is not None), (len(text), None))
+        if piece is None:
+            return ()
+        pieces.append(piece)
+    return tuple(pieces)
+
+
+def _ranked(old: Tokenizer, ranking: Mapping[str, int]) -> list[Ids]:
+    """The old tokens of each word of a ranking, the most frequent first. Special tokens of the old
+    vocabulary have no rank."""
+    special = set(old.special_ids)
+    words = [w for w in sorted(ranking, key=lambda w: -ranking[w]) if old.id_of(w) not in special]
+    return [
+        encoded if same is None else (same,)
+        for same, encoded in zip(map(old.id_of, words), _encode_words(old, words), strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class AlignmentReport:
+    """What was copied from the checkpoint in ``folder``.
+
+    tokens, shares: how many tokens of our vocabulary were matched in each of ``MATCH_KINDS``, and
+    their share of the corpus. copied, new: names of our tensors. unused: names of tensors of the
+    checkpoint that were not copied. hint: advice for a better match, if any.
+    """
 
     folder: str
     tokens: Mapping[str, int]
@@ -55,32 +226,32 @@ class Report:
     hint: str = ""
 
     def __str__(self) -> str:
-        new = ", ".join(dict.fromkeys(_part(name) for name in self.new))
+        new = ", ".join(dict.fromkeys(_module_name(name) for name in self.new))
         unused = ", ".join(self.unused)
-        words = ", ".join(
-            f"{self.tokens[way]:,} {said} ({self.shares[way]:.1%} of the corpus)"
-            for way, said in _SAID.items()
-            if self.tokens[way]
+        tokens = ", ".join(
+            f"{self.tokens[kind]:,} {name} ({self.shares[kind]:.1%} of the corpus)"
+            for kind, name in MATCH_KINDS.items()
+            if self.tokens[kind]
         )
         lines = [
             f"started from {self.folder}: {len(self.copied)} tensors copied"
             + (f"; new: {new}" if new else "")
             + (f"; not used: {unused}" if unused else ""),
-            f"tokens: {words}",
+            f"tokens: {tokens}",
         ]
         return "\n".join([*lines, *([self.hint] if self.hint else [])])
 
 
 def init_config(folder: str | Path, tokenizer: Tokenizer, recipe: PretrainRecipe) -> EncoderConfig:
-    """The structure of a BERT's folder with our vocabulary and the recipe's dropout.
+    """The structure of the BERT in ``folder`` with our vocabulary and the recipe's dropout.
 
-    A table of positions keeps its length. Raises ``InputError`` for another family, for what
-    pretraining cannot train, and for sequences longer than that table.
+    The table of positions keeps its length. Raises ``InputError`` for another family, for a
+    structure that pretraining cannot train, and for sequences longer than that table.
     """
     path = model_folder(folder)
-    config = _described(path).config
+    config = _describe_bert(path).config
     longest = max(data.max_length for _, data in recipe.parts)
-    if config.position_embedding_type in _TABLES and longest > config.longest:
+    if config.position_embedding_type in _POSITION_TABLES and longest > config.longest:
         raise InputError(
             f"data.max_length is {longest}, but {path / CONFIG} has max_position_embeddings "
             f"{config.max_position_embeddings}; take at most that, or another model to start from"
@@ -104,7 +275,7 @@ def init_config(folder: str | Path, tokenizer: Tokenizer, recipe: PretrainRecipe
 
 
 @torch.no_grad()
-def transfer(
+def copy_checkpoint(
     model: Model,
     folder: str | Path,
     tokenizer: Tokenizer,
@@ -112,49 +283,52 @@ def transfer(
     *,
     counts_file: str | Path | None = None,
     seed: int = 0,
-) -> Report:
-    """Copy a checkpoint's weights into ``model``, which ``init_config`` gave the structure of.
+) -> AlignmentReport:
+    """Copy the weights of a checkpoint into ``model``, whose structure is that of ``init_config``.
 
-    Words are matched as ``matching.match`` does; those that are new are drawn from a normal
-    distribution with the mean and deviation of the copied ones. The MLM decoder's bias is left
-    to the caller: it is about the corpus. Raises ``InputError`` for a folder that does not hold
-    what its config promises, and for a list of counts that cannot be read.
+    Word embeddings are copied as ``match_vocabulary`` matches the tokens; those of new tokens are
+    drawn from a normal distribution with the mean and standard deviation of the copied ones. The
+    bias of the MLM decoder is left to the caller: it depends on the corpus. counts_file: see
+    ``read_counts``. Raises ``InputError`` for tensors that do not fit the config, and for counts
+    that cannot be read.
     """
     path = model_folder(folder)
     ranking = None if counts_file is None else read_counts(counts_file)
-    description = _described(path)
-    old, new, unused = _old_model(description, path, model)
+    description = _describe_bert(path)
+    old, new, unused = _load_old_model(description, path, model)
     theirs, ours = dict(old.named_parameters()), dict(model.named_parameters())
     copied = [n for n in ours if n in theirs and n not in (_WORDS, _BIAS) and n not in new]
     for name in copied:
         ours[name].copy_(theirs[name])
-    found = match(tokenizer, load_tokenizer(path, config=description.config), store.counts, ranking)
-    ours[_WORDS].copy_(_vectors(theirs[_WORDS], found, seed))
+    old_tokenizer = load_tokenizer(path, config=description.config)
+    match = match_vocabulary(tokenizer, old_tokenizer, store.counts, ranking)
+    ours[_WORDS].copy_(_word_vectors(theirs[_WORDS], match, seed))
     fresh = [n for n in ours if n not in copied and n not in (_WORDS, _BIAS)]
-    return _report(str(folder), found, store.counts, copied, fresh, unused)
+    return _report(str(folder), match, store.counts, copied, fresh, unused)
 
 
-def _described(path: Path) -> Description:
-    kind = str(read_model_json(path / CONFIG).get("model_type"))
-    if kind not in _KINDS:
+def _describe_bert(path: Path) -> Description:
+    values = read_model_json(path / CONFIG)
+    model_type = str(values.get("model_type"))
+    if model_type not in _MODEL_TYPES:
         raise InputError(
-            f"{path / CONFIG}: model_type is {kind!r}; pretraining can start from 'bert' only "
-            "(BERT itself, and MiniLM, SciBERT and others of its structure)"
+            f"{path / CONFIG}: model_type is {model_type!r}; pretraining can start from 'bert' "
+            "only (BERT itself, and MiniLM, SciBERT and others of its structure)"
         )
-    description = describe(path, any_architecture=True)
+    description = describe_config(values, path / CONFIG, any_architecture=True)
     if description.config.add_cross_attention:
         raise InputError(
-            f"{path / CONFIG}: add_cross_attention is true; pretraining has nothing that it could "
-            "attend to: take a model without it"
+            f"{path / CONFIG}: add_cross_attention is true, but pretraining has nothing to attend "
+            "to: take a model without it"
         )
     return description
 
 
-def _old_model(
+def _load_old_model(
     description: Description, path: Path, model: Model
 ) -> tuple[Model, set[str], tuple[str, ...]]:
-    """The checkpoint as a model with those heads of ours that it may have, our names of what in it
-    is not the checkpoint's, and the checkpoint's names of what it leaves out."""
+    """The checkpoint as a model with the heads that ``model`` and a checkpoint can share; our names
+    of parameters that the checkpoint lacks; and its names of tensors that the model lacks."""
     family, config = description.family, description.config
     specs = [family.spec_of(kind, description.values) for kind in model.specs if kind in _HEADS]
     with torch.random.fork_rng(devices=[]):
@@ -165,22 +339,22 @@ def _old_model(
         problems = "; ".join(first_of(report.problems))
         raise InputError(f"{weights} does not fit its {CONFIG}: {problems}")
     names = {n: family.weight_map.their_name(n, config) for n, _ in old.named_parameters()}
-    return old, {n for n, their in names.items() if their in report.new}, tuple(report.unused)
+    return old, {n for n, theirs in names.items() if theirs in report.new}, tuple(report.unused)
 
 
-def _vectors(old: Tensor, found: Match, seed: int) -> Tensor:
-    """(O, D) -> (V, D)"""
-    vectors = _means(old, found.ids)
-    known = torch.tensor([way not in ("special", "new") for way in found.ways])
+def _word_vectors(old: Tensor, match: TokenMatch, seed: int) -> Tensor:
+    """The word embeddings (V, D) from those of the checkpoint (V', D)."""
+    vectors = _means(old, match.ids)
+    known = torch.tensor([kind not in ("special", "new") for kind in match.kinds])
     sample = vectors[known] if int(known.sum()) > 1 else old
-    new = torch.tensor([way == "new" for way in found.ways])
+    new = torch.tensor([kind == "new" for kind in match.kinds])
     noise = torch.randn(int(new.sum()), old.shape[1], generator=torch.Generator().manual_seed(seed))
     vectors[new] = sample.mean(0) + sample.std(0) * noise
     return vectors
 
 
 def _means(old: Tensor, ids: list[Ids]) -> Tensor:
-    """The mean of the old vectors of each token, (V, D); zero where there are none."""
+    """The mean of the old vectors (V', D) of each token: (V, D), zero for tokens without any."""
     flat = torch.tensor([i for some in ids for i in some], dtype=torch.int64)
     starts = torch.tensor([0, *accumulate(map(len, ids))][:-1], dtype=torch.int64)
     return embedding_bag(flat, old.float(), starts, mode="mean")
@@ -188,24 +362,24 @@ def _means(old: Tensor, ids: list[Ids]) -> Tensor:
 
 def _report(
     folder: str,
-    found: Match,
+    match: TokenMatch,
     counts: np.ndarray,
     copied: list[str],
     new: list[str],
     unused: tuple[str, ...],
-) -> Report:
-    ways = np.array(found.ways)
+) -> AlignmentReport:
+    kinds = np.array(match.kinds)
     total = max(1, int(counts.sum()))
     hint = ""
-    if found.unnamed:
+    if match.unnamed:
         hint = (
-            "the tokens are numbers, whose names say nothing: with a list of how often words were "
-            "in text like yours (--init-counts) they are matched by rank"
+            "the tokens are numbers, which cannot be matched by name: with the frequencies of "
+            "words in similar text (--init-counts) they are matched by rank"
         )
-    return Report(
+    return AlignmentReport(
         folder,
-        {way: int((ways == way).sum()) for way in WAYS},
-        {way: float(counts[ways == way].sum()) / total for way in WAYS},
+        {kind: int((kinds == kind).sum()) for kind in MATCH_KINDS},
+        {kind: float(counts[kinds == kind].sum()) / total for kind in MATCH_KINDS},
         tuple(copied),
         tuple(new),
         unused,
@@ -213,7 +387,7 @@ def _report(
     )
 
 
-def _part(name: str) -> str:
-    """The part that a tensor is of, for people."""
+def _module_name(name: str) -> str:
+    """The part of the model that a tensor belongs to, for the user."""
     kind, *rest = name.split(".")
     return f"the {rest[0]} head" if kind == "heads" else f"the {kind}"

@@ -1,6 +1,6 @@
-"""What model cards have in common: README.md of a folder, for people and for the hub.
+"""What all model cards share: the README.md of a model folder, for people and for the hub.
 
-Names of labels stand in it, texts never.
+It may contain names of labels, but never texts of the training data.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ import ownbert
 from ownbert.files import write_text
 
 CARD = "README.md"
-# What tells a card of ours from one that somebody wrote.
-MARK = "<!-- Written by ownbert, and written anew when it runs; without this line, kept. -->"
+# Tells our cards from those that users wrote.
+MARK = "<!-- Written by ownbert, and rewritten when it runs again; remove this line to keep it. -->"
 _OURS = "<!-- Written by ownbert"
 
-ROWS = 100  # of a table of labels
-# Settings that say where and when, not what was learnt.
-_ASIDE = frozenset(
+MAX_ROWS = 100  # of a table of labels
+# Settings that are shown elsewhere in the card, or do not change what is learnt.
+_OMITTED = frozenset(
     {
         *("folder", "task.name", "learning_rate", "epochs", "max_steps", "device", "precision"),
         *("log_every", "eval_every", "save_every", "keep", "tensorboard"),
@@ -34,36 +34,39 @@ _ASIDE = frozenset(
 def save_card(
     folder: str | Path, front: Mapping[str, Any], blocks: Sequence[str], *, name: str | None = None
 ) -> str | None:
-    """Write README.md into a model folder, unless somebody has written one there himself.
+    """Write README.md into a model folder, unless the user has written one there.
 
-    front: what the hub reads. name: where the folder will be, if elsewhere. Returns what to tell
-    people, if anything.
+    front: the metadata that the hub reads. blocks: Markdown, separated by blank lines. name: of the
+    model, by default that of the folder. Returns a warning, if any.
     """
     path = Path(folder) / CARD
     if path.exists() and not is_ours(path):
-        return f"{path} is not from ownbert and stays; no model card is written"
+        return f"{path} was not written by ownbert and is kept; no model card is written"
     versions = (
         f"ownbert {ownbert.__version__}, torch {torch.__version__}, "
         f"Python {platform.python_version()}"
     )
     head = yaml.safe_dump(dict(front) | {"tags": ["ownbert"]}, sort_keys=False, allow_unicode=True)
-    whole = [f"---\n{head}---", MARK, f"# {name or Path(folder).resolve().name}", *blocks]
-    write_text(path, "\n\n".join([*whole, "## Versions", versions]) + "\n")
+    start = [f"---\n{head}---", MARK, f"# {name or Path(folder).resolve().name}"]
+    write_text(path, "\n\n".join([*start, *blocks, "## Versions", versions]) + "\n")
     return None
 
 
 def is_ours(card: Path) -> bool:
-    """Whether a card may be written anew."""
+    """Whether ownbert wrote a card, so that it may be replaced."""
     return _OURS in card.read_text(encoding="utf-8", errors="replace")
 
 
-def settings(recipe: Any, usual: Any, sections: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Those of a recipe that say what was learnt, and are not as in ``usual``."""
+def changed_settings(
+    recipe: Any, default: Any, sections: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Name and value of the settings of a recipe that change what is learnt and differ from
+    ``default``."""
     for section in sections:
-        ours, theirs = getattr(recipe, section), getattr(usual, section)
+        ours, theirs = getattr(recipe, section), getattr(default, section)
         for field in fields(ours):
             value, name = getattr(ours, field.name), f"{section}.{field.name}"
-            if _ASIDE & {name, field.name} or value == getattr(theirs, field.name):
+            if _OMITTED & {name, field.name} or value == getattr(theirs, field.name):
                 continue
             inner = vars(value) if is_dataclass(value) else {}
             yield from ((f"{name}.{key}", str(each)) for key, each in inner.items())
@@ -72,7 +75,7 @@ def settings(recipe: Any, usual: Any, sections: Sequence[str]) -> Iterator[tuple
 
 
 def sha256(path: str | Path | None) -> str:
-    """That of a file; "" if there is none."""
+    """The SHA-256 of a file, in hexadecimal; "" if there is no file."""
     if not path or not Path(path).is_file():
         return ""
     digest = hashlib.sha256()
@@ -83,16 +86,18 @@ def sha256(path: str | Path | None) -> str:
 
 
 def table(names: Sequence[str], rows: Any) -> str:
-    """A Markdown table; of many rows the first."""
+    """A Markdown table; of many rows the first ``MAX_ROWS``."""
     rows = list(rows)
-    lines = [names, ["---"] * len(names), *rows[:ROWS]]
+    lines = [names, ["---"] * len(names), *rows[:MAX_ROWS]]
     text = "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
-    return text if len(rows) <= ROWS else f"{text}\n\nand {len(rows) - ROWS:,} more."
+    return text if len(rows) <= MAX_ROWS else f"{text}\n\nand {len(rows) - MAX_ROWS:,} more."
 
 
 def cell(text: str) -> str:
+    """Text on one line that does not end a table's cell."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def code(language: str, text: str) -> str:
+    """A Markdown code block."""
     return f"```{language}\n{text}\n```"

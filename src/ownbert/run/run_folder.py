@@ -1,6 +1,5 @@
-"""The folder that a run writes to: whether it may, and what it resumes from."""
+"""The output folder of a run: whether it may be written to, and what the run resumes from."""
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict
 from pathlib import Path
@@ -14,26 +13,27 @@ from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.log import CURVES, LOG
 from ownbert.train.state_files import (
-    FOLDER,
     SavedState,
     find_state,
-    newest,
-    refuse_other,
+    newest_state,
+    remove_states,
+    require_same_identity,
 )
 
 RECIPE = "recipe.yaml"
-# Which folders an ensemble is made of.
+# Names the members of an ensemble.
 ENSEMBLE = "ensemble.json"
 T = TypeVar("T")
 
 
 class RunFolder:
-    """An output folder as a command finds it; nothing is written before ``reserve``.
+    """The output folder of a run; nothing is written to it before ``reserve``.
 
     path: of the folder, which need not exist. resume: continue from its newest saved state, or
-    that of ``resume_step``; without one, start. overwrite: replace the model in it. ``saved`` is
-    the state to resume from, or None. Raises ``InputError`` if ``path`` is a file, if it holds a
-    model and neither is given, and for a state that is damaged or not there.
+    that of ``resume_step``; start from the beginning if there is none. overwrite: replace the model
+    in it. saved: the state to resume from, or None. Raises ``InputError`` if ``path`` is a file, if
+    it holds a model and neither ``resume`` nor ``overwrite`` is given, and for a state that is
+    damaged or missing.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class RunFolder:
         self.saved = None if state is None else SavedState.read(state)
 
     def _refuse_taken(self) -> None:
-        trained = (self.path / WEIGHTS).exists() or newest(self.path) is not None
+        trained = (self.path / WEIGHTS).exists() or newest_state(self.path) is not None
         if trained and not (self.resume or self.overwrite):
             raise InputError(
-                f"{self.path} already holds a model; go on with --resume, start anew with "
+                f"{self.path} already holds a model; continue with --resume, start anew with "
                 "--overwrite, or choose another folder"
             )
 
@@ -68,9 +68,10 @@ class RunFolder:
         overrides: Sequence[str],
         options: Mapping[str, Any],
     ) -> T:
-        """The recipe of the run: resumed, it starts from the recipe in the folder.
+        """The recipe of the run; a resumed run starts from the recipe in the folder.
 
-        Raises ``InputError`` when the settings then name another corpus, model or seed.
+        kind: the class of the recipe. config, overrides, options: see ``ownbert.settings.resolve``.
+        Raises ``InputError`` if they change a setting that a resumed run must keep.
         """
         return self._resolve(
             kind,
@@ -81,13 +82,13 @@ class RunFolder:
         )[0]
 
     def _resolve(self, kind: type[T], *, resumes: bool, **given: Any) -> tuple[T, T | None]:
-        """The recipe, and that of the run that it ``resumes``."""
-        there = self.path / RECIPE
-        before = resolve(kind, config=there) if resumes and there.exists() else None
+        """The recipe, and the one in the folder if the run ``resumes``."""
+        path = self.path / RECIPE
+        before = resolve(kind, config=path) if resumes and path.exists() else None
         now = resolve(kind, base=before, **given)
         if before is not None:
-            free = {name for name, about in settings_of(kind).items() if about.resumable}
-            for name, old, new in _differences(asdict(before), asdict(now), free):  # pyright: ignore
+            changeable = {name for name, about in settings_of(kind).items() if about.resumable}
+            for name, old, new in _differences(asdict(before), asdict(now), changeable):  # pyright: ignore
                 raise InputError(
                     f"cannot resume {self.path}: {name} was {old!r} and is now {new!r}; leave it "
                     "as it was, or start anew with --overwrite"
@@ -95,14 +96,14 @@ class RunFolder:
         return now, before
 
     def reserve(self, identity: Mapping[str, str], vocabulary: Tokenizer | None = None) -> None:
-        """Make the folder ready to be written to.
+        """Create the folder, or prepare it to be written to.
 
-        identity: what the run learns from; a saved state must have learnt from the same.
-        vocabulary: that of the run; a tokenizer in the folder must be the same, unless it is
-        overwritten. Raises ``InputError``.
+        identity: what the run learns from, which must be what the saved state has learnt from.
+        vocabulary: of the run, which must be that of a tokenizer in the folder unless the folder
+        is overwritten. Raises ``InputError`` if they differ.
         """
         if self.saved is not None:
-            refuse_other(self.saved.path, self.saved.metadata["identity"], identity)
+            require_same_identity(self.saved.path, self.saved.metadata["identity"], identity)
         if vocabulary is not None and not self.overwrite:
             self._refuse_other_tokenizer(vocabulary)
         if self.overwrite and not self.resume:
@@ -121,17 +122,17 @@ class RunFolder:
     def _clear(self) -> None:
         for name in (WEIGHTS, CONFIG, LOG, CURVES, RECIPE):
             (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(self.path / FOLDER, ignore_errors=True)
+        remove_states(self.path)
 
 
 def _differences(
-    old: Mapping[str, Any], new: Mapping[str, Any], free: Set[str], prefix: str = ""
+    old: Mapping[str, Any], new: Mapping[str, Any], changeable: Set[str], prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Settings that differ, with both values, except those in ``free``."""
+    """Name, old and new value of each setting that differs, except those in ``changeable``."""
     for name, value in old.items():
-        if prefix + name in free:
+        if prefix + name in changeable:
             continue
         if isinstance(value, Mapping):
-            yield from _differences(value, new[name], free, f"{prefix}{name}.")
-        elif value != new[name] and new[name] not in (None, "auto"):  # then it stays as it was
+            yield from _differences(value, new[name], changeable, f"{prefix}{name}.")
+        elif value != new[name] and new[name] not in (None, "auto"):  # those keep the old value
             yield prefix + name, value, new[name]

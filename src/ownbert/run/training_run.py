@@ -1,4 +1,4 @@
-"""The skeleton of a run, which pretraining, fine-tuning and translation fill in."""
+"""The skeleton of a training run, which pretraining, fine-tuning and translation fill in."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,17 +28,17 @@ Say = Callable[[str], None]
 class TrainingRun(ABC):
     """A resolved recipe with its data; ``train`` makes the model.
 
-    Its constructor reads and checks everything that can be refused, so that nothing is written
-    before. recipe: what recipe.yaml says of the run. limits: the recipe's run section as the loop
-    takes it. identity: what is learnt from; a run resumed on something else is refused. monitor:
-    the metric that decides which weights are best.
+    The constructor reads and checks everything that can be refused, so that nothing has been
+    written by then. recipe: the complete recipe, as written to recipe.yaml. identity: what is
+    learnt from; a run cannot be resumed on anything else. monitor: the metric that decides which
+    weights are best. vocabulary: what a tokenizer in the output folder must be equal to, if
+    anything.
     """
 
     command: ClassVar[str]
     recipe: Any
     identity: Mapping[str, str]
     monitor = Monitor("loss", lower=True)
-    # What a tokenizer in the output folder must be equal to, where the model is for that one.
     vocabulary: Tokenizer | None = None
 
     def __init__(self, run: Run) -> None:
@@ -48,10 +48,15 @@ class TrainingRun(ABC):
 
     @property
     def limits(self) -> Run:
+        """The run section of the recipe as the training loop takes it, with max_steps or
+        max_minutes."""
         return self.recipe.run
 
     def execute(self, folder: RunFolder, *, quiet: bool) -> Model:
-        """Reserve ``folder`` and train, together with the processes that torchrun has started."""
+        """Reserve ``folder`` and train, together with the other processes under torchrun.
+
+        Returns the trained model in evaluation mode.
+        """
         world = distributed.join(self.device)
         try:
             world.on_rank_zero(lambda: self.reserve(folder))
@@ -60,7 +65,7 @@ class TrainingRun(ABC):
             distributed.leave(world)
 
     def reserve(self, folder: RunFolder) -> None:
-        """Make the folder ready and write the recipe. Raises ``InputError``."""
+        """Prepare the folder and write the recipe. Raises ``InputError``."""
         folder.reserve(self.identity, self.vocabulary)
         write_text(folder.path / RECIPE, dump(self.recipe))
 
@@ -93,36 +98,39 @@ class TrainingRun(ABC):
 
     @abstractmethod
     def summary(self) -> Sequence[str]:
-        """Lines for people: what is about to be learnt from what."""
+        """Lines for the user: data, model and duration."""
 
     def warnings(self) -> Iterable[str]:
-        """What looks wrong about the data."""
+        """Lines about what looks wrong in the data."""
         return ()
 
     @abstractmethod
     def make_learner(self, world: World, *, fresh: bool, say: Say) -> Learner:
-        """Weights to start from, the same in all processes; not ``fresh`` ones are overwritten by
-        those of a saved state."""
+        """The model with its initial weights, the same in all processes.
+
+        fresh: False if a saved state will replace the weights.
+        """
 
     @abstractmethod
     def phases(self, learner: Learner, world: World) -> list[Phase]:
-        """What is learnt, one phase after the other."""
+        """The phases of the run, in order."""
 
     def save(self, learner: Learner, folder: RunFolder, world: World) -> None:
-        """Write the model as it is into the folder, at every saved state."""
+        """Write the current model into the folder; called after each saved state."""
         return
 
     def finish(self, job: Job, folder: RunFolder) -> Model:
-        """What follows the last step: the final weights, their metrics, the model card."""
+        """What follows the last step: final weights, their metrics, the model card."""
         return job.state.learner.model
 
     def peak_flops(self, world: World) -> float:
-        """Floating-point operations per second of all processes, for the MFU; 0: not measured."""
+        """Measured matmul peak of all processes in FLOP per second, for the MFU; 0: not
+        measured."""
         return 0.0
 
 
-def bounded_steps(limits: Run) -> str:
-    """How long a run takes at most, for people."""
+def describe_limit(limits: Run) -> str:
+    """How long a run takes at most, for the user."""
     if limits.max_steps:
         return f"{limits.max_steps:,} steps"
     return f"{limits.max_minutes:g} minutes"

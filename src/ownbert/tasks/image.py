@@ -13,7 +13,7 @@ from ownbert.checkpoint.description import Description, describe, describe_confi
 from ownbert.config import EncoderConfig, Image
 from ownbert.data.batch import Batch
 from ownbert.data.images.augmentation import Augmentation
-from ownbert.data.images.image_files import Picture, read_labelled, stream_pictures
+from ownbert.data.images.image_files import ImageSource, read_labelled_images, stream_images
 from ownbert.data.images.pixels import Processor
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
@@ -127,15 +127,15 @@ class ImageTask(SingleLabelTask):
     # Reading.
 
     def read(self, path: Any) -> list[Row]:
-        """``path`` may be two arrays, (images, labels); see ``data.images.read_labelled``."""
+        """``path`` may be two arrays, (images, labels); see ``data.images.image_files``."""
         return [
             PictureRow(line, (picture.digest,), label_text(label, picture.name), picture=picture)
-            for line, (picture, label) in enumerate(read_labelled(path), start=1)
+            for line, (picture, label) in enumerate(read_labelled_images(path), start=1)
         ]
 
     def stream(self, path: Any) -> Iterator[Row]:
-        """``path`` may be an array of pictures; see ``data.images.stream_pictures``."""
-        for line, picture in enumerate(stream_pictures(path), start=1):
+        """``path`` may be an array of pictures; see ``data.images.image_files``."""
+        for line, picture in enumerate(stream_images(path), start=1):
             yield PictureRow(line, (picture.digest,), picture=picture)
 
     def learn(self, rows: Sequence[Row], source: str | Path) -> None:
@@ -169,7 +169,7 @@ class ImageTask(SingleLabelTask):
         self.processor.save(folder)
 
 
-def sizes_for(pictures: Sequence[Picture], vit: Vit) -> tuple[tuple[int, int], tuple[int, int]]:
+def sizes_for(pictures: Sequence[ImageSource], vit: Vit) -> tuple[tuple[int, int], tuple[int, int]]:
     """(height, width) of what a new model reads and of its patches.
 
     By default pictures that are all of one size keep it, up to 96 pixels a side and rounded up to
@@ -190,7 +190,7 @@ def sizes_for(pictures: Sequence[Picture], vit: Vit) -> tuple[tuple[int, int], t
     return (size[0], size[1]), (patch[0], patch[1])
 
 
-def measured(pictures: Sequence[Picture], image: Image) -> Processor:
+def measured(pictures: Sequence[ImageSource], image: Image) -> Processor:
     """The processor of a new model, with the mean and standard deviation of each channel of
     pictures, of 5,000 in equal steps where there are more."""
     ones, zeros = (1.0,) * image.channels, (0.0,) * image.channels
@@ -209,6 +209,6 @@ def measured(pictures: Sequence[Picture], image: Image) -> Processor:
     return Processor(image.size, mean, std, image.channels)
 
 
-def _picture(row: Row) -> Picture:
+def _picture(row: Row) -> ImageSource:
     assert isinstance(row, PictureRow)
     return row.picture

@@ -15,8 +15,8 @@ import numpy as np
 from ownbert.config import Image
 from ownbert.data.batch import Example
 from ownbert.data.images.augmentation import Augmentation
-from ownbert.data.images.image_files import Picture
-from ownbert.data.images.pixels import Processor, patches_of
+from ownbert.data.images.image_files import ImageSource
+from ownbert.data.images.pixels import Processor, split_into_patches
 from ownbert.errors import InputError
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import EncodedRows
@@ -31,7 +31,7 @@ _ACROSS, _DOWN = 56, 28
 class PictureRow(Row):
     """A row whose text is the digest of a picture, by which copies are found."""
 
-    picture: Picture = field(kw_only=True)
+    picture: ImageSource = field(kw_only=True)
 
     def place(self, source: str | Path) -> str:
         return self.picture.name
@@ -55,14 +55,14 @@ class ImageInputBuilder:
         self.processor, self.image = processor, image
         self.max_length = image.patches + 1
 
-    def pixels(self, picture: Picture) -> np.ndarray:
+    def pixels(self, picture: ImageSource) -> np.ndarray:
         """(C, H, W)"""
         return self.processor([picture.read(self.image.channels)])[0]
 
     def example(self, pixels: np.ndarray, target: Any) -> Example:
         """(C, H, W) with what it should be answered with."""
         nothing = np.zeros(self.max_length, dtype=np.int64)
-        patches = patches_of(pixels, self.image.patch)
+        patches = split_into_patches(pixels, self.image.patch)
         return Example(nothing, nothing, label=target, patches=patches)
 
     def about(self, data: EncodedRows, unit: str) -> Iterator[str]:
@@ -105,7 +105,7 @@ class Views(Sequence[Example]):
 
     def __init__(
         self,
-        pictures: Sequence[Picture],
+        pictures: Sequence[ImageSource],
         targets: Sequence[int | None],
         builder: ImageInputBuilder,
     ) -> None:

@@ -1,7 +1,7 @@
 """BERT's rules and WordPiece, assembled from the parts of the ``tokenizers`` library.
 
-Clean-up, Chinese characters apart, lower case, accents off, punctuation apart, then the longest
-pieces of the vocabulary from the left (google-research/bert ``tokenization.py``).
+Clean-up, Chinese characters separated, lower case, accents stripped, punctuation separated, then
+the longest pieces of the vocabulary from the left (google-research/bert ``tokenization.py``).
 """
 
 import unicodedata
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 CONTINUATION = "##"
-# Google's limit: a longer word is [UNK] whatever its pieces.
+# Google's limit: a longer word is [UNK] regardless of its pieces.
 LONGEST_WORD = 100
-# Stands for a word that is kept whole and is in no vocabulary: it must become the unknown token
-# and not pieces. A code point that Unicode will never give to a character.
-_NOWHERE = "\U0010ffff"
+# Replaces a word that is kept whole and is in no vocabulary: it must become the unknown token and
+# not pieces. A code point that Unicode will never assign to a character.
+_NONCHARACTER = "\U0010ffff"
 
 
 def wordpiece_backend(
@@ -28,9 +28,10 @@ def wordpiece_backend(
     strip_accents: bool | None = None,
     tokenize_chinese_chars: bool = True,
 ) -> "tokenizers.Tokenizer":
-    """A tokenizer with BERT's rules; a token's id is its place in ``vocabulary``.
+    """A tokenizer with BERT's rules and special tokens.
 
-    ``strip_accents`` left at None follows ``do_lower_case``, as in Google's code.
+    vocabulary: the tokens in the order of their ids. strip_accents: None follows ``do_lower_case``,
+    as in Google's code. The other settings are those of Transformers' BertTokenizer.
     """
     backend = wordpiece_rules(
         {token: index for index, token in enumerate(vocabulary)},
@@ -52,7 +53,8 @@ def wordpiece_rules(
 ) -> "tokenizers.Tokenizer":
     """``wordpiece_backend`` for any ids and without special tokens.
 
-    Without ``do_basic_tokenize`` text is split at blanks only and nothing is cleaned up.
+    ids: the id of each token. do_basic_tokenize: if false, text is split at whitespace only, and
+    nothing is cleaned up. unk_token: the token for unknown words.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -71,11 +73,11 @@ def wordpiece_rules(
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix=CONTINUATION)
-    return backend if do_basic_tokenize else split_at_blanks(backend)
+    return backend if do_basic_tokenize else split_at_whitespace(backend)
 
 
-def split_at_blanks(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer":
-    """``backend`` without BERT's rules for words: blanks part them, nothing else changes."""
+def split_at_whitespace(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer":
+    """``backend`` without BERT's rules: words are separated by whitespace and not changed."""
     from tokenizers import normalizers, pre_tokenizers
 
     backend.normalizer = normalizers.BertNormalizer(
@@ -104,11 +106,10 @@ def add_special_tokens(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer
 def keep_whole(backend: "tokenizers.Tokenizer", words: Iterable[str]) -> "tokenizers.Tokenizer":
     """A copy of a WordPiece ``backend`` that leaves ``words`` as they are (``never_split``).
 
-    Where such a word stands between blanks it keeps its accents and punctuation, and it is one
-    token; so is a word that is equal to one of them once the rules were applied. One that is not in
-    the vocabulary is unknown. Lower case, where it is asked for, comes first as in Transformers, so
-    that words with capitals are of use to cased vocabularies only. The copy runs Python code for
-    every text and cannot be saved.
+    Such a word between whitespace keeps its accents and punctuation, and it is one token; so is a
+    word that equals one of them after the rules were applied. One that is not in the vocabulary is
+    unknown. Lower-casing comes first, as in Transformers, so that words with capitals are useful to
+    cased vocabularies only. The copy runs Python code for every text and cannot be saved.
     """
     from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
@@ -129,10 +130,11 @@ def _strips_accents(normalizer: "normalizers.BertNormalizer") -> bool:
 
 
 class WordRules:
-    """BERT's rules but for some words, as a pre-tokenizer of the ``tokenizers`` library.
+    """BERT's rules except for some words, as a pre-tokenizer of the ``tokenizers`` library.
 
-    ``whole`` are the words that are kept, ``unknown`` those of them that no vocabulary has. With
-    ``lower_first`` a word is compared with them once it is in lower case, if it is to be.
+    normalizer: BERT's rules. whole: the words that are kept. unknown: those of them that are not in
+    the vocabulary. lower_first: whether words are lower-cased, if at all, before they are compared
+    with ``whole``. split_punctuation: whether punctuation is separated.
     """
 
     def __init__(
@@ -156,19 +158,19 @@ class WordRules:
         self.fold = normalizers.BertNormalizer(
             clean_text=False,
             handle_chinese_chars=False,
-            # As the library decides it where it is not said.
+            # As the library decides where it is not set.
             strip_accents=_strips_accents(normalizer),
             lowercase=normalizer.lowercase and not lower_first,
         )
-        self.blanks = pre_tokenizers.WhitespaceSplit()
-        self.parts = pre_tokenizers.BertPreTokenizer() if split_punctuation else self.blanks
+        self.whitespace = pre_tokenizers.WhitespaceSplit()
+        self.parts = pre_tokenizers.BertPreTokenizer() if split_punctuation else self.whitespace
 
     def pre_tokenize(self, text: "PreTokenizedString") -> None:
         text.normalize(self.clean.normalize)
         text.split(self._words)
 
     def words(self, text: str) -> list[str]:
-        """The words of ``text``, before they are cut into pieces."""
+        """The words of ``text``, before they are split into pieces."""
         from tokenizers import PreTokenizedString
 
         found = PreTokenizedString(text)
@@ -177,7 +179,7 @@ class WordRules:
 
     def _words(self, _: int, text: "NormalizedString") -> list["NormalizedString"]:
         found = []
-        for _word, place in self.blanks.pre_tokenize_str(text.normalized):
+        for _word, place in self.whitespace.pre_tokenize_str(text.normalized):
             word = text.slice(place)
             if unicodedata.normalize("NFC", word.normalized) in self.whole:
                 word.nfc()
@@ -188,6 +190,6 @@ class WordRules:
             found += [word.slice(part) for _part, part in parts]
         for word in found:
             if word.normalized in self.unknown:
-                # One for each character: the offsets stay those of the word.
-                word.map(lambda _: _NOWHERE)
+                # One for each character, so that the offsets stay those of the word.
+                word.map(lambda _: _NONCHARACTER)
         return found

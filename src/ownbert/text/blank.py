@@ -1,4 +1,4 @@
-"""Text that is already tokens (ids, codes, words): split at blanks and look each token up."""
+"""Text that is already tokens (ids, codes, words): split at whitespace, look each token up."""
 
 import re
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 # Python splits at these four control characters, ``tokenizers`` does not.
 SEPARATORS = re.compile("[\x1c-\x1f]")
-BLANKS = re.compile("[^\\S\x1c-\x1f]+")
+WHITESPACE = re.compile("[^\\S\x1c-\x1f]+")
 
 
 def blank_backend(vocabulary: Sequence[str]) -> "tokenizers.Tokenizer":
-    """A tokenizer that changes nothing; a token's id is its place in ``vocabulary``.
+    """A tokenizer that changes nothing.
 
-    The normaliser that does nothing is there because Transformers' BertTokenizerFast asks its
-    tokenizer for one.
+    vocabulary: the tokens in the order of their ids. It has a normaliser that does nothing, because
+    Transformers' BertTokenizerFast expects one.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -31,8 +31,8 @@ def blank_backend(vocabulary: Sequence[str]) -> "tokenizers.Tokenizer":
     return add_special_tokens(backend)
 
 
-def split_blanks(text: str) -> list[str]:
+def split_whitespace(text: str) -> list[str]:
     """The tokens of ``text``, exactly as ``blank_backend`` splits it."""
     if SEPARATORS.search(text):
-        return [token for token in BLANKS.split(text) if token]
+        return [token for token in WHITESPACE.split(text) if token]
     return text.split()

@@ -25,10 +25,10 @@ HEADER = "#version"
 def build(
     style: Style, files: Mapping[str, PathLike], settings: Mapping[str, Any]
 ) -> "tokenizers.Tokenizer":
-    """The backend of ``style``, without special tokens and without what stands around a text.
+    """The backend of ``style``, without special tokens and post-processor.
 
-    ``files`` has the keys of ``style.files``; ``settings`` are the words of Transformers'
-    constructors, unknown ones are left alone. ``InputError`` for a file that is damaged.
+    style: the family. files: paths by the keys of ``style.files``. settings: arguments of
+    Transformers' constructors; unknown ones are ignored. Raises ``InputError`` for a damaged file.
     """
     if style is BERT:
         known = {name: settings[name] for name in BERT_SETTINGS if name in settings}
@@ -53,10 +53,10 @@ def build(
 def special_token(
     style: Style, name: str, text: str, *, built: bool
 ) -> "str | tokenizers.AddedToken":
-    """How Transformers registers ``text`` where it is given as a plain string.
+    """A special token as Transformers registers it where it is given as a plain string.
 
-    The mask token takes the blank before it along, but for BERT. ``built`` says that there was no
-    tokenizer.json.
+    style: the family. name: ``mask_token`` and so on. text: the token. built: whether there was no
+    tokenizer.json. Except for BERT, the mask token includes the space before it.
     """
     from tokenizers import AddedToken
 
@@ -71,7 +71,7 @@ def special_token(
 def special_tokens(
     style: Style, names: Mapping[str, str], *, built: bool
 ) -> list["str | tokenizers.AddedToken"]:
-    """``special_token`` of each name in Transformers' order, the additional ones last."""
+    """``special_token`` for each name in Transformers' order, the additional ones last."""
     found = [
         special_token(style, name, names[name], built=built)
         for name in SPECIAL_NAMES
@@ -85,10 +85,10 @@ def register(
     special: Iterable["str | tokenizers.AddedToken"],
     listed: Iterable["tokenizers.AddedToken"] = (),
 ) -> None:
-    """Make tokens of ``listed`` and then ``special`` ones that are never split.
+    """Register the tokens of ``listed`` and then ``special`` ones, which are never split.
 
-    What is in the vocabulary keeps its id, the rest gets new ones. A plain string that was
-    registered before stays as it was.
+    Tokens of the vocabulary keep their ids, others get new ones. A plain string that was registered
+    before stays as it was.
     """
     from tokenizers import AddedToken
 
@@ -138,12 +138,12 @@ def surround(
 
 
 def read_ids(path: PathLike) -> dict[str, int]:
-    """A vocab.txt as Transformers reads it: the n-th line is id n, the last of equals counts."""
+    """A vocab.txt as Transformers reads it: line n is id n, of duplicates the last."""
     return {token: number - 1 for number, token in open_text(path)}
 
 
 def read_json_ids(path: PathLike) -> dict[str, int]:
-    """A vocab.json: an object of tokens and their ids."""
+    """The ids by token of a vocab.json. ``InputError`` for anything else in it."""
     ids = read_json(path, object)
     if not isinstance(ids, dict) or not all(type(index) is int for index in ids.values()):
         raise InputError(f"{path} is not a JSON object of tokens and their ids")
@@ -151,13 +151,13 @@ def read_json_ids(path: PathLike) -> dict[str, int]:
 
 
 def read_merges(path: PathLike) -> list[tuple[str, str]]:
-    """A merges.txt: two tokens a line, the most urgent first, after a line that names a version."""
+    """The merges of a merges.txt: a version line, then two tokens per line, by priority."""
     merges = []
     for number, line in open_text(path):
         parts = line.split()
         if not parts or (number == 1 and line.startswith(HEADER)):
             continue
         if len(parts) != 2:
-            raise InputError(f"{Path(path)}, line {number}: two tokens are needed, a blank between")
+            raise InputError(f"{Path(path)}, line {number}: two tokens are needed, a space between")
         merges.append((parts[0], parts[1]))
     return merges

@@ -1,7 +1,7 @@
 """The tokenizer's files in a Hugging Face model folder, and how they are read.
 
-tokenizer.json holds everything and decides where it is there; a vocab.txt beside it must agree.
-Without it the family's own files are read: vocab.txt (how Google released BERT), vocab.json and
+tokenizer.json holds everything and takes precedence; a vocab.txt beside it must agree. Without it
+the family's own files are read: vocab.txt (how Google released BERT), vocab.json and
 merges.txt (RoBERTa), sentencepiece.bpe.model (XLM-R, CamemBERT), spiece.model (ALBERT).
 """
 
@@ -47,11 +47,11 @@ CASE_SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Folder:
-    """What a folder says about its tokenizer.
+class TokenizerFiles:
+    """What the files of a folder say about its tokenizer.
 
-    ``special``: ``pad_token`` and so on to the token; ``config`` is tokenizer_config.json,
-    with the class that config.json asks for where it names none.
+    special: the tokens by ``pad_token`` and so on. config: tokenizer_config.json, with the class
+    that config.json implies where it names none.
     """
 
     backend: "tokenizers.Tokenizer"
@@ -60,16 +60,16 @@ class Folder:
 
 
 def has_tokenizer(folder: str | os.PathLike[str]) -> bool:
-    """Whether ``folder`` holds a vocabulary to load."""
+    """Whether ``folder`` holds a tokenizer to load."""
     return Path(folder, TOKENIZER).is_file() or bool(styles_of(Path(folder)))
 
 
-def read_folder(folder: str | os.PathLike[str]) -> Folder:
-    """The tokenizer of ``folder``.
+def read_folder(folder: str | os.PathLike[str]) -> TokenizerFiles:
+    """Read the tokenizer of ``folder``.
 
-    Where tokenizer_config.json states case, accents or Chinese characters, it decides over
-    tokenizer.json, as in Transformers. ``InputError`` for files that are missing, damaged or
-    disagree, and for a vocabulary that lacks a special token.
+    What tokenizer_config.json states about case, accents and Chinese characters takes precedence
+    over tokenizer.json, as in Transformers. Raises ``InputError`` for files that are missing,
+    damaged or contradictory, and for a vocabulary that lacks a special token.
     """
     place = Path(folder)
     if not place.is_dir():
@@ -98,7 +98,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     if not (place / TOKENIZER).is_file():
         register(backend, special_tokens(style, special, built=True))
         surround(backend, style, special["cls_token"], special["sep_token"])
-    return Folder(backend, special, config)
+    return TokenizerFiles(backend, special, config)
 
 
 def styles_of(folder: Path) -> list[Style]:
@@ -107,7 +107,10 @@ def styles_of(folder: Path) -> list[Style]:
 
 
 def choose_style(folder: Path, named: str | None) -> Style:
-    """The style to read ``folder`` with where it has no tokenizer.json; see ``class_name``."""
+    """The style for a folder without tokenizer.json.
+
+    named: its class, see ``class_name``. Raises ``InputError`` where none or several are possible.
+    """
     found = styles_of(folder)
     if named and CLASSES[named][0] in found:
         return CLASSES[named][0]
@@ -134,7 +137,7 @@ def guess_style(backend: "tokenizers.Tokenizer") -> Style:
 
 
 def special_names(folder: Path, config: Mapping[str, Any], style: Style) -> dict[str, str]:
-    """``pad_token`` and so on to the token, as ``folder`` states it or else as ``style`` does."""
+    """The tokens by ``pad_token`` and so on, from the files of ``folder`` or else ``style``."""
     stated = read_json(folder / SPECIAL, missing={}) | dict(config)
     found = dict(style.special)
     for name in SPECIAL_NAMES:
@@ -146,18 +149,16 @@ def special_names(folder: Path, config: Mapping[str, Any], style: Style) -> dict
 
 
 def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
-    """The tokens of a vocab.txt, the n-th line being id n (from 0).
+    """The tokens of a vocab.txt, in the order of their ids.
 
-    ``InputError`` for an empty file, an empty line and a token that stands there twice.
+    Raises ``InputError`` for an empty file, an empty line and a token that occurs twice.
     """
     lines: dict[str, int] = {}
     for number, token in open_text(path):
         if not token:
             raise InputError(f"{path}, line {number}: empty, a token is needed on every line")
         if token in lines:
-            raise InputError(
-                f"{path}, line {number}: {token!r} stands on line {lines[token]} already"
-            )
+            raise InputError(f"{path}, line {number}: {token!r} is on line {lines[token]} already")
         lines[token] = number
     if not lines:
         raise InputError(f"{path} is empty")
@@ -165,13 +166,13 @@ def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
 
 
 def vocabulary_of(backend: "tokenizers.Tokenizer") -> list[str]:
-    """The tokens of the model in the order of their ids, tokens added later left out."""
+    """The tokens of the model in the order of their ids, without tokens added later."""
     ids = backend.get_vocab(with_added_tokens=False)
     return sorted(ids, key=ids.__getitem__)
 
 
 def read_backend(path: Path) -> "tokenizers.Tokenizer":
-    """A tokenizer.json, without its truncation and padding; ``InputError`` if it is damaged."""
+    """Read a tokenizer.json, without truncation and padding; ``InputError`` if it is damaged."""
     from tokenizers import Tokenizer
 
     text = "\n".join(line for _, line in open_text(path))
@@ -179,7 +180,7 @@ def read_backend(path: Path) -> "tokenizers.Tokenizer":
         backend = Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing narrower
         raise InputError(f"{path} is damaged or no tokenizer of the tokenizers library") from error
-    # Some folders (sentence-transformers) keep a length and a padding here; both are ours to set.
+    # Some folders (sentence-transformers) set truncation and padding here; both are set elsewhere.
     backend.no_truncation()
     backend.no_padding()
     return backend
@@ -212,13 +213,13 @@ def _from_vocabulary(
         tokens = read_vocabulary(files["vocab_file"])
         pieces = any(token.startswith(CONTINUATION) for token in tokens)
         if config.get("do_basic_tokenize") is False and not pieces:
-            # How Transformers' BertTokenizer saves a blank vocabulary: split at blanks only.
+            # How Transformers' BertTokenizer saves a blank vocabulary: split at whitespace only.
             return blank_backend(tokens)
     return build(style, files, {**config, "unk_token": special["unk_token"]})
 
 
 def apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, Any]) -> None:
-    """Set the case, accents and Chinese characters that ``config`` states, for BERT's rules."""
+    """Apply what ``config`` states about case, accents and Chinese characters, for BERT's rules."""
     from tokenizers import normalizers
 
     normalizer = backend.normalizer
@@ -231,7 +232,10 @@ def apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, An
 
 
 def never_split_of(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The words of ``never_split``, a setting of BERT's tokenizers in Transformers."""
+    """The words of ``never_split``, a setting of BERT's tokenizers in Transformers.
+
+    Raises ``InputError`` if it is no list of words.
+    """
     words = config.get("never_split") or ()
     if not isinstance(words, list | tuple | set | frozenset) or not all(
         isinstance(word, str) for word in words

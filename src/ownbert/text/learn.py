@@ -1,4 +1,4 @@
-"""Learn a vocabulary from a corpus, with a report on how well it fits."""
+"""Learn a vocabulary from a corpus, with a report on how well it covers the corpus."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from ownbert.data.corpus.documents import Document, PathLike, read_documents
 from ownbert.errors import InputError
 from ownbert.files import write_json
 from ownbert.text.bert import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, wordpiece_backend
-from ownbert.text.blank import split_blanks
+from ownbert.text.blank import split_whitespace
 from ownbert.text.files import has_tokenizer
 from ownbert.text.report import (
     REPORT,
@@ -36,10 +36,10 @@ BLANK_SIZE = 100_000
 BLANK_MIN_COUNT = 3
 WORDPIECE_SIZE = 30_000
 WORDPIECE_MIN_COUNT = 2
-# A small corpus cannot teach many pieces: one for so many characters of text.
+# A small corpus supports only few pieces: one for so many characters of text.
 CHARACTERS_PER_ENTRY = 500
 SMALL_SIZE = 2_000
-# Single characters may take this share of the entries; the rest is for longer pieces.
+# Single characters may use this share of the entries; the rest is for longer pieces.
 ALPHABET_SHARE = 0.6
 PROGRESS_EVERY = 200
 # Values of a byte, each of which has a token of its own in byte-level BPE.
@@ -61,16 +61,18 @@ def learn_vocabulary(
 ) -> VocabularyReport:
     """Learn a vocabulary and write vocab.txt, tokenizer.json, tokenizer_config.json and a report.
 
-    ``blank``, for text that is already tokens, keeps those seen ``min_count`` (3) times or more,
-    the most frequent first, at most ``vocab_size`` (100,000, special tokens included); those of
-    over 100 characters are left out, and letters stay as they are whatever ``lowercase`` says.
-    ``wordpiece``, for plain text, learns pieces seen ``min_count`` (2) times or more, at most
-    ``vocab_size`` (30,000; for a small corpus its characters and one piece for 500 of text).
-    The result depends on the text alone. ``progress`` is called with the number of documents
-    read so far, from one again on each pass over the corpus (wordpiece makes three).
+    paths, text_column, layout: the corpus, see ``read_documents``. output: the folder to write.
+    kind: ``blank``, for text that is already tokens, keeps those that occur at least ``min_count``
+    (3) times, the most frequent first, at most ``vocab_size`` (100,000, special tokens included);
+    those of over 100 characters are left out, and ``lowercase`` has no effect. ``wordpiece``, for
+    plain text, learns pieces that occur at least ``min_count`` (2) times, at most ``vocab_size``
+    (30,000; for a small corpus its characters, and one piece per 500 characters of text). progress:
+    called with the number of documents read so far in each pass over the corpus (wordpiece makes
+    three).
 
-    Raises ``InputError`` for a corpus that gives no entries, and when ``output`` holds a trained
-    model with another vocabulary; nothing is written then.
+    Returns the report. The result depends on the text alone. Raises ``InputError`` for a corpus
+    that gives no entries, and when ``output`` holds a trained model with another vocabulary;
+    nothing is written then.
     """
     _refuse_settings(output, kind=kind, vocab_size=vocab_size, min_count=min_count)
 
@@ -84,7 +86,7 @@ def learn_vocabulary(
         tokenizer, report = _learn_wordpiece(
             documents, vocab_size=vocab_size, min_count=min_count, lowercase=lowercase
         )
-    _keep_model(Path(output), tokenizer)
+    _protect_model(Path(output), tokenizer)
     tokenizer.save(output)
     write_json(Path(output, REPORT), report.to_dict())
     return report
@@ -98,10 +100,14 @@ def learn_tokenizer(
     min_count: int | None = None,
     lowercase: bool = False,
 ) -> Tokenizer:
-    """A tokenizer learnt from ``texts``, which may be asked for several times: ``blank`` or
-    ``wordpiece`` as above, or ``bpe`` (byte-level; pieces seen ``min_count`` (2) times or more, at
-    most ``vocab_size`` with the special tokens and the 256 bytes)."""
+    """Learn a tokenizer.
 
+    texts: a function that returns all texts; it is called for each pass over them. kind: ``blank``
+    or ``wordpiece`` as in ``learn_vocabulary``, or ``bpe`` (byte-level; pieces that occur at least
+    ``min_count`` (2) times, at most ``vocab_size`` with the special tokens and the 256 bytes).
+
+    Raises ``InputError`` for texts that give no entries, and a ``vocab_size`` that is too small.
+    """
     _refuse_small(vocab_size)
 
     def documents() -> Iterator[Document]:
@@ -154,8 +160,8 @@ def _counted(documents: Iterable[Document], progress: Progress | None) -> Iterat
         progress(number)
 
 
-def _keep_model(folder: Path, tokenizer: Tokenizer) -> None:
-    """Refuse to give a trained model another vocabulary; keep the length of the same one."""
+def _protect_model(folder: Path, tokenizer: Tokenizer) -> None:
+    """Refuse to give a trained model another vocabulary; with the same one, keep its length."""
     if not has_tokenizer(folder):
         return
     trained = any(folder.glob("*.safetensors")) or any(folder.glob("pytorch_model*.bin"))
@@ -183,7 +189,7 @@ def _learn_blank(
         number += 1
         last = None
         for piece in document.pieces:
-            if tokens := split_blanks(piece):
+            if tokens := split_whitespace(piece):
                 counts.update(tokens)
                 last = tokens[-1]
         if last is not None:
@@ -192,7 +198,7 @@ def _learn_blank(
     kept = sorted(usable, key=lambda item: (-item[1], item[0]))[: size - len(SPECIAL_TOKENS)]
     if not kept:
         raise InputError(
-            f"no token stands {least} times or more in the corpus: lower --min-count or give "
+            f"no token occurs {least} times or more in the corpus: lower --min-count or give "
             "more text"
         )
     running = counts.total()
@@ -215,7 +221,7 @@ def _learn_blank(
 
 
 def _can_be_entry(token: str) -> bool:
-    # A special token is found anywhere in a text, so a token around one is never met whole.
+    # A special token is found anywhere in a text, so a token that contains one never occurs.
     return len(token) <= LONGEST_WORD and not any(special in token for special in SPECIAL_TOKENS)
 
 
@@ -241,7 +247,7 @@ def _learn_wordpiece(
         size = max(SMALL_SIZE, len(alphabet) + len(continued) + learnable)
         size = min(WORDPIECE_SIZE, size)
     if not alphabet:
-        raise InputError(f"no character stands {least} times or more in the corpus: give more text")
+        raise InputError(f"no character occurs {least} times or more in the corpus: give more text")
     texts = (piece for document in documents() for piece in document.pieces)
     vocabulary = train_wordpiece(backend, texts, alphabet, continued, size=size, min_count=least)
     tokenizer = Tokenizer.wordpiece(vocabulary, do_lower_case=lowercase)

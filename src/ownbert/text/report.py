@@ -1,4 +1,4 @@
-"""What a vocabulary makes of its corpus: counts, coverage, and likely sentence ends."""
+"""Statistics of a vocabulary on its corpus: counts, coverage, and likely sentence ends."""
 
 import math
 import os
@@ -13,20 +13,20 @@ from ownbert.files import read_json
 REPORT = "vocabulary_report.json"
 
 # A sentence end is among the most frequent tokens, ends at least one document in a hundred, and
-# does so five times as often as its frequency would by chance, luck of small numbers allowed for.
+# does so five times as often as its frequency predicts, with a margin for small numbers.
 TOP_TOKENS = 50
 LEAST_END_SHARE = 0.01
 LEAST_LIFT = 5.0
 LEAST_DEVIATIONS = 4.0
 LEAST_ENDS = 3
-# Where texts do end with a full stop, many of them do. Titles and cut texts end with anything.
+# Where texts end with a full stop, many of them do. Titles and truncated texts end with anything.
 LEAST_COMMON_SHARE = 0.2
 SHOWN_TOKENS = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCount:
-    """One token: how often it stands in the corpus, and how often it ends a document."""
+    """One token: how often it occurs in the corpus, and how often it ends a document."""
 
     token: str
     count: int
@@ -37,12 +37,12 @@ class TokenCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyReport:
-    """The figures of a vocabulary on the corpus it was learnt from.
+    """Statistics of a vocabulary on the corpus it was learnt from.
 
-    For ``blank`` a token is what stands between blanks, before anything became [UNK]. For
-    ``wordpiece`` it is a piece; coverage and the out-of-vocabulary rate then count words.
-    ``vocabulary_size`` includes the special tokens. ``sentence_ends`` are proposals for
-    ``blank`` text, most frequent first.
+    For ``blank`` a token is a word between whitespace, counted before unknown ones become [UNK].
+    For ``wordpiece`` it is a piece; coverage and the out-of-vocabulary rate then count words.
+    vocabulary_size: includes the special tokens. sentence_ends: proposals for ``blank`` text, the
+    most frequent first.
     """
 
     kind: str
@@ -79,10 +79,10 @@ def most_frequent(counts: Counter[str], ends: Counter[str], *, documents: int) -
 
 
 def propose_sentence_ends(top: Sequence[TokenCount], *, documents: int) -> list[str]:
-    """The frequent tokens that end documents far more often than chance; often none.
+    """The frequent tokens that end documents far more often than by chance; often none.
 
-    Chance would let a token end ``documents * share`` documents. See the constants above for
-    the rule.
+    top: the most frequent tokens. documents: how many there are. By chance a token would end
+    ``documents * share`` documents. See the constants above for the rule.
     """
     found = [row for row in top if _ends_often(row, documents)]
     if sum(row.end_share for row in found) < LEAST_COMMON_SHARE:
@@ -101,7 +101,7 @@ def _ends_often(row: TokenCount, documents: int) -> bool:
 
 
 def format_report(report: VocabularyReport) -> str:
-    """The report for a person, on one screen."""
+    """The report as text that fits one screen."""
     return "\n".join([*_figures(report), "", *_top_lines(report), "", *_end_lines(report)])
 
 

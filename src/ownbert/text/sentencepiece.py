@@ -1,8 +1,8 @@
 """SentencePiece's .model file, read without its library.
 
 The file is a protocol buffer (``ModelProto`` of google/sentencepiece,
-``sentencepiece_model.proto``); what is needed of the wire format is a few lines: a key is
-``field << 3 | type``, and a type is 0 (a number of seven bits a byte, the lowest first), 1 (eight
+``sentencepiece_model.proto``). The part of the wire format that is needed: a key is
+``field << 3 | type``, and a type is 0 (varint: seven bits per byte, the lowest first), 1 (eight
 bytes), 2 (a length and so many bytes) or 5 (four bytes).
 """
 
@@ -25,6 +25,8 @@ _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
 
 @dataclass(frozen=True)
 class Piece:
+    """An entry of the vocabulary; kind: its type in the protocol buffer, such as ``CONTROL``."""
+
     text: str
     score: float
     kind: int
@@ -32,7 +34,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """``charsmap`` is the normaliser's table of characters, compiled; empty where there is none."""
+    """The contents of a .model file.
+
+    pieces: in the order of their ids. charsmap: the normaliser's compiled table of characters, or
+    empty.
+    """
 
     pieces: tuple[Piece, ...]
     model_type: int
@@ -42,7 +48,7 @@ class SentencePieceModel:
 
 
 def read_model(path: str | os.PathLike[str]) -> SentencePieceModel:
-    """Read a .model file; ``InputError`` for one that is damaged, empty or no such file."""
+    """Read a .model file; ``InputError`` for a file that is missing, damaged, empty or none."""
     source = Path(path)
     refuse_unreadable(source)
     try:

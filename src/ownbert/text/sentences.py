@@ -1,9 +1,9 @@
 """Sentences of plain text, English and Chinese, by a rule that runs in linear time.
 
-An English sentence ends after ``.``, ``!`` or ``?`` (and closing quotes and brackets) before a
-blank and something that can start a sentence. A full stop after a common abbreviation, a single
-initial or the number of a list does not end one. A Chinese sentence ends after a run of
-``。！？；……`` and closing quotes, with or without a blank. A line break ends any sentence.
+An English sentence ends after ``.``, ``!`` or ``?`` (and closing quotes and brackets) before
+whitespace and something that can start a sentence. A full stop after a common abbreviation, a
+single initial or the number of a list does not end one. A Chinese sentence ends after a run of
+``。！？；……`` and closing quotes, with or without whitespace. A line break ends any sentence.
 """
 
 import re
@@ -29,7 +29,7 @@ BEFORE_NUMBER = frozenset(_BEFORE_NUMBER.split())
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of ``text`` in order, stripped; together they hold all that is not blank."""
+    """The sentences of ``text`` in order, stripped; together they hold all but whitespace."""
     return [sentence for line in text.splitlines() for sentence in _split_line(line)]
 
 
@@ -46,7 +46,7 @@ def _split_line(line: str) -> list[str]:
 
 def _ends_sentence(line: str, start: int, run: re.Match[str]) -> bool:
     if CHINESE_END.search(run[1]):
-        # The mark belongs to a title: 《哦，街车！》 goes on.
+        # The mark belongs to a title, and the sentence continues: 《哦，街车！》.
         return "》" not in run[1]
     after = line[run.end() : run.end() + 1]
     if not run[2] or not after:

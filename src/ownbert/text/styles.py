@@ -1,10 +1,10 @@
-"""The families of tokenizers, as data: files, special tokens, and the classes that name them."""
+"""The families of tokenizers, as data: files, special tokens, and the names of their classes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# The order in which Transformers lists them, and gives ids to those that a vocabulary lacks.
+# The order in which Transformers lists them, and adds those that a vocabulary lacks.
 SPECIAL_NAMES = (
     "bos_token",
     "eos_token",
@@ -14,7 +14,7 @@ SPECIAL_NAMES = (
     "cls_token",
     "mask_token",
 )
-# What a model that is trained here must have, in the order of ``Tokenizer.special_ids``.
+# The tokens that every model trained here needs, in the order of ``Tokenizer.special_ids``.
 NEEDED_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 WITH_TYPES = ("input_ids", "token_type_ids", "attention_mask")
 WITHOUT_TYPES = ("input_ids", "attention_mask")
@@ -22,11 +22,12 @@ WITHOUT_TYPES = ("input_ids", "attention_mask")
 
 @dataclass(frozen=True)
 class Style:
-    """How a family cuts text and marks its ends.
+    """How a family splits text, and the special tokens around it.
 
-    ``files`` are what a tokenizer is built from where there is no tokenizer.json. In a pair,
-    ``double_sep`` puts two separators between the texts, and the second one is of type 0 too.
-    ``settings`` are the rules of Transformers' constructor and what it assumes of them.
+    files: what a tokenizer is built from where there is no tokenizer.json. special: the tokens by
+    ``pad_token`` and so on. settings: the arguments of Transformers' constructor and their
+    defaults. double_sep: in a pair two separators stand between the texts, and the second text has
+    type 0, too. additional: more special tokens.
     """
 
     name: str
@@ -99,7 +100,7 @@ ALBERT = Style(
 )
 STYLES = (BERT, ROBERTA, ALBERT, XLM_ROBERTA, CAMEMBERT)
 
-# tokenizer_class of tokenizer_config.json -> how it cuts, and what its models take.
+# tokenizer_class of tokenizer_config.json -> its style, and the inputs of its models.
 CLASSES: dict[str, tuple[Style, tuple[str, ...]]] = {
     "BertTokenizer": (BERT, WITH_TYPES),
     "DistilBertTokenizer": (BERT, WITHOUT_TYPES),
@@ -127,9 +128,9 @@ MODEL_TYPES = {
 
 
 def class_name(config: Mapping[str, object], model_config: Mapping[str, object]) -> str | None:
-    """The class that a folder's tokenizer_config.json and config.json ask for, without ``Fast``.
+    """The class that tokenizer_config.json and config.json of a folder name, without ``Fast``.
 
-    None where neither names one that is known here.
+    None where neither names a known one.
     """
     for named in (config.get("tokenizer_class"), model_config.get("tokenizer_class")):
         if isinstance(named, str) and named.removesuffix("Fast") in CLASSES:

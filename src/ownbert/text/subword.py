@@ -1,8 +1,7 @@
-"""Byte-level BPE (RoBERTa) and SentencePiece's pieces (XLM-R, CamemBERT, ALBERT).
+"""Byte-level BPE (RoBERTa) and SentencePiece models (XLM-R, CamemBERT, ALBERT).
 
 Built from the parts of the ``tokenizers`` library, so that the ids are those of Transformers'
-fast tokenizers from the same files. Special tokens and what stands around a text are added by
-``ownbert.text.build``.
+fast tokenizers from the same files. ``ownbert.text.build`` adds special tokens and post-processors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,9 +46,11 @@ def bpe_backend(
     *,
     add_prefix_space: bool = False,
 ) -> "tokenizers.Tokenizer":
-    """Byte-level BPE: every byte has a character, so no text is unknown.
+    """Byte-level BPE: every byte has a token, so no text is unknown.
 
-    Raises ``ValueError`` where a merge needs a token that the vocabulary lacks.
+    vocabulary: the id of each token. merges: pairs of tokens, by priority. add_prefix_space:
+    whether a text starts with a space. Raises ``ValueError`` where a merge needs a token that the
+    vocabulary lacks.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -68,8 +69,8 @@ def bpe_backend(
     return backend
 
 
-def spaced_words(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer":
-    """A copy of a byte-level ``backend`` that puts a blank before a text that has none."""
+def with_prefix_space(backend: "tokenizers.Tokenizer") -> "tokenizers.Tokenizer":
+    """A copy of a byte-level ``backend`` that puts a space before a text that has none."""
     from tokenizers import Tokenizer, pre_tokenizers
 
     copy = Tokenizer.from_str(backend.to_str())
@@ -85,7 +86,11 @@ def pieces_backend(
     do_lower_case: bool = True,
     keep_accents: bool = False,
 ) -> "tokenizers.Tokenizer":
-    """A .model file with the ids and the clean-up of ``style``; the two options are ALBERT's."""
+    """The tokenizer of a .model file.
+
+    model: its contents. style: decides the ids and the normaliser. do_lower_case, keep_accents:
+    ALBERT's settings.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     pieces, unk_id = _numbered(model, style)
@@ -135,11 +140,11 @@ def _merges(model: SentencePieceModel, scores: Mapping[str, float]) -> list[tupl
     ids = {piece.text: index for index, piece in enumerate(model.pieces)}
     found = []
     for piece, score in scores.items():
-        splits = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+        splits = [(piece[:at], piece[at:]) for at in range(1, len(piece))]
         known = [pair for pair in splits if pair[0] in ids and pair[1] in ids]
         known.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
         found += [(score, pair) for pair in known]
-    # ``reverse`` keeps the order of equals, which a negated key would too but for lengths.
+    # ``reverse`` keeps the order of equal entries.
     found.sort(key=lambda entry: (entry[0], len(entry[1][0]), len(entry[1][1])), reverse=True)
     return [pair for _, pair in found]
 

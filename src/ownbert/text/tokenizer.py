@@ -23,12 +23,12 @@ NO_LIMIT = 10**9
 
 
 class Tokenizer:
-    """A vocabulary and the rules that cut text into it.
+    """A vocabulary and the rules that split text into its tokens.
 
-    ``kind`` is ``blank`` (text that is already tokens), ``wordpiece`` (BERT's rules), ``bpe``
-    (RoBERTa's byte-level pieces) or ``unigram`` (SentencePiece). ``max_length`` is the longest
-    input of the model that it belongs to, if known; nothing is cut here. The backend's padding,
-    truncation and special tokens are not used by ``encode_batch``.
+    kind: ``blank`` (text that is already tokens), ``wordpiece`` (BERT's rules), ``bpe`` (RoBERTa's
+    byte-level BPE) or ``unigram`` (SentencePiece). max_length: the longest input of the model that
+    it belongs to, if known; nothing is truncated here. The backend's padding, truncation and
+    special tokens are not used by ``encode_batch``.
     """
 
     def __init__(
@@ -39,11 +39,12 @@ class Tokenizer:
         special: Mapping[str, str] | None = None,
         config: Mapping[str, Any] | None = None,
     ):
-        """``special``: ``pad_token``, ``unk_token``, ``cls_token``, ``sep_token`` and
-        ``mask_token`` to the tokens, BERT's or the family's own where it is None. ``config``:
-        what stood in tokenizer_config.json.
+        """From a tokenizer of the ``tokenizers`` library.
 
-        Raise ``InputError`` when the vocabulary lacks a special token.
+        special: the tokens by ``pad_token``, ``unk_token``, ``cls_token``, ``sep_token`` and
+        ``mask_token``; None: those of the family. config: the contents of tokenizer_config.json.
+
+        Raises ``InputError`` when the vocabulary lacks a special token.
         """
         self.special = dict(special or guess_style(backend).special)
         tokens = [self.special[name] for name in NEEDED_NAMES]
@@ -62,7 +63,7 @@ class Tokenizer:
 
     @classmethod
     def blank(cls, vocabulary: Sequence[str], *, max_length: int | None = None) -> "Tokenizer":
-        """For text that is already tokens; ``vocabulary`` holds the special tokens too."""
+        """For text that is already tokens; ``vocabulary`` includes the special tokens."""
         return cls(blank_backend(vocabulary), max_length=max_length)
 
     @classmethod
@@ -75,7 +76,7 @@ class Tokenizer:
         tokenize_chinese_chars: bool = True,
         max_length: int | None = None,
     ) -> "Tokenizer":
-        """For plain text by BERT's rules; ``vocabulary`` holds the special tokens too."""
+        """For plain text by BERT's rules; ``vocabulary`` includes the special tokens."""
         backend = wordpiece_backend(
             vocabulary,
             do_lower_case=do_lower_case,
@@ -86,7 +87,7 @@ class Tokenizer:
 
     @classmethod
     def byte_level(cls, backend: "tokenizers.Tokenizer") -> "Tokenizer":
-        """Of a byte-level BPE ``backend`` with RoBERTa's special tokens in its vocabulary."""
+        """From a byte-level BPE ``backend`` with RoBERTa's special tokens in its vocabulary."""
         register(backend, special_tokens(ROBERTA, ROBERTA.special, built=True))
         cls_token, sep_token = ROBERTA.special["cls_token"], ROBERTA.special["sep_token"]
         surround(backend, ROBERTA, cls_token, sep_token, add_prefix_space=True)
@@ -94,7 +95,11 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
-        """Read a folder with tokenizer.json or a family's own files; see ``ownbert.text.files``."""
+        """Read a folder with tokenizer.json or a family's own files.
+
+        Raises ``InputError`` for files that are missing, damaged or contradictory; see
+        ``ownbert.text.files``.
+        """
         found = read_folder(folder)
         limit = found.config.get("model_max_length")
         if not isinstance(limit, int | float) or not 0 < limit < NO_LIMIT:
@@ -107,7 +112,7 @@ class Tokenizer:
         )
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write tokenizer.json, tokenizer_config.json and the vocabulary's own files."""
+        """Write tokenizer.json, tokenizer_config.json and the files of the vocabulary alone."""
         write_folder(
             folder,
             self.backend,
@@ -142,12 +147,12 @@ class Tokenizer:
 
     @property
     def special_ids(self) -> tuple[int, ...]:
-        """The ids of [PAD] [UNK] [CLS] [SEP] [MASK], or what takes their place, in this order."""
+        """The ids of [PAD] [UNK] [CLS] [SEP] [MASK], or their equivalents, in this order."""
         return tuple(self._ids[self.special[name]] for name in NEEDED_NAMES)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without special tokens around it, on all cores."""
-        # The fast call leaves out the offsets, which nobody reads here; older versions lack it.
+        """The ids of each text, without special tokens around it; uses all cores."""
+        # The fast call leaves out the offsets, which are not needed; older versions lack it.
         encode = getattr(self.encoder, "encode_batch_fast", self.encoder.encode_batch)
         return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
 
@@ -164,7 +169,7 @@ class Tokenizer:
         return found
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
-        """The text of ``ids``: pieces joined to words, words to a line."""
+        """The text of ``ids``: pieces joined to words, words to one line."""
         return self.backend.decode(
             [int(index) for index in ids], skip_special_tokens=skip_special_tokens
         )
@@ -178,11 +183,11 @@ class Tokenizer:
         return list(self._tokens)
 
     def fingerprint(self) -> str:
-        """A sha256 over all that decides ids: the vocabulary and the rules, not the lengths."""
+        """A sha256 of all that ids depend on: the vocabulary and rules, not ``max_length``."""
         parts = json.loads(self.backend.to_str())
         model = parts["model"]
         if self.kind == "unigram":
-            # Reading a JSON file the library may miss the last bit of a score.
+            # The library may lose the last bit of a score when it reads JSON.
             model["vocab"] = [[token, _single(score)] for token, score in model["vocab"]]
         else:
             model["vocab"] = vocabulary_of(self.backend)

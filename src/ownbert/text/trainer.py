@@ -1,5 +1,4 @@
-"""WordPiece and byte-level BPE learnt from text with the ``tokenizers`` trainers, the same on every
-run."""
+"""WordPiece and byte-level BPE vocabularies from the ``tokenizers`` trainers, deterministically."""
 
 import json
 from collections import Counter
@@ -16,11 +15,12 @@ if TYPE_CHECKING:
 def choose_alphabet(
     characters: Counter[str], backend: "tokenizers.Tokenizer", *, room: int, min_count: int
 ) -> tuple[list[str], list[str]]:
-    """The characters to start from, and those of them that also continue a word.
+    """The characters to start from, and those of them that also continue a word, as ``##x``.
 
-    The most frequent ones, ties in the order of the characters, in at most ``room`` entries of
-    the vocabulary. Punctuation and Chinese characters are words by themselves and need one
-    entry; a letter needs two, ``x`` and ``##x``.
+    characters: how often each occurs. backend: its normaliser is applied to them. room: the most
+    entries of the vocabulary that they may use; punctuation and Chinese characters are words by
+    themselves and need one, a letter needs two, ``x`` and ``##x``. min_count: rarer ones are left
+    out. The most frequent ones come first, ties in the order of the characters.
     """
     counts: Counter[str] = Counter()
     for character, count in characters.items():
@@ -51,8 +51,8 @@ def train_wordpiece(
     """The vocabulary in the order of its ids: special tokens, characters, then longer pieces."""
     from tokenizers import trainers
 
-    # By itself the trainer numbers characters in the order of a hash table, which changes from
-    # run to run and decides ties between merges. Naming them all in front fixes the numbers.
+    # The trainer itself numbers characters in the order of a hash table, which changes from run to
+    # run and decides ties between merges. Listing them all at the front fixes the numbers.
     first = [*SPECIAL_TOKENS, *alphabet, *continued]
     trainer = trainers.WordPieceTrainer(
         vocab_size=max(size, len(first)),
@@ -71,8 +71,12 @@ def train_wordpiece(
 def train_bpe(
     texts: Iterator[str], *, special: Sequence[str], size: int, min_count: int, lowercase: bool
 ) -> "tokenizers.Tokenizer":
-    """Byte-level BPE (Sennrich et al. 2016, over bytes as in GPT-2): ``special`` have the first
-    ids, the 256 bytes follow, then what merges of them give, at most ``size`` in all."""
+    """Learn byte-level BPE; ids are those of ``special`` tokens, the 256 bytes, then merges.
+
+    size: the most entries in total. min_count: of a merge. lowercase: whether text is lower-cased.
+
+    Source: Sennrich et al. 2016, over bytes as in GPT-2.
+    """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     learner = Tokenizer(models.BPE())

@@ -22,9 +22,9 @@ from ownbert.text.styles import BERT, CLASSES, ROBERTA
 if TYPE_CHECKING:
     import tokenizers
 
-GENERAL_CLASS = "PreTrainedTokenizerFast"
-# What else of a tokenizer_config.json is kept when a tokenizer is written again.
-KEPT = (
+GENERIC_CLASS = "PreTrainedTokenizerFast"
+# What else of a tokenizer_config.json is preserved when a tokenizer is written again.
+PRESERVED = (
     "tokenizer_class",
     "model_input_names",
     "additional_special_tokens",
@@ -43,9 +43,11 @@ def write_folder(
     config: Mapping[str, Any],
     max_length: int | None,
 ) -> None:
-    """Write the files of ``backend``; all are complete before the first takes its place.
+    """Write the files of a tokenizer; no file is replaced before all are complete.
 
-    A SentencePiece model is in tokenizer.json alone.
+    special: the tokens by ``pad_token`` and so on. config: the earlier tokenizer_config.json.
+    max_length: the longest input of the model, if known. A SentencePiece model is written to
+    tokenizer.json alone.
     """
     described = _config_of(backend, special, config, max_length)
     texts = {
@@ -66,7 +68,7 @@ def write_files(folder: str | os.PathLike[str], contents: Mapping[str, bytes]) -
 
 
 def vocabulary_files(backend: "tokenizers.Tokenizer") -> dict[str, bytes]:
-    """Names and contents of the files that hold the vocabulary without the rules."""
+    """The files that hold the vocabulary without the rules: contents by name."""
     from tokenizers import decoders
 
     kind = kind_of(backend)
@@ -95,12 +97,12 @@ def _config_of(
 
     kind = kind_of(backend)
     style = guess_style(backend)
-    # A WordLevel model has no class of its own in Transformers; the general one reads it.
+    # A WordLevel model has no class of its own in Transformers; the generic one reads it.
     own = kind != "blank" and (kind == "wordpiece" or style is not BERT)
     stated = str(config.get("tokenizer_class")).removesuffix("Fast")
     _, inputs = CLASSES.get(stated, CLASSES[style.tokenizer_class])
     described: dict[str, Any] = {
-        "tokenizer_class": style.tokenizer_class if own else GENERAL_CLASS,
+        "tokenizer_class": style.tokenizer_class if own else GENERIC_CLASS,
         "clean_up_tokenization_spaces": False,
         "model_input_names": list(inputs),
     }
@@ -114,7 +116,7 @@ def _config_of(
             for name, key in CASE_SETTINGS.items()
             if hasattr(normalizer, key)
         }
-    kept = ("model_input_names",) if kind == "blank" else KEPT
+    kept = ("model_input_names",) if kind == "blank" else PRESERVED
     described |= {name: config[name] for name in kept if name in config}
     described |= special
     if max_length is not None:

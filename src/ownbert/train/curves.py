@@ -1,4 +1,4 @@
-"""Pictures of runs: the curves of one, and one measure of several."""
+"""Plots of runs: the curves of one run, and metrics of several runs."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +12,11 @@ from ownbert.train.metric_names import UP_TO_ONE, shown_name
 
 Row = Mapping[str, Any]
 
-# Losses of tokens, against baselines; those of two classes, which are many times smaller, have a
-# picture of their own.
+# Objectives that predict tokens, whose losses have baselines. Losses of two classes, which are many
+# times smaller, have a panel of their own.
 _TOKENS = ("mlm", "clm")
-# Measures of a fine-tuning run in one panel.
-_MOST = 3
+# Metrics of a fine-tuning run in one panel.
+_MAX_METRICS = 3
 _BASELINES = {"uniform_loss": "uniform", "unigram_loss": "unigram"}
 _CHANCE = math.log(2)
 TASKS = {
@@ -30,8 +30,11 @@ _LABELS = {"fontsize": 8, "frameon": False}
 
 
 def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
-    """Losses, accuracies and other measures over the steps, in ``curves.png``; None where
-    matplotlib is missing or nothing was logged."""
+    """Plot losses, accuracies and other metrics over the steps of a run.
+
+    rows: of its log. Returns the path of ``curves.png`` in ``folder``; None if matplotlib is
+    missing or nothing was logged.
+    """
     rows = [_plain(row) for row in rows]
     panels = _panels(rows)
     figure = _figure()
@@ -52,27 +55,28 @@ def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
 
 
 def draw_runs(path: Path, panels: Mapping[str, Mapping[str, Sequence[Row]]]) -> Path | None:
-    """Held-out measures of several runs over the steps; None without matplotlib.
+    """Plot held-out metrics of several runs over the steps; returns ``path``, or None without
+    matplotlib.
 
-    panels: measure -> name of the run -> rows of its log.
+    panels: metric -> name of the run -> rows of its log.
     """
     figure = _figure()
     if figure is None:
         return None
     axes = _arrange(figure, len(panels), 1, panel=(7.5, 4.5))
-    for axis, (measure, runs) in zip(axes, panels.items(), strict=True):
+    for axis, (metric, runs) in zip(axes, panels.items(), strict=True):
         for number, (name, rows) in enumerate(runs.items()):
-            points = _points(rows, measure, held_out=True)
-            dashes = "-" if number < 10 else "--"  # after ten runs the colours come again
-            axis.plot(*points, dashes, marker="o", markersize=3, label=name)
-        title = shown_name(measure).replace("mlm", "MLM")
+            points = _points(rows, metric, held_out=True)
+            style = "-" if number < 10 else "--"  # after ten runs the colours repeat
+            axis.plot(*points, style, marker="o", markersize=3, label=name)
+        title = shown_name(metric).replace("mlm", "MLM")
         axis.set(title=f"{title}, held out", xlabel="step")
         _finish(axis)
     return _save(figure, path)
 
 
 def _plain(row: Row) -> Row:
-    """The one task of a fine-tuning run under the names that its held-out measures have."""
+    """A row in which the task of a fine-tuning run has the names of its held-out metrics."""
     plain = {}
     for key, value in row.items():
         stem, _, kind = key.rpartition("_")
@@ -86,20 +90,20 @@ def _plain(row: Row) -> Row:
 
 
 def _panels(rows: Sequence[Row]) -> list[Callable[[Any], None]]:
-    """What there is to draw, in the order of reading."""
+    """The functions that draw the panels, in their order."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     losses = [k for k in keys if k.endswith("_loss") and k not in _BASELINES]
     tokens = [k for k in losses if k.removesuffix("_loss") in _TOKENS]
     others = [k for k in losses if k not in tokens]
-    known = [k for k in keys if k in UP_TO_ONE][:_MOST]
-    right = known or [k for k in keys if k.endswith("accuracy") and "majority" not in k]
+    metrics = [k for k in keys if k in UP_TO_ONE][:_MAX_METRICS]
+    shares = metrics or [k for k in keys if k.endswith("accuracy") and "majority" not in k]
     panels: list[Callable[[Any], None]] = []
-    # The sum of all tasks is drawn only where it is the one loss there is.
+    # The sum over all objectives is drawn only if it is the only loss.
     if first := tokens or ([] if others else [k for k in keys if k == "loss"]):
         panels.append(partial(_draw, rows=rows, keys=first, title="loss"))
-    if right:
-        title = "measures" if len(known) > 1 else "accuracy"
-        panels.append(partial(_draw, rows=rows, keys=right, title=title))
+    if shares:
+        title = "metrics" if len(metrics) > 1 else "accuracy"
+        panels.append(partial(_draw, rows=rows, keys=shares, title=title))
     if others:
         title = "loss of the other tasks" if tokens else "loss"
         panels.append(partial(_draw, rows=rows, keys=others, title=title))
@@ -109,7 +113,7 @@ def _panels(rows: Sequence[Row]) -> list[Callable[[Any], None]]:
 
 
 def _draw(axis: Any, rows: Sequence[Row], keys: Sequence[str], title: str) -> None:
-    """Training as a thin line, held out as a thick one; what knows nothing is dashed."""
+    """Draw training as a thin line, held-out data as a thick one, and baselines dashed."""
     for key in keys:
         color = f"C{_colour(key)}"
         steps, values = _points(rows, key, held_out=False)
@@ -136,7 +140,7 @@ def _draw_baselines(axis: Any, rows: Sequence[Row]) -> None:
 
 def _dashed(axis: Any, value: float, name: str) -> None:
     axis.axhline(value, color="0.35", linewidth=1, linestyle="--")
-    # At the right edge, in words: a legend would have to tell equal dashes apart.
+    # Labelled at the right edge: in a legend all dashed lines would look the same.
     axis.annotate(
         f"{name} {value:.2f}",
         (1, value),
@@ -150,7 +154,7 @@ def _dashed(axis: Any, value: float, name: str) -> None:
 
 
 def _draw_steps(axis: Any, rows: Sequence[Row]) -> None:
-    """The learning rate, and the length of the gradient on a scale of its own."""
+    """Draw the learning rate, and the gradient norm on a scale of its own."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axis.plot(*_points(rows, "learning_rate", held_out=False), color="C0")
@@ -172,7 +176,7 @@ def _draw_steps(axis: Any, rows: Sequence[Row]) -> None:
 
 
 def _mark_phases(axis: Any, rows: Sequence[Row]) -> None:
-    """A thin line where a phase begins, with its number."""
+    """Draw a thin line where a phase begins, with its number."""
     before = None
     for row in rows:
         phase = row.get("phase", before)
@@ -208,7 +212,7 @@ def _stem(key: str) -> str:
 
 
 def _colour(key: str) -> int:
-    """The same for a task in every panel."""
+    """The index of a colour, the same for a task in every panel."""
     names = TASKS if _stem(key) in TASKS else UP_TO_ONE
     name = _stem(key) if names is TASKS else key
     return list(names).index(name) % 10 if name in names else 0
@@ -229,8 +233,8 @@ def _figure() -> Any:
 
 
 def _arrange(figure: Any, columns: int, lines: int, *, panel: tuple[float, float]) -> list[Any]:
-    """Axes with room for what is written around them, in inches: finding it out (matplotlib's
-    layouts) takes longer than all the drawing."""
+    """Axes with fixed margins for labels, in inches: matplotlib's layout engines take longer than
+    all the drawing."""
     width, height = columns * panel[0], lines * panel[1]
     left, right, top, bottom, gap = 0.65, 0.8, 0.6, 0.55, (1.4, 0.95)
     across = (width - left - right - (columns - 1) * gap[0]) / columns

@@ -1,4 +1,4 @@
-"""The machine a run is on: device, number type, and the allocator's habits."""
+"""The machine that a run uses: device, precision, memory allocation."""
 
 import ctypes
 import sys
@@ -12,7 +12,10 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def pick_device(name: str) -> torch.device:
-    """``auto`` is the GPU where there is one. Raises ``InputError`` for a GPU that is not there."""
+    """The device for "cpu", "cuda" or "auto" (the GPU if there is one).
+
+    Raises ``InputError`` for another name, and for "cuda" without a GPU.
+    """
     if name not in ("auto", "cpu", "cuda"):
         raise InputError(f"device {name!r} is not known; one of auto, cpu, cuda")
     available = torch.cuda.is_available()
@@ -22,7 +25,8 @@ def pick_device(name: str) -> torch.device:
 
 
 def pick_precision(name: str, device: torch.device) -> str:
-    """``auto`` is bfloat16 where the processor multiplies it faster than float32."""
+    """``name``, or for "auto" bfloat16 if the device multiplies it faster than float32, else
+    float32."""
     if name != "auto":
         return name
     if device.type == "cuda":
@@ -31,8 +35,8 @@ def pick_precision(name: str, device: torch.device) -> str:
 
 
 def keep_memory() -> None:
-    """Ask glibc to keep freed memory: by default it gives large buffers back to the system after
-    every operation, and fetching them again costs more than the operation itself."""
+    """Tell glibc to keep freed memory: by default it returns large buffers to the system after
+    every operation, and requesting them again costs more than the operation itself."""
     if sys.platform != "linux":
         return
     try:
@@ -44,5 +48,5 @@ def keep_memory() -> None:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Matrix products in bfloat16 where ``precision`` says so; weights stay in float32."""
+    """A context for matrix products in bfloat16 if ``precision`` is; weights stay in float32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")

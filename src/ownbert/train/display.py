@@ -1,4 +1,4 @@
-"""A run as it goes: a live bar on a terminal, a line now and then elsewhere, nothing if quiet."""
+"""Progress of a run: a live bar on a terminal, a line now and then elsewhere."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -8,19 +8,26 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from ownbert.train.metric_names import UP_TO_ONE, figure, shown_name
+from ownbert.train.metric_names import UP_TO_ONE, shown_name, shown_value
 
-# Seconds between lines where there is no terminal.
-_EVERY = 15.0
+# Seconds between lines without a terminal.
+_LINE_SECONDS = 15.0
 _DAY = 24 * 3600.0
 _BAR = 20  # characters
 
-# Short names of what is learnt; the one task of a fine-tuning run needs none.
+# Short names of the objectives; the only objective of a fine-tuning run needs none.
 _NAMES = {"mlm": "MLM", "clm": "CLM", "rtd": "replaced words", "nsp": "NSP", "sop": "SOP"}
+# Objectives that predict tokens, which have baselines.
+_TOKEN_OBJECTIVES = ("mlm", "clm")
+# Metrics of fine-tuning on a line.
+_MAX_METRICS = 3
 
 
 class Display:
-    """Shows progress in [0, 1], the time left, and the numbers of the last logged rows."""
+    """Shows progress, the time left, and the numbers of the last logged rows; nothing if ``quiet``.
+
+    title: what the run is called at the start of each line.
+    """
 
     def __init__(self, title: str, *, quiet: bool = False) -> None:
         self.title, self.quiet = title, quiet
@@ -45,7 +52,8 @@ class Display:
             self.live = None
 
     def update(self, progress: float, row: Mapping[str, Any] | None = None) -> None:
-        """After every step; ``row`` where one was logged."""
+        """Show ``progress`` in [0, 1]; called after every step, with the row that was logged, if
+        any."""
         if self.quiet:
             return
         if self.first is None:
@@ -63,13 +71,13 @@ class Display:
             self.say("  ".join([f"{self.title} {progress:4.0%}", left, describe(row)]))
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if not self.quiet:
             self.console.print(text, markup=False)
 
     def _due(self) -> bool:
         now = time.monotonic()
-        if now - self.last_line < _EVERY:
+        if now - self.last_line < _LINE_SECONDS:
             return False
         self.last_line = now
         return True
@@ -83,7 +91,8 @@ class Display:
 
 
 class _Lines:
-    """Two lines: how far and how fast; and how well. Of each, the parts that fit in its width."""
+    """The live display: a line for progress and speed and one for metrics, each with as many parts
+    as fit."""
 
     def __init__(self, title: str) -> None:
         self.title, self.progress, self.left = title, 0.0, ""
@@ -100,7 +109,7 @@ class _Lines:
 
 
 def fitting(parts: Sequence[str], width: int) -> str:
-    """As many of ``parts`` as fit in ``width`` characters; the first are the most important."""
+    """The first of ``parts``, as many as fit in ``width`` characters."""
     line = ""
     for part in parts:
         longer = f"{line}  {part}" if line else part
@@ -114,23 +123,23 @@ def describe(row: Mapping[str, Any]) -> str:
     """The numbers of a log row on one line."""
     held_out = bool(row.get("evaluation"))
     parts = [*_place(row), *(["held out"] if held_out else []), *_losses(row)]
-    return "  ".join([*parts, *_measures(row), *_pace(row)])
+    return "  ".join([*parts, *_metrics(row), *_pace(row)])
 
 
 def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]:
-    """The loss of training and how well held-out data go (training data before the first
-    evaluation), in the order of what one looks for first."""
+    """The training loss and the metrics of held-out data (before the first evaluation of training
+    data), the most important first."""
     known = held_out or row
     parts = [*_place(row), *([f"loss {row['loss']:.3f}"] if "loss" in row else [])]
     first = len(parts)
     for name in _names(known):
         if name in _NAMES:
             parts.append(f"{_NAMES[name]} {known[f'{name}_loss']:.3f}")
-        if name in _WORDS and "unigram_loss" in known:
+        if name in _TOKEN_OBJECTIVES and "unigram_loss" in known:
             parts.append(f"unigram {known['unigram_loss']:.2f}")
         if f"{name}_accuracy" in known:
             parts.append(f"{known[f'{name}_accuracy']:.1%} right")
-    parts += _measures(known)
+    parts += _metrics(known)
     if "uniform_loss" in known:
         parts.append(f"uniform {known['uniform_loss']:.2f}")
     if held_out and len(parts) > first:
@@ -139,24 +148,18 @@ def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]
 
 
 def duration(seconds: float) -> str:
-    """As 5:07, or 1:05:07 from an hour on."""
-    whole = max(0, round(seconds))
-    hours, minutes = whole // 3600, whole // 60 % 60
-    rest = f"{minutes:02d}:{whole % 60:02d}"
+    """As 05:07, or 1:05:07 from an hour on."""
+    seconds = max(0, round(seconds))
+    hours, minutes = seconds // 3600, seconds // 60 % 60
+    rest = f"{minutes:02d}:{seconds % 60:02d}"
     return f"{hours}:{rest}" if hours else rest
 
 
 def clock(seconds: float) -> str:
-    """The time of day so many seconds from now, with the day where that is not within a day."""
+    """The time of day in ``seconds`` from now, with the date unless it is today."""
     then = time.localtime(time.time() + seconds)
     near = seconds < _DAY and then.tm_mday == time.localtime().tm_mday
     return time.strftime("%H:%M" if near else "%a %d %b %H:%M", then)
-
-
-# Tasks about words, which have baselines.
-_WORDS = ("mlm", "clm")
-# Measures of one task on a line.
-_MOST = 3
 
 
 def _place(row: Mapping[str, Any]) -> list[str]:
@@ -165,10 +168,10 @@ def _place(row: Mapping[str, Any]) -> list[str]:
 
 
 def _losses(row: Mapping[str, Any]) -> list[str]:
-    """The loss, and that of each task with its accuracy; one task alone is the loss."""
+    """The loss, and that of each objective with its accuracy; a single objective is the loss."""
     names = _names(row)
-    whole = [f"loss {row['loss']:.3f}"] if "loss" in row and len(names) != 1 else []
-    return whole + [_task(row, name) for name in names]
+    total = [f"loss {row['loss']:.3f}"] if "loss" in row and len(names) != 1 else []
+    return total + [_objective(row, name) for name in names]
 
 
 def _names(row: Mapping[str, Any]) -> list[str]:
@@ -179,25 +182,25 @@ def _names(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _measures(row: Mapping[str, Any]) -> list[str]:
-    names = [key for key in row if key in UP_TO_ONE or key == "mae"][:_MOST]
-    return [f"{shown_name(name)} {figure(name, row[name])}" for name in names]
+def _metrics(row: Mapping[str, Any]) -> list[str]:
+    names = [key for key in row if key in UP_TO_ONE or key == "mae"][:_MAX_METRICS]
+    return [f"{shown_name(name)} {shown_value(name, row[name])}" for name in names]
 
 
-def _task(row: Mapping[str, Any], name: str) -> str:
-    """Its loss beside the losses of who knows nothing, and its accuracy."""
-    said = f"{_NAMES.get(name, 'loss')} {row[f'{name}_loss']:.3f}"
-    known = [
+def _objective(row: Mapping[str, Any], name: str) -> str:
+    """Loss and accuracy of an objective beside their baselines."""
+    text = f"{_NAMES.get(name, 'loss')} {row[f'{name}_loss']:.3f}"
+    baselines = [
         f"{kind} baseline {row[key]:.3f}"
         for kind, key in (("unigram", "unigram_loss"), ("uniform", "uniform_loss"))
-        if name in _WORDS and key in row
+        if name in _TOKEN_OBJECTIVES and key in row
     ]
-    if known:
-        said += f" ({', '.join(known)})"
-    right, same = row.get(f"{name}_accuracy"), row.get(f"{name}_majority_accuracy")
-    if right is not None:
-        said += f" accuracy {right:.1%}"
-    return said if same is None else f"{said} (always the same answer {same:.1%})"
+    if baselines:
+        text += f" ({', '.join(baselines)})"
+    accuracy, majority = row.get(f"{name}_accuracy"), row.get(f"{name}_majority_accuracy")
+    if accuracy is not None:
+        text += f" accuracy {accuracy:.1%}"
+    return text if majority is None else f"{text} (always the same answer {majority:.1%})"
 
 
 def _pace(row: Mapping[str, Any]) -> list[str]:

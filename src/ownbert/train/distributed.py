@@ -1,8 +1,8 @@
-"""The processes of one run, as torchrun (or Slurm) starts them; one process is the usual case.
+"""The processes of one run, as torchrun (or Slurm) starts them; usually there is only one.
 
-All processes draw the same batches and each takes its share of every one, so that a step does not
-depend on how many they are. What they must decide together (to stop, to save by the clock) they
-agree on in one sum before each step.
+All processes draw the same batches and each takes its share of every batch, so that a step does not
+depend on the number of processes. What they must decide together (to stop, to save by the clock)
+they agree on in one sum before each step.
 """
 
 import datetime
@@ -21,14 +21,14 @@ from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Objective
 
-# How long the others wait for one that does not come: a save of a large model takes minutes.
+# How long processes wait for each other: saving a large model takes minutes.
 _TIMEOUT = datetime.timedelta(minutes=30)
 
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a run: how many, and which one this is. ours: whether we brought them
-    together, and not a program around us."""
+    """The processes of a run. rank: of this process. size: how many there are. ours: whether
+    ``join`` created the process group, not a program that calls us."""
 
     rank: int = 0
     size: int = 1
@@ -39,7 +39,7 @@ class World:
         return self.rank == 0
 
     def total(self, values: Sequence[float]) -> list[float]:
-        """The sums of ``values`` over all processes."""
+        """The sum of each of ``values`` over all processes."""
         if self.size == 1:
             return list(values)
         summed = torch.tensor(values, dtype=torch.float64)
@@ -47,12 +47,12 @@ class World:
         return summed.tolist()
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Wait until all processes are here."""
         if self.size > 1:
             dist.barrier()
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, in the first one; empty elsewhere."""
+        """The values of all processes, by rank, in the first process; empty in the others."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size if self.first else []
@@ -60,14 +60,14 @@ class World:
         return values
 
     def agree(self, problem: str | None) -> None:
-        """``InputError`` in all processes if there is a problem in one."""
+        """Raise ``InputError`` in all processes if there is a problem in one."""
         if self.size == 1:
             problems = [problem]
         else:
             problems = [None] * self.size
             dist.all_gather_object(problems, problem)
-        for found in filter(None, problems):
-            raise InputError(found)
+        if messages := [message for message in problems if message]:
+            raise InputError(messages[0])
 
     def on_rank_zero(self, work: Callable[[], object]) -> None:
         """Run ``work`` in the first process only; its ``InputError`` is raised in all of them."""
@@ -84,12 +84,12 @@ ALONE = World()
 
 
 def under_torchrun() -> bool:
-    """Whether torchrun (or the like) has started more than one process."""
+    """Whether torchrun or a similar launcher has started more than one process."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def join(device: torch.device) -> World:
-    """Meet the other processes, if there are any."""
+    """Connect to the other processes of the run, if there are any."""
     if not under_torchrun():
         return ALONE
     ours = not dist.is_initialized()
@@ -102,22 +102,22 @@ def join(device: torch.device) -> World:
 
 
 def leave(world: World) -> None:
-    """End the connection to the other processes, if we made it."""
+    """Destroy the process group if ``join`` created it."""
     if world.ours and dist.is_initialized():
         dist.destroy_process_group()
 
 
 def copy_from_first(module: nn.Module, world: World) -> None:
-    """Give all processes the weights of the first."""
+    """Broadcast the weights of the first process to all."""
     if world.size > 1:
         for tensor in [*module.parameters(), *module.buffers()]:
             dist.broadcast(tensor.data, 0)
 
 
 def shard(learner: Learner, world: World) -> None:
-    """Cut weights, gradients and optimiser over the processes, block by block (``fully_shard``).
+    """Shard weights, gradients and optimiser over the processes, block by block (``fully_shard``).
 
-    To be called before the optimiser is made.
+    Must be called before the optimiser is made.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -130,29 +130,29 @@ def shard(learner: Learner, world: World) -> None:
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether weights are cut over the processes."""
+    """Whether the weights are sharded over the processes."""
     return any(hasattr(p, "full_tensor") for p in module.parameters())
 
 
 def reshard(learner: nn.Module) -> None:
-    """Let go of weights that a forward pass has put together: until then they are other tensors
-    than those the optimiser knows."""
+    """Free the full weights that a forward pass has gathered: until then the parameters are not
+    the tensors that the optimiser knows."""
     for module in learner.modules():
         if hasattr(module, "reshard"):
             module.reshard()  # pyright: ignore[reportCallIssue]
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """A tensor that may be sharded over the processes, gathered; all must call it."""
+    """The full tensor of one that may be sharded; all processes must call it."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # pyright: ignore
 
 
 def data_parallel(learner: Learner, objectives: Sequence[Objective], world: World) -> nn.Module:
-    """The module to call in a step so that gradients are averaged over the processes."""
+    """The module to call in a step, so that gradients are averaged over the processes."""
     if world.size == 1 or is_sharded(learner):
         return learner
-    # Parameters that no objective of the phase needs get no gradient, and DDP would wait for them;
-    # it looks at requires_grad when it is constructed.
+    # Parameters that no objective of the phase uses get no gradient, and DDP would wait for it; it
+    # reads requires_grad when it is constructed.
     used = learner.used(objectives)
     unused = [p for p in learner.parameters() if p not in used]
     for parameter in unused:
@@ -164,7 +164,8 @@ def data_parallel(learner: Learner, objectives: Sequence[Objective], world: Worl
 
 
 def gradient_sync(module: nn.Module, last: bool) -> AbstractContextManager:
-    """Average gradients with the ``last`` micro-batch of a step only."""
+    """A context for the backward pass: gradients are averaged over the processes only in the
+    ``last`` micro-batch of a step."""
     if isinstance(module, DistributedDataParallel):
         return nullcontext() if last else module.no_sync()
     if is_sharded(module):
@@ -173,15 +174,14 @@ def gradient_sync(module: nn.Module, last: bool) -> AbstractContextManager:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether an error says that another process is gone."""
-    said = str(error)
-    names = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
-    lost = isinstance(error, dist.DistError) or any(name in said for name in names)
+    """Whether an error means that another process has ended."""
+    signs = ("gloo", "NCCL", "Connection closed", "Connection reset", "Broken pipe")
+    lost = isinstance(error, dist.DistError) or any(sign in str(error) for sign in signs)
     return lost and isinstance(error, RuntimeError)
 
 
 def first_to_report() -> bool:
-    """Whether this is the first process to report how the run ended: one message is enough."""
+    """Whether this process is the first to report how the run ended: one message is enough."""
     if not under_torchrun():
         return True
     try:
@@ -191,14 +191,16 @@ def first_to_report() -> bool:
             is_master=False,
             timeout=datetime.timedelta(seconds=5),
         )
-        return store.add(f"ownbert/said/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", 1) == 1
+        return (
+            store.add(f"ownbert/reported/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", 1) == 1
+        )
     except (RuntimeError, KeyError, ValueError):
         return True
 
 
 def gather_full_model(model: Model) -> Model:
-    """The model itself, or one with whole weights on the CPU where they are cut over processes;
-    all must call it."""
+    """The model itself, or, if its weights are sharded, a copy with full weights on the CPU; all
+    processes must call it."""
     if not is_sharded(model):
         return model
     weights = {name: full_tensor(tensor).cpu() for name, tensor in model.state_dict().items()}

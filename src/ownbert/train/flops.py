@@ -1,7 +1,4 @@
-"""Arithmetic of a pretraining step, and the fastest that this machine multiplies matrices.
-
-T tokens, D hidden, N width of the heads together, I intermediate, E embedding size, V vocabulary.
-"""
+"""Floating-point operations of a training step, and the measured matmul peak of this machine."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,17 +10,18 @@ from torch import Tensor
 from ownbert.config import EncoderConfig
 from ownbert.nn.kernels.linear import multiply, onednn_has_linear
 
-# Rows and columns of the matrices whose product is the ceiling: few threads are fastest where all
-# stays in their caches, many need more to do; and a small product finds a quiet moment.
+# Sides of the square matrices that are multiplied to measure the peak: few threads are fastest if
+# everything stays in their caches, many need more work; and a short product is less likely to be
+# disturbed by other programs.
 _SIDES = {"cpu": (512, 1536), "cuda": (8192,)}
 
 
 def training_flops(config: EncoderConfig, lengths: Sequence[int], masked: int) -> float:
-    """Operations of a forward and a backward pass over sequences of these lengths, of which
-    ``masked`` tokens go through the MLM head (0 for a model without one).
+    """FLOPs of a forward and a backward pass over sequences of these lengths.
 
-    The matrix products that the model defines, no more: padding and what a backward pass computes
-    a second time do not count. The backward pass has two products for each of the forward pass.
+    masked: how many tokens go through the MLM head; 0 for a model without one. Only the matrix
+    products that the model defines count, not padding, nor what the backward pass computes a second
+    time. The backward pass has two products for each product of the forward pass.
     """
     tokens, squares = sum(lengths), sum(n * n for n in lengths)
     size = config.head_size
@@ -38,7 +36,7 @@ def training_flops(config: EncoderConfig, lengths: Sequence[int], masked: int) -
 
 
 def _blocks_of(config: EncoderConfig, layer: int) -> Sequence[int]:
-    """Numbers of the blocks that a layer runs."""
+    """Indices of the blocks that a layer runs."""
     if config.num_hidden_groups is None:
         return (layer,)
     inner = config.inner_group_num
@@ -54,24 +52,24 @@ def _embedding_weights(config: EncoderConfig) -> int:
 
 
 def _block_weights(config: EncoderConfig, width: int) -> int:
-    """Weights of the matrices of a block whose heads are ``width`` wide together."""
+    """Elements of the matrices of a block whose heads have a total width of ``width``."""
     hidden, inner, mobile = config.hidden_size, config.intermediate_size, config.mobile
     if mobile is None:
         return 4 * hidden * width + 2 * hidden * inner
     narrow = config.attention_size
     inside = mobile.use_bottleneck_attention
-    asking = narrow if inside or mobile.key_query_shared_bottleneck else hidden
-    told = narrow if inside else hidden
-    attention = (2 * asking + told + narrow) * width
+    query_key = narrow if inside or mobile.key_query_shared_bottleneck else hidden
+    value = narrow if inside else hidden
+    attention = (2 * query_key + value + narrow) * width
     bottlenecks = 0
     if mobile.use_bottleneck:
         bottlenecks = 2 if inside or not mobile.key_query_shared_bottleneck else 3
-    ends = bottlenecks * hidden * narrow
-    return attention + ends + mobile.num_feedforward_networks * 2 * narrow * inner
+    projections = bottlenecks * hidden * narrow
+    return attention + projections + mobile.num_feedforward_networks * 2 * narrow * inner
 
 
 def _head_weights(config: EncoderConfig) -> int:
-    """Weights of the MLM head: its dense layer and its decoder."""
+    """Elements of the matrices of the MLM head: its dense layer and its decoder."""
     narrow = config.embedding_size or config.hidden_size
     inner = config.hidden_size if config.mobile is not None else narrow
     return config.hidden_size * inner + inner * config.vocab_size
@@ -81,22 +79,23 @@ def _head_weights(config: EncoderConfig) -> int:
 def matmul_rate(
     device: torch.device | str, dtype: torch.dtype = torch.float32, seconds: float = 0.3
 ) -> float:
-    """Operations a second of a large matrix product, the best of those that ``seconds`` allow.
+    """The measured matmul peak in FLOP per second: the fastest of the large matrix products that
+    ``seconds`` allow, with the threads that torch uses.
 
-    With the threads that torch has; what a step is measured against (``training_flops``).
+    The MFU of a step is its ``training_flops`` per second as a share of this.
     """
     device = torch.device(device)
-    ways: list[tuple[int, Callable[[], Tensor]]] = []
+    products: list[tuple[int, Callable[[], Tensor]]] = []
     for side in _SIDES.get(device.type, _SIDES["cpu"]):
         a = torch.ones(side, side, device=device, dtype=dtype)
-        ways.append((2 * side**3, partial(torch.mm, a, a)))
+        products.append((2 * side**3, partial(torch.mm, a, a)))
         if device.type == "cpu" and onednn_has_linear(dtype):
-            ways.append((2 * side**3, partial(multiply, a, a, None)))
-    for _, product in ways:  # the first call of each prepares it
+            products.append((2 * side**3, partial(multiply, a, a, None)))
+    for _, product in products:  # the first call of each prepares it
         product()
     best, end = 0.0, time.perf_counter() + seconds
     while True:
-        for operations, product in ways:
+        for operations, product in products:
             _wait(device)
             start = time.perf_counter()
             product()

@@ -1,4 +1,4 @@
-"""What the training loop receives: a job with its phases, and what to monitor."""
+"""What the training loop receives: a job with its phases, and the metric to monitor."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,16 +14,17 @@ from ownbert.train.state import TrainState
 
 
 class Interrupted(KeyboardInterrupt):
-    """The run was stopped from outside; its state is saved, and the message says how to go on."""
+    """The run was stopped by a signal; its state is saved, and the message says how to resume."""
 
 
 @dataclass(frozen=True)
 class Monitor:
-    """The metric by which the best weights are kept: the highest, or the lowest if ``lower``.
+    """The metric that decides which weights are best: the highest value, or the lowest if
+    ``lower``.
 
-    With ``patience`` the best weights are kept in memory (the latest of equal ones), and the run
-    stops that many evaluations after the best value was first reached; without it the saved state
-    of the best evaluation is kept.
+    With ``patience`` (early stopping) the best weights are kept in memory, the latest of equally
+    good ones, and the run stops that many evaluations after the best value was first reached.
+    Without it the saved state of the best evaluation is kept.
     """
 
     metric: str
@@ -33,9 +34,10 @@ class Monitor:
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the run with its own batches and objectives, until a share of the run is done.
+    """A part of the run with its own batches and objectives.
 
-    evaluate: returns the metrics of held-out data, or nothing where there are none.
+    evaluate: returns the metrics of held-out data, empty if there are none. until: the share of the
+    run, in (0, 1], at which the phase ends.
     """
 
     loader: Loader
@@ -46,9 +48,10 @@ class Phase:
 
 @dataclass
 class Job:
-    """Everything ``train`` needs.
+    """Everything that ``train`` needs.
 
-    run: has max_steps or max_minutes. on_save: called after each saved state, in all processes.
+    run: its max_steps or max_minutes must be set. on_save: called after each saved state, in all
+    processes. warned: whether the warning about a run that does not learn has been shown.
     """
 
     state: TrainState
@@ -66,7 +69,7 @@ class Job:
 
     @property
     def progress(self) -> float:
-        """Share of the run that is done, by steps or by the clock, whichever is further."""
+        """The share of the run that is done, by steps or by time, whichever is larger."""
         run, state = self.run, self.state
         steps = state.step / run.max_steps if run.max_steps else 0.0
         clock = state.seconds / (60 * run.max_minutes) if run.max_minutes else 0.0
@@ -74,13 +77,14 @@ class Job:
 
     @property
     def midway(self) -> float:
-        """Progress in the middle of the coming step; at its start the first rate would be 0."""
+        """Progress in the middle of the next step, for the learning rate; with progress at its
+        start the rate of the first step would be 0."""
         ahead = 0.5 / self.run.max_steps if self.run.max_steps else 0.0
         return min(1.0, self.progress + ahead)
 
     @property
     def phase_number(self) -> dict[str, int]:
-        """The phase as log rows have it; nothing where there is only one."""
+        """The phase for log rows, counted from 1; empty if there is only one."""
         return {"phase": self.state.phase + 1} if len(self.phases) > 1 else {}
 
     @property

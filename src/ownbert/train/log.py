@@ -1,4 +1,4 @@
-"""What a run leaves to look at: log.jsonl, a row a logged step, and TensorBoard's files."""
+"""The log of a run: log.jsonl with one row per logged step, and TensorBoard's event files."""
 
 import contextlib
 import json
@@ -14,15 +14,16 @@ LOG = "log.jsonl"
 CURVES = "curves.png"
 BOARD = "tensorboard"
 
-# Of a row, what is not a curve.
-_NOT_DRAWN = ("step", "evaluation")
+# Keys of a row that are not metrics.
+_NO_METRIC = ("step", "evaluation")
 
 
 class RunLog:
-    """Rows of ``log.jsonl``. Rows after ``step`` are dropped, so that a resumed run has each step
-    once; ``step`` None starts anew. ``tensorboard``: write the same for TensorBoard.
+    """Writes the rows of ``log.jsonl`` and keeps them in ``rows``.
 
-    Raises ``InputError`` when the disk is full, or TensorBoard is asked for and not installed.
+    step: rows of earlier runs up to this step are kept, so that the log of a resumed run has each
+    step once; None drops all. tensorboard: write the same for TensorBoard. Raises ``InputError`` if
+    the disk is full, and if TensorBoard is not installed.
     """
 
     def __init__(self, folder: Path, *, step: int | None = None, tensorboard: bool = False) -> None:
@@ -35,6 +36,7 @@ class RunLog:
         self._file = self.path.open("a", encoding="utf-8")
 
     def write(self, row: Mapping[str, Any]) -> None:
+        """Append a row. Raises ``InputError`` if the disk is full."""
         rounded = {k: _rounded(v) for k, v in row.items()}
         self.rows.append(rounded)
         try:
@@ -43,7 +45,7 @@ class RunLog:
             if self._board is not None:
                 self._board.write(rounded)
         except OSError as error:
-            with contextlib.suppress(OSError):  # it would try once more to write what is left
+            with contextlib.suppress(OSError):  # closing tries to write the rest again
                 self._file.close()
             raise InputError(f"cannot write {self.path}: {error.strerror or error}") from error
 
@@ -54,9 +56,9 @@ class RunLog:
 
 
 def read_log(folder: Path) -> Iterator[dict[str, Any]]:
-    """Rows of a log, none if there is none; a last row that was cut off is left out.
+    """The rows of the log in ``folder``; none without a log, and without an incomplete last row.
 
-    Raises ``InputError`` for anything else that is not a row.
+    Raises ``InputError`` for any other line that is not a row.
     """
     path = folder / LOG
     try:
@@ -78,22 +80,22 @@ def read_log(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def need_tensorboard() -> None:
-    """Raise ``InputError`` where the package is missing."""
+    """Raise ``InputError`` if the package is not installed."""
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError:
         raise InputError(
-            "run.tensorboard needs a package that is not there: pip install 'ownbert[tensorboard]'"
+            "run.tensorboard needs a package that is missing: pip install 'ownbert[tensorboard]'"
         ) from None
 
 
 def _rounded(value: Any) -> Any:
-    """Nine digits tell every float32 from its neighbours."""
+    """A float with nine digits, which are enough to restore any float32."""
     return float(f"{value:.9g}") if isinstance(value, float) else value
 
 
 class _Board:
-    """Event files with a curve a number, train/... and held_out/..., over the steps."""
+    """TensorBoard's event files: one curve per metric, train/... and held_out/..."""
 
     def __init__(self, folder: Path, rows: list[dict[str, Any]], step: int | None) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
@@ -102,18 +104,18 @@ class _Board:
         if step is None:
             for path in old:
                 path.unlink()
-        # Events from there on belong to what was run after the state that the run resumes from.
+        # Later events were written after the saved state from which the run is resumed.
         purge = None if step is None else step + 1
         self.writer = SummaryWriter(str(folder), purge_step=purge, flush_secs=10)
-        if not old:  # a resumed run that had none before
+        if not old:  # a resumed run that did not use TensorBoard before
             for row in rows:
                 self.write(row)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        part = "held_out" if row.get("evaluation") else "train"
+        group = "held_out" if row.get("evaluation") else "train"
         for name, value in row.items():
-            if name not in _NOT_DRAWN and isinstance(value, int | float) and math.isfinite(value):
-                self.writer.add_scalar(f"{part}/{name}", value, row["step"])
+            if name not in _NO_METRIC and isinstance(value, int | float) and math.isfinite(value):
+                self.writer.add_scalar(f"{group}/{name}", value, row["step"])
 
     def close(self) -> None:
         self.writer.close()

@@ -1,7 +1,7 @@
-"""The training loop, for pretraining, fine-tuning and translation alike.
+"""The training loop of pretraining, fine-tuning and translation.
 
-``train`` restores a saved state and opens the log; ``_train_phases`` is the loop itself, from the
-next micro-batches to logging, evaluating and saving.
+``train`` restores a saved state and opens the log; ``_train_phases`` is the loop itself: draw
+micro-batches, update, log, evaluate, save.
 """
 
 import contextlib
@@ -23,26 +23,26 @@ from ownbert.train.log import RunLog
 from ownbert.train.meter import step_flops
 from ownbert.train.schedule import factor
 from ownbert.train.stagnation import diagnose_stagnation
-from ownbert.train.state_files import SavedState, newest, remove_later, step_of
+from ownbert.train.state_files import SavedState, newest_state, remove_states_after, step_of
 from ownbert.train.step import NotANumber, count_targets, seed_step, step
 
-# By the clock, where steps are not given.
+# Without save_every and eval_every: seconds between saves, evaluations per run.
 _SAVE_SECONDS = 300.0
 _EVALUATIONS = 10
 
 
 def train(job: Job, *, resume_from: SavedState | None = None) -> None:
-    """Train to the end or until interrupted; log, curves and a last state are on disk then.
+    """Train to the end or until interrupted; log, curves and the last state are then on disk.
 
-    resume_from: a saved state of the job's folder. Raises ``Interrupted`` after a signal,
-    ``InputError`` when the loss is no longer a number, when another process is gone, and for a
-    saved state that cannot be used.
+    resume_from: a saved state of the job's folder. Raises ``Interrupted`` after a signal, and
+    ``InputError`` if the loss is not finite, if another process has ended, and for a saved state
+    that cannot be used.
     """
     if resume_from is not None:
         job.state.restore(resume_from, world=job.world)
         job.display.say(f"resumed from {resume_from.path} at step {job.state.step:,}")
     if job.world.first:
-        remove_later(job.folder, job.state.step if resume_from else -1)
+        remove_states_after(job.folder, job.state.step if resume_from else -1)
     job.world.wait()
     log = _open_log(job, job.state.step if resume_from else None)
     with contextlib.closing(log), _signals(job.world) as stop_signals, job.display:
@@ -62,12 +62,12 @@ def train(job: Job, *, resume_from: SavedState | None = None) -> None:
     if stop_signals:
         raise Interrupted(
             f"stopped at step {job.state.step:,}; the state is saved in {job.folder}: "
-            "give the same command with --resume to go on"
+            "continue with the same command and --resume"
         )
 
 
 def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> None:
-    """Train all phases from where ``job.state`` stands; the last state is saved."""
+    """Train all phases, starting at ``job.state``, and save the last state."""
     state, run, world, learner = job.state, job.run, job.world, job.state.learner
     start = time.perf_counter() - state.seconds
     next_save = state.seconds + _SAVE_SECONDS
@@ -76,15 +76,16 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
 
     for number in range(state.phase, len(job.phases)):
         if number > state.phase:
-            # The data start from the beginning, and losses of other objectives do not compare.
+            # The data start anew, and losses of different objectives cannot be compared.
             state.phase, state.position, state.best = number, Position(), None
         phase = job.phases[number]
         module = data_parallel(learner, phase.objectives, world)
+        stopped = False
         with contextlib.closing(phase.loader.batches(state.position)) as batches:
             while job.progress < phase.until and not _out_of_patience(job, log.rows):
                 micro_batches, position = _next_micro_batches(batches, run.accumulate)
 
-                # What all processes must know: whether to stop, and the sums over them.
+                # Whether to stop, the clock and the counts, over all processes.
                 seconds = time.perf_counter() - start if world.first else 0.0
                 tokens = sum(0 if batch.dummy else batch.tokens for batch in micro_batches)
                 flops = 0.0
@@ -94,7 +95,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                 stop, state.seconds, tokens, flops, *counts = world.total(
                     [len(stop_signals), seconds, tokens, flops, *counts]
                 )
-                if stop:
+                if stopped := bool(stop):
                     stop_signals.append(0)  # in the processes that received none
                     break
 
@@ -135,11 +136,11 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                     due = int(job.progress * _EVALUATIONS) > evaluations_done
                 if due or phase_over:
                     evaluations_done = int(job.progress * _EVALUATIONS)
+                    # The best weights are those that were evaluated: the running mean, if any.
                     with state.averaged():
-                        metrics = phase.evaluate()
-                    if metrics:
-                        _log_evaluation(job, log, metrics)
-                        is_best = _keep_best(job, metrics)
+                        if metrics := phase.evaluate():
+                            _log_evaluation(job, log, metrics)
+                            is_best = _keep_best(job, metrics)
                     job.meter.pause()
 
                 # Save.
@@ -151,7 +152,8 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                     next_save = state.seconds + _SAVE_SECONDS
                     _save(job)
                     job.meter.pause()
-        if stop_signals:
+        # Not stop_signals: of a signal after the last step only one process would know.
+        if stopped:
             break
     _save(job)
 
@@ -160,25 +162,25 @@ def _next_micro_batches(
     batches: Iterator[tuple[Batch, Position]], count: int
 ) -> tuple[list[Batch], Position]:
     """The next ``count`` batches, each with all of its pieces, and the position after them."""
-    found: list[Batch] = []
+    micro_batches: list[Batch] = []
     while True:
-        batch, after = next(batches)
-        found.append(batch)
+        batch, position = next(batches)
+        micro_batches.append(batch)
         count -= not batch.continues_step
         if not count:
-            return found, after
+            return micro_batches, position
 
 
 def _save(job: Job) -> None:
-    """Save the state and, by ``job.on_save``, the model folder."""
-    job.state.sums = job.meter.saved(job.world)
+    """Save the state and, with ``job.on_save``, the model folder."""
+    job.state.sums = job.meter.collect(job.world)
     job.state.save(job.folder, keep=job.run.keep, world=job.world)
     with job.state.averaged():
         job.on_save()
 
 
 def _log_evaluation(job: Job, log: "RunLog | _NoLog", metrics: Mapping[str, float]) -> None:
-    """Log the metrics of held-out data, with a warning, once, if the run learns nothing."""
+    """Log the metrics of held-out data; warn once if the run does not learn anything."""
     row = {"step": job.state.step, "evaluation": True, **job.phase_number, **metrics}
     row["seconds"] = round(job.state.seconds, 3)
     log.write(row)
@@ -189,7 +191,7 @@ def _log_evaluation(job: Job, log: "RunLog | _NoLog", metrics: Mapping[str, floa
 
 
 def _keep_best(job: Job, metrics: Mapping[str, float]) -> bool:
-    """Remember the best evaluation so far; whether its state is to be saved now."""
+    """Remember the best evaluation so far; returns whether its state is to be saved now."""
     state, monitor = job.state, job.monitor
     value, best, since = metrics[monitor.metric], state.best, state.step
     if not math.isfinite(value):
@@ -217,7 +219,7 @@ def _out_of_patience(job: Job, rows: list[dict[str, Any]]) -> bool:
 
 
 class _NoLog:
-    """The log of a process that is not the first."""
+    """The log of a process other than the first: only rows in memory."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -236,41 +238,41 @@ def _open_log(job: Job, step: int | None) -> RunLog | _NoLog:
 
 
 def _not_a_number(job: Job) -> str:
-    path = newest(job.folder)
+    path = newest_state(job.folder)
     kept = f"the state of step {step_of(path):,} is kept" if path else "no state was saved before"
-    way = "Go on with --resume" if path else "Start again with --overwrite"
+    advice = "Continue with --resume" if path else "Start again with --overwrite"
     return (
         f"the loss or its gradient is no longer a number at step {job.state.step + 1:,}; {kept}. "
-        f"{way} and a lower --learning-rate (now {job.optim.learning_rate:g}), or "
+        f"{advice} and a lower --learning-rate (now {job.optim.learning_rate:g}), or "
         "with --precision float32"
     )
 
 
 def _process_lost(job: Job) -> str:
-    path = newest(job.folder)
-    way = f"go on from step {step_of(path):,} with --resume" if path else "start again"
-    return f"another process of the run ended at step {job.state.step + 1:,}; {way}"
+    path = newest_state(job.folder)
+    advice = f"continue from step {step_of(path):,} with --resume" if path else "start again"
+    return f"another process of the run ended at step {job.state.step + 1:,}; {advice}"
 
 
 @contextlib.contextmanager
 def _signals(world: World) -> Iterator[list[int]]:
-    """A list that receives SIGINT or SIGTERM, so that a step is never interrupted; a second signal
+    """A list that collects SIGINT and SIGTERM, so that a step is never interrupted; a second signal
     acts as usual, except under torchrun, which sends its signals twice."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    old = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    previous = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
 
     def stop(number: int, frame: object) -> None:
         received.append(number)
         if world.size == 1:
-            signal.signal(number, old[signal.Signals(number)])
+            signal.signal(number, previous[signal.Signals(number)])
 
     try:
-        for number in old:
+        for number in previous:
             signal.signal(number, stop)
         yield received
     finally:
-        for number, handler in old.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""What the next row of the log reports: sums over steps, tokens and time."""
+"""Statistics for the next row of the log: sums over steps, tokens, operations and time."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,15 +10,14 @@ from ownbert.train.flops import training_flops
 from ownbert.train.state import TrainState
 from ownbert.train.step import StepStats, add
 
-# Stands among the sums of the objectives: the norms of the gradients, and how many.
+# The key, among those of the objectives, of (sum of gradient norms, 0, number of steps).
 _NORM = "grad_norm"
 
 
 class Meter:
     """Sums since the last row of the log.
 
-    peak_flops: floating-point operations per second that the machines of all processes reach in
-    matrix products, or 0 where that was not measured.
+    peak_flops: the measured matmul peak of all processes in FLOP per second; 0 if not measured.
     """
 
     def __init__(self, peak_flops: float = 0.0) -> None:
@@ -32,11 +31,11 @@ class Meter:
         self.pause()
 
     def pause(self) -> None:
-        """Restart the clock, so that what was not training is not counted."""
+        """Restart the clock, so that evaluations and saves do not count as training time."""
         self.started = time.perf_counter()
 
     def add(self, stats: StepStats, tokens: int, flops: float, world: World) -> None:
-        """Add a step of ``tokens`` tokens and ``flops`` operations over all processes."""
+        """Add a step with ``tokens`` tokens and ``flops`` operations in all processes."""
         now = time.perf_counter()
         self.seconds += now - self.started
         self.started = now
@@ -47,9 +46,9 @@ class Meter:
         for name, values in {**stats.sums, _NORM: norm}.items():
             add(self.sums, name, values)
 
-    def saved(self, world: World) -> dict[str, list[float]]:
-        """The sums of all processes, for a saved state. From here on the first process holds them,
-        because a run resumed from the state adds up in the same order."""
+    def collect(self, world: World) -> dict[str, list[float]]:
+        """The sums over all processes, for a saved state. From then on the first process holds
+        them, so that a run resumed from the state adds up in the same order."""
         total = self._total(world)
         self._take(total, world)
         return total
@@ -75,7 +74,7 @@ class Meter:
         world: World,
         phase_number: Mapping[str, int],
     ) -> dict[str, float]:
-        """The log row of the steps since the last one; the sums start again from zero."""
+        """The log row for the steps since the last row; resets the sums."""
         sums = self._total(world)
         norm, _, steps = sums.pop(_NORM)
         metrics = mean_metrics(sums)
@@ -104,7 +103,7 @@ class Meter:
 
 
 def mean_metrics(sums: Mapping[str, Sequence]) -> dict[str, float]:
-    """Mean loss and accuracy of each objective, from (sum of losses, right answers, count)."""
+    """Mean loss and accuracy of each objective, from (sum of losses, correct, count)."""
     metrics = {}
     for name, (total, correct, count) in sums.items():
         metrics[f"{name}_loss"] = float(total) / max(1, count)
@@ -113,7 +112,8 @@ def mean_metrics(sums: Mapping[str, Sequence]) -> dict[str, float]:
 
 
 def add_up(sums: dict[str, list], losses: Mapping[str, Loss]) -> None:
-    """Add the losses of a batch to ``sums``, as numbers."""
+    """Add the losses of a batch to ``sums``, which maps each objective to (sum of losses, correct,
+    count)."""
     for name, loss in losses.items():
         add(sums, name, (float(loss.total), int(loss.correct), loss.count))
 
@@ -121,7 +121,7 @@ def add_up(sums: dict[str, list], losses: Mapping[str, Loss]) -> None:
 def step_flops(
     learner: Learner, objectives: Sequence[Objective], micro_batches: Sequence[Batch]
 ) -> float:
-    """Floating-point operations of the matrix products of a step, forward and backward."""
+    """FLOPs of the matrix products of a step in this process, forward and backward."""
     flops = 0.0
     for batch in micro_batches:
         if batch.dummy:

@@ -1,6 +1,6 @@
-"""Measures of fine-tuning by the names that people know them by."""
+"""Display names of the metrics of fine-tuning."""
 
-# At most 1, which is best; drawn on one axis.
+# Metrics whose best value is 1; they share an axis in plots.
 UP_TO_ONE = {
     "accuracy": "accuracy",
     "macro_f1": "macro-F1",
@@ -24,15 +24,15 @@ UP_TO_ONE = {
     "mrr": "MRR",
 }
 _OTHERS = {"mae": "mean absolute error", "loss": "loss"}
-# Less is better.
+# Metrics whose lowest value is best.
 LOWER = ("loss", "mae")
 
 
-def shown_name(measure: str) -> str:
-    """As people write it."""
-    return (UP_TO_ONE | _OTHERS).get(measure, measure.replace("_", " "))
+def shown_name(metric: str) -> str:
+    """The display name of a metric."""
+    return (UP_TO_ONE | _OTHERS).get(metric, metric.replace("_", " "))
 
 
-def figure(measure: str, value: float) -> str:
-    """A value as people write it: shares of right answers in per cent."""
-    return f"{value:.1%}" if measure.endswith("accuracy") else f"{value:.3f}"
+def shown_value(metric: str, value: float) -> str:
+    """A value for display: accuracies in per cent."""
+    return f"{value:.1%}" if metric.endswith("accuracy") else f"{value:.3f}"

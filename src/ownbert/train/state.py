@@ -1,6 +1,6 @@
-"""All that a run is made of at one moment, saved whole or not at all, and verified when read.
+"""The complete state of a run at one step: saved atomically, and verified when restored.
 
-What it looks like on disk is in ``ownbert.train.state_files``.
+Its files are described in ``ownbert.train.state_files``.
 """
 
 import contextlib
@@ -18,33 +18,33 @@ from ownbert.files import make_folder
 from ownbert.objectives import Learner
 from ownbert.train.distributed import ALONE, World, reshard
 from ownbert.train.state_files import (
-    FOLDER,
     FORMAT,
     STATE,
+    STATES,
     SavedState,
+    checksum,
+    files_of_rank,
+    list_states,
     read_tensors,
-    refuse_other,
-    saved,
-    shapes_in,
+    require_same_identity,
     step_of,
-    summed,
-    trying,
+    tensor_shapes,
+    write_problem,
     write_state,
     write_tensors,
-    written_by,
 )
 
 
 @dataclass
 class TrainState:
-    """A run: weights, optimiser, where the loader stands, clocks, and the best evaluation.
+    """Weights, optimiser, position in the data, clocks and the best evaluation of a run.
 
-    phase: number of the one that is being learnt. seconds: time in the loop, over all resumptions.
-    best: {"step", "value", "since"} of the measure that is watched, since when the value has stood;
-    best_weights: the weights then, where they are to be restored at the end. average: a running
-    mean of the weights, where there is one. sums: what the next
-    row of the log has seen so far. identity: what the run learns from; a run that is resumed on
-    something else is another run.
+    identity: what the run learns from; it cannot be resumed on anything else. position: where the
+    loader continues. phase: index of the current phase. seconds: time in the training loop, over
+    all resumptions. best: {"step", "value", "since"} of the monitored metric; ``since`` is the step
+    at which the value was first reached. best_weights: the weights at that evaluation, if they are
+    to be restored at the end. average: the running mean of the weights, if there is one. sums: what
+    the next log row has added up so far.
     """
 
     learner: Learner
@@ -61,24 +61,26 @@ class TrainState:
     sums: dict[str, list[float]] = field(default_factory=dict)
 
     def save(self, folder: Path, *, keep: int = 2, world: World = ALONE) -> Path:
-        """Write the state of this step below ``folder``; of older ones the last ``keep`` and that
-        of the best evaluation stay. All processes must call it.
+        """Save the state of this step in ``folder``, and delete older ones except the last ``keep``
+        and that of the best evaluation. All processes must call it.
 
-        Raises ``InputError`` on a full disk; nothing that was saved before is lost then.
+        Returns its path. Raises ``InputError`` on a full disk; earlier states are kept then.
         """
-        path = folder / FOLDER / f"step-{self.step:08d}"
+        path = folder / STATES / f"step-{self.step:08d}"
         if path.exists():
-            return path  # It is the one that this process went on from.
+            return path  # the run was resumed from it
         temporary = path.with_name(f".{path.name}.tmp")
         if world.first:
             shutil.rmtree(temporary, ignore_errors=True)
             make_folder(temporary)
         world.wait()
         try:
-            world.agree(trying(lambda: write_tensors(temporary, self._tensors(), world), path))
-            sums = world.gather({p.name: summed(p) for p in written_by(world, temporary)})
-            files = {name: entry for part in sums for name, entry in part.items()}
-            world.agree(trying(lambda: self._finish(temporary, path, files, world), path))
+            world.agree(
+                write_problem(lambda: write_tensors(temporary, self._tensors(), world), path)
+            )
+            parts = world.gather({p.name: checksum(p) for p in files_of_rank(world, temporary)})
+            files = {name: entry for part in parts for name, entry in part.items()}
+            world.agree(write_problem(lambda: self._finish(temporary, path, files, world), path))
         finally:
             if world.first:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -104,39 +106,39 @@ class TrainState:
 
     def _prune(self, folder: Path, keep: int) -> None:
         best = self.best["step"] if self.best else None
-        for old in [path for path in saved(folder.parent) if step_of(path) != best][:-keep]:
+        for old in [path for path in list_states(folder.parent) if step_of(path) != best][:-keep]:
             shutil.rmtree(old, ignore_errors=True)
 
     def restore(self, state: SavedState, *, world: World = ALONE) -> None:
-        """Go back to a saved state. Raises ``InputError`` for one that is damaged, naming the file
-        and what to do, and for one of another run."""
+        """Replace this state by a saved one. Raises ``InputError`` for one that is damaged, naming
+        the file and what to do, and for one of another run or model."""
         state.verify()
         path, metadata = state.path, state.metadata
-        refuse_other(path, metadata["identity"], self.identity)
-        there = shapes_in(path)
+        require_same_identity(path, metadata["identity"], self.identity)
+        shapes = tensor_shapes(path)
         tensors = self._tensors()
         for name, parameter in self.learner.named_parameters():
-            mark = f"optimizer.{name}:"
-            for key in [key for key in there if key.startswith(mark)]:
-                like = self._like(parameter, there[key])
-                self.optimizer.state[parameter][key.removeprefix(mark)] = tensors[key] = like
+            prefix = f"optimizer.{name}:"
+            for key in [key for key in shapes if key.startswith(prefix)]:
+                tensors[key] = self._optimizer_tensor(parameter, shapes[key])
+                self.optimizer.state[parameter][key.removeprefix(prefix)] = tensors[key]
             for key in (f"best.{name}", f"average.{name}"):
-                if key in there:
+                if key in shapes:
                     tensors[key] = torch.empty_like(parameter.detach())
-        differing = set(there) ^ set(tensors)
-        differing |= {n for n in set(there) & set(tensors) if there[n] != tuple(tensors[n].shape)}
+        differing = set(shapes) ^ set(tensors)
+        differing |= {n for n in set(shapes) & set(tensors) if shapes[n] != tuple(tensors[n].shape)}
         if differing:
             raise InputError(f"{path} is of another model: it differs in {min(differing)}")
         read_tensors(path, tensors, world)
         self.best = metadata["best"]
-        self.best_weights = _after("best.", tensors) or None
-        self.average = _after("average.", tensors) or None
+        self.best_weights = _with_prefix("best.", tensors) or None
+        self.average = _with_prefix("average.", tensors) or None
         self.phase, self.position = metadata["phase"], Position(**metadata["position"])
         self.step, self.tokens = metadata["clock"]["step"], metadata["clock"]["tokens"]
         self.seconds, self.sums = metadata["clock"]["seconds"], metadata["sums"]
 
-    def _like(self, parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Room for what the optimiser keeps of a parameter: of its shape, or a few numbers."""
+    def _optimizer_tensor(self, parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Zeros for what the optimiser keeps of a parameter: of its shape, or a few numbers."""
         if shape == tuple(parameter.shape):
             return torch.zeros_like(parameter.detach())
         # A fused optimiser counts its steps on the device, others on the CPU.
@@ -145,8 +147,8 @@ class TrainState:
 
     @torch.no_grad()
     def take_average(self, decay: float) -> None:
-        """Move the running mean of the weights towards them. In the first steps it follows faster,
-        or it would be a mean with the weights of the start."""
+        """Update the running mean of the weights. In the first steps it moves faster, otherwise the
+        initial weights would dominate it."""
         parameters = dict(self.learner.named_parameters())
         if self.average is None:
             self.average = {name: p.detach().clone() for name, p in parameters.items()}
@@ -156,7 +158,7 @@ class TrainState:
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """The running mean in the place of the weights for a while, where there is one."""
+        """Within the context the model has the running mean of the weights, if there is one."""
         if self.average is None:
             yield
             return
@@ -168,8 +170,7 @@ class TrainState:
             self._put(kept)
 
     def use_best(self) -> None:
-        """Put the best weights in the place of the last; where none were kept, their mean if there
-        is one."""
+        """Give the model the best weights; if none were kept, the running mean, if there is one."""
         self._put(self.best_weights or self.average or {})
 
     def _put(self, weights: Mapping[str, Tensor]) -> None:
@@ -179,7 +180,7 @@ class TrainState:
                     parameter.copy_(weights[name])
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Weights, what the optimiser has of each, and the best weights, by name."""
+        """Weights, the optimiser's tensors, best weights and running mean, by name."""
         reshard(self.learner)
         parameters = dict(self.learner.named_parameters())
         tensors = {name: p.detach() for name, p in parameters.items()}
@@ -191,6 +192,6 @@ class TrainState:
         return tensors | {f"average.{n}": t for n, t in (self.average or {}).items()}
 
 
-def _after(mark: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with ``mark``, without it."""
-    return {n.removeprefix(mark): t for n, t in tensors.items() if n.startswith(mark)}
+def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with ``prefix``, by the rest of the name."""
+    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}

@@ -1,8 +1,8 @@
-"""Saved states on disk: a folder ``checkpoints/step-N`` each.
+"""Saved states on disk: a folder ``checkpoints/step-N`` for each.
 
-Tensors are safetensors, one file a process, written and read by torch.distributed.checkpoint, so
-that a run may go on with another number of processes. ``state.json`` has everything else, and the
-checksum of each file.
+Tensors are in safetensors files, one per process, written and read by torch.distributed.checkpoint,
+so that a run can be resumed with another number of processes. ``state.json`` has everything else,
+and the checksum of each file.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import json
 import shutil
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,30 +21,35 @@ from ownbert.errors import InputError
 from ownbert.files import WRITE_FAILURES, read_json, write_json
 from ownbert.train.distributed import World
 
-FOLDER = "checkpoints"
+STATES = "checkpoints"
 STATE = "state.json"
 FORMAT = 1
+_KEYS = {"format", "identity", "phase", "position", "clock", "best", "sums", "files"}
 
 
-def saved(folder: Path) -> list[Path]:
-    """The states saved below ``folder``, the oldest first."""
-    return sorted((folder / FOLDER).glob("step-*"))
+def list_states(folder: Path) -> list[Path]:
+    """The saved states of the run in ``folder``, the oldest first."""
+    return sorted((folder / STATES).glob("step-*"))
 
 
-def newest(folder: Path) -> Path | None:
-    """The last state saved below ``folder``."""
-    return next(reversed(saved(folder)), None)
+def newest_state(folder: Path) -> Path | None:
+    """The last saved state of the run in ``folder``."""
+    return next(reversed(list_states(folder)), None)
 
 
 def step_of(path: Path) -> int:
+    """The step after which a state was saved."""
     return int(path.name.removeprefix("step-"))
 
 
 def find_state(folder: Path, step: int | None = None) -> Path | None:
-    """The state to resume from: that of ``step``, or the newest one, if any."""
+    """The state to resume from: that of ``step``, or the newest one, if any.
+
+    Raises ``InputError`` if there is none of ``step``.
+    """
     if step is None:
-        return newest(folder)
-    states = {step_of(path): path for path in saved(folder)}
+        return newest_state(folder)
+    states = {step_of(path): path for path in list_states(folder)}
     if step not in states:
         known = ", ".join(map(str, states)) or "none"
         raise InputError(f"{folder} has no saved state of step {step}; there are {known}")
@@ -60,36 +65,32 @@ class SavedState:
 
     @classmethod
     def read(cls, path: Path) -> "SavedState":
-        """Raises ``Damaged`` where ``state.json`` is not as it was written."""
-        return cls(path, read_state(path))
+        """Read ``state.json``. Raises ``DamagedState`` if it is not as it was written, and
+        ``InputError`` for another format."""
+        file = path / STATE
+        try:
+            metadata = read_json(file)
+            if metadata.pop("crc32") != _metadata_crc(metadata):
+                raise _damaged(file, path, "its checksum differs")
+            if missing := _KEYS - metadata.keys():
+                raise KeyError(*missing)
+        except DamagedState:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            raise _damaged(file, path, "it is missing or cannot be read") from None
+        if metadata["format"] != FORMAT:
+            raise InputError(f"{path} has format {metadata['format']}, this version reads {FORMAT}")
+        return cls(path, metadata)
 
     def verify(self) -> None:
-        """Compare every file with its checksum. Raises ``Damaged``."""
+        """Compare every file with its checksum. Raises ``DamagedState``."""
         for name, entry in self.metadata["files"].items():
             file = self.path / name
             size = file.stat().st_size if file.exists() else 0
             if size != entry["bytes"]:
-                raise damaged(file, self.path, f"it has {size:,} bytes, not {entry['bytes']:,}")
-            if summed(file) != entry:
-                raise damaged(file, self.path, "its checksum differs")
-
-
-def read_state(path: Path) -> dict[str, Any]:
-    """``state.json`` of a saved state. Raises ``InputError`` where it is damaged."""
-    try:
-        metadata = read_json(path / STATE)
-        if metadata.pop("crc32") != _metadata_crc(metadata):
-            raise damaged(path / STATE, path, "its checksum differs")
-        _ = [
-            metadata[k] for k in ("identity", "phase", "position", "clock", "best", "sums", "files")
-        ]
-    except Damaged:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise damaged(path / STATE, path, "it is missing or cannot be read") from None
-    if metadata["format"] != FORMAT:
-        raise InputError(f"{path} has format {metadata['format']}, this version reads {FORMAT}")
-    return metadata
+                raise _damaged(file, self.path, f"it has {size:,} bytes, not {entry['bytes']:,}")
+            if checksum(file) != entry:
+                raise _damaged(file, self.path, "its checksum differs")
 
 
 def write_state(path: Path, metadata: dict[str, Any]) -> None:
@@ -101,21 +102,21 @@ def _metadata_crc(metadata: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
 
 
-class Damaged(InputError):
+class DamagedState(InputError):
     """A saved state that is not as it was written."""
 
 
-def damaged(file: Path, path: Path, reason: str) -> Damaged:
-    """What to say of a state that cannot be used: the one before it is offered."""
-    earlier = [other for other in saved(path.parents[1]) if other < path]
-    way = "start anew with --overwrite"
+def _damaged(file: Path, path: Path, reason: str) -> DamagedState:
+    """The error for a state that cannot be used; its message offers the state before it."""
+    earlier = [other for other in list_states(path.parents[1]) if other < path]
+    advice = "start anew with --overwrite"
     if earlier:
-        way = f"remove {path}, and --resume goes on from step {step_of(earlier[-1]):,}"
-    return Damaged(f"{file} is damaged ({reason}); {way}")
+        advice = f"remove {path}, and --resume continues from step {step_of(earlier[-1]):,}"
+    return DamagedState(f"{file} is damaged ({reason}); {advice}")
 
 
-def refuse_other(path: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """``InputError`` if a state was saved in learning from something else."""
+def require_same_identity(path: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raise ``InputError`` if what is in ``path`` was learnt from something else."""
     for name in before.keys() | now.keys():
         if before.get(name) != now.get(name):
             raise InputError(
@@ -125,6 +126,7 @@ def refuse_other(path: Path, before: Mapping[str, str], now: Mapping[str, str]) 
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor], world: World) -> None:
+    """Write tensors, sharded or not, by name; all processes must call it."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -134,6 +136,7 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], world: World) -> 
 
 
 def read_tensors(folder: Path, into: Mapping[str, Tensor], world: World) -> None:
+    """Fill the tensors ``into`` by name from a saved state; all processes must call it."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -142,7 +145,7 @@ def read_tensors(folder: Path, into: Mapping[str, Tensor], world: World) -> None
         load(dict(into), storage_reader=reader, no_dist=world.size == 1)
 
 
-def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """The tensors of a saved state and their shapes."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
@@ -152,18 +155,19 @@ def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    # It warns that there is only one process, which is the usual case here.
+    # torch warns that there is only one process, which is the usual case here.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
 
 
-def written_by(world: World, folder: Path) -> list[Path]:
-    """The files that a process wrote: their names begin with its number from 1."""
+def files_of_rank(world: World, folder: Path) -> list[Path]:
+    """The files that this process wrote: their names have its number, counted from 1."""
     return sorted(folder.glob(f"shard-{world.rank + 1:05d}-*.safetensors"))
 
 
-def summed(path: Path) -> dict[str, int]:
+def checksum(path: Path) -> dict[str, int]:
+    """Size and CRC-32 of a file."""
     crc, size = 0, 0
     with path.open("rb") as file:
         while data := file.read(1 << 24):
@@ -171,17 +175,17 @@ def summed(path: Path) -> dict[str, int]:
     return {"bytes": size, "crc32": crc}
 
 
-def summed_model(folder: Path) -> list[tuple[str, dict[str, int]]]:
-    """The files of a model folder that its answers may depend on, with their sums. A file that is
-    being written there is hidden."""
+def model_checksums(folder: Path) -> list[tuple[str, dict[str, int]]]:
+    """The files of a model folder that its output may depend on, with their checksums."""
     kinds = (".safetensors", ".bin", ".json", ".txt", ".model")
-    paths = (*folder.iterdir(), *folder.glob("source/*"))  # a vocabulary of sources
-    found = sorted(p for p in paths if p.suffix in kinds and not p.name.startswith("."))
-    return [(str(path.relative_to(folder)), summed(path)) for path in found]
+    paths = (*folder.iterdir(), *folder.glob("source/*"))  # the vocabulary of the source language
+    # Files that are being written are hidden.
+    files = sorted(p for p in paths if p.suffix in kinds and not p.name.startswith("."))
+    return [(str(path.relative_to(folder)), checksum(path)) for path in files]
 
 
-def trying(write: Any, path: Path) -> str | None:
-    """What went wrong in writing, in one line."""
+def write_problem(write: Callable[[], object], path: Path) -> str | None:
+    """Call ``write``; if the state ``path`` cannot be written, what to tell the user about it."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
@@ -193,19 +197,20 @@ def trying(write: Any, path: Path) -> str | None:
         if isinstance(reason, OSError) and reason.errno not in WRITE_FAILURES:
             raise
         why = reason.strerror if isinstance(reason, OSError) else str(reason).splitlines()[0]
-        return f"cannot write {path}: {why}; what was saved before is whole: --resume goes on there"
+        return f"cannot write {path}: {why}; earlier states are complete: continue with --resume"
     return None
 
 
 def remove_states(folder: Path) -> None:
-    """Delete the saved states of a run that has come to its end."""
-    shutil.rmtree(folder / FOLDER, ignore_errors=True)
+    """Delete the saved states of a run that has finished."""
+    shutil.rmtree(folder / STATES, ignore_errors=True)
 
 
-def remove_later(folder: Path, step: int) -> None:
-    """Delete the states after ``step``: of a future that did not come, or half-written."""
-    for path in saved(folder):
+def remove_states_after(folder: Path, step: int) -> None:
+    """Delete the states after ``step``, which a run resumed from there replaces, and incomplete
+    ones."""
+    for path in list_states(folder):
         if step_of(path) > step:
             shutil.rmtree(path, ignore_errors=True)
-    for path in (folder / FOLDER).glob(".step-*.tmp"):
+    for path in (folder / STATES).glob(".step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""One update: micro-batches in, new weights and the statistics of the step out."""
+"""One update of the weights from the micro-batches of a step."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,8 +19,8 @@ from ownbert.train.recipe import Optim
 
 @dataclass(frozen=True)
 class StepStats:
-    """Of one step, in this process: (sum of losses, right answers, count) of each objective, and
-    the norm of the gradient before it was clipped."""
+    """Statistics of a step in this process: (sum of losses, correct, count) of each objective, and
+    the gradient norm before clipping."""
 
     sums: Mapping[str, Sequence]
     norm: Tensor
@@ -72,7 +72,7 @@ def step(
                 with gradient_sync(module, last=number == len(micro_batches)):
                     backward(batch)
     norm = _clip(learner, optim.clip)
-    _refuse_nonsense(sums, norm, world)
+    _require_finite(sums, norm, world)
     for group in optimizer.param_groups:
         group["lr"] = rate * group.get("scale", 1.0)
     optimizer.step()
@@ -82,9 +82,9 @@ def step(
 
 @contextmanager
 def moved_words(model: Model, length: float) -> Iterator[None]:
-    """The word vectors moved along their gradient, by ``length`` in total, within the context: to
-    where the loss grows fastest (Miyato et al. 2017, equation 5, for the table instead of a
-    text)."""
+    """Within the context the word embeddings are moved by ``length`` along their gradient, in the
+    direction in which the loss grows fastest (Miyato et al. 2017, equation 5, applied to the table
+    instead of a text). Raises ``InputError`` if they are frozen."""
     table = model.encoder.embeddings.word.weight
     if table.grad is None:
         raise InputError("optim.adversarial moves word vectors, and these are frozen")
@@ -100,15 +100,15 @@ def moved_words(model: Model, length: float) -> Iterator[None]:
 
 
 def add(sums: dict[str, list], name: str, values: Sequence) -> None:
-    """Add (sum of losses, right answers, count) to what ``sums`` has of ``name``."""
+    """Add (sum of losses, correct, count) to the entry ``name`` of ``sums``."""
     old = sums.get(name, [0.0, 0, 0])
     sums[name] = [a + b for a, b in zip(old, values, strict=True)]
 
 
 def _clip(learner: Learner, limit: float) -> Tensor:
-    """Scale the gradients down to a norm of at most ``limit``; the norm they had.
+    """Scale the gradients down to a norm of at most ``limit``; returns the norm before.
 
-    As clip_grad_norm_, which multiplies by one where there is nothing to clip.
+    Unlike clip_grad_norm_ it does not multiply by one if there is nothing to clip.
     """
     gradients = [p.grad for p in learner.parameters() if p.grad is not None]
     total = torch.nn.utils.get_total_norm(gradients)
@@ -118,24 +118,24 @@ def _clip(learner: Learner, limit: float) -> Tensor:
     return norm
 
 
-def _refuse_nonsense(sums: Mapping[str, Sequence], norm: Tensor, world: World) -> None:
-    known = torch.stack([norm, *(total for total, _, _ in sums.values())])
-    wrong = 0 if torch.isfinite(known).all() else 1
-    if world.total([wrong])[0]:
+def _require_finite(sums: Mapping[str, Sequence], norm: Tensor, world: World) -> None:
+    """Raise ``NotANumber`` in all processes if a loss or the norm is not finite in one."""
+    values = torch.stack([norm, *(total for total, _, _ in sums.values())])
+    if world.total([not torch.isfinite(values).all()])[0]:
         raise NotANumber
 
 
 class NotANumber(Exception):
-    """The loss or the gradient is infinite or not a number; nothing was changed."""
+    """The loss or the gradient is infinite or not a number; no weight was changed."""
 
 
 def count_targets(objectives: Sequence[Objective], micro_batches: Sequence[Batch]) -> list[int]:
-    """How many targets each objective has in the micro-batches of this process."""
+    """The number of targets of each objective in the micro-batches of this process."""
     return [sum(0 if b.dummy else o.count(b) for b in micro_batches) for o in objectives]
 
 
 def seed_step(seed: int, number: int, world: World = ALONE) -> None:
-    """Seed what a step draws (dropout, replaced tokens) as a pure function of the arguments: a run
-    resumed at any step draws what it would have drawn."""
+    """Seed the random draws of a step (dropout, replaced tokens) by a pure function of the
+    arguments, so that a resumed run draws the same."""
     entropy = (seed, number, world.rank)
     torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1))

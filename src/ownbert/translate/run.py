@@ -1,30 +1,33 @@
-"""From pairs of texts to an encoder-decoder model."""
+"""Training a translation model: from pairs of texts to an encoder-decoder folder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ownbert.checkpoint.translation import save_translation
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
-from ownbert.data.loader import Loader, once
+from ownbert.data.loader import Loader, batches_once
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Translation
 from ownbert.run.run_folder import RunFolder
-from ownbert.run.training_run import Say, TrainingRun, bounded_steps
+from ownbert.run.training_run import Say, TrainingRun, describe_limit
+from ownbert.settings import dump, resolve
 from ownbert.train.device import autocast, pick_precision
 from ownbert.train.distributed import World, gather_full_model
 from ownbert.train.job import Job, Phase
 from ownbert.train.meter import add_up, mean_metrics
 from ownbert.train.schedule import NOAM_STEPS
+from ownbert.train.state_files import DamagedState, SavedState, list_states, read_tensors
 from ownbert.transformer import from_configs, transformer_config
-from ownbert.translate.average import use_average
-from ownbert.translate.pairs import PairData, held_out, read_pairs
+from ownbert.translate.pairs import PairData, hold_out, read_pairs
 from ownbert.translate.recipe import DEFAULT_EPOCHS, TranslateRecipe, TranslateRun
 from ownbert.translate.translation_card import write_card
 from ownbert.translate.vocabulary import (
@@ -33,10 +36,11 @@ from ownbert.translate.vocabulary import (
     save_vocabularies,
 )
 
-# The paper warms up for 4,000 steps; so many times through the data are enough for a small one.
+# The paper warms up for 4,000 steps; for a small data set this many epochs are enough.
 _WARMUP_EPOCHS = 4
-# What other schedules begin with.
+# Peak learning rate of schedules other than the paper's.
 _RATE = 7e-4
+_PREVIEWED_PAIRS = 3
 
 
 def train_translation(
@@ -49,8 +53,8 @@ def train_translation(
     quiet: bool = False,
     **options: Any,
 ) -> Model:
-    """Learn vocabularies and a Transformer from pairs of texts; save it, its log, curves and recipe
-    in ``output``.
+    """Learn vocabularies and a Transformer from pairs of texts; save the model, its log, curves and
+    recipe in ``output``.
 
     options: settings of ``TranslateRecipe`` by name (``source="a.de"``, ``target="a.en"``,
     ``d_model=512``). resume: continue from the last saved state, also with more ``epochs``. Raises
@@ -64,7 +68,7 @@ def train_translation(
 
 
 class TranslationRun(TrainingRun):
-    """A recipe with its pairs of texts and vocabularies.
+    """A translation recipe with its pairs of texts and vocabularies.
 
     saved: the folder of a run that is resumed, which has the vocabularies.
     """
@@ -78,7 +82,7 @@ class TranslationRun(TrainingRun):
             raise InputError("--source and --target are needed: pairs of texts to learn from")
         self.empty = pairs.empty
         if dev is None:
-            pairs, dev = held_out(pairs, recipe.data.held_out, recipe.seed)
+            pairs, dev = hold_out(pairs, recipe.data.held_out, recipe.seed)
         self.source, self.target = (
             learn_vocabularies(pairs, recipe.vocabulary)
             if saved is None
@@ -93,9 +97,9 @@ class TranslationRun(TrainingRun):
         self.identity = {"training pairs": self.data.identity()}
 
     def _completed(self, recipe: TranslateRecipe) -> tuple[TranslateRecipe, TranslateRun]:
-        """The recipe with everything that depends on the machine and the data filled in, and how it
-        is run: epochs in steps. The steps are not in the recipe, so that a resumed run may have
-        more epochs."""
+        """The recipe with everything filled in that depends on the machine and the data, and the
+        same limits with epochs as steps. The steps are not in the recipe, so that a resumed run
+        may have more epochs."""
         run, optim = recipe.run, recipe.optim
         steps = max(1, self.loader.batches_per_epoch() // run.accumulate)
         epochs = run.epochs
@@ -130,10 +134,10 @@ class TranslationRun(TrainingRun):
         save_vocabularies(folder.path, self.source, self.target)
 
     def _config(self) -> EncoderConfig:
-        """Of both stacks."""
+        """The structure of both stacks."""
         net = self.recipe.model
         return transformer_config(
-            # Transformers' Marian has tables of one size: the smaller vocabulary has rows to spare.
+            # Transformers' Marian has two tables of one size: the smaller one has unused rows.
             max(self.source.vocab_size, self.target.vocab_size),
             net.N,
             net.d_model,
@@ -142,7 +146,7 @@ class TranslationRun(TrainingRun):
             net.dropout,
             norm_first=net.norm_first,
             position_embedding_type="sinusoidal_halves",
-            # For Transformers, whose table of them has an end.
+            # For Transformers, whose table of positions has a fixed length.
             max_position_embeddings=max(512, 2 * self.recipe.data.max_length),
             pad_token_id=self.target.pad_id,
         )
@@ -163,35 +167,47 @@ class TranslationRun(TrainingRun):
 
     @cached_property
     def _dev_batches(self) -> list[Batch]:
-        return list(once(self.dev, batch_tokens=self.recipe.data.batch_tokens))
+        return list(batches_once(self.dev, batch_tokens=self.recipe.data.batch_tokens))
 
     def _evaluate(self, learner: Learner) -> Mapping[str, float]:
         return evaluate(learner, self._dev_batches, self.recipe.run.precision)
 
     def finish(self, job: Job, folder: RunFolder) -> Model:
-        """The mean of the last saved states where that is better, and the model card."""
+        """Take the mean of the last saved states if it is better, and write the model card."""
         learner, world, recipe = job.state.learner, job.world, self.recipe
-        job.state.use_best()  # a running mean, where there is one
-        count = 1 if recipe.optim.ema else recipe.task.average
-        metrics = use_average(
-            learner,
-            folder.path,
-            count,
-            world,
-            evaluate=lambda: self._evaluate(learner),
-            say=job.display.say,
-        )
-        if count > 1:  # else the loop has saved the final weights
+        job.state.use_best()  # the running mean, if there is one
+        metrics = self._evaluate(learner)
+        if recipe.task.average > 1 and not recipe.optim.ema:
+            metrics = self._use_state_mean(job, folder.path, metrics)
             self.save(learner, folder, world)
         if world.first and (warning := self._write_card(folder, learner.model, metrics)):
             job.display.say(warning)
         return learner.model
 
+    def _use_state_mean(
+        self, job: Job, folder: Path, last: Mapping[str, float]
+    ) -> Mapping[str, float]:
+        """Give the model the mean weights of the last saved states (Vaswani et al. 2017, section
+        6.1) if their held-out loss is lower than that of the ``last`` weights, which early in a run
+        it is not. Returns the metrics of the weights that the model then has."""
+        learner = job.state.learner
+        weights = {name: p.detach().clone() for name, p in learner.named_parameters()}
+        count = load_state_mean(learner, folder, self.recipe.task.average, job.world)
+        mean = self._evaluate(learner)
+        better = mean["loss"] <= last["loss"]
+        if not better:
+            _copy_weights(learner, weights)
+        job.display.say(
+            f"held-out loss {last['loss']:.3f}, with the mean of the last {count} saved states "
+            f"{mean['loss']:.3f}: the {'mean is' if better else 'last weights are'} kept"
+        )
+        return mean if better else last
+
     def save(self, learner: Learner, folder: RunFolder, world: World) -> None:
         complete = gather_full_model(learner.model)
         if not world.first:
             return
-        # Transformers' defaults for generate().
+        # The defaults of generate() in Transformers.
         values = {
             "num_beams": 4,
             "length_penalty": 0.6,
@@ -211,24 +227,24 @@ class TranslationRun(TrainingRun):
             pairs={"training": len(self.data), "dev": len(self.dev)},
             parameters=sum(p.numel() for p in model.parameters()),
             shared=self.source is self.target,
-            measures=metrics,
+            metrics=metrics,
         )
 
     def summary(self) -> list[str]:
         recipe, data, run = self.recipe, self.data, self.limits
         kind = recipe.vocabulary.kind
-        words = f"{self.target.vocab_size:,} {kind} tokens for both sides"
+        vocabulary = f"{self.target.vocab_size:,} {kind} tokens for both sides"
         if self.source is not self.target:
-            words = f"{self.source.vocab_size:,} and {self.target.vocab_size:,} {kind} tokens"
-        length = bounded_steps(run)
+            vocabulary = f"{self.source.vocab_size:,} and {self.target.vocab_size:,} {kind} tokens"
+        length = describe_limit(run)
         if run.epochs:
             length = f"{run.epochs} epochs at most, {length}"
-        with torch.device("meta"):  # shapes without numbers: this model is only counted
-            count = sum(p.numel() for p in self.new_model().parameters())
+        with torch.device("meta"):  # without values: only the parameters are counted
+            parameters = sum(p.numel() for p in self.new_model().parameters())
         net = recipe.model
         lines = [
-            f"{len(data):,} training and {len(self.dev):,} dev pairs, {words}",
-            f"{net.N} + {net.N} layers of {net.d_model}, {net.h} heads, {count:,} parameters; "
+            f"{len(data):,} training and {len(self.dev):,} dev pairs, {vocabulary}",
+            f"{net.N} + {net.N} layers of {net.d_model}, {net.h} heads, {parameters:,} parameters; "
             f"{length} of batches of {recipe.data.batch_tokens:,} tokens on {run.device} in "
             f"{run.precision}",
         ]
@@ -243,14 +259,62 @@ class TranslationRun(TrainingRun):
 
 @torch.no_grad()
 def evaluate(learner: Learner, batches: Sequence[Batch], precision: str) -> dict[str, float]:
-    """Cross entropy per token, without label smoothing, and accuracy."""
+    """Loss, the cross entropy per token without label smoothing, and accuracy per token."""
     learner.eval()
     device, objective = learner.model.device, Translation(smoothing=0.0)
     sums: dict[str, list] = {}
     for batch in batches:
-        there = batch.to(device)
+        batch = batch.to(device)
         with autocast(device, precision):
-            logits = learner.model(there, [objective.head]).logits[objective.head]
-            add_up(sums, {objective.name: objective(logits, there)})
-    found = mean_metrics(sums)
-    return {"loss": found[f"{objective.name}_loss"], **found}
+            logits = learner.model(batch, [objective.head]).logits[objective.head]
+            add_up(sums, {objective.name: objective(logits, batch)})
+    metrics = mean_metrics(sums)
+    return {"loss": metrics[f"{objective.name}_loss"], **metrics}
+
+
+def load_state_mean(learner: Learner, folder: Path, count: int, world: World) -> int:
+    """Give the model the mean weights of the last ``count`` saved states in ``folder``, damaged
+    ones left out; returns how many there were."""
+    paths = [path for path in list_states(folder)[-count:] if _is_intact(path)]
+    parameters = dict(learner.named_parameters())
+    total = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    for path in paths:
+        weights = {name: torch.empty_like(p) for name, p in parameters.items()}
+        read_tensors(path, weights, world)
+        for name, tensor in weights.items():
+            total[name] += tensor
+    _copy_weights(learner, {name: tensor / len(paths) for name, tensor in total.items()})
+    return len(paths)
+
+
+def _is_intact(path: Path) -> bool:
+    try:
+        SavedState.read(path).verify()
+    except DamagedState:
+        return False
+    return True
+
+
+@torch.no_grad()
+def _copy_weights(learner: Learner, weights: Mapping[str, torch.Tensor]) -> None:
+    for name, parameter in learner.named_parameters():
+        parameter.copy_(weights[name])
+
+
+def preview_translation(
+    *, config: str | Path | None = None, overrides: Sequence[str] = (), **options: Any
+) -> str:
+    """What ``train_translation`` would do, without doing it: the resolved recipe, counts, lengths,
+    and the first pairs as the model sees them."""
+    recipe = resolve(TranslateRecipe, config=config, overrides=overrides, options=options)
+    run = TranslationRun(recipe)
+    lines = [dump(run.recipe), *run.summary()]
+    for name, rows in (("source", run.data.sources), ("target", run.data.targets)):
+        lengths = [len(row) for row in rows]
+        median, p90 = np.percentile(lengths, (50, 90)).round().astype(int)
+        lines.append(f"tokens per {name}: median {median}, 90% up to {p90}, longest {max(lengths)}")
+    lines.append("the first pairs, as the model sees them:")
+    pairs = zip(run.data.sources, run.data.targets, strict=True)
+    for source, target in islice(pairs, _PREVIEWED_PAIRS):
+        lines += [" ".join(run.source.tokens(source)), f"    {' '.join(run.target.tokens(target))}"]
+    return "\n".join(lines)

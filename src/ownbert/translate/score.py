@@ -1,4 +1,4 @@
-"""BLEU of translations (Papineni et al. 2002), by sacrebleu."""
+"""BLEU of translations (Papineni et al. 2002), computed by sacrebleu."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,36 +13,39 @@ _UNSPACED = {"HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN
 
 @dataclass(frozen=True)
 class Bleu:
-    """score, from 0 to 100, and sacrebleu's signature, which says how it was counted."""
+    """A score from 0 to 100, and sacrebleu's signature, which says how it was computed."""
 
     score: float
     signature: str
 
 
 def need_sacrebleu() -> None:
-    """``InputError`` where it is missing."""
+    """Raise ``InputError`` if sacrebleu is not installed."""
     if find_spec("sacrebleu") is None:
         raise InputError("BLEU needs sacrebleu: pip install 'ownbert[eval]'")
 
 
-def bleu(written: Sequence[str], truth: Sequence[str], *, lowercase: bool = False) -> Bleu:
-    """BLEU of the texts as they are, cut into words by sacrebleu ("13a"; Chinese by characters, and
-    so is what else is written without spaces).
+def bleu(
+    translations: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+) -> Bleu:
+    """Corpus BLEU of detokenized texts with one reference each.
 
-    Raises ``InputError`` where sacrebleu is missing, and for texts of different numbers.
+    sacrebleu splits them into words by its rules "13a", Chinese by "zh", and scripts written
+    without spaces by characters. Raises ``InputError`` if sacrebleu is missing, and for different
+    numbers of texts.
     """
     need_sacrebleu()
     from sacrebleu.metrics.bleu import BLEU
 
-    if len(written) != len(truth):
-        raise InputError(f"{len(written):,} translations and {len(truth):,} references")
-    metric = BLEU(lowercase=lowercase, tokenize=_cut(truth))
-    found = metric.corpus_score(list(written), [list(truth)])
+    if len(translations) != len(references):
+        raise InputError(f"{len(translations):,} translations and {len(references):,} references")
+    metric = BLEU(lowercase=lowercase, tokenize=_tokenization(references))
+    found = metric.corpus_score(list(translations), [list(references)])
     return Bleu(float(found.score), str(metric.get_signature()))
 
 
-def _cut(texts: Sequence[str]) -> str:
-    """sacrebleu's name of the way to cut such texts into words."""
+def _tokenization(texts: Sequence[str]) -> str:
+    """The name of sacrebleu's tokenization for such texts."""
     letters = [name(c, "").split(" ")[0] for c in "".join(texts[:200]) if c.isalpha()]
     if 4 * sum(script in _UNSPACED for script in letters) > len(letters):
         return "char"

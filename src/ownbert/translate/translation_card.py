@@ -1,12 +1,12 @@
-"""The model card of a translation: what it was learnt from, how good it is, how to use it."""
+"""The model card of a translation model: its data, settings and metrics, and how to use it."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ownbert.run.model_card import code, save_card, settings, sha256, table
+from ownbert.run.model_card import changed_settings, code, save_card, sha256, table
 from ownbert.translate.recipe import PairFiles, TranslateRecipe
 
-_RIGHT = "translation_accuracy"
+_ACCURACY = "translation_accuracy"
 _SECTIONS = ("vocabulary", "model", "task", "optim", "run")
 
 
@@ -17,31 +17,31 @@ def write_card(
     pairs: Mapping[str, int],
     parameters: int,
     shared: bool,
-    measures: Mapping[str, float],
+    metrics: Mapping[str, float],
 ) -> str | None:
     """Write README.md into a model folder; see ``ownbert.run.model_card.save_card``.
 
-    recipe: a completed one. pairs: how many were learnt from and measured ("training", "dev").
-    shared: whether both sides have one vocabulary. measures: on the dev pairs.
+    recipe: a completed one. pairs: how many there are in "training" and "dev". shared: whether
+    both sides have one vocabulary. metrics: on the dev pairs. Returns a warning, if any.
     """
     name, net = folder.resolve().name, recipe.model
     ours = net.norm_first or not shared
-    words = "one vocabulary" if shared else "a vocabulary each"
+    vocabularies = "one vocabulary" if shared else "a vocabulary each"
     blocks = [
         f"An encoder-decoder Transformer ({net.N} + {net.N} layers, hidden size {net.d_model}, "
         f"{parameters:,} parameters) that turns one sequence into another (`ownbert translate "
-        f"train`). It starts from new weights; source and target have {words} of "
+        f"train`). It was trained from scratch; source and target have {vocabularies} of "
         f"{recipe.vocabulary.kind} tokens.",
         "## Data",
         table(("", "file", "pairs", "sha256"), _files(recipe.data, pairs)),
         "## Settings",
         table(("setting", "value"), _settings(recipe)),
-        "## Measures",
-        "On the dev pairs: cross entropy a token without smoothing, and how many tokens are right "
-        "where those before them are given.",
+        "## Metrics",
+        "On the dev pairs: cross entropy per token without label smoothing, and the share of "
+        "tokens predicted correctly from the reference tokens before them.",
         table(
-            ("measure", "value"),
-            [(n, f"{measures[k]:.4f}") for n, k in (("loss", "loss"), ("accuracy", _RIGHT))],
+            ("metric", "value"),
+            [(n, f"{metrics[k]:.4f}") for n, k in (("loss", "loss"), ("accuracy", _ACCURACY))],
         ),
         "## Use",
         code(
@@ -51,7 +51,7 @@ def write_card(
         ),
         code(
             "python",
-            "from ownbert.translate.translator import Translator\n\n"
+            "from ownbert.translate.decode import Translator\n\n"
             f'for text in Translator("{name}")(["a text", "another"]):\n    print(text)',
         ),
         *_transformers(name, ours),
@@ -61,8 +61,8 @@ def write_card(
 
 
 def _files(data: PairFiles, pairs: Mapping[str, int]) -> Iterator[tuple[str, ...]]:
-    for part, mark in (("training", ""), ("dev", "dev_")):
-        found = [getattr(data, mark + side) for side in ("pairs", "source", "target")]
+    for part, prefix in (("training", ""), ("dev", "dev_")):
+        found = [getattr(data, prefix + side) for side in ("pairs", "source", "target")]
         for path in filter(None, found):
             yield part, Path(path).name, f"{pairs[part]:,}", sha256(path)
         if not any(found):
@@ -70,20 +70,20 @@ def _files(data: PairFiles, pairs: Mapping[str, int]) -> Iterator[tuple[str, ...
 
 
 def _settings(recipe: TranslateRecipe) -> Iterator[tuple[str, str]]:
-    """Those that are always asked for, then all that are not the default."""
-    yield "learning rate", f"{recipe.optim.learning_rate:.3g} at the highest"
+    """The settings that readers always want to know, then all others that are not the default."""
+    yield "peak learning rate", f"{recipe.optim.learning_rate:.3g}"
     yield "steps", f"{recipe.run.max_steps:,} at most" if recipe.run.max_steps else "by time"
     yield "batch", f"{recipe.data.batch_tokens:,} tokens of both sides"
     yield "seed", str(recipe.seed)
     yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"
-    yield from settings(recipe, TranslateRecipe(), _SECTIONS)
+    yield from changed_settings(recipe, TranslateRecipe(), _SECTIONS)
 
 
 def _transformers(name: str, ours: bool) -> Iterator[str]:
     if ours:
         yield (
-            "The folder is for ownbert alone: Transformers has no Marian with norms first, and "
-            "loads one tokenizer a folder."
+            "Only ownbert can load the folder: Transformers has no pre-norm Marian, and loads one "
+            "tokenizer per folder."
         )
         return
     yield "In Transformers:"

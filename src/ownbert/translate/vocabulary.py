@@ -1,4 +1,4 @@
-"""The vocabularies of a translation: one for both sides, or one each."""
+"""The vocabularies of a translation model: one shared by both sides, or one for each."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,15 +11,14 @@ from ownbert.text.tokenizer import Tokenizer
 from ownbert.translate.pairs import Pairs
 from ownbert.translate.recipe import Vocabulary
 
-# The folder of the source's vocabulary inside of a model's, where it is not that of the target.
+# Subfolder of the model folder with the source's vocabulary, if it is not that of the target.
 SOURCE = "source"
 
 
 def learn_vocabularies(pairs: Pairs, settings: Vocabulary) -> tuple[Tokenizer, Tokenizer]:
-    """Tokenizers of source and target, learnt from the training pairs; one and the same if
-    shared."""
+    """Tokenizers of source and target, learnt from the training pairs; one object if shared."""
 
-    def learnt(*sides: list[str]) -> Tokenizer:
+    def learn(*sides: list[str]) -> Tokenizer:
         def texts() -> Iterator[str]:
             return chain(*sides)
 
@@ -32,21 +31,22 @@ def learn_vocabularies(pairs: Pairs, settings: Vocabulary) -> tuple[Tokenizer, T
         )
 
     if settings.shared:
-        both = learnt(pairs.sources, pairs.targets)
-        return both, both
-    return learnt(pairs.sources), learnt(pairs.targets)
+        shared = learn(pairs.sources, pairs.targets)
+        return shared, shared
+    return learn(pairs.sources), learn(pairs.targets)
 
 
 def save_vocabularies(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
+    """Write the tokenizers into a model folder."""
     target.save(folder)
-    # A model that stood here before may have had two.
+    # A model that was here before may have had two vocabularies.
     shutil.rmtree(folder / SOURCE, ignore_errors=True)
     if source is not target:
         source.save(folder / SOURCE)
 
 
 def load_vocabularies(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    """Those of source and target. ``InputError`` for a folder without."""
+    """The tokenizers of source and target. ``InputError`` for a folder without a tokenizer."""
     target = Tokenizer.load(folder)
     if not has_tokenizer(folder / SOURCE):
         return target, target

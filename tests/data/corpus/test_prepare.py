@@ -1,4 +1,4 @@
-"""Preparing in several processes, stopped and gone on with: always the same bytes."""
+"""Preparing in several processes, stopped and resumed: always the same bytes."""
 
 import json
 import signal
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ownbert.data.corpus.store import Store, prepare
-from ownbert.data.corpus.workers import WorkerDied, Workers
+from ownbert.data.corpus.workers import WorkerDied, WorkerPool
 from ownbert.errors import InputError
 from ownbert.text.tokenizer import Tokenizer
 
@@ -23,16 +23,16 @@ BLANK = Tokenizer.blank([*SPECIAL, *"abcdefg", ".", "!"])
 
 RUN = """
 import sys
-import ownbert.data.corpus.chunks as parts
+from ownbert.data.corpus import chunks
 from ownbert.cli import main
-parts.SIZE = int(sys.argv[1])
+chunks.CHUNK_SIZE = int(sys.argv[1])
 sys.argv[0:2] = ["ownbert"]
 main()
 """
 
 
 def command(size: int, corpus: Path, output: Path, *options: str) -> list[str]:
-    """ownbert prepare with parts of ``size`` characters."""
+    """ownbert prepare with chunks of ``size`` characters."""
     arguments = ["prepare", str(corpus), "-t", str(corpus.parent / "vocab"), "-o", str(output)]
     return [sys.executable, "-c", RUN, str(size), *arguments, *options]
 
@@ -73,7 +73,7 @@ def whole(corpus: Path) -> dict[str, bytes]:
 def test_any_number_of_processes_gives_the_same_bytes(
     corpus: Path, whole: dict, tmp_path: Path, processes: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("ownbert.data.corpus.chunks.SIZE", 50_000)
+    monkeypatch.setattr("ownbert.data.corpus.chunks.CHUNK_SIZE", 50_000)
     seen = []
     prepare(
         corpus,
@@ -141,7 +141,7 @@ def test_an_interrupt_is_one_line_and_nothing_is_lost(
     assert err.count("\n") == 1
     assert names(tmp_path) == [".store.part"]
     store = prepare(corpus, output, tokenizer=PIECES, processes=1)
-    assert store.resumed == 0  # parts of another size were not gone on with blindly
+    assert store.resumed == 0  # chunks of another size were not resumed blindly
     assert contents(output) == whole
     assert names(tmp_path) == ["store"]
 
@@ -149,14 +149,14 @@ def test_an_interrupt_is_one_line_and_nothing_is_lost(
 def test_other_settings_and_damage_start_anew(
     corpus: Path, whole: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("ownbert.data.corpus.chunks.SIZE", 50_000)
+    monkeypatch.setattr("ownbert.data.corpus.chunks.CHUNK_SIZE", 50_000)
     output, work = tmp_path / "store", tmp_path / ".store.part"
 
-    def stopped_after(parts: int) -> None:
+    def stopped_after(chunks: int) -> None:
         def stop(documents: int, done: int, total: int | None) -> None:
-            nonlocal parts
-            parts -= 1
-            if not parts:
+            nonlocal chunks
+            chunks -= 1
+            if not chunks:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt, match=r"kept in \.store\.part"):
@@ -185,7 +185,7 @@ def test_what_was_moved_away_at_the_last_moment_comes_back(corpus: Path, tmp_pat
     output, work = tmp_path / "store", tmp_path / ".store.part"
     first = prepare(corpus, output, tokenizer=PIECES)
     before = contents(output)
-    # As a kill between the two renames of Work.finish leaves it.
+    # As a kill between the two renames of WorkFolder.finish leaves it.
     work.mkdir()
     output.rename(work / "old")
     bad = tmp_path / "bad.txt"
@@ -214,18 +214,18 @@ def test_two_at_once_are_refused(corpus: Path, tmp_path: Path):
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
 def test_a_worker_that_is_killed(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("ownbert.data.corpus.chunks.SIZE", 20_000)
+    monkeypatch.setattr("ownbert.data.corpus.chunks.CHUNK_SIZE", 20_000)
     made = []
-    start = Workers.__init__
+    start = WorkerPool.__init__
 
-    def remember(self: Workers, *given: object) -> None:
+    def remember(self: WorkerPool, *given: object) -> None:
         made.append(self)
         start(self, *given)  # type: ignore[arg-type]
 
     def kill(documents: int, done: int, total: int | None) -> None:
         made[0].all[0].process.kill()
 
-    monkeypatch.setattr(Workers, "__init__", remember)
+    monkeypatch.setattr(WorkerPool, "__init__", remember)
     with pytest.raises(WorkerDied, match=r"ended by signal 9 .* run the same command again"):
         prepare(corpus, tmp_path / "store", tokenizer=PIECES, processes=2, progress=kill)
     assert all(worker.process.poll() is not None for worker in made[0].all)
@@ -286,7 +286,7 @@ def test_wrong_settings_are_named(tmp_path: Path, settings: dict, message: str):
 def test_a_touched_corpus_is_gone_on_with(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("ownbert.data.corpus.chunks.SIZE", 50_000)
+    monkeypatch.setattr("ownbert.data.corpus.chunks.CHUNK_SIZE", 50_000)
     copy = tmp_path / "a.txt"
     copy.write_bytes(corpus.read_bytes())
 
@@ -294,7 +294,7 @@ def test_a_touched_corpus_is_gone_on_with(
         if documents > 5_000:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match=r"the same command goes on from there"):
+    with pytest.raises(KeyboardInterrupt, match=r"run the same command again to resume"):
         prepare(copy, tmp_path / "store", tokenizer=PIECES, progress=stop)
     copy.touch()
     store = prepare(copy, tmp_path / "store", tokenizer=PIECES)

@@ -1,4 +1,4 @@
-"""Parts, encoding and duplicates: what is cut and looked up is what the tokenizer gives."""
+"""Chunks, encoding and duplicates: what is split and looked up is what the tokenizer gives."""
 
 import importlib.util
 from pathlib import Path
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from ownbert.cli.prepare import report
 from ownbert.data.corpus import chunks
 from ownbert.data.corpus.documents import Document
-from ownbert.data.corpus.duplicates import Seen, digest
-from ownbert.data.corpus.encoding import PartEncoder, TextEncoder
+from ownbert.data.corpus.duplicates import DuplicateFilter, digest
+from ownbert.data.corpus.encoding import ChunkEncoder, TextEncoder
 from ownbert.data.corpus.store import Store, prepare
 from ownbert.errors import InputError
 from ownbert.text.sentences import split_sentences
@@ -25,7 +25,7 @@ CASED = Tokenizer.wordpiece([*SPECIAL, *LETTERS, "A", "B"], do_lower_case=False)
 BLANK = Tokenizer.blank([*SPECIAL, *"abcdefgh", ".", "!", "a.", "中"])
 NONE = np.empty(0, dtype=np.int64)
 
-# Blanks of all kinds, controls, combining marks, special tokens, halves of them.
+# Whitespace of all kinds, controls, combining marks, special tokens, halves of them.
 ODD = [*" \t\n\r\x0b\x0c\x1c\x85\u00a0\u2028\u3000\u200b\u0301\x00ßİςA", "[PAD]", "[P", "AD]", "  "]
 TEXTS = st.lists(st.one_of(st.sampled_from([*ODD, *"abcdefgh12.?!,中文。？"]), st.text(max_size=2)))
 TEXTS = TEXTS.map("".join)
@@ -75,11 +75,11 @@ def test_rules_that_see_more_than_words_are_not_looked_up(tmp_path: Path):
 
 
 def encoded(tokenizer: Tokenizer, documents: list[Document], ends: set[str] = frozenset()):
-    """All parts together: ids, sentence ends, document ends."""
-    cut = chunks.Cut(tokenizer.kind != "blank", frozenset(ends), False)
+    """All chunks together: ids, sentence ends, document ends."""
+    options = chunks.ChunkingOptions(tokenizer.kind != "blank", frozenset(ends), False)
     end_ids = np.array([tokenizer.id_of(end) for end in ends], dtype=np.int64)
-    encoder = PartEncoder(tokenizer, end_ids)
-    found = list(chunks.cut_parts(documents, cut, chunks.Read()))
+    encoder = ChunkEncoder(tokenizer, end_ids)
+    found = list(chunks.split_into_chunks(documents, options, chunks.ReadStats()))
     at, tokens, sentences, stops = 0, [], [], []
     for one in map(encoder.encode, found):
         tokens += one.tokens.tolist()
@@ -99,35 +99,35 @@ LONG = st.lists(WORDS, min_size=60, max_size=120).map(" ".join)
 @given(texts=st.lists(LONG, min_size=1, max_size=3), presplit=st.booleans())
 # The window ends behind a full stop.
 @example(["abc " * 16 + "Bad. 12 " + "abc " * 8 + "Bad. Bad. abc abc"], False)
-def test_a_long_document_is_cut_without_a_trace(texts: list[str], presplit: bool):
+def test_a_long_document_is_split_without_a_trace(texts: list[str], presplit: bool):
     documents = [Document([text.strip() or "a"], presplit) for text in texts]
     documents += [Document([t.strip() or "a" for t in texts], presplit)]
     whole = encoded(WORDPIECE, documents)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "LONGEST_PIECE", 40)
-        patch.setattr(chunks, "SIZE", 100)
-        cut = encoded(WORDPIECE, documents)
-    assert (cut[0], cut[2]) == (whole[0], whole[2])
-    assert cut[3] > whole[3]
-    # Where every blank of a window stands behind a full stop an end may be lost.
-    assert len(set(cut[1]) ^ set(whole[1])) <= 2
+        patch.setattr(chunks, "CHUNK_SIZE", 100)
+        split = encoded(WORDPIECE, documents)
+    assert (split[0], split[2]) == (whole[0], whole[2])
+    assert split[3] > whole[3]
+    # Where every space of a window follows a full stop an end may be lost.
+    assert len(set(split[1]) ^ set(whole[1])) <= 2
 
 
 @settings(max_examples=60, deadline=None)
 @given(words=st.lists(st.sampled_from([*"abcd.!", "\t", "a."]), min_size=60, max_size=200))
-def test_a_long_line_of_tokens_is_cut_without_a_trace(words: list[str]):
+def test_a_long_line_of_tokens_is_split_without_a_trace(words: list[str]):
     text = "a " + " ".join(words) + " b"
     documents = [Document([text], False), Document(["c"], False)]
     whole = encoded(BLANK, documents, {".", "!"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "LONGEST_PIECE", 50)
-        patch.setattr(chunks, "SIZE", 50)
-        cut = encoded(BLANK, documents, {".", "!"})
-    assert cut[0] == whole[0]
-    assert cut[2] == whole[2]
+        patch.setattr(chunks, "CHUNK_SIZE", 50)
+        split = encoded(BLANK, documents, {".", "!"})
+    assert split[0] == whole[0]
+    assert split[2] == whole[2]
     # A run of ends that is longer than a piece may be is two.
     if not any(set(words[i : i + 20]) <= {".", "!", "\t"} for i in range(len(words) - 20)):
-        assert cut[1] == whole[1]
+        assert split[1] == whole[1]
 
 
 def test_chinese_without_a_blank_is_cut_between_characters(monkeypatch: pytest.MonkeyPatch):
@@ -153,7 +153,7 @@ def test_one_huge_line(tmp_path: Path):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 60), max_size=50), max_size=30))
 def test_the_table_of_hashes_is_a_set(groups: list[list[int]]):
-    seen, known = Seen(), set()
+    seen, known = DuplicateFilter(), set()
     for group in groups:
         new = seen.add([digest([str(number)])[0] for number in group])
         expected = []
@@ -165,7 +165,7 @@ def test_the_table_of_hashes_is_a_set(groups: list[list[int]]):
 
 
 def test_the_table_of_hashes_grows():
-    seen = Seen()
+    seen = DuplicateFilter()
     keys = [digest([str(number)])[0] for number in range(50_000)]
     for start in range(0, len(keys), 3_000):
         assert seen.add(keys[start : start + 3_000]).all()
@@ -184,10 +184,10 @@ def test_a_digest_is_that_of_the_text(monkeypatch: pytest.MonkeyPatch):
     assert [digest(text) for text in texts] == keys
 
 
-@pytest.mark.parametrize("size", [chunks.SIZE, 30])
+@pytest.mark.parametrize("size", [chunks.CHUNK_SIZE, 30])
 @pytest.mark.parametrize("processes", [1, 2])
 def test_duplicates(tmp_path: Path, size: int, processes: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(chunks, "SIZE", size)
+    monkeypatch.setattr(chunks, "CHUNK_SIZE", size)
     (tmp_path / "a.txt").write_text("a b\nc\n  a b \na  b\nd\nc\n")
     (tmp_path / "b.txt").write_text("c\ne\n")
     paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
@@ -196,7 +196,7 @@ def test_duplicates(tmp_path: Path, size: int, processes: int, monkeypatch: pyte
         return prepare(paths, tmp_path / name, tokenizer=BLANK, processes=processes, **more)
 
     kept = made("kept")
-    # The one with two blanks is another text.
+    # The one with two spaces is another text.
     assert (kept.documents, kept.read_documents, kept.duplicates) == (8, 8, 3)
     line = list(report(kept, tmp_path / "kept", dropped=False))[-1]
     assert line == (
@@ -262,7 +262,7 @@ def test_words_of_a_segmenter(tmp_path: Path):
     assert plain.identity != store.identity
     several = tmp_path / "several"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks, "SIZE", 1)
+        patch.setattr(chunks, "CHUNK_SIZE", 1)
         prepare(tmp_path / "a.txt", several, tokenizer=tokenizer, segmenter="jieba", processes=2)
     assert (several / "words.bin").read_bytes() == (tmp_path / "store/words.bin").read_bytes()
 

@@ -137,7 +137,7 @@ def test_bad_bytes_late_in_the_corpus_leave_what_was_there(
     corpus: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     before = contents(folder)
-    monkeypatch.setattr("ownbert.data.corpus.chunks.SIZE", 100)
+    monkeypatch.setattr("ownbert.data.corpus.chunks.CHUNK_SIZE", 100)
     corpus.write_bytes(b"a b c d e f g\n" * 50 + b"a \xff b\n")
     with pytest.raises(InputError, match=r"a\.txt, line 51: not UTF-8"):
         prepare([corpus], folder, tokenizer=BLANK, layout="line")

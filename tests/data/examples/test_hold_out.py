@@ -8,7 +8,7 @@ import pytest
 
 from ownbert.data.corpus.store import Store
 from ownbert.data.examples.pairs import pretraining_data
-from ownbert.data.examples.spans import Spans, cut_spans, hold_out
+from ownbert.data.examples.spans import Spans, hold_out, split_into_spans
 
 # Documents given by their lengths, with a sentence every ten tokens.
 CORPORA = {
@@ -103,7 +103,7 @@ def test_nothing_to_hold_out():
         sentence_ends, document_ends = corpus(lengths)
         train, held = hold_out(sentence_ends, document_ends, share, 0).spans(sentence_ends, 32)
         assert len(held) == 0
-        assert len(train) == len(cut_spans(sentence_ends, document_ends, 32))
+        assert len(train) == len(split_into_spans(sentence_ends, document_ends, 32))
 
 
 @pytest.mark.parametrize("pairs", ["nsp", "sop", None])

@@ -48,7 +48,7 @@ def test_pairs(corpus: tuple[Store, Tokenizer]):
     # Half are real, but for a few spans of one token, which cannot be split.
     assert abs(np.mean(labels) - 0.5) < 5 * 0.5 / math.sqrt(len(labels)) + 0.01
     assert set(labels) == {0, 1}
-    # Parts meet at a sentence end, unless a sentence was cut or there is only one.
+    # Parts meet at a sentence end, unless a sentence was split or there is only one.
     assert np.mean(breaks) > 0.8
     assert max(lengths) == 64
     assert np.mean(np.array(lengths) < 20) > 0.03

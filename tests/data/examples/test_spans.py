@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ownbert.data.examples.spans import cut_spans
+from ownbert.data.examples.spans import split_into_spans
 
 
 def greedy(documents: list[list[int]], limit: int) -> list[tuple[int, int, int]]:
@@ -31,14 +31,14 @@ def greedy(documents: list[list[int]], limit: int) -> list[tuple[int, int, int]]
 DOCUMENTS = st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=12), min_size=1, max_size=12)
 
 
-# Few documents are cut one by one, many in step.
+# Few documents are split one by one, many together.
 @given(documents=DOCUMENTS, limit=st.integers(1, 40), times=st.sampled_from([1, 40]))
 @settings(max_examples=200, deadline=None)
 def test_spans_are_those_of_the_plain_way(documents: list[list[int]], limit: int, times: int):
     documents = documents * times
     ends = np.cumsum([n for document in documents for n in document])
     document_ends = np.cumsum([sum(document) for document in documents])
-    spans = cut_spans(ends, document_ends, limit)
+    spans = split_into_spans(ends, document_ends, limit)
     found = list(
         zip(spans.starts.tolist(), spans.stops.tolist(), spans.documents.tolist(), strict=True)
     )
@@ -56,7 +56,7 @@ def test_spans_are_those_of_the_plain_way(documents: list[list[int]], limit: int
 def test_text_may_break_inside_a_sentence(breaks: set[int], ends: set[int], limit: int):
     """Where a piece was held out, a text ends that no sentence ends with."""
     sentence_ends, document_ends = np.array(sorted(ends)), np.array(sorted(breaks))
-    spans = cut_spans(sentence_ends, document_ends, limit)
+    spans = split_into_spans(sentence_ends, document_ends, limit)
     both = sorted(e for e in ends | breaks if e <= document_ends[-1])
     starts = [0, *document_ends[:-1].tolist()]
     documents = [
@@ -71,7 +71,7 @@ def test_text_may_break_inside_a_sentence(breaks: set[int], ends: set[int], limi
 def test_one_document_of_many_millions_of_tokens():
     for ends in (np.array([50_000_000]), np.arange(7, 10_000_001, 7)):
         began = time.process_time()
-        spans = cut_spans(ends, np.array([ends[-1]]), 125)
+        spans = split_into_spans(ends, np.array([ends[-1]]), 125)
         assert time.process_time() - began < 2  # a tenth of it is usual
         assert spans.starts[0] == 0
         assert spans.stops[-1] == ends[-1]

@@ -1,4 +1,4 @@
-"""Pictures that are mirrored, moved and cut out."""
+"""Images that are flipped, shifted and cropped."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_half_are_mirrored():
     assert 70 < sum(mirrored) < 130
 
 
-def test_moved_pictures_keep_what_they_show_and_repeat_the_edge():
+def test_moved_images_keep_what_they_show_and_repeat_the_edge():
     seen = set()
     for found in drawn(Augmentation(shift=0.1)):
         down, across = next(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ownbert.data.readers.columns import ColumnNames
-from ownbert.data.readers.squad import Gold, Question, locate, read_questions
+from ownbert.data.readers.squad import GoldAnswer, Question, locate, read_questions
 from ownbert.errors import InputError
 
 CONTEXT = "Zoé 住在北京😀。 In 1999 Zoé left  Paris; Zoé came back."
@@ -24,7 +24,7 @@ def read(path: Path, text: str, **given: Any) -> list[Question]:
     return list(read_questions(path, **given))
 
 
-def golds(path: Path, answers: Any, **more: Any) -> tuple[Gold, ...]:
+def golds(path: Path, answers: Any, **more: Any) -> tuple[GoldAnswer, ...]:
     return read(path / "d.json", json.dumps(document(answers, **more)))[0].answers
 
 
@@ -39,9 +39,9 @@ def test_answers_stand_where_they_are_said_to_or_nearest_to_it(tmp_path: Path):
 
 
 def test_case_and_blanks_may_differ_and_the_words_are_those_of_the_context():
-    assert locate(CONTEXT, "LEFT Paris", 0) == Gold("left  Paris", CONTEXT.index("left"))
-    assert locate(CONTEXT, "Rome", 5) == Gold("Rome", None)
-    assert locate("a+b (c) d", "(C)") == Gold("(c)", 4)
+    assert locate(CONTEXT, "LEFT Paris", 0) == GoldAnswer("left  Paris", CONTEXT.index("left"))
+    assert locate(CONTEXT, "Rome", 5) == GoldAnswer("Rome", None)
+    assert locate("a+b (c) d", "(C)") == GoldAnswer("(c)", 4)
 
 
 def test_no_answer_is_an_empty_list_or_said(tmp_path: Path):
@@ -57,7 +57,7 @@ def test_all_ways_of_writing_answers_are_read_alike(tmp_path: Path):
         [{"text": "Zoé", "answer_start": 0}, {"text": "Paris"}],
         ["Zoé", "Paris"],
     ]
-    wanted = (Gold("Zoé", 0), Gold("Paris", CONTEXT.index("Paris")))
+    wanted = (GoldAnswer("Zoé", 0), GoldAnswer("Paris", CONTEXT.index("Paris")))
     for name in ("rows.jsonl", "rows.json"):
         lines = "\n".join(json.dumps({**row, "answers": way}) for way in [*ways, "Zoé", []])
         found = read(tmp_path / name, lines)
@@ -73,15 +73,15 @@ def test_tables_and_parquet(tmp_path: Path):
     last = CONTEXT.rindex("Zoé")
     text = f'passage,query,answer,answer_start\n"{CONTEXT}",Who?,Zoé,{last}\n"{CONTEXT}",W?,,\n'
     found = read(tmp_path / "rows.csv", text)
-    assert [q.answers for q in found] == [(Gold("Zoé", last),), ()]
+    assert [q.answers for q in found] == [(GoldAnswer("Zoé", last),), ()]
     named = ColumnNames("p", "q", "r")
     (only,) = read(tmp_path / "rows.tsv", "q\tp\tr\na b\twhat\tb\n", given=named)
-    assert (only.question, only.context, only.answers) == ("what", "a b", (Gold("b", 2),))
+    assert (only.question, only.context, only.answers) == ("what", "a b", (GoldAnswer("b", 2),))
     answers = [{"text": ["b"], "answer_start": [2]}, {"text": [], "answer_start": []}]
     table = {"id": ["x", "y"], "question": ["?"] * 2, "context": ["a b"] * 2, "answers": answers}
     pq.write_table(pa.table(table), tmp_path / "rows.parquet")
     found = list(read_questions(tmp_path / "rows.parquet"))
-    assert [q.answers for q in found] == [(Gold("b", 2),), ()]
+    assert [q.answers for q in found] == [(GoldAnswer("b", 2),), ()]
 
 
 def test_one_document_on_one_line_or_many_and_packed(tmp_path: Path):
@@ -91,7 +91,7 @@ def test_one_document_on_one_line_or_many_and_packed(tmp_path: Path):
     (tmp_path / "a.json.gz").write_bytes(gzip.compress(json.dumps(value).encode()))
     packed = list(read_questions(tmp_path / "a.json.gz"))
     assert one == many
-    assert one[0].answers == packed[0].answers == (Gold("Zoé", 0),)
+    assert one[0].answers == packed[0].answers == (GoldAnswer("Zoé", 0),)
 
 
 def test_questions_to_predict_need_no_answers(tmp_path: Path):

@@ -322,7 +322,7 @@ def test_mistakes(folder: Path, tmp_path: Path, monkeypatch, capsys):
         ((tmp_path / "none", picture), "no such file: .*config.json"),
         ((other, picture), "preprocessor_config.json is not of its model"),
         ((folder, broken), "broken.png"),
-        ((folder, folder / "config.json"), "config.json is no picture"),
+        ((folder, folder / "config.json"), "config.json is no image"),
         ((folder, tmp_path / "none.png"), "no such file: .*none.png"),
         ((folder, picture, "--class", "spots"), "no class 'spots'; one of horizontal"),
         ((folder, picture, "--layers", "1"), r"no layer 1; the layers are 0\.\.0"),

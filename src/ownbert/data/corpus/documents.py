@@ -1,8 +1,8 @@
 """Unlabelled text for a vocabulary and for pretraining: files in, documents out, streamed.
 
-Plain text comes in two layouts: ``line``, a document a line (blank lines are skipped), and
-``blank``, a sentence a line with blank lines between documents (the input of
-google-research/bert ``create_pretraining_data.py``). Tables give one document a row. Every file
+Plain text comes in two layouts: ``line``, one document per line (blank lines are skipped), and
+``blank``, one sentence per line with blank lines between documents (the input of
+google-research/bert ``create_pretraining_data.py``). Tables give one document per row. Every file
 is UTF-8, plain or gzip.
 """
 
@@ -20,7 +20,6 @@ from ownbert.data.readers.tables import is_known, kind_of, read_column
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_unreadable
 
-Layout = Literal["auto", "line", "blank"]
 LAYOUTS = ("auto", "line", "blank")
 PathLike = str | os.PathLike[str]
 
@@ -40,11 +39,13 @@ class Document:
 
 
 def find_files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
-    """The files that files, folders and globs name, in the order given, each once.
+    """Resolve files, folders and globs to files, in the order given, each once.
 
-    A folder gives, sorted, every file below it with a known ending (.txt, .csv, .tsv, .jsonl,
-    .ndjson, .json, .parquet, each also with .gz); hidden files and folders are skipped. A glob
-    gives its files whatever their ending. ``InputError`` for a name that gives no file.
+    paths: a folder gives, sorted, every file below it with a known extension (.txt, .csv, .tsv,
+    .jsonl, .ndjson, .json, .parquet, each also with .gz); hidden files and folders are skipped. A
+    glob gives its files regardless of their extension.
+
+    Raises ``InputError`` for a name that gives no file.
     """
     names = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not names:
@@ -90,9 +91,9 @@ def read_documents(
 ) -> Iterator[Document]:
     """Stream the documents of ``paths`` (see ``find_files``); empty ones are skipped.
 
-    ``layout`` says how plain text is laid out; ``auto`` looks at the first 2,000 lines of each
-    file (see ``guess_layout``). ``text_column`` names the column of tables, guessed by its usual
-    names otherwise; a text with line breaks inside stays one piece.
+    layout: how plain text is laid out; ``auto`` looks at the first 2,000 lines of each file (see
+    ``guess_layout``). text_column: the column of tables, by default guessed by its usual names; a
+    text with line breaks inside stays one piece.
 
     Raises ``InputError`` at the call for a name that gives no file, and while reading for what
     cannot be read or when there is no document at all.
@@ -179,7 +180,7 @@ def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def fingerprint(paths: PathLike | Sequence[PathLike]) -> list[dict[str, Any]]:
-    """What tells one corpus from another: name, size, mtime_ns and sha256 of every file."""
+    """What identifies a corpus: name, size, mtime_ns and sha256 of every file."""
     return [_file_fingerprint(path) for path in find_files(paths)]
 
 

@@ -1,6 +1,6 @@
 """Exact duplicates among documents: a 128-bit hash of each text in a table of bounded size.
 
-The table takes 16 bytes a place and is at most three quarters full: 21 to 43 bytes a distinct
+The table takes 16 bytes per slot and is at most three quarters full: 21 to 43 bytes per distinct
 document, half as much again for a moment while it grows.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 _SMALLEST = 1 << 12
-_FULL = 0.75
+_MAX_LOAD = 0.75
 # Characters hashed at once, so that no second copy of a huge document is made.
 _SLICE = 1 << 20
 
@@ -31,17 +31,21 @@ def digest(pieces: Sequence[str]) -> tuple[bytes, int]:
     return running.digest(), size
 
 
-class Seen:
-    """The hashes met so far, in a table with open addressing."""
+class DuplicateFilter:
+    """The hashes of all documents so far, in a hash table with open addressing."""
 
     def __init__(self) -> None:
         self.table = np.zeros((_SMALLEST, 2), dtype=np.uint64)
         self.count = 0
 
     def add(self, digests: Iterable[bytes]) -> np.ndarray:
-        """Whether each hash is met for the first time, in their order, within the call too."""
+        """Add the hashes of documents.
+
+        digests: 16 bytes for each document. Returns bool (documents): whether each hash is new,
+        neither added before nor earlier in the same call.
+        """
         keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64).reshape(-1, 2)
-        keys[:, 1] |= np.uint64(1)  # zeros stand for an empty place
+        keys[:, 1] |= np.uint64(1)  # zeros stand for an empty slot
         order = np.lexsort((keys[:, 1], keys[:, 0]))  # stable: of equals the first comes first
         ordered = keys[order]
         new = np.ones(len(keys), dtype=bool)
@@ -55,7 +59,7 @@ class Seen:
 
     def _make_room(self, more: int) -> None:
         size = len(self.table)
-        while self.count + more > _FULL * size:
+        while self.count + more > _MAX_LOAD * size:
             size *= 2
         if size > len(self.table):
             old, self.table = self.table, np.zeros((size, 2), dtype=np.uint64)
@@ -65,20 +69,20 @@ class Seen:
                 self._insert(part[part[:, 1] != 0])
 
     def _insert(self, keys: np.ndarray) -> np.ndarray:
-        """Put distinct keys (N, 2) into the table; whether each was not there."""
+        """Put distinct keys (keys, 2) into the table; whether each was not there."""
         mask = np.uint64(len(self.table) - 1)
-        places = (keys[:, 0] & mask).astype(np.int64)
+        slots = (keys[:, 0] & mask).astype(np.int64)
         fresh = np.ones(len(keys), dtype=bool)
         left = np.arange(len(keys))
         while len(left):
-            held, wanted = self.table[places[left]], keys[left]
+            held, wanted = self.table[slots[left]], keys[left]
             known = (held == wanted).all(axis=1)
             fresh[left[known]] = False
             empty = held[:, 1] == 0
             claims = left[empty]
-            self.table[places[claims]] = keys[claims]
-            # Of two that claim one place the last has it, the other goes on.
-            lost = (self.table[places[claims]] != keys[claims]).any(axis=1)
+            self.table[slots[claims]] = keys[claims]
+            # Of two keys that claim one slot the last one gets it, the other probes further.
+            lost = (self.table[slots[claims]] != keys[claims]).any(axis=1)
             left = np.concatenate([left[~known & ~empty], claims[lost]])
-            places[left] = (places[left] + 1) & int(mask)
+            slots[left] = (slots[left] + 1) & int(mask)
         return fresh

@@ -1,8 +1,8 @@
-"""From a part's text to ids, sentence ends and document ends.
+"""From a chunk's text to ids, sentence ends and document ends.
 
-The tokenizers library takes 4 MB of plain text a second and core. Where blanks part words whatever
-stands around them (text that is already tokens, and BERT's rules), what stands between two blanks
-gets the same ids each time, so it is tokenised once and looked up after that.
+The tokenizers library processes 4 MB of plain text per second and core. Where whitespace separates
+words regardless of their context (text that is already tokens, and BERT's rules), a word gets the
+same ids each time, so it is tokenised once and looked up after that.
 """
 
 import json
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ownbert.data.corpus.chunks import DOCUMENT_ENDS, PIECE_ENDS, PRESPLIT, Part
-from ownbert.data.corpus.word_segmenter import WordFinder, load_segmenter
+from ownbert.data.corpus.chunks import DOCUMENT_ENDS, PIECE_ENDS, PRESPLIT, Chunk
+from ownbert.data.corpus.word_segmenter import WordBoundaryEncoder, load_segmenter
 from ownbert.text.sentences import split_sentences
 from ownbert.text.tokenizer import Tokenizer
 
@@ -20,17 +20,20 @@ from ownbert.text.tokenizer import Tokenizer
 _BLOCK = 200_000
 # Characters of one text for the library: a call for a single word costs more than the word.
 _TEXT = 2_000
-# Looking up pays where words come back: fewer than one in so many may be new.
+# Looking up pays off where words recur: fewer than one in so many may be new.
 _FEW_REPEATS = 3
-# Words that are kept, and their characters.
+# Limits of the table of words: entries, and their characters together.
 _MOST_WORDS, _MOST_CHARACTERS = 200_000, 8_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
-    """tokens (T); sentence_ends, document_ends: one past the last token of each, counted from the
-    first of the part, ascending, and 0 where what began in an earlier part ends before the first;
-    words (T): 1 where a word of the segmenter's begins, None without one."""
+class EncodedChunk:
+    """A chunk as ids.
+
+    tokens (T). sentence_ends, document_ends: one past the last token of each, counted from the
+    first token of the chunk, ascending, and 0 where what began in an earlier chunk ends before the
+    first. words (T): 1 where a word of the segmenter begins, None without a segmenter.
+    """
 
     tokens: np.ndarray
     sentence_ends: np.ndarray
@@ -38,8 +41,12 @@ class Encoded:
     words: np.ndarray | None = None
 
 
-class PartEncoder:
-    """Encodes parts by a tokenizer. end_ids: tokens that end a sentence inside a piece."""
+class ChunkEncoder:
+    """Encodes chunks.
+
+    tokenizer: for all text. end_ids: ids of tokens that end a sentence inside a piece. segmenter:
+    the name of a segmenter for Chinese words, or None.
+    """
 
     def __init__(
         self, tokenizer: Tokenizer, end_ids: np.ndarray, segmenter: str | None = None
@@ -47,10 +54,12 @@ class PartEncoder:
         self.by_rule = tokenizer.kind != "blank"
         self.end_ids = end_ids
         self.ids = TextEncoder(tokenizer)
-        self.words = None if segmenter is None else WordFinder(tokenizer, load_segmenter(segmenter))
+        self.words = (
+            None if segmenter is None else WordBoundaryEncoder(tokenizer, load_segmenter(segmenter))
+        )
 
-    def encode(self, part: Part) -> Encoded:
-        texts, closed, document_ends = self._texts(part)
+    def encode(self, chunk: Chunk) -> EncodedChunk:
+        texts, closed, document_ends = self._texts(chunk)
         words = None
         if self.words is not None:
             ids, lengths, words = self.words.encode(texts)
@@ -63,17 +72,17 @@ class PartEncoder:
             last[:-1] &= ~last[1:]  # a run of ends is one end
             sentence_ends = np.concatenate([sentence_ends, np.flatnonzero(last) + 1])
         # Pieces and documents of no tokens vanish: an end counts once.
-        return Encoded(ids, np.unique(sentence_ends), np.unique(ends[document_ends]), words)
+        return EncodedChunk(ids, np.unique(sentence_ends), np.unique(ends[document_ends]), words)
 
-    def _texts(self, part: Part) -> tuple[list[str], bytearray, list[int]]:
+    def _texts(self, chunk: Chunk) -> tuple[list[str], bytearray, list[int]]:
         """The texts to tokenise, whether a sentence ends with each, and the number of texts
         before the end of each document."""
         texts: list[str] = []
         closed = bytearray()
         document_ends = []
         at = 0
-        for count, flags in zip(part.counts, part.flags, strict=True):
-            pieces = part.pieces[at : at + count]
+        for count, flags in zip(chunk.counts, chunk.flags, strict=True):
+            pieces = chunk.pieces[at : at + count]
             at += count
             if self.by_rule and not flags & PRESPLIT:
                 pieces = [s for piece in pieces for s in split_sentences(piece)]
@@ -87,17 +96,17 @@ class PartEncoder:
 
 
 class TextEncoder:
-    """Ids of texts, equal to ``Tokenizer.encode_batch``, at a multiple of its speed where words
-    come back."""
+    """Encodes texts to the ids of ``Tokenizer.encode_batch``, several times as fast where words
+    recur."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.by_word = blanks_part_words(tokenizer)
-        self.mark_id = tokenizer.pad_id
-        self.mark = tokenizer.special["pad_token"]
-        self._forget()
+        self.by_word = encodes_by_word(tokenizer)
+        self.separator_id = tokenizer.pad_id
+        self.separator = tokenizer.special["pad_token"]
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self.numbers: dict[str, int] = {}
         self.characters = 0
         self.pool = np.empty(0, dtype=np.int32)
@@ -108,9 +117,9 @@ class TextEncoder:
         if not texts:
             return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
         if not self.by_word:
-            return self._encode_apart(texts)
+            return self._encode_separately(texts)
         if len(self.numbers) > _MOST_WORDS or self.characters > _MOST_CHARACTERS:
-            self._forget()
+            self._clear()
         words: list[str] = []
         firsts = []
         for text in texts:
@@ -119,49 +128,48 @@ class TextEncoder:
         unknown = set(words).difference(self.numbers)
         if len(unknown) * _FEW_REPEATS > len(words):
             return self._encode_in_order(texts)
-        self._learn(unknown)
+        self._add_words(unknown)
         chosen = np.fromiter(map(self.numbers.__getitem__, words), np.int32, len(words))
         lengths = self.lengths[chosen]
-        # Position of each id in the pool: the word's first, and on from there.
+        # Position of each id in the pool, counted from the first id of its word.
         first = np.cumsum(self.lengths) - self.lengths
         shift = first[chosen] - (np.cumsum(lengths) - lengths)
         places = np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
         return self.pool[places], np.add.reduceat(lengths, firsts)
 
-    def _learn(self, words: set[str]) -> None:
+    def _add_words(self, words: set[str]) -> None:
         if not words:
             return
-        joint = [word for word in words if self.mark not in word]
-        apart = [word for word in words if self.mark in word]
-        found = [*self._encode_joined(joint), self._encode_apart(apart)]
-        self.numbers.update(zip(joint + apart, range(len(self.numbers), 1 << 62), strict=False))
+        joined = [word for word in words if self.separator not in word]
+        separate = [word for word in words if self.separator in word]
+        found = [*self._encode_joined(joined), self._encode_separately(separate)]
+        self.numbers.update(zip(joined + separate, range(len(self.numbers), 1 << 62), strict=False))
         self.pool = np.concatenate([self.pool, *(ids for ids, _ in found)])
         self.lengths = np.concatenate([self.lengths, *(lengths for _, lengths in found)])
         self.characters += sum(map(len, words))
 
     def _encode_in_order(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """For texts whose words do not come back."""
-        if any(self.mark in text for text in texts):
-            return self._encode_apart(texts)
+        """For texts whose words do not recur."""
+        if any(self.separator in text for text in texts):
+            return self._encode_separately(texts)
         ids, lengths = zip(*self._encode_joined(texts), strict=True)
         return np.concatenate(ids), np.concatenate(lengths)
 
     def _encode_joined(self, words: list[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Many words in one text, parted by a special token, which is the end of a text for what
-        stands around it."""
+        """Many words in one text, separated by a special token, which acts as the end of a text."""
         groups = list(_groups(words, _TEXT))
-        ids, sizes = self._encode_apart([self.mark.join(group) for group in groups])
+        ids, sizes = self._encode_separately([self.separator.join(group) for group in groups])
         stops = np.cumsum(sizes)
         for group, start, stop in zip(groups, stops - sizes, stops, strict=True):
             inside = ids[start:stop]
-            marks = np.flatnonzero(inside == self.mark_id)
-            if len(marks) == len(group) - 1:
-                lengths = np.diff(np.concatenate([[-1], marks, [len(inside)]])) - 1
-                yield np.delete(inside, marks), lengths
-            else:  # a word has the id of the mark
-                yield self._encode_apart(group)
+            separators = np.flatnonzero(inside == self.separator_id)
+            if len(separators) == len(group) - 1:
+                lengths = np.diff(np.concatenate([[-1], separators, [len(inside)]])) - 1
+                yield np.delete(inside, separators), lengths
+            else:  # a word has the id of the separator
+                yield self._encode_separately(group)
 
-    def _encode_apart(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_separately(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         ids, lengths = [np.empty(0, dtype=np.int32)], [0]
         for group in _groups(texts, _BLOCK):
             for found in self.tokenizer.encode_batch(group):
@@ -184,8 +192,8 @@ def _groups(texts: Sequence[str], size: int) -> Iterator[list[str]]:
         yield group
 
 
-def blanks_part_words(tokenizer: Tokenizer) -> bool:
-    """Whether what stands between two blanks has the same ids wherever it stands."""
+def encodes_by_word(tokenizer: Tokenizer) -> bool:
+    """Whether the text between two spaces has the same ids regardless of its context."""
     if tokenizer.kind not in ("blank", "wordpiece"):
         return False
     parts = json.loads(tokenizer.backend.to_str())

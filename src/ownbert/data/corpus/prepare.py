@@ -1,6 +1,7 @@
-"""Writing a token store: documents cut into parts, encoded by several processes, appended in order.
+"""Writing a token store: documents split into chunks, encoded by several processes, appended in
+order.
 
-The parent reads, looks for duplicates and writes; the processes find sentences and tokenise. Parts
+The parent reads, looks for duplicates and writes; the processes find sentences and tokenise. Chunks
 and their order depend on the corpus and the settings alone.
 """
 
@@ -17,35 +18,38 @@ from typing import Any
 import numpy as np
 
 from ownbert.data.corpus import chunks
-from ownbert.data.corpus.chunks import Cut, Part, Read, cut_parts
+from ownbert.data.corpus.chunks import Chunk, ChunkingOptions, ReadStats, split_into_chunks
 from ownbert.data.corpus.documents import Document
-from ownbert.data.corpus.encoding import Encoded, PartEncoder
-from ownbert.data.corpus.store_writer import INDEX, Work, Writer
-from ownbert.data.corpus.workers import MOST, WorkerDied, Workers, cores
+from ownbert.data.corpus.encoding import ChunkEncoder, EncodedChunk
+from ownbert.data.corpus.store_writer import INDEX, StoreWriter, WorkFolder
+from ownbert.data.corpus.workers import MAX_PROCESSES, WorkerDied, WorkerPool, cores
 from ownbert.data.readers.tables import kind_of
 from ownbert.errors import InputError
 from ownbert.files import GZIP_MAGIC, WriteFailed, explained
 from ownbert.text.tokenizer import Tokenizer
 
 FORMAT = 1
-# Goes up when the same text and settings come to give another store, so that a stopped run of an
-# older version is not gone on with.
+# Incremented when the same text and settings come to give another store, so that a stopped run of
+# an older version is not resumed.
 WRITER = 1
 # (documents, bytes of text, bytes of the corpus where they are known) so far.
 Progress = Callable[[int, int, int | None], None]
 
-# Fewer parts than this are encoded sooner than processes have started.
-_FEW_PARTS = 4
+# Fewer chunks than this are encoded sooner than processes have started.
+_FEW_CHUNKS = 4
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How a store is written; see ``ownbert.data.corpus.store.prepare``."""
+class StoreOptions:
+    """How a store is written; see ``prepare`` in ``ownbert.data.corpus.store``.
+
+    end_ids, sentence_ends: the ids of tokens that end a sentence, and the tokens themselves.
+    """
 
     tokenizer: Tokenizer
     end_ids: np.ndarray
-    sentence_end: frozenset[str]
-    drop: bool
+    sentence_ends: frozenset[str]
+    drop_duplicates: bool
     segmenter: str | None
     processes: int | None
     progress: Progress
@@ -56,25 +60,33 @@ def write_store(
     documents: Iterable[Document],
     output: Path,
     settings: dict[str, Any],
-    plan: Plan,
+    options: StoreOptions,
 ) -> int:
-    """Write a store to ``output``, whole or not at all; how many documents a stopped run had
-    finished."""
-    work = Work(output, _made_for(settings))
+    """Write a store, complete or not at all.
+
+    files: the corpus. documents: those of the files. output: the folder of the store. settings:
+    what the index records. options: how it is written. Returns how many documents a stopped run had
+    finished.
+
+    Raises ``InputError`` for text that is wrong and for what cannot be written.
+    """
+    work = WorkFolder(output, _made_for(settings))
     keep = False
     try:
-        with Writer(work, plan.tokenizer.vocab_size, words=bool(plan.segmenter)) as writer:
+        with StoreWriter(
+            work, options.tokenizer.vocab_size, words=bool(options.segmenter)
+        ) as writer:
             resumed = writer.documents
             try:
                 keep = True
-                read = _append_all(documents, work, writer, plan, _total_bytes(files))
+                read = _append_all(documents, work, writer, options, _total_bytes(files))
                 _require_unchanged(files, settings["sources"])
                 if not writer.tokens:
                     raise InputError("the corpus is empty: no document has a token")
-                _finish(work, writer, read, settings, plan.tokenizer)
+                _finish(work, writer, read, settings, options.tokenizer)
                 keep = False
             except InputError as error:
-                # A text that is wrong has to be changed, and then nothing here fits it.
+                # A text that is wrong has to be changed, and then nothing here matches it.
                 keep = isinstance(error, WorkerDied | WriteFailed)
                 raise
             except KeyboardInterrupt:
@@ -87,83 +99,97 @@ def write_store(
 
 
 def _made_for(settings: dict[str, Any]) -> dict[str, Any]:
-    """All that decides what is in a part."""
+    """All that the contents of a chunk depend on."""
     import tokenizers
 
     return {
         "writer": WRITER,
         "tokenizers": tokenizers.__version__,
-        "part": [chunks.SIZE, chunks.LONGEST_PIECE],
+        "part": [chunks.CHUNK_SIZE, chunks.LONGEST_PIECE],
         "settings": contents(settings),
     }
 
 
 def contents(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings with the sources by what they hold, not by when they were touched."""
+    """Settings with the sources identified by their contents, not by their times."""
     sources = [[source["size"], source["sha256"]] for source in settings["sources"]]
     return settings | {"sources": sources}
 
 
-def _kept(work: Work, documents: int) -> str:
+def _kept(work: WorkFolder, documents: int) -> str:
     if not documents:
         return "interrupted; nothing half-written is left"
     return (
         f"interrupted; {documents:,} documents are done and kept in {work.folder.name} beside "
-        "the output: the same command goes on from there"
+        "the output: run the same command again to resume"
     )
 
 
 def _append_all(
-    documents: Iterable[Document], work: Work, writer: Writer, plan: Plan, total: int | None
-) -> Read:
-    """Encode what a stopped run has not; what was read in all."""
+    documents: Iterable[Document],
+    work: WorkFolder,
+    writer: StoreWriter,
+    options: StoreOptions,
+    total: int | None,
+) -> ReadStats:
+    """Encode what a stopped run did not; what was read in all."""
     if writer.read is not None:
-        return Read(**writer.read)
-    read = Read()
-    cut = Cut(plan.tokenizer.kind != "blank", plan.sentence_end, plan.drop)
-    found = cut_parts(documents, cut, read)
-    if writer.parts:
-        plan.progress(writer.documents, 0, total)
-        for _ in islice(found, writer.parts):
-            plan.progress(writer.documents, read.bytes, total)
-    marks: deque[int] = deque()
+        return ReadStats(**writer.read)
+    read = ReadStats()
+    chunking = ChunkingOptions(
+        by_rule=options.tokenizer.kind != "blank",
+        sentence_ends=options.sentence_ends,
+        drop_duplicates=options.drop_duplicates,
+    )
+    found = split_into_chunks(documents, chunking, read)
+    if writer.chunks:
+        options.progress(writer.documents, 0, total)
+        for _ in islice(found, writer.chunks):
+            options.progress(writer.documents, read.bytes, total)
+    bytes_read: deque[int] = deque()
 
-    def marked() -> Iterator[Part]:
-        for part in found:
-            marks.append(read.bytes)  # by the time it is encoded more has been read
-            yield part
+    def recorded() -> Iterator[Chunk]:
+        for chunk in found:
+            bytes_read.append(read.bytes)  # by the time it is encoded more has been read
+            yield chunk
 
-    with _encoding(marked(), work, plan) as encoded:
-        for part in encoded:
-            writer.add(part)
-            plan.progress(writer.documents, marks.popleft(), total)
+    with _encoding(recorded(), work, options) as encoded:
+        for chunk in encoded:
+            writer.add(chunk)
+            options.progress(writer.documents, bytes_read.popleft(), total)
     return read
 
 
 @contextlib.contextmanager
-def _encoding(found: Iterator[Part], work: Work, plan: Plan) -> Iterator[Iterator[Encoded]]:
-    """The parts encoded in their order, by this process if they are few."""
-    count = plan.processes or min(cores(), MOST)
-    worth_it = _FEW_PARTS if plan.processes is None else 2
+def _encoding(
+    found: Iterator[Chunk], work: WorkFolder, options: StoreOptions
+) -> Iterator[Iterator[EncodedChunk]]:
+    """The chunks encoded in their order, by this process if they are few."""
+    count = options.processes or min(cores(), MAX_PROCESSES)
+    worth_it = _FEW_CHUNKS if options.processes is None else 2
     first = list(islice(found, worth_it))
 
-    def all_parts() -> Iterator[Part]:
+    def all_chunks() -> Iterator[Chunk]:
         while first:
             yield first.pop(0)
         yield from found
 
     if len(first) < worth_it or count == 1 or not sys.executable:
-        encoder = PartEncoder(plan.tokenizer, plan.end_ids, plan.segmenter)
-        yield (encoder.encode(part) for part in all_parts())
+        encoder = ChunkEncoder(options.tokenizer, options.end_ids, options.segmenter)
+        yield (encoder.encode(chunk) for chunk in all_chunks())
         return
     folder = work.folder / "tokenizer"
-    _save(plan.tokenizer, folder)
-    with Workers(count, folder, plan.end_ids, plan.segmenter) as workers:
-        yield workers.encode(all_parts())
+    _save(options.tokenizer, folder)
+    with WorkerPool(count, folder, options.end_ids, options.segmenter) as workers:
+        yield workers.encode(all_chunks())
 
 
 def _finish(
-    work: Work, writer: Writer, read: Read, settings: dict[str, Any], tokenizer: Tokenizer
+    work: WorkFolder,
+    writer: StoreWriter,
+    read: ReadStats,
+    settings: dict[str, Any],
+    tokenizer: Tokenizer,
 ) -> None:
     files = writer.finish(asdict(read))
     index = {
@@ -186,7 +212,7 @@ def _save(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def _total_bytes(files: Sequence[Path]) -> int | None:
-    """Bytes of text in all, None where the files do not tell without being read."""
+    """Bytes of text in all, None where that is unknown before the files are read."""
     total = 0
     for path in files:
         with path.open("rb") as file:

@@ -2,9 +2,9 @@
 
 A store is a folder: ``tokens.bin`` (uint16 or uint32), ``sentences.bin`` and ``documents.bin``
 (int64, where each sentence and document ends, counted in tokens), ``counts.bin`` (int64, how
-often each id stands in the corpus), with a segmenter ``words.bin`` (uint8 a token, 1 where one of
+often each id occurs in the corpus), with a segmenter ``words.bin`` (uint8 per token, 1 where one of
 its words begins), ``store.json`` (settings, sources, sizes, checksums) and the tokenizer's files.
-Memory does not grow with the corpus, in writing or in reading.
+Memory does not grow with the corpus, neither for writing nor for reading.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.data.corpus.documents import PathLike, find_files, fingerprint, read_documents
-from ownbert.data.corpus.prepare import FORMAT, Plan, Progress, contents, write_store
+from ownbert.data.corpus.prepare import FORMAT, Progress, StoreOptions, contents, write_store
 from ownbert.data.corpus.store_writer import INDEX, checksum, remove_work
 from ownbert.data.corpus.word_segmenter import require_segmenter
 from ownbert.errors import InputError
@@ -31,13 +31,15 @@ _FILES = ("tokens", "sentences", "documents", "counts")
 
 @dataclass(frozen=True)
 class Store:
-    """A corpus as ids. tokens (N); sentence_ends, document_ends: one past the last token of each,
-    ascending, so the last is N; counts (V); words (N): 1 where a word of the segmenter's begins,
-    None without one.
+    """A corpus as ids.
 
-    identity: the same for stores of the same tokens, ends, words and vocabulary, wherever and
-    whenever they were written. read_documents: documents in the corpus, of which ``duplicates``
-    repeat an earlier one. resumed: documents that a stopped run had finished.
+    tokens (T): all of the corpus. sentence_ends, document_ends: one past the last token of each,
+    ascending, so the last is T. counts (V): how often each id occurs. words (T): 1 where a word of
+    the segmenter begins, None without a segmenter. settings: what it was written with. reused:
+    whether ``prepare`` found it as it was. identity: the same for stores of the same tokens, ends,
+    words and vocabulary, regardless of where and when they were written. read_documents: documents
+    in the corpus, of which ``duplicates`` repeat an earlier one. resumed: documents that a stopped
+    run had finished.
     """
 
     folder: Path
@@ -55,8 +57,11 @@ class Store:
 
     @classmethod
     def open(cls, folder: str | Path, *, reused: bool = False) -> "Store":
-        """Map a store. Raises ``InputError`` if it is missing, cut off, altered or of another
-        format; every byte is checked against its checksum."""
+        """Map the files of a store.
+
+        Raises ``InputError`` if it is missing, truncated, altered or of another format; all bytes
+        are checked against the checksums.
+        """
         folder = Path(folder)
         index = _read_index(folder)
         if index["format"] != FORMAT:
@@ -97,7 +102,7 @@ class Store:
         return len(self.sentence_ends)
 
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the store was written with; ``InputError`` if it was exchanged."""
+        """The tokenizer that the store was written with; ``InputError`` if it was replaced."""
         tokenizer = Tokenizer.load(self.folder)
         if tokenizer.fingerprint() != self.settings["tokenizer"]:
             raise InputError(
@@ -120,17 +125,18 @@ def prepare(
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Store:
-    """Write the token store of a corpus, or open the one there if nothing has changed.
+    """Write the token store of a corpus, or open the existing one if nothing has changed.
 
-    tokenizer: itself, or the folder it is in. sentence_end: tokens that end a sentence in text
-    that is already tokens, by default those that the vocabulary report beside the tokenizer
-    proposes; plain text is split by rule. duplicates: ``keep`` or ``drop`` documents whose text
-    was there before. segmenter: ``jieba`` finds the words of Chinese for whole-word masking.
-    processes: how many encode (by default one a core, at most 5); the store is the same with any
-    number. progress is called with (documents, bytes of text, bytes of the corpus or None) so far.
+    paths, text_column, layout: the corpus, see ``read_documents``. output: the folder of the store.
+    tokenizer: itself, or the folder it is in. sentence_end: tokens that end a sentence in text that
+    is already tokens, by default those that the vocabulary report beside the tokenizer proposes;
+    plain text is split by rule. duplicates: ``keep`` or ``drop`` documents whose text occurred
+    before. segmenter: ``jieba`` finds the words of Chinese for whole-word masking. processes: how
+    many encode (by default one per core, at most 5); the store is the same with any number.
+    progress: called with (documents, bytes of text, bytes of the corpus or None) so far.
 
-    What a run that was stopped has finished is used by the next one with the same settings and
-    sources. Raises ``InputError`` for text that cannot be read and what cannot be written.
+    Returns the store. What a stopped run finished is used by the next one with the same settings
+    and sources. Raises ``InputError`` for text that cannot be read and what cannot be written.
     """
     output = Path(output)
     _refuse_settings(duplicates, processes)
@@ -141,11 +147,11 @@ def prepare(
         tokenizer = Tokenizer.load(tokenizer)
     if segmenter is not None:
         require_segmenter(segmenter, tokenizer)
-    plan = Plan(
+    options = StoreOptions(
         tokenizer=tokenizer,
         end_ids=_end_ids(sentence_end or (), tokenizer),
-        sentence_end=frozenset(sentence_end or ()),
-        drop=duplicates == "drop",
+        sentence_ends=frozenset(sentence_end or ()),
+        drop_duplicates=duplicates == "drop",
         segmenter=segmenter,
         processes=processes,
         progress=progress or (lambda documents, done, total: None),
@@ -154,7 +160,7 @@ def prepare(
     settings = {
         "tokenizer": tokenizer.fingerprint(),
         "kind": tokenizer.kind,
-        "sentence_end": sorted(plan.sentence_end),
+        "sentence_end": sorted(options.sentence_ends),
         "layout": layout,
         "text_column": text_column,
         "duplicates": duplicates,
@@ -163,7 +169,7 @@ def prepare(
     }
     if (store := _reusable(output, settings)) is not None:
         return store
-    resumed = write_store(files, documents, output, settings, plan)
+    resumed = write_store(files, documents, output, settings, options)
     return replace(Store.open(output), resumed=resumed)
 
 
@@ -177,16 +183,16 @@ def _refuse_settings(duplicates: str, processes: int | None) -> None:
 def _files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     files = find_files(paths)
     for path in files:
-        if path.exists() and not path.is_file():  # a pipe: the checksum would use it up
+        if path.exists() and not path.is_file():  # a pipe: the checksum would consume it
             raise InputError(f"{path} is not a file that can be read twice; write it to a file")
     return files
 
 
 def _reusable(output: Path, settings: dict[str, Any]) -> Store | None:
-    """The store there if it was written from the same contents by the same settings; ``InputError``
-    where something else stands in its place."""
+    """The existing store if it was written from the same contents with the same settings;
+    ``InputError`` where the folder holds something else."""
     if _unchanged(output, settings):
-        with contextlib.suppress(InputError):  # damaged: written anew
+        with contextlib.suppress(InputError):  # a damaged one is written anew
             store = Store.open(output, reused=True)
             remove_work(output)
             return store
@@ -235,7 +241,7 @@ def _identity(index: dict[str, Any]) -> str:
 
 
 def _unchanged(output: Path, settings: dict[str, Any]) -> bool:
-    """Whether the store there was written from the same contents by the same settings."""
+    """Whether the existing store was written from the same contents with the same settings."""
     try:
         index = _read_index(output)
         return index["format"] == FORMAT and contents(index["settings"]) == contents(settings)

@@ -1,9 +1,9 @@
 """Where a token store is written: a work folder beside it that outlives the process.
 
-``.NAME.part`` holds ``made_for.json`` (settings and sources), ``state.json`` (how many parts are
-in the files, and the size and checksum of each file then) and ``store``, the folder that takes the
-output's place in the end. A part is appended to the files before ``state.json`` is replaced, so
-what a killed process wrote after that is cut off again.
+``.NAME.part`` holds ``made_for.json`` (settings and sources), ``state.json`` (how many chunks are
+in the files, and the size and checksum of each file then) and ``store``, the folder that replaces
+the output in the end. A chunk is appended to the files before ``state.json`` is replaced, so what a
+killed process wrote after that is truncated.
 """
 
 import contextlib
@@ -17,16 +17,22 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ownbert.data.corpus.encoding import Encoded
+from ownbert.data.corpus.encoding import EncodedChunk
 from ownbert.errors import InputError
-from ownbert.files import explained, make_folder, read_json
+from ownbert.files import explained, flush_to_disk, lock_file, make_folder, read_json
 
 INDEX = "store.json"
 _BLOCK = 1 << 24
 
 
-class Work:
-    """The work folder of ``output`` for one process at a time; leave it by ``close``."""
+class WorkFolder:
+    """The work folder of a token store, for one process at a time; ``close`` it.
+
+    output: the folder of the store. made_for: what its contents depend on; what a stopped run wrote
+    for something else is removed.
+
+    Raises ``InputError`` if another process is writing the store, or it cannot be written.
+    """
 
     def __init__(self, output: Path, made_for: dict[str, Any]) -> None:
         target = output.resolve()
@@ -36,13 +42,15 @@ class Work:
         self.output, self.target = output, target
         self.folder = work_folder(output)
         self.store, self.old = self.folder / "store", self.folder / "old"
-        self.lock = _lock(self.folder, output)
-        self.made_for = made_for
+        with explained(output):
+            self.folder.mkdir(exist_ok=True)
+            self.lock: BinaryIO = (self.folder / "lock").open("ab")
+        lock_file(self.lock, output)
         try:
             with explained(output):
                 self._restore()
                 if _read(self.folder / "made_for.json") != made_for:
-                    self.clear()
+                    self._clear()
                     _replace(self.folder / "made_for.json", made_for)
                 self.store.mkdir(exist_ok=True)
         except BaseException:
@@ -54,7 +62,7 @@ class Work:
         if self.old.exists() and not self.target.exists():
             self.old.rename(self.target)
 
-    def clear(self) -> None:
+    def _clear(self) -> None:
         """Remove all but the lock."""
         for path in self.folder.iterdir():
             if path.is_dir():
@@ -64,17 +72,15 @@ class Work:
 
     def state(self) -> dict[str, Any]:
         """What a stopped run had written; empty where there is nothing."""
-        state = _read(self.folder / "state.json")
-        return state if isinstance(state, dict) else {}
+        return _read(self.folder / "state.json")
 
     def save(self, state: dict[str, Any]) -> None:
         _replace(self.folder / "state.json", state)
 
     def finish(self) -> None:
-        """Let the finished store take the output's place."""
+        """Replace the output by the finished store."""
         for path in self.store.iterdir():
-            with open(path, "rb+") as file:  # some file systems report a full disk only here
-                os.fsync(file.fileno())
+            flush_to_disk(path)
         if self.target.exists():
             shutil.rmtree(self.old, ignore_errors=True)
             self.target.rename(self.old)
@@ -85,19 +91,19 @@ class Work:
             raise
 
     def close(self, *, keep: bool) -> None:
-        """Let go of the work folder, and remove it unless it is to be kept."""
+        """Unlock the work folder, and remove it unless ``keep``."""
         if not keep:
             self._restore()
             shutil.rmtree(self.folder, ignore_errors=True)
-        os.close(self.lock)
+        self.lock.close()
 
 
 def remove_work(output: Path) -> None:
-    """Remove what a process that was killed at the very end has left."""
+    """Remove what a process that was killed at the very end left."""
     folder = work_folder(output)
     if folder.exists():
         with contextlib.suppress(InputError):
-            Work(output, {}).close(keep=False)
+            WorkFolder(output, {}).close(keep=False)
 
 
 def work_folder(output: Path) -> Path:
@@ -105,41 +111,29 @@ def work_folder(output: Path) -> Path:
     return target.with_name(f".{target.name[:100]}.part")
 
 
-def _lock(folder: Path, output: Path) -> int:
-    """An open file that no other process holds; the system lets go of it when this one ends."""
-    with explained(output):
-        folder.mkdir(exist_ok=True)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        import fcntl
-
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise InputError(f"another process is writing {output}; wait for it or end it") from None
-    except (ImportError, OSError):
-        pass  # no such lock on this system
-    return lock
-
-
-def _read(path: Path) -> Any:
+def _read(path: Path) -> dict[str, Any]:
+    """The object of a JSON file; empty if it is missing or damaged."""
     try:
         return read_json(path)
     except InputError:
-        return None
+        return {}
 
 
 def _replace(path: Path, value: Any) -> None:
-    """Write without waiting for the disk: after a power failure the checksums tell."""
+    """Write without waiting for the disk: the checksums reveal what a power failure lost."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(value), encoding="utf-8")
     os.replace(temporary, path)
 
 
-class Writer:
-    """Appends parts to the files of a store, and knows their sizes, checksums and counts."""
+class StoreWriter:
+    """Appends chunks to the files of a store, and keeps their sizes, checksums and counts.
 
-    def __init__(self, work: Work, vocab_size: int, *, words: bool) -> None:
+    work: the work folder. vocab_size: how many ids there are. words: whether chunks have the words
+    of a segmenter.
+    """
+
+    def __init__(self, work: WorkFolder, vocab_size: int, *, words: bool) -> None:
         self.work, self.folder = work, work.store
         self.counts = np.zeros(vocab_size, dtype=np.int64)
         dtypes = {
@@ -150,9 +144,9 @@ class Writer:
         self.files = {
             name: {"dtype": dtype, "bytes": 0, "crc32": 0} for name, dtype in dtypes.items()
         }
-        self.parts = 0
+        self.chunks = 0
         self.saved = 0  # documents that a run that is stopped now leaves behind
-        # What had been read when a stopped run met the end of the corpus, None before that.
+        # What had been read when a stopped run reached the end of the corpus, None before that.
         self.read: dict[str, int] | None = None
         self.last = {"sentences": 0, "documents": 0}
         self.stack = contextlib.ExitStack()
@@ -165,7 +159,7 @@ class Writer:
                 file.truncate(self.files[name]["bytes"])
                 self.open[name] = file
 
-    def __enter__(self) -> "Writer":
+    def __enter__(self) -> "StoreWriter":
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -188,7 +182,7 @@ class Writer:
         return self.folder / f"{name}.bin"
 
     def _resume(self, state: dict[str, Any]) -> None:
-        """Go on from what a stopped run wrote, if all of it is still there."""
+        """Continue what a stopped run wrote, if all of it is still there."""
         counts = np.zeros_like(self.counts)
         try:
             files = {name: dict(state["files"][name]) for name in self.files}
@@ -197,10 +191,10 @@ class Writer:
             for ids in self._read("tokens", files["tokens"]):
                 counts += np.bincount(ids, minlength=len(counts))
             last = {name: self._last(name, files[name]) for name in self.last}
-            parts = int(state["parts"])
+            chunks = int(state["parts"])
         except (KeyError, TypeError, ValueError):
             return
-        self.files, self.counts, self.last, self.parts = files, counts, last, parts
+        self.files, self.counts, self.last, self.chunks = files, counts, last, chunks
         self.saved = self.documents
         self.read = state.get("read")
 
@@ -217,25 +211,25 @@ class Writer:
             file.seek(entry["bytes"] - 8)
             return int.from_bytes(file.read(8), "little")
 
-    def add(self, part: Encoded) -> None:
-        """Append a part and say so in ``state.json``."""
+    def add(self, chunk: EncodedChunk) -> None:
+        """Append a chunk and record it in ``state.json``."""
         before = self.tokens
-        self._append("tokens", part.tokens)
-        if part.words is not None:
-            self._append("words", part.words)
-        for name, ends in (("sentences", part.sentence_ends), ("documents", part.document_ends)):
+        self._append("tokens", chunk.tokens)
+        if chunk.words is not None:
+            self._append("words", chunk.words)
+        for name, ends in (("sentences", chunk.sentence_ends), ("documents", chunk.document_ends)):
             ends = ends + before
-            # One that ended without tokens since the last end is none.
+            # A sentence or document without tokens since the last end does not count.
             ends = ends[ends > self.last[name]]
             if len(ends):
                 self.last[name] = int(ends[-1])
             self._append(name, ends)
-        self.counts += np.bincount(part.tokens, minlength=len(self.counts))
-        self.parts += 1
+        self.counts += np.bincount(chunk.tokens, minlength=len(self.counts))
+        self.chunks += 1
         with explained(self.work.output):
             for file in self.open.values():
                 file.flush()
-            self.work.save({"parts": self.parts, "files": self.files})
+            self.work.save({"parts": self.chunks, "files": self.files})
         self.saved = self.documents
 
     def _append(self, name: str, values: np.ndarray) -> None:
@@ -247,11 +241,11 @@ class Writer:
         entry["crc32"] = zlib.crc32(data, entry["crc32"])
 
     def finish(self, read: dict[str, int]) -> dict[str, Any]:
-        """Write the counts; what the index says of each file."""
+        """Write the counts. Returns the entry of each file for the index."""
         with explained(self.work.output):
-            self.work.save({"parts": self.parts, "files": self.files, "read": read})
+            self.work.save({"parts": self.chunks, "files": self.files, "read": read})
             for path in self.folder.iterdir():
-                if path.suffix != ".bin":  # of a run that was stopped here
+                if path.suffix != ".bin":  # left by a run that was stopped here
                     path.unlink()
             data = self.counts.astype("<i8").tobytes()
             self._path("counts").write_bytes(data)
@@ -261,7 +255,7 @@ class Writer:
 
 
 def _intact(path: Path, entry: dict[str, Any]) -> bool:
-    """Whether the first ``bytes`` of a file have the checksum; what follows was not finished."""
+    """Whether the first ``bytes`` of a file have the checksum; the rest was not finished."""
     if not path.exists() or path.stat().st_size < entry["bytes"]:
         return False
     return checksum(path, entry["bytes"]) == entry["crc32"]

@@ -1,4 +1,4 @@
-"""Words of Chinese, which writes no blanks between them: a segmenter's, carried over to tokens."""
+"""Chinese words, which are written without spaces: a segmenter finds them, token by token."""
 
 import importlib.util
 import warnings
@@ -18,8 +18,8 @@ _TEXTS = 1024
 
 
 def require_segmenter(name: str, tokenizer: Tokenizer) -> None:
-    """``InputError`` for an unknown name, a package that is not installed, and text that has no
-    words of characters."""
+    """``InputError`` for an unknown name, a package that is not installed, and a tokenizer whose
+    tokens are not made of characters."""
     if name not in SEGMENTERS:
         raise InputError(f"segmenter {name!r} is not one of: {', '.join(SEGMENTERS)}")
     if tokenizer.kind != "wordpiece":
@@ -37,15 +37,15 @@ def load_segmenter(name: str) -> Segmenter:
 
 def _jieba() -> Segmenter:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about its own old ways, which nobody here can change
+        warnings.simplefilter("ignore")  # deprecations of its own, which are not ours to fix
         import jieba
-    jieba.setLogLevel(60)  # it tells on standard error that it loads its dictionary
+    jieba.setLogLevel(60)  # else it reports on standard error that it loads its dictionary
     jieba.initialize()
     return jieba.cut
 
 
-class WordFinder:
-    """Ids of texts together with which tokens begin a word of the segmenter's."""
+class WordBoundaryEncoder:
+    """Encodes texts to ids, and tells which tokens begin a word of the segmenter."""
 
     def __init__(self, tokenizer: Tokenizer, segmenter: Segmenter) -> None:
         self.encoder = tokenizer.encoder
@@ -54,7 +54,7 @@ class WordFinder:
         self.continues = np.array([name.startswith(CONTINUATION) for name in names], dtype=bool)
 
     def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """ids (T), the number of each text's ids (texts), 1 where a word begins (T)."""
+        """Returns ids (T), the number of ids of each text (texts), 1 where a word begins (T)."""
         all_ids, lengths, starts = [], [], []
         for at in range(0, len(texts), _TEXTS):
             group = texts[at : at + _TEXTS]
@@ -73,7 +73,7 @@ class WordFinder:
         )
 
     def _starts(self, text: str, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """1 for the first token of each word. A token that begins inside a word goes with it, and
+        """1 for the first token of each word. A token that begins inside a word belongs to it, and
         so does a piece that continues another."""
         sizes = [len(word) for word in self.segmenter(text)]
         word_of = np.repeat(np.arange(len(sizes)), sizes)

@@ -1,8 +1,8 @@
-"""Processes that encode parts.
+"""Processes that encode chunks.
 
-Each is a fresh Python that runs ``serve`` and talks over its standard input and output; so nothing
-is forked, the caller's main module is not imported again, and a process whose parent has gone
-meets the end of its input and leaves.
+Each is a new Python interpreter that runs ``serve`` and communicates over its standard input and
+output; so nothing is forked, the caller's main module is not imported again, and a process whose
+parent is gone reaches the end of its input and exits.
 """
 
 import contextlib
@@ -20,20 +20,20 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from ownbert.data.corpus.chunks import Part
-from ownbert.data.corpus.encoding import Encoded, PartEncoder
+from ownbert.data.corpus.chunks import Chunk
+from ownbert.data.corpus.encoding import ChunkEncoder, EncodedChunk
 from ownbert.errors import InputError
 from ownbert.text.tokenizer import Tokenizer
 
-# Beyond so many processes memory is what they take most of; the tokenizer's threads do the rest.
-MOST = 5
+# More processes mostly take more memory; the tokenizer's threads use the other cores.
+MAX_PROCESSES = 5
 _START = (
     "import sys; sys.path[:] = sys.argv[1:]; from ownbert.data.corpus.workers import serve; serve()"
 )
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """How many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -43,8 +43,11 @@ class WorkerDied(InputError):
     """A process was ended from outside."""
 
 
-class Workers:
-    """``count`` processes that encode parts by the tokenizer in ``folder``; close them."""
+class WorkerPool:
+    """Processes that encode chunks; close them.
+
+    count: how many. folder: where the tokenizer is. end_ids, segmenter: see ``ChunkEncoder``.
+    """
 
     def __init__(
         self, count: int, folder: Path, end_ids: np.ndarray, segmenter: str | None
@@ -63,7 +66,7 @@ class Workers:
             self.close()
             raise
 
-    def __enter__(self) -> "Workers":
+    def __enter__(self) -> "WorkerPool":
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -74,20 +77,20 @@ class Workers:
             worker.end()
         self.threads.shutdown(wait=True, cancel_futures=True)
 
-    def encode(self, parts: Iterable[Part]) -> Iterator[Encoded]:
-        """What the parts encode to, in their order; a few are under way at a time."""
-        under_way: deque[Future[Encoded]] = deque()
-        for part in parts:
-            under_way.append(self.threads.submit(self._encode, part))
-            while under_way and (under_way[0].done() or len(under_way) > self.count + 1):
-                yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()
+    def encode(self, chunks: Iterable[Chunk]) -> Iterator[EncodedChunk]:
+        """The chunks encoded, in their order; a few are in progress at a time."""
+        pending: deque[Future[EncodedChunk]] = deque()
+        for chunk in chunks:
+            pending.append(self.threads.submit(self._encode, chunk))
+            while pending and (pending[0].done() or len(pending) > self.count + 1):
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
-    def _encode(self, part: Part) -> Encoded:
+    def _encode(self, chunk: Chunk) -> EncodedChunk:
         worker = self.idle.get()
         try:
-            return worker.ask(part)
+            return worker.encode(chunk)
         finally:
             self.idle.put(worker)
 
@@ -100,7 +103,7 @@ class _Worker:
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
-        # In a session of its own: an interrupt from the keyboard is the parent's to answer.
+        # In a session of its own: an interrupt from the keyboard is for the parent to handle.
         self.process = subprocess.Popen(
             [sys.executable, "-c", _START, *sys.path],
             stdin=subprocess.PIPE,
@@ -108,33 +111,33 @@ class _Worker:
             env={**os.environ, **environment},
             start_new_session=True,
         )
-        self.to = cast(BinaryIO, self.process.stdin)
-        self.back = cast(BinaryIO, self.process.stdout)
+        self.requests = cast(BinaryIO, self.process.stdin)
+        self.replies = cast(BinaryIO, self.process.stdout)
         self._send(setup)
 
     def _send(self, value: object) -> None:
         try:
-            pickle.dump(value, self.to, pickle.HIGHEST_PROTOCOL)
-            self.to.flush()
+            pickle.dump(value, self.requests, pickle.HIGHEST_PROTOCOL)
+            self.requests.flush()
         except (BrokenPipeError, ValueError):
             raise self._died() from None
 
-    def ask(self, part: Part) -> Encoded:
-        self._send(part)
+    def encode(self, chunk: Chunk) -> EncodedChunk:
+        self._send(chunk)
         try:
-            answer = pickle.load(self.back)
+            reply = pickle.load(self.replies)
         except (EOFError, pickle.UnpicklingError, ValueError, OSError):
             raise self._died() from None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
     def _died(self) -> WorkerDied:
         code = self.process.wait()
         how = f"by signal {-code}" if code < 0 else f"with code {code}"
         return WorkerDied(
-            f"a process of --processes ended {how} (was memory short?); what is finished is kept: "
-            "run the same command again to go on, with fewer --processes if need be"
+            f"a process of --processes ended {how} (out of memory?); what is finished is kept: "
+            "run the same command again to resume, with fewer --processes if need be"
         )
 
     def end(self) -> None:
@@ -144,31 +147,31 @@ class _Worker:
 
 
 def serve() -> None:
-    """What a worker runs: a setup, then parts, until the input ends."""
-    # Whatever prints goes to standard error: standard output is the answers' alone.
-    answers = os.fdopen(os.dup(1), "wb")
+    """The main function of a worker: reads a setup, then chunks, until the input ends."""
+    # Anything printed goes to standard error: standard output is for replies alone.
+    replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    questions = sys.stdin.buffer
+    requests = sys.stdin.buffer
     with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
-        encode = _prepared(*pickle.load(questions))
+        encode = _encoder(*pickle.load(requests))
         while True:
-            answer = encode(pickle.load(questions))
-            pickle.dump(answer, answers, pickle.HIGHEST_PROTOCOL)
-            answers.flush()
+            reply = encode(pickle.load(requests))
+            pickle.dump(reply, replies, pickle.HIGHEST_PROTOCOL)
+            replies.flush()
     os._exit(0)  # no flush of a pipe that nobody reads
 
 
-def _prepared(folder: str, end_ids: np.ndarray, segmenter: str | None) -> Callable[[Part], Any]:
-    """A function from a part to what it encodes to, or to the error that it ended with."""
+def _encoder(folder: str, end_ids: np.ndarray, segmenter: str | None) -> Callable[[Chunk], Any]:
+    """A function from a chunk to the encoded one, or to the error that was raised."""
     try:
-        encoder = PartEncoder(Tokenizer.load(folder), end_ids, segmenter)
+        encoder = ChunkEncoder(Tokenizer.load(folder), end_ids, segmenter)
     except Exception as error:
         failure = _portable(error)
-        return lambda part: failure
+        return lambda chunk: failure
 
-    def encode(part: Part) -> Encoded | Exception:
+    def encode(chunk: Chunk) -> EncodedChunk | Exception:
         try:
-            return encoder.encode(part)
+            return encoder.encode(chunk)
         except Exception as error:
             return _portable(error)
 

@@ -1,7 +1,7 @@
-"""A head start for word embeddings: the corpus's own co-occurrences, factorised.
+"""Embedding initialisation: the co-occurrences of a corpus, factorised. V vocabulary, D hidden.
 
 Levy and Goldberg 2014 (Neural Word Embedding as Implicit Matrix Factorization) and Levy, Goldberg,
-Dagan 2015 (context distribution smoothing, U sqrt(S)). V vocabulary, D hidden, N tokens.
+Dagan 2015 (context distribution smoothing, U sqrt(S)).
 """
 
 import warnings
@@ -15,17 +15,23 @@ from ownbert.data.corpus.store import Store
 WINDOW = 8
 _SMOOTHING = 0.75
 _BLOCK = 500_000
-# Of a larger corpus, evenly spread blocks of this many tokens together are counted.
+# Of a larger corpus, evenly spaced blocks of this many tokens in total are counted.
 _MOST_TOKENS = 20_000_000
-# Above this many cells of the matrix, pairs seen once are forgotten (12 bytes a cell).
-_MOST_CELLS = 60_000_000
+# Above this many entries of the matrix, pairs that occurred once are dropped (12 bytes per entry).
+_MOST_ENTRIES = 60_000_000
 
 
 def cooccurrence_vectors(
     store: Store, size: int, ordinary: np.ndarray, *, std: float = 0.05, seed: int = 0
 ) -> np.ndarray:
-    """(V, D) float32 vectors with deviation ``std``; zero for tokens that are not ``ordinary``
-    or never seen, and in dimensions that the vocabulary is too small for."""
+    """Word vectors from the co-occurrences of a corpus.
+
+    store: the corpus. size: D. ordinary (V): false for special tokens. std: the standard deviation
+    of the vectors. seed: of the factorisation.
+
+    Returns (V, D) float32; zero for tokens that are special or never occur, and in dimensions that
+    the vocabulary is too small for.
+    """
     counts = _count(store, len(ordinary))
     keep = np.flatnonzero(ordinary & (np.asarray(counts.sum(1)).ravel() > 0))
     vectors = np.zeros((len(ordinary), size), dtype=np.float32)
@@ -41,7 +47,7 @@ def cooccurrence_vectors(
 
 
 def _count(store: Store, vocab_size: int) -> sparse.csr_array:
-    """(V, V) how often two tokens stand within ``WINDOW`` of each other in one document."""
+    """How often two tokens occur within ``WINDOW`` of each other in one document, (V, V)."""
     total = sparse.csr_array((vocab_size, vocab_size), dtype=np.float32)
     for start in _block_starts(len(store.tokens)):
         ids = store.tokens[start : start + _BLOCK].astype(np.int32)
@@ -58,7 +64,7 @@ def _count(store: Store, vocab_size: int) -> sparse.csr_array:
         ones = np.ones(len(rows), dtype=np.float32)
         block = sparse.coo_array((ones, (rows, columns)), shape=(vocab_size, vocab_size))
         total = sparse.csr_array(total + block.tocsr())
-        if total.nnz > _MOST_CELLS:
+        if total.nnz > _MOST_ENTRIES:
             total.data[total.data < 2] = 0
             total.eliminate_zeros()
     return sparse.csr_array(total + total.T)
@@ -72,15 +78,19 @@ def _block_starts(tokens: int) -> np.ndarray:
 
 
 def positive_pmi(counts: sparse.csr_array) -> sparse.csr_array:
-    """max(0, log P(context | word) / P(context)^0.75, renormalised) for symmetric counts (V, V)."""
+    """Positive pointwise mutual information with context distribution smoothing.
+
+    max(0, log P(context | word) / P(context)^0.75, renormalised) for symmetric counts (V, V).
+    Returns (V, V) float32.
+    """
     sums = np.asarray(counts.sum(1)).ravel()
     context = sums**_SMOOTHING
     context /= context.sum()
-    cells = counts.tocoo()
-    pmi = np.log(cells.data / (sums[cells.row] * context[cells.col]))
+    entries = counts.tocoo()
+    pmi = np.log(entries.data / (sums[entries.row] * context[entries.col]))
     positive = pmi > 0
     return sparse.csr_array(
-        (pmi[positive].astype(np.float32), (cells.row[positive], cells.col[positive])),
+        (pmi[positive].astype(np.float32), (entries.row[positive], entries.col[positive])),
         shape=counts.shape,
     )
 

@@ -1,6 +1,6 @@
 """Sequences for pretraining: spans of documents, alone or as pairs with a label.
 
-A corpus is cut once into spans of whole sentences that fit a sequence. What becomes of span i in
+A corpus is split once into spans of whole sentences that fit a sequence. The example of span i in
 epoch e (where it is split, what follows, what is masked) is a pure function of (seed, e, i).
 """
 
@@ -25,11 +25,14 @@ PAIRS = ("nsp", "sop")
 class PretrainingData:
     """Examples with masked tokens and, with ``pairs``, a label in ``next_sentence``.
 
-    others: spans that the second part of a pair may come from. masking: None leaves all tokens
-    as they are. pairs: ``nsp``: 1 where the second part comes from another document; ``sop``: 1
-    where the two parts of a span have changed places. seed: of everything random. short_rate:
-    share of sequences cut to a random length, so that short ones are learnt too
-    (google-research/bert, create_pretraining_data.py).
+    store: the corpus. spans: one for each example. others: spans that the second part of a pair may
+    come from. masking: None leaves all tokens as they are. cls_id, sep_id: the special tokens.
+    max_length: tokens of an example at most. pairs: None; ``nsp``: the label is 1 where the second
+    part comes from another document; ``sop``: 1 where the two parts of a span are swapped. seed: of
+    everything random. short_rate: share of sequences truncated to a random length, so that short
+    ones are learnt too.
+
+    Source: google-research/bert, create_pretraining_data.py.
     """
 
     store: Store
@@ -48,14 +51,14 @@ class PretrainingData:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Tokens (N) that an example has, special ones too, by its span alone.
+        """Nominal lengths (examples) in tokens, special ones included, by the spans alone.
 
-        Sequences cut short have fewer; a false second part may end a little later than the true
+        Truncated sequences are shorter; a false second part may end a little later than the true
         one. No example is longer than ``max_length``.
         """
         tokens = self.spans.stops - self.spans.starts
         if self.pairs is not None:
-            tokens = np.maximum(tokens, 2)  # a second part stands beside a single token too
+            tokens = np.maximum(tokens, 2)  # a single token gets a second part, too
         return np.minimum(tokens + _special(self.pairs), self.max_length)
 
     def example(self, epoch: int, index: int) -> Example:
@@ -95,10 +98,10 @@ class PretrainingData:
             at = end + 1
         if self.masking is None:
             return Example(ids, types, next_sentence=label)
-        seen, positions, targets = self.masking(ids, rng, begins)
-        return Example(seen, types, positions, targets, label)
+        masked, positions, targets = self.masking(ids, rng, begins)
+        return Example(masked, types, positions, targets, label)
 
-    # Plain arrays over the same maps of files: those of numpy's class for maps are slow to slice.
+    # Plain arrays over the same memory maps: numpy.memmap is slow to slice.
 
     @cached_property
     def _tokens(self) -> np.ndarray:
@@ -110,14 +113,14 @@ class PretrainingData:
 
     @cached_property
     def _words(self) -> np.ndarray | None:
-        """Where a segmenter's words begin, if the masking asks for it."""
+        """Where a segmenter's words begin, if the masking uses it."""
         words = getattr(self.store, "words", None)
         if words is None or self.masking is None or not self.masking.by_words:
             return None
         return np.asarray(words)
 
     def _order(self, start: int, stop: int, rng: np.random.Generator) -> tuple[range, range, int]:
-        """The span in two, half the time the second part first (Lan et al. 2020, section 3.1)."""
+        """The span in two, half the time swapped (Lan et al. 2020, section 3.1)."""
         middle = self._split(start, stop, rng)
         first, second = range(start, middle), range(middle, stop)
         return (first, second, 0) if rng.random() < 0.5 else (second, first, 1)
@@ -143,7 +146,7 @@ class PretrainingData:
 
     def _near(self, begin: int, wanted: int, most: int) -> int:
         """A sentence end about ``wanted`` tokens after ``begin`` in its document, as far away as
-        the end of the true second part: else the length would tell the false ones."""
+        the end of the true second part: otherwise the length would reveal the false ones."""
         breaks = self.others.breaks
         last = int(breaks[breaks.searchsorted(begin, side="right")])
         ends = self._boundaries(begin, min(begin + most, last) + 1)
@@ -164,7 +167,7 @@ class PretrainingData:
         return int(rng.integers(start + 1, stop))
 
     def _elsewhere(self, index: int, rng: np.random.Generator) -> int:
-        """Some span of another document; where there is one alone, elsewhere in it."""
+        """A random span of another document, or of the same one where there is no other."""
         document, documents = int(self.spans.documents[index]), self.others.documents
         low, high = documents.searchsorted((document, document + 1)).tolist()
         if high - low == len(documents):
@@ -175,7 +178,7 @@ class PretrainingData:
 
 
 def _special(pairs: str | None) -> int:
-    """How many special tokens stand around the parts."""
+    """How many special tokens surround the parts."""
     return 2 if pairs is None else 3
 
 
@@ -190,20 +193,24 @@ def _generator(seed: int, epoch: int, index: int) -> np.random.Generator:
 def truncate_pair(
     first: range, second: range, budget: int, rng: np.random.Generator
 ) -> tuple[range, range]:
-    """Shorten the longer part, at its front or back by a coin for every token, until both fit
-    (google-research/bert, truncate_seq_pair)."""
+    """Shorten the longer part until both fit, at its front or back at random for every token.
+
+    first, second: positions of tokens. budget: how many may remain. rng: the source of random
+    numbers. Returns the shortened parts.
+
+    Source: google-research/bert, truncate_seq_pair.
+    """
     lengths = [len(first), len(second)]
-    cut = [0, 0]
-    while sum(lengths) - sum(cut) > budget:
-        longer = int(lengths[0] - cut[0] <= lengths[1] - cut[1])
-        # The difference to the other part goes at once, the rest in turn.
-        excess = sum(lengths) - sum(cut) - budget
-        lead = abs((lengths[0] - cut[0]) - (lengths[1] - cut[1]))
-        cut[longer] += max(1, min(excess, lead))
+    while sum(lengths) > budget:
+        longer = int(lengths[0] <= lengths[1])
+        # The difference to the other part is removed at once, the rest in turn.
+        excess, lead = sum(lengths) - budget, abs(lengths[0] - lengths[1])
+        lengths[longer] -= max(1, min(excess, lead))
     parts = []
-    for part, count in zip((first, second), cut, strict=True):
+    for part, length in zip((first, second), lengths, strict=True):
+        count = len(part) - length
         front = int(rng.binomial(count, 0.5)) if count else 0
-        parts.append(part[front : len(part) - (count - front)])
+        parts.append(part[front : front + length])
     return parts[0], parts[1]
 
 
@@ -217,17 +224,20 @@ def pretraining_data(
     held_out: float,
     seed: int,
 ) -> tuple[PretrainingData, PretrainingData]:
-    """Training and held-out examples of a store; what is held out depends on the corpus,
-    ``held_out`` and ``seed`` alone.
+    """Training and held-out examples of a store.
 
-    Raises ``InputError`` where pairs are asked of a corpus that has none.
+    store: the corpus. tokenizer: that of the store. masking, max_length, pairs, seed: see
+    ``PretrainingData``. held_out: the share of the corpus for evaluation; what is held out depends
+    on the corpus, this share and the seed alone.
+
+    Raises ``InputError`` for values out of range, and for pairs where the corpus has none.
     """
     if max_length < 8:
         raise InputError(f"max_length {max_length} is too short; at least 8")
     if pairs not in (None, *PAIRS):
         raise InputError(f"pairs {pairs!r} is not one of {', '.join(PAIRS)} or None")
-    parts = hold_out(store.sentence_ends, store.document_ends, held_out, seed)
-    train, held = parts.spans(store.sentence_ends, max_length - _special(pairs))
+    split = hold_out(store.sentence_ends, store.document_ends, held_out, seed)
+    train, held = split.spans(store.sentence_ends, max_length - _special(pairs))
     if pairs == "nsp" and len(train) < 2:
         raise InputError(
             "next-sentence prediction needs at least two documents, or a longer one; pretrain "

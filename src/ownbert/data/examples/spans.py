@@ -1,6 +1,6 @@
-"""A corpus cut into spans of whole sentences, and the part of it that is kept for evaluation.
+"""A corpus split into spans of whole sentences, and the held-out part of it for evaluation.
 
-N spans, R stretches of text without a break, each a document or a piece of one.
+A segment is contiguous text, a document or a piece of one; spans do not cross segments.
 """
 
 from array import array
@@ -13,19 +13,20 @@ import numpy as np
 # corpus than one of so many equal ones would be; else pieces of documents are.
 _MANY = 20
 
-# Pieces that are held out: a corpus gives about so many, of a length (tokens) that lets a long
-# sequence see its context and leaves even a small corpus enough of them to choose from.
+# Pieces that are held out: a corpus has about so many, of a length (tokens) that gives a long
+# sequence its context and leaves even a small corpus enough of them to choose from.
 _PIECES, _SHORTEST, _LONGEST = 400, 64, 2048
 
-# While so many stretches are not at their end, one step of numpy for all costs less than a loop.
-_IN_STEP = 32
+# While so many segments are not finished, one step of numpy for all costs less than a loop.
+_VECTORISED = 32
 
 
 @dataclass(frozen=True)
 class Spans:
-    """starts, stops (N) in tokens, documents (N) the number of the document, ascending.
+    """Spans of a corpus.
 
-    breaks (R): where text ends that spans may run on into, ascending.
+    starts, stops (spans): in tokens. documents (spans): the number of the document, ascending.
+    breaks (segments): where each segment ends, in tokens, ascending.
     """
 
     starts: np.ndarray
@@ -41,15 +42,18 @@ class Spans:
 
     @property
     def several(self) -> bool:
-        """Whether they are of more than one document."""
+        """Whether they belong to more than one document."""
         return len(self) > 1 and self.documents[0] != self.documents[-1]
 
 
-def cut_spans(sentence_ends: np.ndarray, document_ends: np.ndarray, limit: int) -> Spans:
-    """Cut every document into spans of whole sentences of at most ``limit`` tokens together.
+def split_into_spans(sentence_ends: np.ndarray, document_ends: np.ndarray, limit: int) -> Spans:
+    """Split every document into spans of whole sentences.
 
-    A sentence that is longer is cut at the limit. All documents advance in step, so that the
-    work is in numpy; the few that are longest go on one by one.
+    sentence_ends, document_ends: one past the last token of each, ascending. limit: the most tokens
+    of a span; a longer sentence is split at the limit. Returns the spans, in order.
+
+    All documents advance together, so that the work is done by numpy; the few longest ones are
+    finished one by one.
     """
     sentence_ends = np.asarray(sentence_ends, dtype=np.int64)
     breaks = np.asarray(document_ends, dtype=np.int64)
@@ -58,7 +62,7 @@ def cut_spans(sentence_ends: np.ndarray, document_ends: np.ndarray, limit: int) 
     number, ends = np.arange(len(breaks)), breaks
     at = np.concatenate([[0], ends[:-1]])
     starts, stops, numbers = [], [], []
-    while len(at) > _IN_STEP:
+    while len(at) > _VECTORISED:
         reach = np.minimum(at + limit, ends)
         # The last sentence end within reach; 0 where there is none in the corpus before it.
         found = np.searchsorted(sentence_ends, reach, side="right") - 1
@@ -70,16 +74,16 @@ def cut_spans(sentence_ends: np.ndarray, document_ends: np.ndarray, limit: int) 
         left = stop < ends
         at, ends, number = stop[left], ends[left], number[left]
     for start, end, which in zip(at.tolist(), ends.tolist(), number, strict=True):
-        cuts = _cut(sentence_ends, start, end, limit)
-        starts.append(np.concatenate([[start], cuts[:-1]]))
-        stops.append(cuts)
-        numbers.append(np.full(len(cuts), which))
+        inside = _span_stops(sentence_ends, start, end, limit)
+        starts.append(np.concatenate([[start], inside[:-1]]))
+        stops.append(inside)
+        numbers.append(np.full(len(inside), which))
     start, stop, number = (np.concatenate(arrays) for arrays in (starts, stops, numbers))
     order = np.argsort(start, kind="stable")
     return Spans(start[order], stop[order], number[order], breaks)
 
 
-def _cut(sentence_ends: np.ndarray, at: int, end: int, limit: int) -> np.ndarray:
+def _span_stops(sentence_ends: np.ndarray, at: int, end: int, limit: int) -> np.ndarray:
     """Where the spans of the text from ``at`` to ``end`` stop."""
     first, last = np.searchsorted(sentence_ends, [at, end], side="right")
     inner = sentence_ends[first:last].data  # gives Python's numbers, without a copy
@@ -91,7 +95,7 @@ def _cut(sentence_ends: np.ndarray, at: int, end: int, limit: int) -> np.ndarray
             low, at = found, inner[found - 1]
             stops.append(at)
             continue
-        # A sentence that does not fit is cut up at once, but for its rest, which may have company.
+        # A sentence that does not fit is split at once, but for its rest, which others may follow.
         whole = (inner[low] if low < len(inner) else end) - at
         full = at + (whole - 1) // limit * limit
         stops.extend(range(at + limit, full + 1, limit))
@@ -101,16 +105,16 @@ def _cut(sentence_ends: np.ndarray, at: int, end: int, limit: int) -> np.ndarray
 
 
 @dataclass(frozen=True)
-class Parts:
-    """The corpus in stretches: where each ends, its document, and whether it is held out (R)."""
+class HeldOutSplit:
+    """The segments of a corpus: where each ends, its document, and whether it is held out."""
 
     ends: np.ndarray
     documents: np.ndarray
     held: np.ndarray
 
     def spans(self, sentence_ends: np.ndarray, limit: int) -> tuple[Spans, Spans]:
-        """Spans of at most ``limit`` tokens to learn from, and those held out."""
-        spans = cut_spans(sentence_ends, self.ends, limit)
+        """Spans of at most ``limit`` tokens for training, and held-out ones."""
+        spans = split_into_spans(sentence_ends, self.ends, limit)
         held = self.held[spans.documents]
         spans = Spans(spans.starts, spans.stops, self.documents[spans.documents], spans.breaks)
         return spans.select(~held), spans.select(held)
@@ -118,37 +122,40 @@ class Parts:
 
 def hold_out(
     sentence_ends: np.ndarray, document_ends: np.ndarray, share: float, seed: int
-) -> Parts:
-    """Choose about ``share`` of the corpus for evaluation.
+) -> HeldOutSplit:
+    """Hold out a part of the corpus for evaluation.
+
+    sentence_ends, document_ends: one past the last token of each, ascending. share: about how much
+    to hold out. seed: of the choice. Returns the segments, held out and not.
 
     What is chosen depends on nothing but the corpus, the share and the seed, so runs with other
     sequence lengths or objectives, and the phases of one run, hold out the same text. Whole
-    documents are chosen where there are enough of them, else pieces of whole sentences (the
-    text on both sides of a piece does not run on into it). Two documents at least remain to
-    learn from, if there are two; too small a corpus has nothing to spare.
+    documents are chosen where there are enough of them, else pieces of whole sentences (spans do
+    not cross the ends of a piece). At least two documents remain for training, if there are two;
+    of a corpus that is too small nothing is held out.
     """
     ends = np.asarray(document_ends, dtype=np.int64)
     number = np.arange(len(ends))
     rng = np.random.default_rng((seed, 0xE7A1))
     if share <= 0 or not len(ends):
-        return Parts(ends, number, np.zeros(len(ends), dtype=bool))
+        return HeldOutSplit(ends, number, np.zeros(len(ends), dtype=bool))
     longest = int(np.diff(ends, prepend=0).max())
     if len(ends) >= _MANY and longest * _MANY <= ends[-1]:
         held = np.zeros(len(ends), dtype=bool)
         count = min(len(ends) - 2, max(1, round(share * len(ends))))
         held[rng.choice(number, count, replace=False)] = True
-        return Parts(ends, number, held)
+        return HeldOutSplit(ends, number, held)
     length = min(max(int(ends[-1]) // _PIECES, _SHORTEST), _LONGEST)
-    pieces = cut_spans(sentence_ends, ends, length)
+    pieces = split_into_spans(sentence_ends, ends, length)
     held = np.zeros(len(pieces), dtype=bool)
     if len(pieces) >= _MANY:
-        # The first and the last piece remain, and with them two documents. Counted in tokens:
-        # documents of a word and a document of a million may stand side by side.
+        # The first and the last piece remain, and with them two documents. Counted in tokens: a
+        # corpus may have documents of one word and documents of a million.
         order = 1 + rng.permutation(len(pieces) - 2)
         tokens = np.cumsum((pieces.stops - pieces.starts)[order])
         held[order[: max(1, int(np.searchsorted(tokens, share * ends[-1], "right")))]] = True
-    # Neighbours of one kind are one stretch.
+    # Adjacent pieces of one kind are one segment.
     breaks = np.ones(len(pieces), dtype=bool)
     breaks[:-1] = np.diff(pieces.documents) > 0
     breaks[:-1] |= held[1:] != held[:-1]
-    return Parts(pieces.stops[breaks], pieces.documents[breaks], held[breaks])
+    return HeldOutSplit(pieces.stops[breaks], pieces.documents[breaks], held[breaks])

@@ -1,7 +1,7 @@
-"""Files of IDX, the format of MNIST: a header and numbers, plain or gzip.
+"""IDX files, the format of MNIST: a header and numbers, plain or gzip.
 
-Two bytes 0, the kind of number, how many dimensions; then each dimension, in four bytes with the
-highest first; then the numbers (yann.lecun.com/exdb/mnist, "The IDX file format").
+Two zero bytes, the type of the numbers, how many dimensions; then the size of each dimension, a
+big-endian 32-bit integer; then the numbers (yann.lecun.com/exdb/mnist, "The IDX file format").
 """
 
 import gzip
@@ -20,12 +20,12 @@ _NAME = re.compile(r"[-.]idx(\d)(-ubyte)?(\.gz)?$")
 
 
 def is_idx(path: Path) -> bool:
-    """Whether a name is one of an IDX file."""
+    """Whether a file is an IDX file, by its name."""
     return _NAME.search(path.name) is not None
 
 
-def is_idx_of_pictures(path: Path) -> bool:
-    """Whether a name is one of an IDX file with three dimensions or more."""
+def is_idx_of_images(path: Path) -> bool:
+    """Whether a file is an IDX file with three dimensions or more, by its name."""
     found = _NAME.search(path.name)
     return found is not None and int(found[1]) >= 3
 
@@ -33,8 +33,8 @@ def is_idx_of_pictures(path: Path) -> bool:
 def read_idx(path: Path) -> np.ndarray:
     """The numbers of a file, uint8 in its dimensions.
 
-    Raises ``InputError`` for a file that does not begin as IDX does, is cut off or too long, and
-    for numbers of another kind.
+    Raises ``InputError`` for a file that is no IDX file, is truncated or too long, and for numbers
+    of another type than bytes.
     """
     refuse_unreadable(path)
     data = path.read_bytes()
@@ -65,8 +65,11 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def labels_beside(path: Path) -> Path:
-    """The file of labels that belongs to one of pictures, by its name: train-images-idx3-ubyte.gz
-    has train-labels-idx1-ubyte.gz, plain or gzip. ``InputError`` where there is none."""
+    """The file of labels that belongs to a file of images, by its name.
+
+    train-images-idx3-ubyte.gz has train-labels-idx1-ubyte.gz, plain or gzip. Raises ``InputError``
+    where there is none.
+    """
     name = _NAME.sub(lambda m: m[0].replace(f"idx{m[1]}", "idx1"), path.name)
     name = name.replace("images", "labels")
     found = path.with_name(name)

@@ -1,6 +1,6 @@
-"""Pictures and their labels: folders of class folders, IDX files, arrays. N pictures.
+"""Images and their labels: folders of class folders, IDX files, arrays.
 
-A picture in a file is read when it is needed, so that a folder need not fit in memory.
+An image in a file is read when it is needed, so that a folder need not fit in memory.
 """
 
 import hashlib
@@ -12,26 +12,29 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.data.images.idx import is_idx, is_idx_of_pictures, labels_beside, read_idx
+from ownbert.data.images.idx import is_idx, is_idx_of_images, labels_beside, read_idx
 from ownbert.data.images.npz import open_npz
-from ownbert.data.images.pixels import deep_greys, is_deep, values_of
+from ownbert.data.images.pixels import checked_values, is_deep, read_deep_grey
 from ownbert.errors import InputError
 from ownbert.files import refuse_unreadable
 
-# The names of pictures and labels in an .npz file, the first that is there.
+# Names of the images and the labels in an .npz file; the first one present is taken.
 _IMAGES = ("images", "image", "pictures", "x", "X", "data")
 _LABELS = ("labels", "label", "classes", "y", "target")
-# The ends of names of answers and measures, which may be written beside the pictures.
+# Extensions of predictions and metrics, which may be written beside the images.
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".ndjson")
-# Where a camera says how it was held, and what it says of a quarter turn.
+# The EXIF tag of a camera's orientation, and its values for a quarter turn.
 _ORIENTATION, _QUARTER_TURNS = 0x0112, (5, 6, 7, 8)
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """A file, or an array of bytes (H, W) or (H, W, 3). name: where it is, for messages. digest:
-    the same for the same bytes. size: (height, width), turned as it is read. channels: 1 (grey) or
-    3."""
+class ImageSource:
+    """An image that can be read.
+
+    source: a file, or an array of bytes (height, width) or (height, width, 3). name: where it is,
+    for messages and predictions. digest: the same for the same bytes. size: (height, width),
+    rotated as it is read. channels: 1 (greyscale) or 3 (RGB).
+    """
 
     source: Path | np.ndarray
     name: str
@@ -41,13 +44,16 @@ class Picture:
 
     @property
     def path(self) -> Path | None:
-        """The file, where it is one of its own."""
+        """The file, if the image has its own."""
         return self.source if isinstance(self.source, Path) else None
 
     def read(self, channels: int) -> Any:
-        """What ``Processor`` takes: an array where that has no more than so many channels, else a
-        picture of Pillow. Raises ``InputError`` for a damaged file, and for floats in one that are
-        no fractions from 0 to 1."""
+        """The image as ``Processor`` takes it.
+
+        channels: how many the model reads. Returns an array if it has no more channels than that,
+        else a Pillow image. Raises ``InputError`` for a damaged file, and for floats in it that are
+        no fractions from 0 to 1.
+        """
         if isinstance(self.source, Path):
             return _decoded(self.source)
         if self.channels <= channels:
@@ -55,17 +61,18 @@ class Picture:
         return _pillow().fromarray(self.source)
 
 
-# A picture and its label.
-Labelled = tuple[Picture, Any]
+# An image and its label.
+LabelledImage = tuple[ImageSource, Any]
 
 
-def read_labelled(source: Any) -> list[Labelled]:
-    """Pictures with their labels, at least one.
+def read_labelled_images(source: Any) -> list[LabelledImage]:
+    """Images with their labels, at least one.
 
-    source: a folder that has a folder of pictures for each label; an IDX file of pictures with that
-    of the labels beside it, or a folder with one such pair; an .npz file with ``images`` and
-    ``labels``; or the two arrays. Hidden files and tables (csv, tsv, JSON) in a folder are left
-    out. Raises ``InputError`` for anything else.
+    source: a folder that has a folder of images for each label; an IDX file of images with that of
+    the labels beside it, or a folder with one such pair; an .npz file with ``images`` and
+    ``labels``; or the two arrays. Hidden files and tables (csv, tsv, JSON) in a folder are skipped.
+
+    Raises ``InputError`` for anything else.
     """
     if not isinstance(source, str | Path):
         return _of_arrays(source)
@@ -82,46 +89,53 @@ def read_labelled(source: Any) -> list[Labelled]:
         return _paired(arrays["images"], arrays["labels"], str(path))
     refuse_unreadable(path)
     raise InputError(
-        f"{path}: labelled pictures are a folder of class folders, an IDX file "
+        f"{path}: labelled images are a folder of class folders, an IDX file "
         "(train-images-idx3-ubyte.gz) or an .npz file with images and labels"
     )
 
 
-def stream_pictures(source: Any) -> Iterator[Picture]:
-    """Pictures without labels, at least one: all below a folder, sorted by name; one file; those of
-    an IDX or .npz file; an array. Hidden files and tables in a folder are left out. Raises
-    ``InputError`` for another file that is no picture."""
+def stream_images(source: Any) -> Iterator[ImageSource]:
+    """Images without labels, at least one.
+
+    source: a folder, whose images at any depth are sorted by name; one file; an IDX or .npz file;
+    an array. Hidden files and tables in a folder are skipped. Raises ``InputError`` for another
+    file that is no image.
+    """
     if not isinstance(source, str | Path):
-        yield from pictures_of(source, "")
+        yield from images_of_array(source, "")
         return
     path = Path(source)
     if path.is_dir():
         held = _idx_in(path)
         if held:
-            yield from pictures_of(read_idx(held), str(held))
+            yield from images_of_array(read_idx(held), str(held))
             return
         files = _files_below(path)
         if not files:
-            raise InputError(f"{path} holds no pictures")
+            raise InputError(f"{path} holds no images")
         yield from map(_opened, files)
     elif is_idx(path):
-        yield from pictures_of(read_idx(path), str(path))
+        yield from images_of_array(read_idx(path), str(path))
     elif path.suffix == ".npz":
-        yield from pictures_of(_of_npz(path)["images"], str(path))
+        yield from images_of_array(_of_npz(path)["images"], str(path))
     else:
         yield _opened(path)
 
 
-def pictures_of(images: Any, source: str) -> list[Picture]:
-    """Pictures of an array (N, H, W) or (N, H, W, C) of bytes, or of fractions from 0 to 1, which
-    become bytes; ``source`` is where it stands, for messages."""
+def images_of_array(images: Any, source: str) -> list[ImageSource]:
+    """The images of an array.
+
+    images: (images, height, width), with or without channels at the end; bytes, or fractions from 0
+    to 1, which become bytes. source: where the array is, for messages. Raises ``InputError`` for
+    other values and shapes.
+    """
     array = _as_bytes(images, f"{source}: images" if source else "images")
     found = []
     for number, one in enumerate(array, start=1):
         digest = hashlib.blake2b(one.tobytes(), digest_size=16).hexdigest()
         name = f"{source}, picture {number}" if source else f"picture {number}"
         size = (one.shape[0], one.shape[1])
-        found.append(Picture(one, name, digest, size, 1 if one.ndim == 2 else 3))
+        found.append(ImageSource(one, name, digest, size, 1 if one.ndim == 2 else 3))
     return found
 
 
@@ -131,65 +145,65 @@ def _as_bytes(images: Any, what: str) -> np.ndarray:
     except ValueError:
         array = np.asarray(None)
     if array.dtype == object:
-        raise InputError(f"{what}: the pictures are of different sizes, or no arrays of numbers")
+        raise InputError(f"{what}: the images are of different sizes, or no arrays of numbers")
     if array.ndim == 4 and array.shape[-1] == 1:
         array = array[..., 0]
     if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[-1] != 3) or not array.size:
         raise InputError(
             f"{what} have the shape {array.shape}; it must be (N, H, W) or (N, H, W, 3)"
         )
-    array = values_of(array, what)
+    array = checked_values(array, what)
     return array if array.dtype == np.uint8 else np.round(array * 255).astype(np.uint8)
 
 
-def _of_arrays(source: Any) -> list[Labelled]:
+def _of_arrays(source: Any) -> list[LabelledImage]:
     if not isinstance(source, tuple | list) or len(source) != 2:
-        raise InputError("labelled pictures in memory are two arrays: (images, labels)")
+        raise InputError("labelled images in memory are two arrays: (images, labels)")
     return _paired(source[0], np.asarray(source[1]), "")
 
 
-def _paired(images: Any, labels: np.ndarray, source: str) -> list[Labelled]:
-    pictures = pictures_of(images, source)
+def _paired(images: Any, labels: np.ndarray, source: str) -> list[LabelledImage]:
+    sources = images_of_array(images, source)
     where = f"{source}: " if source else ""
-    if labels.ndim != 1 or len(labels) != len(pictures):
+    if labels.ndim != 1 or len(labels) != len(sources):
         raise InputError(
-            f"{where}{len(pictures):,} pictures and labels of shape {labels.shape}; every picture "
-            "needs one label"
+            f"{where}{len(sources):,} images and labels of shape {labels.shape}; every image needs "
+            "one label"
         )
-    return list(zip(pictures, labels.tolist(), strict=True))
+    return list(zip(sources, labels.tolist(), strict=True))
 
 
-def _of_idx(path: Path) -> list[Labelled]:
+def _of_idx(path: Path) -> list[LabelledImage]:
     images = read_idx(path)
     if images.ndim < 3:
-        raise InputError(f"{path} has {images.ndim} dimensions; a file of pictures has 3")
+        raise InputError(f"{path} has {images.ndim} dimensions; a file of images has 3")
     other = labels_beside(path)
     labels = read_idx(other)
     if labels.ndim != 1:
         raise InputError(f"{other} has {labels.ndim} dimensions; a file of labels has 1")
     if len(labels) != len(images):
         raise InputError(
-            f"{path} has {len(images):,} pictures and {other} {len(labels):,} labels; they are not "
-            "of one set"
+            f"{path} has {len(images):,} images and {other} {len(labels):,} labels; they do not "
+            "belong together"
         )
     return _paired(images, labels, str(path))
 
 
 def _idx_in(folder: Path) -> Path | None:
-    """The IDX file of pictures in a folder, if there is one. ``InputError`` for several."""
-    found = [path for path in sorted(folder.iterdir()) if is_idx_of_pictures(path)]
-    # Plain and packed they are the same.
+    """The IDX file of images in a folder, if there is one. ``InputError`` for several."""
+    found = [path for path in sorted(folder.iterdir()) if is_idx_of_images(path)]
+    # A plain file and its gzip are the same.
     kinds = {path.name.removesuffix(".gz"): path for path in found}
     if len(kinds) > 1:
         names = ", ".join(path.name for path in kinds.values())
-        raise InputError(f"{folder} holds several files of pictures; name one of them: {names}")
+        raise InputError(f"{folder} holds several files of images; name one of them: {names}")
     return found[0] if found else None
 
 
 def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
     """``images``, and ``labels`` where there are some."""
     found = {}
-    with open_npz(path, "arrays of numbers are needed, pictures all of one size") as arrays:
+    with open_npz(path, "arrays of numbers are needed, images all of one size") as arrays:
         for kind, names in (("images", _IMAGES), ("labels", _LABELS)):
             name = next((name for name in names if name in arrays), None)
             if name is not None:
@@ -200,13 +214,13 @@ def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
     return found
 
 
-def _of_classes(folder: Path) -> Iterator[Labelled]:
-    """Of each folder in ``folder`` all pictures below it, its name being their label."""
+def _of_classes(folder: Path) -> Iterator[LabelledImage]:
+    """All images below each folder in ``folder``, whose name is their label."""
     there = [path for path in sorted(folder.iterdir()) if _is_read(path)]
     classes = [path for path in there if path.is_dir()]
     if not classes:
         raise InputError(
-            f"{folder} has no class folders: put the pictures of each class in a folder of its name"
+            f"{folder} has no class folders: put the images of each class in a folder of its name"
         )
     for path in there:
         if path not in classes:
@@ -214,13 +228,13 @@ def _of_classes(folder: Path) -> Iterator[Labelled]:
     for label in classes:
         files = _files_below(label)
         if not files:
-            raise InputError(f"{label} is a class folder without pictures")
+            raise InputError(f"{label} is a class folder without images")
         for path in files:
             yield _opened(path), label.name
 
 
 def _files_below(folder: Path) -> Sequence[Path]:
-    """All files that are no tables, not hidden, nor in a hidden folder."""
+    """All files except tables, hidden files and those in hidden folders."""
     below = (path for path in folder.rglob("*") if path.is_file() and _is_read(path))
     return sorted(
         path
@@ -230,13 +244,13 @@ def _files_below(folder: Path) -> Sequence[Path]:
 
 
 def _is_read(path: Path) -> bool:
-    """Whether what lies in a folder of pictures must be a picture, or a folder of them."""
+    """Whether a path in a folder of images must be an image, or a folder of images."""
     name = path.name.lower().removesuffix(".gz")
     return not name.startswith(".") and (not name.endswith(_TABLES) or path.is_dir())
 
 
-def _opened(path: Path) -> Picture:
-    """A file as far as its first bytes say what it is."""
+def _opened(path: Path) -> ImageSource:
+    """A file; its pixels are not decoded yet."""
     image = _pillow()
     refuse_unreadable(path)
     data = path.read_bytes()
@@ -244,37 +258,39 @@ def _opened(path: Path) -> Picture:
         with image.open(io.BytesIO(data)) as opened:
             size, mode = _size_upright(opened), opened.mode
     except Exception:  # Pillow's errors are of many kinds
-        raise InputError(f"{path} is no picture that Pillow can read") from None
+        raise InputError(f"{path} is no image that Pillow can read") from None
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()
     grey = mode in ("1", "L", "LA") or is_deep(mode)
-    return Picture(path, str(path), digest, size, 1 if grey else 3)
+    return ImageSource(path, str(path), digest, size, 1 if grey else 3)
 
 
 def _size_upright(opened: Any) -> tuple[int, int]:
-    """(height, width) of what ``_decoded`` gives."""
-    # Of a TIFF file Pillow has turned the size. PngImageFile.getexif would decode the pixels.
-    said = None if opened.format == "TIFF" else _pillow().Image.getexif(opened).get(_ORIENTATION)
+    """(height, width) of what ``_decoded`` returns."""
+    # Pillow rotates the size of TIFF files itself. PngImageFile.getexif would decode the pixels.
+    orientation = (
+        None if opened.format == "TIFF" else _pillow().Image.getexif(opened).get(_ORIENTATION)
+    )
     size = opened.height, opened.width
-    return size[::-1] if said in _QUARTER_TURNS else size
+    return size[::-1] if orientation in _QUARTER_TURNS else size
 
 
 def _decoded(path: Path) -> Any:
-    """The picture of a file, turned as its camera says it was held."""
+    """The image of a file, rotated by its EXIF orientation."""
     image = _pillow()
     from PIL import ImageOps
 
     try:
         with image.open(path) as opened:
-            turned = ImageOps.exif_transpose(opened)
+            upright = ImageOps.exif_transpose(opened)
     except Exception as error:
         reason = "it is damaged or cut off" if path.exists() else "it is gone"
         raise InputError(f"{path} cannot be read: {reason}") from error
-    return deep_greys(turned, f"{path}: its pixels") if is_deep(turned.mode) else turned
+    return read_deep_grey(upright, f"{path}: its pixels") if is_deep(upright.mode) else upright
 
 
 def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise InputError("pictures in files need Pillow: pip install 'ownbert[vision]'") from None
+        raise InputError("images in files need Pillow: pip install 'ownbert[vision]'") from None
     return Image

@@ -1,4 +1,4 @@
-"""NumPy's .npz files, read with one clear error."""
+"""NumPy .npz files, read with one clear error."""
 
 import contextlib
 import zipfile
@@ -11,7 +11,7 @@ import numpy as np
 from ownbert.errors import InputError
 from ownbert.files import refuse_unreadable
 
-# RuntimeError is zipfile's for what is encrypted, or packed in a way that it does not know.
+# zipfile raises RuntimeError for encrypted files and unknown kinds of compression.
 _NPZ_ERRORS = (
     *(ValueError, OSError, EOFError, KeyError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error),
@@ -20,10 +20,11 @@ _NPZ_ERRORS = (
 
 @contextlib.contextmanager
 def open_npz(path: Path, needed: str) -> Iterator[Mapping[str, np.ndarray]]:
-    """The arrays of an .npz file by their names, each read when it is asked for.
+    """The arrays of an .npz file by their names, each read when it is accessed.
 
-    ``InputError``, with what is needed, for a file that is none, is damaged or holds objects: also
-    for what the block asks for, so it should do no more than read.
+    path: the file. needed: what it should hold, for the message. Raises ``InputError`` for a file
+    that is no .npz file, is damaged or holds objects, also for errors inside the block, which
+    should do nothing but read.
     """
     refuse_unreadable(path)
     try:

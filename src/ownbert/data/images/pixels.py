@@ -1,6 +1,6 @@
-"""Pictures to numbers: what a model expects of their size and values, and the cut into patches.
+"""Images to numbers: the size and values that a model expects, and the split into patches.
 
-B pictures, C channels, H and W height and width in pixels, N patches of one.
+B images, P patches of an image.
 """
 
 from collections.abc import Mapping
@@ -14,18 +14,20 @@ from ownbert.errors import InputError
 from ownbert.files import read_json, write_json
 
 PROCESSOR = "preprocessor_config.json"
-# Pillow's numbers, which Transformers writes.
+# Pillow's numbers for resampling filters, as Transformers writes them.
 _RESAMPLES = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
-_NEEDS_PILLOW = "pictures need: pip install 'ownbert[vision]'"
 
 
 @dataclass(frozen=True)
 class Processor:
-    """What is done to a picture before a model sees it, as ViTImageProcessor of Transformers does.
+    """The preprocessing of images for a model, as in ViTImageProcessor of Transformers.
 
-    size: (height, width). mean, std: what is taken off the values from 0 to 1 and what they are
-    divided by, a number a channel. channels: 1 (grey) or 3. resample: how the size is changed.
-    scale: what whole numbers are multiplied by first; a fraction x counts as the number 255 x.
+    size: (height, width) in pixels. mean, std: for each channel, what is subtracted from the values
+    from 0 to 1, and what they are divided by. channels: 1 (greyscale) or 3 (RGB). resample: how
+    images are resized. scale: what integers are multiplied by first; a fraction x counts as the
+    number 255 x.
+
+    Raises ``InputError`` for values out of range.
     """
 
     size: tuple[int, int]
@@ -53,61 +55,67 @@ class Processor:
             known = ", ".join(_RESAMPLES)
             raise InputError(f"resample {self.resample!r} is not known; one of {known}")
 
-    def __call__(self, pictures: Any) -> np.ndarray:
-        """float32 (B, C, H, W) of an array or a list of pictures.
+    def __call__(self, images: Any) -> np.ndarray:
+        """Preprocess images.
 
-        Pictures are arrays (H, W) or (H, W, C), of whole numbers from 0 to 255 or of fractions
-        from 0 to 1, or of Pillow. A list may mix sizes; grey ones get three equal channels where
-        three are wanted. Pictures of Pillow that are transparent somewhere are laid on white;
-        Transformers drops the transparency, so its numbers are the same for opaque ones alone.
-        ``InputError`` for other values, shapes and channels.
+        images: an array or a list; each image is an array (height, width) or (height, width,
+        channels), of integers from 0 to 255 or of fractions from 0 to 1, or a Pillow image. A list
+        may mix sizes; greyscale images get three equal channels where the model reads three. Pillow
+        images with transparency are laid on white; Transformers drops the transparency, so that
+        only opaque images give the same numbers there.
+
+        Returns (B, channels, height, width) float32. Raises ``InputError`` for other values, shapes
+        and channels.
         """
-        if isinstance(pictures, np.ndarray) and pictures.ndim < 3:
+        if isinstance(images, np.ndarray) and images.ndim < 3:
             raise InputError(
-                f"pictures have shape {pictures.shape}; it must be (B, H, W) or (B, H, W, C)"
+                f"images have shape {images.shape}; it must be (B, H, W) or (B, H, W, C)"
             )
-        if isinstance(pictures, np.ndarray) and pictures.shape[1:3] == self.size:
-            return self.normalized(pictures if pictures.ndim == 4 else pictures[..., None])
-        made = [self.normalized(self.resized(picture)[None]) for picture in pictures]
+        if isinstance(images, np.ndarray) and images.shape[1:3] == self.size:
+            return self.normalized(images if images.ndim == 4 else images[..., None])
+        made = [self.normalized(self.resized(image)[None]) for image in images]
         return np.concatenate(made) if made else np.empty((0, self.channels, *self.size), "f4")
 
-    def resized(self, picture: Any) -> np.ndarray:
-        """(H, W, C) in the right size, of bytes or of fractions from 0 to 1."""
-        array = picture if isinstance(picture, np.ndarray) else self._array_of(picture)
+    def resized(self, image: Any) -> np.ndarray:
+        """An image in the right size, (height, width, channels) of bytes or fractions from 0 to 1.
+
+        image: as in a call. Raises ``InputError`` for other values and shapes.
+        """
+        array = image if isinstance(image, np.ndarray) else self._array_of(image)
         if array.ndim not in (2, 3) or not array.size:
-            raise InputError(f"a picture has shape {array.shape}; it must be (H, W) or (H, W, C)")
-        array = values_of(array if array.ndim == 3 else array[..., None], "the pictures")
+            raise InputError(f"an image has shape {array.shape}; it must be (H, W) or (H, W, C)")
+        array = checked_values(array if array.ndim == 3 else array[..., None], "the images")
         if array.shape[:2] == self.size:
             return array
         try:
             from PIL import Image
         except ImportError:
-            raise InputError(f"to change the size of {_NEEDS_PILLOW}") from None
-        turned, how = (self.size[1], self.size[0]), _RESAMPLES[self.resample]
+            raise InputError("to resize images: pip install 'ownbert[vision]'") from None
+        size, how = (self.size[1], self.size[0]), _RESAMPLES[self.resample]
         if array.dtype == np.uint8 and array.shape[2] == 3:
-            return np.asarray(Image.fromarray(array).resize(turned, how))
-        # Pillow knows fractions in one channel only.
+            return np.asarray(Image.fromarray(array).resize(size, how))
+        # Pillow supports fractions in one channel only.
         kind = np.uint8 if array.dtype == np.uint8 else np.float32
         planes = np.moveaxis(array.astype(kind), -1, 0)
-        made = np.stack([np.asarray(Image.fromarray(p).resize(turned, how)) for p in planes], -1)
-        # Of bytes Pillow cuts off by itself what lies beyond the edges of the scale.
+        made = np.stack([np.asarray(Image.fromarray(p).resize(size, how)) for p in planes], -1)
+        # Bytes are clipped by Pillow itself.
         return made if kind is np.uint8 else made.clip(0, 1)
 
     def normalized(self, values: np.ndarray) -> np.ndarray:
-        """(B, H, W, C) -> float32 (B, C, H, W)"""
+        """(B, height, width, channels) -> normalised float32 (B, channels, height, width)."""
         channels = values.shape[-1]
         if channels not in (1, self.channels):
             raise InputError(
-                f"the pictures have {channels} channels, the model reads {self.channels}"
+                f"the images have {channels} channels, the model reads {self.channels}"
             )
-        values = values_of(values, "the pictures")
+        values = checked_values(values, "the images")
         out = np.moveaxis(values, -1, 1).astype(np.float32)
         out *= np.float32(self.scale if values.dtype == np.uint8 else 255 * self.scale)
         mean, std = (np.array(x, np.float32)[:, None, None] for x in (self.mean, self.std))
         return np.ascontiguousarray((out - mean) / std)
 
     def save(self, folder: str | Path) -> None:
-        """Write preprocessor_config.json, which Transformers reads."""
+        """Write preprocessor_config.json into a folder, as Transformers reads it."""
         values = {
             "image_processor_type": "ViTImageProcessor",
             "do_convert_rgb": True if self.channels == 3 else None,
@@ -124,14 +132,17 @@ class Processor:
 
     @classmethod
     def load(cls, folder: str | Path) -> "Processor":
-        """From preprocessor_config.json. ``InputError`` for a step that is not done here."""
+        """Read preprocessor_config.json of a folder.
+
+        Raises ``InputError`` for a file that is missing or damaged, and for unsupported steps.
+        """
         path = Path(folder) / PROCESSOR
         values = read_json(path)
         for step in ("do_center_crop", "do_pad", "do_thumbnail", "do_align_long_axis"):
             if values.get(step):
                 raise InputError(f"{path}: {step} is true; supported is false")
         try:
-            return cls(**_said(values))
+            return cls(**_processor_fields(values))
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -140,24 +151,25 @@ class Processor:
                 "ViTImageProcessor does"
             ) from None
 
-    def _array_of(self, picture: Any) -> np.ndarray:
-        """The values of a picture of Pillow, in as many channels as are wanted."""
-        if is_deep(picture.mode):
-            return deep_greys(picture, "the pictures")
-        if picture.mode.endswith(("A", "a")) or "transparency" in picture.info:
+    def _array_of(self, image: Any) -> np.ndarray:
+        """The values of a Pillow image, in ``channels``."""
+        if is_deep(image.mode):
+            return read_deep_grey(image, "the images")
+        if image.mode.endswith(("A", "a")) or "transparency" in image.info:
             from PIL import Image
 
             # Under full transparency colours are mostly black: a drawing would be lost in it.
-            white = Image.new("RGBA", picture.size, "white")
-            picture = Image.alpha_composite(white, picture.convert("RGBA"))
-        return np.asarray(picture.convert("L" if self.channels == 1 else "RGB"))
+            white = Image.new("RGBA", image.size, "white")
+            image = Image.alpha_composite(white, image.convert("RGBA"))
+        return np.asarray(image.convert("L" if self.channels == 1 else "RGB"))
 
 
-def values_of(array: np.ndarray, what: str, *, most: int = 255) -> np.ndarray:
-    """Numbers of pictures as bytes, or as fractions from 0 to 1 where they are fractions.
+def checked_values(array: np.ndarray, what: str, *, most: int = 255) -> np.ndarray:
+    """The values of images as bytes, or as fractions from 0 to 1.
 
-    what: what they are, for messages. most: the largest whole number, white; those up to another
-    one than 255 become fractions. ``InputError`` for what lies outside, and for what is no number.
+    array: integers or fractions. what: what they are, for messages. most: the largest integer
+    (white); if it is not 255, integers become fractions. Raises ``InputError`` for values outside
+    the range, and for what is not numeric.
     """
     if array.dtype == np.uint8 and most == 255:
         return array
@@ -166,7 +178,7 @@ def values_of(array: np.ndarray, what: str, *, most: int = 255) -> np.ndarray:
         raise InputError(f"{what} hold {array.dtype}; they must hold numbers")
     low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
     whole = np.issubdtype(array.dtype, np.integer)
-    if not (low >= 0 and high <= (most if whole else 1)):  # so written for what is not a number
+    if not (low >= 0 and high <= (most if whole else 1)):  # negated, so that NaN is refused
         kinds = f"whole numbers from 0 to {most}" if whole else "fractions from 0 to 1"
         raise InputError(f"{what} hold values from {low:g} to {high:g}; they must be {kinds}")
     if not whole:
@@ -175,35 +187,41 @@ def values_of(array: np.ndarray, what: str, *, most: int = 255) -> np.ndarray:
 
 
 def is_deep(mode: str) -> bool:
-    """Whether a mode of Pillow is grey in 16 or 32 bits, or in floats: what Pillow would cut off at
-    255."""
+    """Whether a Pillow mode is greyscale in 16 or 32 bits, or in floats, which Pillow would clip at
+    255 when converting."""
     return mode == "F" or mode.startswith("I")
 
 
-def deep_greys(picture: Any, what: str) -> np.ndarray:
-    """Fractions (H, W) of a picture of Pillow for which ``is_deep`` holds; whole numbers count in
-    16 bits. Errors are those of ``values_of``."""
-    return values_of(np.asarray(picture), what, most=65535)
+def read_deep_grey(image: Any, what: str) -> np.ndarray:
+    """The values of a Pillow image with an ``is_deep`` mode, fractions (height, width).
+
+    what: what they are, for messages. Integers are taken as 16 bits. Raises ``InputError`` for
+    values outside the range.
+    """
+    return checked_values(np.asarray(image), what, most=65535)
 
 
-def patches_of(pixels: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
-    """The patches of a picture, row by row: (C, H, W) -> float32 (N, C x h x w).
+def split_into_patches(pixels: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
+    """Split an image into patches, row by row.
 
-    patch: its (height, width). In a patch channel comes before row and row before column.
+    pixels (channels, height, width). patch: (height, width) of a patch, in pixels. Returns float32
+    (P, values); the values of a patch are ordered by channel, row, column.
+
+    Raises ``InputError`` for an image that patches of this size do not cover exactly.
     """
     (channels, height, width), (down, across) = pixels.shape, patch
     if height % down or width % across:
         raise InputError(
-            f"a picture of {height} x {width} cannot be cut into patches of {down} x {across}"
+            f"an image of {height} x {width} cannot be cut into patches of {down} x {across}"
         )
-    cut = pixels.reshape(channels, height // down, down, width // across, across)
-    rows = cut.transpose(1, 3, 0, 2, 4).reshape(-1, channels * down * across)
+    grid = pixels.reshape(channels, height // down, down, width // across, across)
+    rows = grid.transpose(1, 3, 0, 2, 4).reshape(-1, channels * down * across)
     return np.ascontiguousarray(rows, np.float32)
 
 
-def _said(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a ``Processor`` out of ViTImageProcessor's words."""
-    size = values["size"]  # of old folders one number
+def _processor_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a ``Processor`` from those of ViTImageProcessor."""
+    size = values["size"]  # one number in old folders
     mean, std = values.get("image_mean", (0.5,) * 3), values.get("image_std", (0.5,) * 3)
     if not values.get("do_normalize", True):
         mean, std = [0.0] * len(mean), [1.0] * len(mean)

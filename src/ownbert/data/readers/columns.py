@@ -97,19 +97,19 @@ class ColumnSpec:
             if self.required:
                 return f"the second of a pair: {pairs}"
             return f"none, but where no column of texts is named and the file has a pair: {pairs}"
-        said = f"the first of {names}"
+        text = f"the first of {names}"
         if self.pairs:
-            said = f"that of a pair (see --second-column), else {said}"
+            text = f"that of a pair (see --second-column), else {text}"
         if self.prefixes:
-            said += (
+            text += (
                 f" (lists; not in csv and tsv), or of {', '.join(self.prefixes)} (before numbers "
                 "or letters)"
             )
         if self.set_aside is not None:
-            said += "; else the only one left"
+            text += "; else the only one left"
         elif not self.required:
-            said += "; none if there is no such column"
-        return said + (f"; {self.note}" if self.note else "")
+            text += "; none if there is no such column"
+        return text + (f"; {self.note}" if self.note else "")
 
 
 def find_columns(

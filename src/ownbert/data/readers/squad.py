@@ -25,7 +25,7 @@ NEEDED = (
 )
 
 
-class Gold(NamedTuple):
+class GoldAnswer(NamedTuple):
     """An answer. start: its first character in the context, None if it is nowhere in it."""
 
     text: str
@@ -42,7 +42,7 @@ class Question:
     id: str | None
     question: str
     context: str
-    answers: tuple[Gold, ...] = ()
+    answers: tuple[GoldAnswer, ...] = ()
 
 
 def read_questions(
@@ -67,19 +67,19 @@ def read_questions(
         raise InputError(f"{path} has no questions; needed: {NEEDED}")
 
 
-def locate(context: str, text: str, start: int | None = None) -> Gold:
+def locate(context: str, text: str, start: int | None = None) -> GoldAnswer:
     """The answer where it really stands in the context: at ``start``, or at the occurrence that is
     nearest to it (the first where it is not known), else at one that differs in case and blanks
     alone, and then with the words of the context."""
     if start is not None and start >= 0 and context.startswith(text, start):
-        return Gold(text, start)
+        return GoldAnswer(text, start)
     loose = r"\s+".join(map(re.escape, text.split()))
     for pattern in (re.compile(re.escape(text)), re.compile(loose, re.IGNORECASE)):
         found = list(pattern.finditer(context))
         if found:
             nearest = min(found, key=lambda match: abs(match.start() - (start or 0)))
-            return Gold(nearest.group(), nearest.start())
-    return Gold(text, None)
+            return GoldAnswer(nearest.group(), nearest.start())
+    return GoldAnswer(text, None)
 
 
 def _document(path: str | Path) -> Mapping[str, Any] | None:
@@ -120,24 +120,24 @@ def _paragraphs(
         where = f"{path}, article {article}"
         for paragraph in _list(holder, "paragraphs", where):
             context = as_text(_value(paragraph, "context", where), "context", where)
-            for asked in _list(paragraph, "qas", where):
+            for entry in _list(paragraph, "qas", where):
                 number += 1
-                name = asked.get("id") if isinstance(asked, dict) else None
+                name = entry.get("id") if isinstance(entry, dict) else None
                 place = f"{path}, question {number if name is None else repr(name)}"
                 yield Question(
                     number,
                     place,
                     None if name is None else str(name),
-                    as_text(_value(asked, "question", place), "question", place),
+                    as_text(_value(entry, "question", place), "question", place),
                     context,
-                    _of_question(asked, context, place) if labelled else (),
+                    _of_question(entry, context, place) if labelled else (),
                 )
 
 
-def _of_question(asked: Mapping[str, Any], context: str, where: str) -> tuple[Gold, ...]:
-    if asked.get("is_impossible"):
+def _of_question(entry: Mapping[str, Any], context: str, where: str) -> tuple[GoldAnswer, ...]:
+    if entry.get("is_impossible"):
         return ()
-    return _golds(_value(asked, "answers", where), None, context, where)
+    return _gold_answers(_value(entry, "answers", where), None, context, where)
 
 
 def _table(path: str | Path, given: ColumnNames | None, labelled: bool) -> Iterator[Question]:
@@ -150,11 +150,11 @@ def _table(path: str | Path, given: ColumnNames | None, labelled: bool) -> Itera
         where = place(path, line)
         row = dict(zip(found, values, strict=True))
         context = as_text(row["second"], found["second"], where)
-        answers: tuple[Gold, ...] = ()
+        answers: tuple[GoldAnswer, ...] = ()
         if labelled and str(row.get("impossible")).lower() not in ("true", "1"):
             if row["label"] is None:
                 raise InputError(f"{where}: {found['label']!r} is missing or null")
-            answers = _golds(row["label"], row.get("start"), context, where)
+            answers = _gold_answers(row["label"], row.get("start"), context, where)
         name = row.get("id")
         yield Question(
             line,
@@ -166,7 +166,7 @@ def _table(path: str | Path, given: ColumnNames | None, labelled: bool) -> Itera
         )
 
 
-def _golds(value: Any, starts: Any, context: str, where: str) -> tuple[Gold, ...]:
+def _gold_answers(value: Any, starts: Any, context: str, where: str) -> tuple[GoldAnswer, ...]:
     """Answers in any of the ways of writing them; those without a letter are none."""
     if isinstance(value, dict):
         value, starts = _value(value, "text", where), value.get("answer_start")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ownbert.errors import InputError
 from ownbert.hf.tokenizers.files import READ_BACKEND
 from ownbert.hf.tokenizers.special import text_of, unique_tokens
-from ownbert.text.bert import split_at_blanks
+from ownbert.text.bert import split_at_whitespace
 from ownbert.text.build import build, register, surround
 from ownbert.text.files import apply_case_settings, kind_of, never_split_of, read_backend
 from ownbert.text.styles import BERT, ROBERTA, Style
@@ -66,7 +66,7 @@ def apply_settings(
         if settings.get("do_basic_tokenize", True):
             apply_case_settings(backend, settings)
         elif kind_of(backend) == "wordpiece":
-            split_at_blanks(backend)
+            split_at_whitespace(backend)
     if style is None or not (built or style is ROBERTA):
         return
     # Transformers builds the other families with their own two tokens, whatever the settings are.

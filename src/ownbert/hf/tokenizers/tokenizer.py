@@ -29,7 +29,7 @@ from ownbert.hf.tokenizers.wordpiece import BasicTokenizer, WordpieceTokenizer
 from ownbert.text.bert import keep_whole
 from ownbert.text.files import TOKENIZER, kind_of, never_split_of
 from ownbert.text.styles import BERT, ROBERTA, WITH_TYPES, Style
-from ownbert.text.subword import spaced_words
+from ownbert.text.subword import with_prefix_space
 
 if TYPE_CHECKING:
     import tokenizers
@@ -498,7 +498,7 @@ class PreTrainedTokenizerFast:
         if self._copy is None:
             # The slow RobertaTokenizer puts a space before each of the words that it is given.
             self._copy = (
-                spaced_words(self._tokenizer)
+                with_prefix_space(self._tokenizer)
                 if spaced
                 else keep_whole(self._tokenizer, self.never_split)
             )

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ownbert.checkpoint import describe, load
-from ownbert.data.images.image_files import Picture, stream_pictures
+from ownbert.data.images.image_files import ImageSource, stream_images
 from ownbert.data.images.pixels import Processor
 from ownbert.errors import InputError
 from ownbert.files import atomic_path
@@ -66,7 +66,7 @@ class ImageExplanation:
 
 def draw_relevance(
     folder: str | Path,
-    pictures: Sequence[str | Path],
+    images: Sequence[str | Path],
     output: str | Path,
     *,
     label: str | None = None,
@@ -76,7 +76,7 @@ def draw_relevance(
 
     Args:
         folder: of an image model with a classification head.
-        pictures: image files, or folders of them, at most 64 altogether.
+        images: image files, or folders of them, at most 64 altogether.
         output: the PNG.
         label: a class whose relevance is drawn beside that of the predicted one.
         layers: those whose attention is used, from 0; by default all.
@@ -86,14 +86,14 @@ def draw_relevance(
             or the output is in one of the folders, where the next call would read it.
     """
     figure = _figure_class()
-    for source in map(Path, pictures):
+    for source in map(Path, images):
         if Path(output).resolve().is_relative_to(source.resolve()):
             raise InputError(f"{output} would be read as an image of {source}; write elsewhere")
     description = describe(folder)
     if description.config.image is None:
         raise InputError(f"{folder} holds a text model; relevance maps are of images")
     model, processor = load(folder, description=description), Processor.load(folder)
-    files = list(islice(chain.from_iterable(map(stream_pictures, pictures)), _MOST + 1))
+    files = list(islice(chain.from_iterable(map(stream_images, images)), _MOST + 1))
     if len(files) > _MOST:
         raise InputError(f"there are more than {_MOST} images; draw fewer at a time")
     explained = list(explain(model, processor, files, label=label, layers=layers))
@@ -104,7 +104,7 @@ def draw_relevance(
 def explain(
     model: Model,
     processor: Processor,
-    pictures: Sequence[Picture],
+    images: Sequence[ImageSource],
     *,
     label: str | None = None,
     layers: Sequence[int] | None = None,
@@ -114,9 +114,9 @@ def explain(
     if image is None or (processor.size, processor.channels) != (image.size, image.channels):
         raise InputError("the folder's preprocessor_config.json is not of its model: sizes differ")
     chosen = None if label is None else class_number(model, label)
-    for start in range(0, len(pictures), _BATCH):
-        some = pictures[start : start + _BATCH]
-        values = processor([picture.read(processor.channels) for picture in some])
+    for start in range(0, len(images), _BATCH):
+        some = images[start : start + _BATCH]
+        values = processor([source.read(processor.channels) for source in some])
         batch = to_batch(torch.from_numpy(values).to(model.device), model.config)
         found = attention_and_gradient(model, batch, keep_attention=layers)
         predicted: list[int] = found.targets.tolist()
@@ -125,10 +125,10 @@ def explain(
             others = gradient_relevance(model, batch, chosen, layers=layers)
             rows.append(([chosen] * len(some), others))
         probabilities = found.logits.float().softmax(-1).cpu().numpy()
-        for b, picture in enumerate(some):
+        for b, source in enumerate(some):
             flow = rollout([maps[b] for maps in found.attentions.values()])[0]
             yield ImageExplanation(
-                picture.path.name if picture.path else picture.name,
+                source.path.name if source.path else source.name,
                 _visible(values[b], processor),
                 over_patches(flow, model).cpu().numpy(),
                 predicted[b],
@@ -196,12 +196,12 @@ def _titles(
     """Titles for files and for labels, and the fonts that have all characters of both.
 
     Where no font has the characters, they are numbers."""
-    pictures = [f"picture {i}" for i in range(1, len(files) + 1)]
+    images = [f"image {i}" for i in range(1, len(files) + 1)]
     classes = [f"class {i}" for i in range(len(labels))]
-    for some, others in ((files, labels), (pictures, labels), (files, classes)):
+    for some, others in ((files, labels), (images, labels), (files, classes)):
         if (family := fitting_fonts([*some, *others])) is not None:
             return some, others, family
-    return pictures, classes, None
+    return images, classes, None
 
 
 def _panel(axis: Any, pixels: np.ndarray, heat: np.ndarray | None) -> Any:

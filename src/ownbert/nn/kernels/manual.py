@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ownbert.data.layout import Group, Layout, Side
+from ownbert.data.layout import Layout, PaddedGroup, PaddedIndex
 from ownbert.nn.kernels.dropout import keep_some
 
 
@@ -58,7 +58,7 @@ class _HeadOrder:
         return x.index_select(0, self.back).unflatten(0, (-1, heads))
 
 
-def _order(side: Side, spans: Sequence[tuple[slice, int]], heads: int) -> _HeadOrder:
+def _order(side: PaddedIndex, spans: Sequence[tuple[slice, int]], heads: int) -> _HeadOrder:
     """spans: the places of each group, and of how many sequences."""
     first, step = [], []  # of the first head, and from head to head, by place
     for places, count in spans:
@@ -85,7 +85,7 @@ def _order(side: Side, spans: Sequence[tuple[slice, int]], heads: int) -> _HeadO
 class _Part:
     """Where a group lies in queries (places H, K), in keys and in scores, and its rows."""
 
-    group: Group
+    group: PaddedGroup
     rows: int  # B H
     queries: slice
     keys: slice
@@ -194,7 +194,7 @@ class _Attend(torch.autograd.Function):
         return back(dq, heads), back_keys(dk, heads), back_keys(dv, heads), None, None
 
 
-def _softmax(scores: Tensor, group: Group) -> None:
+def _softmax(scores: Tensor, group: PaddedGroup) -> None:
     """In place, (B H, S, S'), over the keys that a query sees."""
     if group.mask is not None:
         by_sequence = scores.view(group.count, -1, *scores.shape[1:])  # (B, H, S, S')

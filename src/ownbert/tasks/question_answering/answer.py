@@ -35,8 +35,8 @@ from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
 @dataclass(frozen=True, slots=True)
 class QuestionRow(Row):
-    """A question and its context; ``target`` are the answers (``ownbert.data.readers.squad.Gold``),
-    none where the context holds none. id: as the file has it."""
+    """A question and its context; ``target`` are the answers (``GoldAnswer``), none where the
+    context holds none. id: as the file has it."""
 
     id: str | None = None
     where: str = ""

@@ -1,6 +1,6 @@
-"""LAMB: Adam whose steps are, tensor by tensor, in proportion to the weights they change."""
+"""LAMB: Adam with the step of each tensor scaled to the norm of its weights."""
 
-# The functions on lists of tensors have an underscore in their names but no other way in.
+# torch's functions on lists of tensors are only available with an underscore.
 # pyright: reportPrivateImportUsage=false
 
 from typing import Any, cast
@@ -11,11 +11,11 @@ from torch.optim.optimizer import ParamsT
 
 
 class Lamb(torch.optim.Optimizer):
-    """You et al. 2020, algorithm 2, with the identity for phi; for batches of many thousands.
+    """LAMB for very large batches (You et al. 2020, algorithm 2, with the identity for phi).
 
-    The update of a tensor is the direction of Adam plus decay, scaled by the trust ratio: length of
-    the weights by length of that direction, 1 where either is 0. ``adapt`` False in a group leaves
-    the ratio out, as the authors' code does for biases and LayerNorms.
+    The update of a tensor is the direction of Adam plus weight decay, scaled by the trust ratio:
+    the norm of the weights divided by that of the direction, or 1 if either is 0. With ``adapt``
+    False a group has no trust ratio, as biases and LayerNorms in the authors' code.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One update of every parameter that has a gradient; the loss if there is a ``closure``."""
+        """Update every parameter that has a gradient; returns the loss of ``closure``, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -71,20 +71,20 @@ class Lamb(torch.optim.Optimizer):
         if group["weight_decay"]:
             torch._foreach_add_(update, parameters, alpha=group["weight_decay"])
         if group["adapt"]:
-            lengths = zip(torch._foreach_norm(parameters), torch._foreach_norm(update), strict=True)
-            torch._foreach_mul_(update, [_trust_ratio(*pair) for pair in lengths])
+            norms = zip(torch._foreach_norm(parameters), torch._foreach_norm(update), strict=True)
+            torch._foreach_mul_(update, [_trust_ratio(*pair) for pair in norms])
         torch._foreach_add_(parameters, update, alpha=-group["lr"])
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state = self.state[parameter]
         if not state:
-            state["step"] = torch.tensor(0.0)  # on the host: it is read every step
+            state["step"] = torch.tensor(0.0)  # on the host: it is read in every step
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         return state
 
 
 def _trust_ratio(weights: Tensor, update: Tensor) -> Tensor:
-    """From two lengths, without bringing them to the host."""
+    """The ratio of two norms, computed without a transfer to the host."""
     ratio = weights / update
     return torch.where((weights > 0) & (update > 0), ratio, torch.ones_like(ratio))

@@ -1,11 +1,11 @@
-"""Muon for the matrices between the layers, AdamW for everything else, as one optimiser."""
+"""Muon for the matrices of hidden layers and AdamW for everything else, as one optimiser."""
 
 from typing import Any
 
 import torch
 from torch import nn
 
-# Parts of a name that tell what Muon is not for (Jordan et al. 2024): embeddings and outputs.
+# Parts of names of what Muon is not meant for (Jordan et al. 2024): embeddings and outputs.
 _NOT_HIDDEN = ("embeddings", "heads")
 
 
@@ -19,7 +19,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._share()  # load_state_dict puts new groups and a new state in place
+        self._share()  # load_state_dict has replaced the groups and the state
 
     def _share(self) -> None:
         for part, is_muon in zip(self.parts, (True, False), strict=True):
@@ -27,7 +27,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
             part.param_groups = [g for g in self.param_groups if ("ns_steps" in g) == is_muon]
 
     def step(self, closure: Any = None) -> Any:
-        """One update of both; the loss where ``closure`` is given."""
+        """Update with both; returns the loss of ``closure``, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -40,9 +40,12 @@ class MuonAndAdamW(torch.optim.Optimizer):
 def make_muon(
     model: nn.Module, groups: list[dict[str, Any]], adamw: dict[str, Any], momentum: float
 ) -> MuonAndAdamW:
-    """Muon on the 2-D weights of hidden layers among the decayed parameters (the first of
-    ``groups``). Its steps are scaled to the size of AdamW's (Liu et al. 2025), so that one learning
-    rate serves both. adamw: the settings of AdamW."""
+    """Muon for the matrices of hidden layers and AdamW for all other parameters.
+
+    groups: parameters with weight decay, then those without. Muon's steps are scaled to the size of
+    AdamW's (Liu et al. 2025), so that both use one learning rate. adamw: the settings of AdamW.
+    momentum: of Muon.
+    """
     hidden = _hidden_matrices(model)
     decayed, plain = groups
     matrices = [p for p in decayed["params"] if id(p) in hidden]

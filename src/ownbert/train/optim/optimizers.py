@@ -1,7 +1,8 @@
-"""Optimisers by name, and their groups of parameters: with weight decay and without."""
+"""Optimisers by name, and their parameter groups."""
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,31 +18,33 @@ from ownbert.train.recipe import OPTIMIZERS, Optim
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, NoNorm)
 
-# A block of the encoder, and what is in one.
+# The path of a block of the encoder, and the start of the paths within one.
 _BLOCK, _BLOCK_OF = re.compile(r"encoder\.blocks\.\d+$"), re.compile(r"encoder\.blocks\.(\d+)\.")
 
+# The lowest learning rate of the transition scores of a CRF.
 _CRF_RATE = 5e-3
 
-# These do not work on parameters that are spread over processes (FSDP).
-_WHOLE = ("adafactor", "muon", "rprop")
+# These optimisers do not work on sharded parameters (FSDP).
+_UNSHARDED = ("adafactor", "muon", "rprop")
 
 
 def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
-    """The optimiser ``optim.name`` over all parameters of ``model``, in two groups a rate.
+    """The optimiser ``optim.name`` for all parameters of ``model``, with two groups per rate.
 
-    "adamw" is AdamW (Loshchilov and Hutter 2019) in one fused kernel, "lamb" is of You et al. 2020,
-    the rest are PyTorch's; each takes of betas, eps, momentum and weight_decay what it knows.
-    "muon" is Muon on hidden matrices and AdamW on the rest. Raises ``InputError`` for a name that
-    this PyTorch does not have.
+    "adamw" is AdamW (Loshchilov and Hutter 2019) as one fused kernel, "lamb" is LAMB (You et al.
+    2020), "muon" is Muon for hidden matrices and AdamW for the rest; the others are PyTorch's. Each
+    uses those of betas, eps, momentum and weight_decay that it has. Raises ``InputError`` for a
+    name that this PyTorch does not have, and for settings that the optimiser cannot be combined
+    with.
     """
     groups = decay_groups(model, optim.weight_decay, optim.layer_decay)
-    _hasten(model, groups, optim.learning_rate)
-    if optim.name in _WHOLE and is_sharded(model):
+    _raise_crf_rate(model, groups, optim.learning_rate)
+    if optim.name in _UNSHARDED and is_sharded(model):
         raise InputError(
-            f"optim.name {optim.name} needs whole parameters and cannot be used where they are "
-            "spread over processes; take adamw or lamb"
+            f"optim.name {optim.name} cannot be used with sharded parameters (--shard); take adamw "
+            "or lamb"
         )
-    kind = _kind_of(optim.name)
+    kind = _optimizer_class(optim.name)
     if optim.name == "muon":
         if len(groups) > 2:
             raise InputError(
@@ -60,35 +63,36 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
 def decay_groups(
     model: nn.Module, weight_decay: float, layer_decay: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Two groups: ``weight_decay`` for all but biases and norms (as BERT's), 0 for these.
+    """Two parameter groups: one with ``weight_decay``, and one without for biases and norms (as in
+    BERT).
 
-    With ``layer_decay`` below 1 there are two for each layer, which learn at that share of the rate
-    of the layer above (Clark et al. 2020, appendix A): ``scale`` in a group; the highest first. A
-    parameter that is shared stands in the group of its first place; frozen ones are there too,
+    With ``layer_decay`` below 1 there are two groups per layer, from the top; each layer learns at
+    that share of the rate of the layer above (Clark et al. 2020, appendix A), the "scale" of its
+    groups. A shared parameter is in the group of its first occurrence. Frozen ones are included,
     since a later phase may train them.
     """
-    found: dict[float, tuple[list, list]] = {1.0: ([], [])}
+    by_scale: dict[float, tuple[list, list]] = {1.0: ([], [])}
     seen = set()
     layers = sum(1 for name, _ in model.named_modules() if _BLOCK.search(name))
     for path, name, parameter, module in _places(model):
         if id(parameter) not in seen:
             seen.add(id(parameter))
             # A recurrent layer has bias_ih_l0 and the like.
-            spared = name.startswith("bias") or isinstance(module, _NORMS)
+            undecayed = name.startswith("bias") or isinstance(module, _NORMS)
             scale = layer_decay ** (layers + 1 - _depth(path, layers))
-            found.setdefault(scale, ([], []))[spared].append(parameter)
+            by_scale.setdefault(scale, ([], []))[undecayed].append(parameter)
     groups = [
         {"params": parameters, "weight_decay": decay, "scale": scale}
-        for scale, pair in sorted(found.items(), reverse=True)
+        for scale, pair in sorted(by_scale.items(), reverse=True)
         for parameters, decay in zip(pair, (weight_decay, 0.0), strict=True)
     ]
     check_groups(model, groups)
     return groups
 
 
-def _hasten(model: nn.Module, groups: list[dict[str, Any]], rate: float | None) -> None:
-    """Give what a CRF knows of neighbouring tags a rate of its own, where the run's is lower: it
-    starts from nothing, and at the rates of a large encoder it would stay there."""
+def _raise_crf_rate(model: nn.Module, groups: list[dict[str, Any]], rate: float | None) -> None:
+    """Give the transition scores of a CRF a rate of their own if that of the run is lower: they
+    start at zero, and would hardly move at the rates of a large encoder."""
     own = {id(p) for name, p in model.named_parameters() if ".crf." in name}
     scale = max(1.0, _CRF_RATE / (rate or _CRF_RATE))
     if not own or scale == 1.0:
@@ -97,32 +101,29 @@ def _hasten(model: nn.Module, groups: list[dict[str, Any]], rate: float | None) 
         group["params"] = [p for p in group["params"] if id(p) not in own]
     crf = [p for p in model.parameters() if id(p) in own]
     groups.append({"params": crf, "weight_decay": 0.0, "scale": scale})
-    groups.append({"params": [], "weight_decay": 0.0, "scale": scale})  # they come in pairs
+    groups.append({"params": [], "weight_decay": 0.0, "scale": scale})  # groups come in pairs
 
 
 def _depth(path: str, layers: int) -> int:
-    """0: embeddings; from 1: blocks, by their number; above them what stands on the encoder."""
+    """0 for embeddings, from 1 for blocks by their index, and above for heads."""
     if (found := _BLOCK_OF.search(path)) is not None:
         return 1 + int(found[1])
     return 0 if ".embeddings" in path else layers + 1
 
 
 def check_groups(model: nn.Module, groups: list[dict[str, Any]]) -> None:
-    """Raise ``ValueError``, with names, unless each parameter of ``model`` that is trained is in
-    exactly one group."""
-    found: dict[int, int] = {}
-    for group in groups:
-        for parameter in group["params"]:
-            found[id(parameter)] = found.get(id(parameter), 0) + 1
-    counts = [(n, found.get(id(p), 0)) for n, p in model.named_parameters() if p.requires_grad]
-    if lost := [name for name, count in counts if count == 0]:
-        raise ValueError(f"these parameters are in no group of the optimiser: {', '.join(lost)}")
+    """Raise ``ValueError`` naming the trained parameters of ``model`` that are not in exactly one
+    group."""
+    found = Counter(id(parameter) for group in groups for parameter in group["params"])
+    counts = [(n, found[id(p)]) for n, p in model.named_parameters() if p.requires_grad]
+    if missing := [name for name, count in counts if count == 0]:
+        raise ValueError(f"these parameters are in no group of the optimiser: {', '.join(missing)}")
     if twice := [name for name, count in counts if count > 1]:
         raise ValueError(f"these parameters are in several groups: {', '.join(twice)}")
 
 
 def describe_groups(optimizer: torch.optim.Optimizer) -> str:
-    """How many numbers decay and how many do not, for people."""
+    """How many parameters have weight decay and how many do not, for the user."""
     counts = [0, 0]
     for group in optimizer.param_groups:
         counts[group.get("weight_decay", 0.0) > 0] += sum(p.numel() for p in group["params"])
@@ -130,16 +131,16 @@ def describe_groups(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _places(model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter, nn.Module]]:
-    """The path of each module, and the names of its own parameters."""
+    """Path, name, parameter and module of each module's own parameters."""
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             yield f".{path}", name, parameter, module
 
 
-def _kind_of(name: str) -> type[torch.optim.Optimizer]:
+def _optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     if name == "lamb":
         return Lamb
-    # Their names differ from ours by capitals only.
+    # Our names are theirs in lower case.
     kinds: dict[str, Any] = {
         n.lower(): k for n, k in vars(torch.optim).items() if inspect.isclass(k)
     }
@@ -161,7 +162,7 @@ def _settings(kind: type[torch.optim.Optimizer], optim: Optim) -> dict[str, Any]
         "fused": True,
     }
     if optim.name not in ("adam", "adamw"):
-        del values["fused"]  # elsewhere not on every device, and not on spread parameters
+        del values["fused"]  # others lack it on some devices and for sharded parameters
     if optim.name == "adafactor":
-        del values["eps"]  # its two are of another kind
+        del values["eps"]  # it has two, with another meaning
     return {name: value for name, value in values.items() if name in known}

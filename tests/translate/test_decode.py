@@ -10,8 +10,8 @@ import ownbert
 from ownbert import checkpoint
 from ownbert.cli import translate as command
 from ownbert.errors import InputError
-from ownbert.translate.pairs import sources_of
-from ownbert.translate.translator import Translator
+from ownbert.translate.decode import Translator
+from ownbert.translate.pairs import encode_sources
 from support.cli import run_cli
 from support.sequences import copying, files, rows
 
@@ -110,8 +110,8 @@ def test_mistakes(folder: Path, tmp_path: Path):
         ({"folder": tmp_path / "none", "texts": ["10"]}, "no such file"),
         ({"texts": ["10"], "input": source}, "both given"),
         ({"input": source, "output": source}, "is the file that is read"),
-        ({"input": source, "resume": True}, "--resume needs the file to continue"),
-        ({"texts": ["10"], "output": tmp_path / "o", "resume": True}, "only a file can be gone on"),
+        ({"input": source, "resume": True}, "--resume continues a file"),
+        ({"texts": ["10"], "output": tmp_path / "o", "resume": True}, "only a file can be resumed"),
         ({"input": source, "output": tmp_path}, "it is a folder"),
     ):
         with pytest.raises(InputError, match=said):
@@ -135,7 +135,7 @@ def test_the_familiar_face_of_a_folder(folder: Path):
     model, given = ownbert.load(folder), texts()[:5]
     for options in ({"beams": 1}, {}):  # config.json says four beams, as the command does
         translator = Translator(folder, device="cpu", **options)
-        for text, row in zip(given, sources_of(given, translator.source), strict=True):
+        for text, row in zip(given, encode_sources(given, translator.source), strict=True):
             found = model.generate(
                 torch.from_numpy(row)[None],
                 max_new_tokens=2 * len(row) + 20,

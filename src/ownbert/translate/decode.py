@@ -1,0 +1,191 @@
+"""Translating with a trained folder: texts in, texts out, streamed; also from file to file."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ownbert.checkpoint.translation import load_translation
+from ownbert.data.batch import Example, pack
+from ownbert.data.resumable_file import ResumableFile, identity_of
+from ownbert.errors import InputError
+from ownbert.files import open_text, refuse_same, refuse_unreadable
+from ownbert.nn.generate import Hypothesis, beam_search, greedy
+from ownbert.nn.kernels.prepack import prepack
+from ownbert.train.device import autocast, pick_device, pick_precision
+from ownbert.train.state_files import model_checksums
+from ownbert.translate.pairs import encode_sources
+from ownbert.translate.vocabulary import load_vocabularies
+
+# A length penalty beyond this always chooses the longest hypothesis, or the shortest.
+_MAX_PENALTY = 10
+
+# Texts that are sorted by length together, so that those of a batch have similar lengths.
+_BLOCK_TEXTS = 512
+
+
+class Translator:
+    """A translation model with its vocabularies, loaded from a folder and ready to translate.
+
+    beams: width of the beam search; 1 is greedy. length_penalty: see
+    ``ownbert.nn.generate.beam_search``. max_length: of a translation in tokens; by default twice
+    the length of the source plus 20. batch_tokens: tokens of the sources, times beams, that are
+    translated together. cached: cache keys and values of the generated tokens (the result is the
+    same without). Raises ``InputError`` for a value out of range and for a folder that cannot be
+    used.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        beams: int = 4,
+        length_penalty: float = 0.6,
+        max_length: int | None = None,
+        batch_tokens: int = 8192,
+        device: str = "auto",
+        precision: str = "float32",
+        cached: bool = True,
+    ) -> None:
+        for name, value in (("beams", beams), ("batch_tokens", batch_tokens)):
+            if value < 1:
+                raise InputError(f"{name} is {value}; it must be 1 or more")
+        if max_length is not None and max_length < 1:
+            raise InputError(f"max_length is {max_length}; it must be 1 or more")
+        if not abs(length_penalty) <= _MAX_PENALTY:
+            raise InputError(
+                f"length_penalty is {length_penalty}; it must be in "
+                f"[-{_MAX_PENALTY}, {_MAX_PENALTY}]"
+            )
+        self.folder = Path(folder)
+        self.beams, self.penalty, self.max_length = beams, length_penalty, max_length
+        self.batch_tokens, self.cached = batch_tokens, cached
+        self.device = pick_device(device)
+        self.precision = pick_precision(precision, self.device)
+        model, values = load_translation(folder)
+        self.source, self.target = load_vocabularies(self.folder)
+        vocab_size = max(self.source.vocab_size, self.target.vocab_size)
+        if vocab_size > model.config.vocab_size:
+            raise InputError(
+                f"{folder}: the vocabulary has {vocab_size} tokens, the model only "
+                f"{model.config.vocab_size}; they do not belong together"
+            )
+        self.start = values.get("decoder_start_token_id", self.target.cls_id)
+        self.end = values.get("eos_token_id", self.target.sep_id)
+        self.packed = self.device.type == "cpu"
+        self.model = prepack(model, self.precision) if self.packed else model.to(self.device)
+
+    def __call__(self, texts: Iterable[str]) -> Iterator[str]:
+        """Yield the translations in the order of the texts; a blank text gives "".
+
+        Raises ``InputError`` for a single string.
+        """
+        if isinstance(texts, str):
+            raise InputError("texts is one string; give a list of texts")
+        for block in self.blocks(texts):
+            yield from self.translate_block(block)
+
+    def blocks(self, texts: Iterable[str]) -> Iterator[list[str]]:
+        """Split texts into those that are translated together: what a resumed file must repeat,
+        because another batch may round differently."""
+        rest = iter(texts)
+        while block := list(islice(rest, _BLOCK_TEXTS)):
+            yield block
+
+    def translate_block(self, texts: Sequence[str]) -> list[str]:
+        """The translations of one block; a blank text gives ""."""
+        found = self.hypotheses(texts)
+        return ["" if hypothesis is None else self.detokenize(hypothesis) for hypothesis in found]
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that the translations depend on."""
+        names = "beams", "penalty", "max_length", "batch_tokens", "precision"
+        return {name: getattr(self, name) for name in names}
+
+    def detokenize(self, hypothesis: Hypothesis) -> str:
+        """The text of a hypothesis, without special tokens."""
+        return self.target.decode(hypothesis.ids, skip_special_tokens=True).strip()
+
+    def hypotheses(self, texts: Sequence[str]) -> list[Hypothesis | None]:
+        """The best hypothesis for each text, with its score; None for a blank text."""
+        rows = encode_sources(texts, self.source)
+        found: list[Hypothesis | None] = [None] * len(texts)
+        order = [
+            i for i in np.argsort([len(row) for row in rows], kind="stable") if len(rows[i]) > 2
+        ]
+        for numbers in self._batches(order, rows):
+            for i, best in zip(numbers, self._search([rows[i] for i in numbers]), strict=True):
+                found[i] = best
+        return found
+
+    def _batches(self, order: Sequence[int], rows: Sequence[np.ndarray]) -> Iterator[list[int]]:
+        batch: list[int] = []
+        for i in order:
+            if batch and (len(batch) + 1) * len(rows[i]) * self.beams > self.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(i)
+        if batch:
+            yield batch
+
+    def _search(self, rows: Sequence[np.ndarray]) -> list[Hypothesis]:
+        batch = pack([Example(row, np.zeros_like(row)) for row in rows]).to(self.device)
+        options: dict[str, Any] = {
+            "start": self.start,
+            "end": self.end,
+            "longest": [self.max_length or 2 * len(row) + 20 for row in rows],
+            "cached": self.cached,
+        }
+        precision = "float32" if self.packed else self.precision
+        with autocast(self.device, precision), torch.inference_mode():
+            if self.beams == 1:
+                return greedy(self.model, batch, **options)
+            options |= {"beams": self.beams, "length_penalty": self.penalty}
+            return beam_search(self.model, batch, **options)
+
+
+def translate_file(
+    translator: Translator,
+    input: str | Path | Iterable[str],
+    output: str | Path,
+    *,
+    resume: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> int:
+    """Translate the lines of a file, or texts, into one line each; returns how many.
+
+    ``output`` appears complete or not at all, compressed if its name ends with .gz. Of a file, what
+    an interrupted run has translated is kept beside ``output``, and ``resume`` continues there.
+    progress: called with the number of lines so far. Raises ``InputError`` for a file that cannot
+    be read or written, and, with ``resume``, if the model, the input or the search differ.
+    """
+    identity = None
+    if isinstance(input, str | Path):
+        path = Path(input)
+        refuse_unreadable(path)
+        refuse_same(path, output)
+        identity = {
+            "format": 1,
+            "model": model_checksums(translator.folder),
+            "input": identity_of(path),
+            "search": translator.settings(),
+        }
+        texts = (text for _, text in open_text(path))
+    elif resume:
+        raise InputError("only a file can be resumed; give it as --input, or leave out --resume")
+    else:
+        texts = input
+    file = ResumableFile(output, identity, resume=resume)
+
+    def lines(block: Sequence[str]) -> list[str]:
+        return [f"{one_line(text)}\n" for text in translator.translate_block(block)]
+
+    return file.fill(translator.blocks(texts), lines, progress)
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks, which a model may have learnt to generate."""
+    return " ".join(text.splitlines())
