@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ownbert.errors import InputError
-from ownbert.files import atomic_path, open_text, read_json, write_json, write_text
+from ownbert.files import atomic_path, open_text, read_json, refuse_same, write_json, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -190,3 +190,16 @@ def test_modules_of_the_command_line_import_nothing_heavy():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout.strip() == "[]", result.stderr
+
+
+def test_an_output_that_is_an_input(tmp_path: Path):
+    one, two = tmp_path / "one.txt", tmp_path / "two.txt"
+    one.write_text("1")
+    two.symlink_to(one)
+    for sources in (one, str(one), [tmp_path / "none", one], (tmp_path, two)):
+        with pytest.raises(InputError, match=r"one\.txt is the file that is read"):
+            refuse_same(sources, one)
+    for sources in (tmp_path, [two.with_name("none")], [], iter(["1"]), [1.0]):
+        refuse_same(sources, one)
+    refuse_same(one, None)
+    refuse_same(one, tmp_path / "new.txt")

@@ -203,7 +203,10 @@ def test_attributes(bert: Any, folders: dict[str, Path]):
         (lambda t: t("a", padding="long"), "padding is 'long'; True, False or one of longest"),
         (lambda t: t("a", truncation="x"), "truncation is 'x'"),
         (lambda t: t("a", padding_side="up"), "padding_side is 'up'"),
-        (lambda t: t("a", max_length=-1, truncation=True), "max_length is -1; a whole number"),
+        (
+            lambda t: t("a", max_length=-1, truncation=True),
+            "max_length is -1; it must be a whole number",
+        ),
         (lambda t: t("a", max_length=2.5, truncation=True), "max_length is 2.5"),
         (lambda t: t("a b", max_length=4, stride=9, truncation=True), "stride"),
         (
