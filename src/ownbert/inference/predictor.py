@@ -15,11 +15,11 @@ from ownbert.files import read_json, refuse_same, refuse_unreadable, write_json
 from ownbert.inference.prediction_writer import AnswerFile
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.run.run_folder import ENSEMBLE, RECIPE
-from ownbert.tasks.batched_forward import answers, blocks
+from ownbert.tasks.batched_forward import blocks, forward_rows
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
-from ownbert.tasks.text_input import UnknownWords, cut_warning
+from ownbert.tasks.text_input import UnknownWords, truncation_warning
 from ownbert.train.device import pick_device, pick_precision
 from ownbert.train.state_files import summed_model
 
@@ -47,8 +47,9 @@ class Predictor:
         place = pick_device(device)
         self.precision = pick_precision(precision, place)
         folders = members_of(self.folder)
-        self.task = one_task([task_of(describe(f), f, columns) for f in folders])
-        models = [self.task.load(f).to(place) for f in folders]
+        described = [(folder, describe(folder)) for folder in folders]
+        self.task = one_task([task_of(about, folder, columns) for folder, about in described])
+        models = [self.task.load(*each).to(place) for each in described]
         self.builder = self.task.input_builder(folders[0], models[0].config, self.task.max_length)
         self.tokenizer, self.max_length = (
             self.builder.tokenizer,
@@ -62,10 +63,10 @@ class Predictor:
         """What the task decides of each row; counts rows seen and cut."""
         data = self.task.encode(rows, self.builder, training=False)
         self.seen += len(rows)
-        self.cut += data.cut
+        self.cut += data.truncated
         self.unknown.count(data.examples)
         found = [
-            answers(model, self.task, data.examples, precision=self.precision).raws
+            forward_rows(model, self.task, data.examples, precision=self.precision).raws
             for model in self.models
         ]
         raws = found[0]
@@ -76,8 +77,8 @@ class Predictor:
     def warnings(self) -> Iterator[str]:
         """What to tell of rows that were too long, and of words that the model does not know."""
         if self.cut:
-            limit = self.task.limit(self.max_length)
-            yield cut_warning(self.cut, self.seen, limit, self.task.unit)
+            limit = self.task.length_limit(self.max_length)
+            yield truncation_warning(self.cut, self.seen, limit, self.task.unit)
         if said := self.unknown.warning():
             yield said
 
@@ -105,7 +106,7 @@ def one_task(tasks: Sequence[Task]) -> Task:
     ``InputError`` for one whose answers cannot be averaged."""
     task = tasks[0]
     if len(tasks) > 1:
-        if not task.averages:
+        if not task.averageable:
             raise InputError(
                 f"answers of several models cannot be averaged for {task.name}; use one of them"
             )
@@ -147,7 +148,7 @@ def predict(
     rows = blocks(predictor.task.stream(input), size=characters)
 
     def shown(block: Sequence[Row]) -> list[Any]:
-        return list(map(predictor.task.shown, predictor(block), block))
+        return list(map(predictor.task.output_row, predictor(block), block))
 
     count = file.fill(rows, shown, progress)
     if say is not None:
@@ -219,7 +220,7 @@ def evaluate(
             refuse_same(data, output)
     predictor = Predictor(folder, columns=columns, device=device, precision=precision)
     task = predictor.task
-    if not (named or task.in_memory):
+    if not (named or task.reads_arrays):
         raise InputError(f"{task.name} is measured on a file, not on {type(data).__name__}")
     rows = task.read(data)
     task.check(rows, data if named else "", f"the model {folder}")
