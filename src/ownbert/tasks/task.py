@@ -217,8 +217,8 @@ class Task(ABC):
         """Write further files into the folder of the finished model."""
         return
 
-    def load(self, folder: str | Path, description: Description) -> Model:
-        """The model of a finished folder, with its head; description: of the folder."""
+    def load(self, folder: str | Path, description: Description | None = None) -> Model:
+        """The model of a finished folder, with its head. description: of the folder, if known."""
         return load(folder, description=description)
 
     def values(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def test_measures_are_those_of_squads_script():
         # The longest run is two long, though three characters are common in this order.
         ("北京大学", "北方大学", 0, 2 * 2 / 8),
         ("1999年", "在1999年", 0, 2 * 2 / 5),
-        ("QuestionWindows XP系统", "windows xp", 0, 2 * 2 / 6),
+        ("Windows XP系统", "windows xp", 0, 2 * 2 / 6),
         ("《红楼梦》", "红楼梦", 1, 1),
         ("红楼梦", "西游记", 0, 0),
         ("红楼梦", "", 0, 0),

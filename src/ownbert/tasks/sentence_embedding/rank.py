@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ownbert.checkpoint import Description, load
+from ownbert.checkpoint import Description, describe, load
 from ownbert.config import HeadSpec
 from ownbert.data.batch import Batch
 from ownbert.data.readers.columns import COLUMNS, find_columns
@@ -194,7 +194,8 @@ class EmbeddingTask(Task):
         bare.encoder, bare.pooler = model.encoder, model.pooler
         return bare
 
-    def load(self, folder: str | Path, description: Description) -> Model:
+    def load(self, folder: str | Path, description: Description | None = None) -> Model:
+        description = description or describe(folder)
         return load(folder, heads=[self.head_spec(description)], description=description)
 
     def write(self, folder: Path, model: Model) -> None:

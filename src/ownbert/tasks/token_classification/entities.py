@@ -76,11 +76,18 @@ def score_entities(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[
         found.update(kind for kind, _, _ in ours)
         hits.update(kind for kind, _, _ in theirs & ours)
     kinds = sorted({*gold, *found})
-    counts = [np.asarray([c[kind] for kind in kinds], dtype=int) for c in (hits, gold, found)]
-    (micro,) = label_scores(["all"], *(c.sum(keepdims=True) for c in counts))
+    right, support, predictions = (
+        np.asarray([counts[kind] for kind in kinds], dtype=int) for counts in (hits, gold, found)
+    )
+    micro = label_scores(
+        ["all"],
+        right.sum(keepdims=True),
+        support.sum(keepdims=True),
+        predictions.sum(keepdims=True),
+    )[0]
     values = {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall}
     values["token_accuracy"] = _accuracy(truth, predicted)
-    return Scores(values, label_scores(kinds, *counts))
+    return Scores(values, label_scores(kinds, right, support, predictions))
 
 
 def score_tags(
@@ -88,9 +95,10 @@ def score_tags(
 ) -> Scores:
     """Metrics of tags that are not of entities; micro-averaged, all of them are the accuracy."""
     indices = {label: i for i, label in enumerate(labels)}
-    by_tag = score_labels(
-        *([indices[tag] for tags in each for tag in tags] for each in (truth, predicted)), labels
+    true_tags, tags = (
+        [indices[tag] for tags in each for tag in tags] for each in (truth, predicted)
     )
+    by_tag = score_labels(true_tags, tags, labels)
     warning = (
         "the tags are not of entities (as O, B-x, I-x): f1, precision and recall are the share of "
         "words that are tagged right; the scores of labels are those of single tags"
