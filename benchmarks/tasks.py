@@ -27,8 +27,8 @@ import ownbert
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.settings import resolve
-from ownbert.tasks.classification import Classify
-from ownbert.tasks.metrics import score
+from ownbert.tasks.classification import ClassificationTask
+from ownbert.tasks.metrics import score_labels
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.train.device import keep_memory, pick_device, pick_precision
 
@@ -150,13 +150,13 @@ def baseline(given: argparse.Namespace) -> None:
         files = SETS[name]
         if recipe_of(name, given, 0).task.name != "classify":
             continue
-        task, folder = Classify(), given.data / (files.folder or name)
+        task, folder = ClassificationTask(), given.data / (files.folder or name)
         train, test = task.read(folder / files.train), task.read(folder / files.test)
         task.learn(train, folder)
         model = make_pipeline(TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2)), LinearSVC())
         model.fit([row.texts[0] for row in train], [task.numbers[row.target] for row in train])
         truth = [task.numbers[row.target] for row in test]
-        scores = score(truth, model.predict([row.texts[0] for row in test]), task.labels)
+        scores = score_labels(truth, model.predict([row.texts[0] for row in test]), task.labels)
         print(f"{name:18} TF-IDF + linear SVM  macro_f1 {scores.macro_f1:.4f}")
 
 

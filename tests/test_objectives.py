@@ -26,7 +26,7 @@ from ownbert.objectives import (
 )
 from ownbert.pretraining.recipe import OBJECTIVES as RECIPE_NAMES
 from ownbert.pretraining.recipe import PretrainTask
-from ownbert.tasks.row_objectives import OneLabel
+from ownbert.tasks.row_objectives import SingleLabelObjective
 from ownbert.train.recipe import Optim
 from ownbert.train.step import NotANumber, StepStats, count_targets, step
 
@@ -46,7 +46,7 @@ def examples() -> list[Example]:
     return [example(rng, n, m) for n, m in [(9, 1), (20, 7), (5, 2), (12, 0), (30, 11), (1, 1)]]
 
 
-@pytest.mark.parametrize("objective", [MaskedLM(), SentencePair(), OneLabel()])
+@pytest.mark.parametrize("objective", [MaskedLM(), SentencePair(), SingleLabelObjective()])
 def test_loss_and_accuracy_are_those_of_torch(objective: Objective):
     batch = pack(examples())
     targets = {"mlm": batch.masked_ids, "nsp": batch.next_sentence, "classification": batch.labels}
@@ -69,9 +69,9 @@ def test_loss_and_accuracy_are_those_of_torch(objective: Objective):
 def test_loss_of_bfloat16_logits_is_summed_in_float32():
     batch = pack(examples())
     logits = torch.randn(batch.sequences, 3, generator=torch.Generator().manual_seed(1))
-    loss = OneLabel()(logits.bfloat16(), batch)
+    loss = SingleLabelObjective()(logits.bfloat16(), batch)
     assert loss.total.dtype == torch.float32
-    exact = OneLabel()(logits.bfloat16().double(), batch)
+    exact = SingleLabelObjective()(logits.bfloat16().double(), batch)
     torch.testing.assert_close(loss.total, exact.total.float())
 
 
@@ -85,7 +85,7 @@ def test_every_pretraining_objective_has_its_weight_in_the_recipe():
 
 def test_a_batch_without_targets_counts_nothing():
     batch = pack([Example(np.array([1, 2]), np.zeros(2, int))])
-    for objective in (MaskedLM(), SentencePair(), OneLabel()):
+    for objective in (MaskedLM(), SentencePair(), SingleLabelObjective()):
         assert objective.count(batch) == 0
 
 

@@ -86,7 +86,7 @@ def test_all_weights_are_taken_over(pretrained: Path, topics: Path, tmp_path: Pa
     all."""
     given = {"pretrain_steps": 1, "learning_rate": 1e-12}
     rates = pytest.MonkeyPatch()
-    rates.setattr(FinetuningRun, "usual_rate", 1e-12)
+    rates.setattr(FinetuningRun, "default_rate", 1e-12)
     try:
         tune(topics, pretrained, tmp_path / "it", max_steps=1, **given)
     finally:

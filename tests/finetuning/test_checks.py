@@ -3,8 +3,8 @@
 import random
 from collections import Counter
 
-from ownbert.finetuning.checks import LabelledSplit, check_rows, label_counts, shortened
-from ownbert.tasks.rows import Row
+from ownbert.finetuning.checks import LabelledSplit, check_rows, label_counts
+from ownbert.tasks.rows import Row, shortened
 
 
 def part(name: str, *rows: tuple, source: str = "", **more) -> LabelledSplit:
@@ -61,13 +61,13 @@ def test_dev_rows_that_were_learnt_from():
 
 def test_copies_are_counted_but_are_no_warning():
     findings = check_rows(part("training", ("a", "x"), ("a", "x"), ("a ", "x"), ("b", "x")))
-    assert [(f.kind, f.count, f.grave) for f in findings] == [("duplicate", 2, False)]
+    assert [(f.kind, f.count, f.severe) for f in findings] == [("duplicate", 2, False)]
 
 
 def test_numbers_that_differ_are_noise_and_no_conflict():
     rows = [("a", (1.0,)), ("a", (2.0,)), ("a", (1.0,)), ("b", 0.5), ("b", 0.25)]
     findings = check_rows(part("training", *rows))
-    assert [(f.kind, f.count, f.grave) for f in findings] == [
+    assert [(f.kind, f.count, f.severe) for f in findings] == [
         ("duplicate", 1, False),
         ("noise", 2, False),
     ]

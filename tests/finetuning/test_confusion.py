@@ -11,7 +11,7 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix
 
 from ownbert.finetuning.confusion import draw_confusion, most_confused
-from ownbert.tasks.metrics import Scores, score
+from ownbert.tasks.metrics import Scores, score_labels
 from support.cli import run_cli
 
 pytestmark = pytest.mark.usefixtures("painted")
@@ -22,7 +22,7 @@ def made(labels: list[str], rows: int = 400, right: float = 0.8) -> tuple[Scores
     rng = np.random.default_rng(len(labels))
     truth = rng.integers(0, len(labels), rows)
     said = np.where(rng.random(rows) < right, truth, rng.integers(0, len(labels), rows))
-    return score(truth, said, labels), truth.tolist(), said.tolist()
+    return score_labels(truth, said, labels), truth.tolist(), said.tolist()
 
 
 def test_the_most_frequent_confusions_in_words():
@@ -40,8 +40,8 @@ def test_the_most_frequent_confusions_in_words():
 
 
 def test_no_confusion_no_words():
-    assert most_confused(score([0, 1, 1], [0, 1, 1], ["a", "b"])) == []
-    assert most_confused(score([0, 1, 1], [0, 1, 0], ["a", "b"])) == ["b taken for a: 1"]
+    assert most_confused(score_labels([0, 1, 1], [0, 1, 1], ["a", "b"])) == []
+    assert most_confused(score_labels([0, 1, 1], [0, 1, 0], ["a", "b"])) == ["b taken for a: 1"]
     assert most_confused(Scores({"mae": 1.0})) == []
 
 
@@ -69,11 +69,11 @@ def test_the_colour_is_the_share_of_the_row(tmp_path: Path):
         ("right", [0] * 90 + [1], [0] * 90 + [1]),
         ("half", [0] * 90 + [1], [0] * 90 + [0]),
     ):
-        draw_confusion(tmp_path / f"{name}.png", score(truth, said, names))
+        draw_confusion(tmp_path / f"{name}.png", score_labels(truth, said, names))
     assert _blue_share(tmp_path / "right.png") == pytest.approx(
         _blue_share(tmp_path / "half.png"), rel=0.05
     )
-    draw_confusion(tmp_path / "even.png", score([0] * 4 + [1] * 4, [0, 1] * 4, names))
+    draw_confusion(tmp_path / "even.png", score_labels([0] * 4 + [1] * 4, [0, 1] * 4, names))
     assert _blue_share(tmp_path / "even.png") > 1.5 * _blue_share(tmp_path / "right.png")
 
 

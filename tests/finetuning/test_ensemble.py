@@ -80,9 +80,9 @@ def test_each_row_is_answered_by_the_model_that_has_not_seen_it(folds: Ensemble,
     truth, found = [], []
     for row, fold in zip(rows, own, strict=True):
         predictor = predictors[fold]
-        found.append(predictor.task.shown(predictor([row])[0], row)["label"])
+        found.append(predictor.task.output_row(predictor([row])[0], row)["label"])
         truth.append(row.target)
-    assert folds.measures["macro_f1"] == pytest.approx(f1_score(truth, found, average="macro"))
+    assert folds.metrics["macro_f1"] == pytest.approx(f1_score(truth, found, average="macro"))
     right, folds_of = np.asarray(truth) == np.asarray(found), np.asarray(own)
     by_fold = [right[folds_of == i].mean() for i in range(3)]
     assert folds.mean["accuracy"] == pytest.approx(np.mean(by_fold))
@@ -160,7 +160,7 @@ def test_a_stopped_ensemble_is_gone_on_with(
     for one, other in zip(whole.members, parts.members, strict=True):
         name = "model.safetensors"
         assert (one / name).read_bytes() == (other / name).read_bytes()
-    assert parts.measures == whole.measures
+    assert parts.metrics == whole.metrics
 
 
 def signal_self() -> None:
@@ -179,7 +179,7 @@ def test_thresholds_are_averaged(topics: Path, pretrained: Path, tmp_path: Path)
     predictor = Predictor(found.folder)
     assert predictor.task.threshold == pytest.approx(np.mean(own))  # type: ignore[attr-defined]
     assert predictor.task.labels == ("blue", "few", "green", "many", "red")
-    assert found.measures["micro_f1"] > 0.5
+    assert found.metrics["micro_f1"] > 0.5
     assert not found.dev
 
 

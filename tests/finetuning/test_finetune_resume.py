@@ -39,15 +39,15 @@ def tune(topics: Path, model: Path, output: Path, **options) -> None:
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, evaluations: int) -> None:
     """End the run by a signal, as the system does, after so many evaluations."""
-    whole, seen = LabelledSplits.measure, [0]
+    whole, seen = LabelledSplits.evaluate, [0]
 
-    def measure(splits: LabelledSplits, *given, **named):
+    def evaluate(splits: LabelledSplits, *given, **named):
         seen[0] += 1
         if seen[0] == evaluations:
             os.kill(os.getpid(), signal.SIGTERM)
         return whole(splits, *given, **named)
 
-    monkeypatch.setattr(LabelledSplits, "measure", measure)
+    monkeypatch.setattr(LabelledSplits, "evaluate", evaluate)
 
 
 def rows(folder: Path) -> list[dict]:

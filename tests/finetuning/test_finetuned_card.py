@@ -81,7 +81,7 @@ def test_it_says_what_was_learnt_and_how_well(classifier: Path, topics: Path):
     assert settings["batch size"] == [str(made["data"]["batch_size"])]
     logged = [json.loads(line) for line in (classifier / "log.jsonl").read_text().splitlines()]
     best = max(row["macro_f1"] for row in logged if row.get("evaluation"))
-    assert float(table(card, "measure")["macro F1"][0]) == pytest.approx(best, abs=1e-3)
+    assert float(table(card, "metric")["macro F1"][0]) == pytest.approx(best, abs=1e-3)
     assert "3 labels: blue, green, red." in card
 
 
@@ -148,15 +148,15 @@ def test_several_models_have_a_mean_and_a_spread(
         tmp_path,
         recipe,
         [rows],
-        measures={"macro_f1": values, "accuracy": [0.25]},
+        metrics={"macro_f1": values, "accuracy": [0.25]},
         several="3 seeds",
         model=classifier,
     )
     assert told is None
     card = (tmp_path / "README.md").read_text()
-    measures = table(card, "measure")
-    assert measures["macro F1"] == [f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}"]
-    assert measures["accuracy"] == ["0.2500"]
+    metrics = table(card, "metric")
+    assert metrics["macro F1"] == [f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}"]
+    assert metrics["accuracy"] == ["0.2500"]
     assert "mean ± standard deviation of 3 seeds" in card
     assert f'from_pretrained("{tmp_path.name}/{classifier.name}")' in card
     assert table(card, "")["training"] == ["rows given in Python", "1 documents", ""]
@@ -164,15 +164,15 @@ def test_several_models_have_a_mean_and_a_spread(
 
 def test_labels_that_would_break_a_table(classifier: Path, recipe: FinetuneRecipe, tmp_path: Path):
     labels = [LabelScore("a|b\nc", 0.5, 0.5, 0.5, 3)]
-    measures = {"accuracy": [0.5]}
-    write_card(tmp_path, recipe, [], measures=measures, labels=labels, model=classifier)
+    metrics = {"accuracy": [0.5]}
+    write_card(tmp_path, recipe, [], metrics=metrics, labels=labels, model=classifier)
     card = (tmp_path / "README.md").read_text()
     assert table(card, "label")["a\\|b c"] == ["0.500", "0.500", "0.500", "3"]
 
 
 def test_from_scratch_has_no_base_model(classifier: Path, recipe: FinetuneRecipe, tmp_path: Path):
     recipe = replace(recipe, model=replace(recipe.model, from_scratch=True, dropout=0.2))
-    write_card(tmp_path, recipe, [], measures={}, model=classifier)
+    write_card(tmp_path, recipe, [], metrics={}, model=classifier)
     card = (tmp_path / "README.md").read_text()
     assert "base_model" not in front(card)
     assert "starts from new weights" in card
@@ -192,7 +192,7 @@ def test_answers_that_are_texts_are_not_counted_as_labels(
     classifier: Path, recipe: FinetuneRecipe, tmp_path: Path
 ):
     rows = [Row(1, ("question", "context"), ("a private answer",)), Row(2, ("q", "c"), ())]
-    write_card(tmp_path, recipe, [LabelledSplit("training", rows)], measures={}, model=classifier)
+    write_card(tmp_path, recipe, [LabelledSplit("training", rows)], metrics={}, model=classifier)
     assert "private" not in (tmp_path / "README.md").read_text()
 
 

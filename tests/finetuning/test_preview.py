@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from ownbert.data.batch import Example
-from ownbert.finetuning.preview import preview_finetuning, readable
-from ownbert.tasks.text_input import UnknownWords
+from ownbert.finetuning.preview import preview_finetuning
+from ownbert.tasks.text_input import UnknownWords, readable
 from ownbert.text.tokenizer import Tokenizer
 from support.cli import run_cli
 from support.tokenizer_folders import roberta_folder
@@ -39,7 +39,7 @@ def test_the_command_shows_all_and_writes_nothing(pretrained: Path, topics: Path
     assert rest.startswith("64 training and 30 dev documents, 3 labels")
     assert "columns, training: 'text' to read, 'label' to answer" in rest
     assert line_of(rest, "labels, dev:") == "labels, dev: blue 33.3%, green 33.3%, red 33.3%"
-    assert "longest 48; 1 documents are cut at 48" in line_of(rest, "tokens a sequence")
+    assert "longest 48; 1 documents are cut at 48" in line_of(rest, "tokens per sequence")
     assert f"{odd}, line 2 (red) and {odd}, line 62 (blue)" in rest
     assert f"1 training documents have an empty text: {odd}, line 63" in rest
     assert f"{topics / 'dev.csv'}, line 4 and {odd}, line 65" in rest
@@ -54,8 +54,8 @@ def test_lengths_are_those_of_the_texts(pretrained: Path, topics: Path):
     sizes = np.asarray([len(t.split()) + 2 for t in texts])
     sizes = np.minimum(sizes, 48)
     half, most, nearly = (round(float(np.percentile(sizes, p))) for p in (50, 90, 99))
-    assert line_of(text, "tokens a sequence") == (
-        f"tokens a sequence: median {half}, 90% up to {most}, 99% up to {nearly}, longest "
+    assert line_of(text, "tokens per sequence") == (
+        f"tokens per sequence: median {half}, 90% up to {most}, 99% up to {nearly}, longest "
         f"{sizes.max()}; none is cut at 48"
     )
 
@@ -98,7 +98,7 @@ def test_choices_are_a_line_each(pretrained: Path, tmp_path: Path):
     path.write_text("prompt\tchoice0\tchoice1\tlabel\n" + "\n".join(rows) + "\n")
     text = dry_run("choose", "--model", pretrained, "--train", path, "-o", tmp_path / "out")
     assert "    [CLS] red0 [SEP] blue1 [SEP]\n    [CLS] red0 [SEP] green2 [SEP]\n" in text
-    assert "tokens a sequence (up to 2 of them together): median 5" in text
+    assert "tokens per sequence (up to 2 of them together): median 5" in text
 
 
 def test_long_texts_lose_their_middle(pretrained: Path):

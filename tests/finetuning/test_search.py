@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError, evaluate, finetune
-from ownbert.finetuning.finetune import given
+from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.finetuning.search import combinations
@@ -95,7 +95,7 @@ def test_the_flag_tries_shares_of_the_usual_rate(topics: Path, pretrained: Path)
     options = {"model": pretrained, "train": topics / "train.csv", "dev": topics / "dev.csv"}
 
     def tried(*overrides: str, **more) -> list[dict]:
-        asked = given("classify", options | {"search": True} | more)
+        asked = recipe_options("classify", options | {"search": True} | more)
         run = FinetuningRun(resolve(FinetuneRecipe, overrides=overrides, options=asked))
         return list(combinations(run))
 

@@ -20,7 +20,7 @@ from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.inference.predictor import Predictor
 from ownbert.nn.model import Model
 from ownbert.tasks import batched_forward as forward
-from ownbert.tasks.batched_forward import answers
+from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import TASKS
 from support.kills import kill_when_written
@@ -244,7 +244,7 @@ def scores(predictor: Predictor, rows: Sequence[Row], size: int) -> list[np.ndar
     for start in range(0, len(rows), size):
         data = task.encode(rows[start : start + size], predictor.builder, training=False)
         model = predictor.models[-1]
-        found += answers(model, task, data.examples, precision="float32").raws
+        found += forward_rows(model, task, data.examples, precision="float32").raws
     return found
 
 

@@ -159,7 +159,7 @@ def test_whole_numbers_as_labels_are_in_their_order(pretrained: Path, topics: Pa
 
 
 def test_a_folder_that_is_no_classifier_is_refused(pretrained: Path, topics: Path, tmp_path: Path):
-    with pytest.raises(InputError, match="answers nothing yet"):
+    with pytest.raises(InputError, match="has no task head"):
         predict(pretrained, topics / "test.csv", tmp_path / "p.jsonl")
     assert not (tmp_path / "p.jsonl").exists()
 

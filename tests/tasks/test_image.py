@@ -20,13 +20,13 @@ from ownbert.checkpoint import describe
 from ownbert.cli import app
 from ownbert.data.images.image_files import ImageSource
 from ownbert.data.images.pixels import PROCESSOR, Processor
-from ownbert.finetuning.init_weights import waves
+from ownbert.finetuning.init_weights import sinusoidal_positions
 from ownbert.finetuning.labelled_splits import LabelledSplits
 from ownbert.finetuning.preview import preview_finetuning
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.inference.predictor import Predictor
 from ownbert.settings import resolve
-from ownbert.tasks.image import ImageTask, sizes_for
+from ownbert.tasks.image import ImageTask, choose_sizes
 from ownbert.tasks.recipe import FinetuneRecipe, TaskSettings, Vit
 from ownbert.train.job import Interrupted
 from support.cli import run_cli
@@ -113,7 +113,7 @@ def test_files_of_the_folder(model: Path):
     assert "reads 8 x 8 pixels in grey, in patches of 2 x 2" in card
     assert "AutoImageProcessor, AutoModelForImageClassification" in card
     assert "Tokenizer" not in card
-    assert "| training | rows given in Python | 1,500 pictures |" in card
+    assert "| training | rows given in Python | 1,500 images |" in card
     assert "| model.vit.hidden_size | 64 |" in card
     assert describe(model).config.initializer_range == 0.125
 
@@ -172,7 +172,7 @@ def test_a_folder_is_learnt_and_gone_on_from(folders: Path, tmp_path: Path):
     assert Processor.load(tmp_path / "more") == Processor.load(tmp_path / "new")
     card = (tmp_path / "more" / "README.md").read_text()
     assert "base_model: new" in card
-    assert "| training | train | 36 pictures | " in card
+    assert "| training | train | 36 images | " in card
 
 
 def test_a_stopped_run_ends_as_one_that_was_not(
@@ -183,16 +183,16 @@ def test_a_stopped_run_ends_as_one_that_was_not(
     changes = {"flip": True, "crop": 0.7, "batch_size": 32, "epochs": 3}
     given = {"train": part[0], "dev": part[1], **changes, **SMALL}
     finetune("image", output=tmp_path / "whole", **given)
-    whole, seen = LabelledSplits.measure, [0]
+    whole, seen = LabelledSplits.evaluate, [0]
 
-    def measure(splits: LabelledSplits, *args: Any, **named: Any):
+    def evaluate(splits: LabelledSplits, *args: Any, **named: Any):
         seen[0] += 1
         if seen[0] == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         return whole(splits, *args, **named)
 
     with monkeypatch.context() as patched:
-        patched.setattr(LabelledSplits, "measure", measure)
+        patched.setattr(LabelledSplits, "evaluate", evaluate)
         with pytest.raises(Interrupted):
             finetune("image", output=tmp_path / "parts", **given)
     with pytest.raises(InputError, match="training data"):
@@ -259,14 +259,14 @@ def test_seeds_are_averaged_and_share_what_was_measured(folders: Path, tmp_path:
 )
 def test_sizes_of_a_new_model(size, count: int, vit: Vit, expected):
     pictures = [ImageSource(np.zeros(size, "u1"), "", "", size, 1)] * count
-    assert sizes_for(pictures, vit) == expected
+    assert choose_sizes(pictures, vit) == expected
 
 
 def test_pictures_of_several_sizes_become_squares():
     pictures = [
         ImageSource(np.zeros(s, "u1"), "", "", s, 1) for s in ((40, 40), (60, 60), (44, 40))
     ]
-    assert sizes_for(pictures, Vit()) == ((42, 42), (6, 6))
+    assert choose_sizes(pictures, Vit()) == ((42, 42), (6, 6))
 
 
 def test_the_dry_run_shows_pictures(folders: Path, tmp_path: Path):
@@ -275,9 +275,9 @@ def test_the_dry_run_shows_pictures(folders: Path, tmp_path: Path):
     assert done.returncode == 0, done.stderr
     text = done.stdout
     assert not (tmp_path / "out").exists()
-    assert "36 training and 15 dev pictures, 3 labels, from new weights" in text
+    assert "36 training and 15 dev images, 3 labels, from new weights" in text
     assert "labels, dev: number 0 33.3%, number 1 33.3%, number 2 33.3%" in text
-    assert "pictures: 8 x 8 pixels, read as 8 x 8 grey, in 4 patches of 4 x 4; mean 0." in text
+    assert "images: 8 x 8 pixels, read as 8 x 8 grey, in 4 patches of 4 x 4; mean 0." in text
     shown = text.partition("as the model sees them:\n")[2].splitlines()
     assert [line for line in shown if line.startswith("number")] == [
         f"number {i}:" for i in (0, 0, 1, 2, 2)
@@ -289,10 +289,10 @@ def test_copies_are_told(folders: Path, digits: tuple[Arrays, Arrays]):
     images, labels = digits[0][0][:20], digits[0][1][:20].copy()
     both = (np.concatenate([images, images[:1]]), np.append(labels, (labels[0] + 1) % 10))
     text = preview_finetuning("image", train=both, dev=(images[:5], labels[:5]))
-    assert "1 training pictures are copies of earlier ones with another answer" in text
-    assert "5 of 5 dev pictures are training pictures too" in text
+    assert "1 training images are copies of earlier ones with another answer" in text
+    assert "5 of 5 dev images are training images too" in text
     text = preview_finetuning("image", train=str(folders / "train"), dev=str(folders / "train"))
-    assert "36 of 36 dev pictures are training pictures too" in text
+    assert "36 of 36 dev images are training images too" in text
 
 
 @pytest.mark.slow
@@ -321,13 +321,13 @@ def test_mistakes_are_one_line(folders: Path, model: Path, tmp_path: Path):
         ((*image, *train, "--patch", "3", "--image-size", "8"), "cannot be cut into patches of 3"),
         ((*image, *train, "--heads", "3"), "hidden_size 128 cannot be shared by"),
         ((*image, *train, "--crop", "0"), "task.crop is 0.0; it must be in (0, 1]"),
-        ((*image, *train, "--model", words), "reads texts and image is about pictures"),
+        ((*image, *train, "--model", words), "reads texts and image is about images"),
         ((*image, *train, "--model", model, "--layers", "3"), "model.vit is for a new model"),
         ((*image, "--train", text), "labelled images are a folder of class folders"),
         ((*image,), "--train is needed"),
         (
             ("finetune", "classify", "--model", model, "--train", text, "-o", tmp_path / "out"),
-            "reads pictures and classify is about texts",
+            "reads images and classify is about texts",
         ),
         (("predict", model, "--input", text, "-o", tmp_path / "o.jsonl"), "a.csv is no image"),
         (
@@ -380,7 +380,7 @@ def test_so_many_of_each_label(digits: tuple[Arrays, Arrays], tmp_path: Path):
         "image", train=digits[0], output=tmp_path / "out", labels_per_class=3, max_steps=1, **SMALL
     )
     assert (
-        "| training | rows given in Python | 30 pictures |"
+        "| training | rows given in Python | 30 images |"
         in (tmp_path / "out" / "README.md").read_text()
     )
 
@@ -404,7 +404,7 @@ def test_real_pictures_are_read_in_seconds(shared_data: Path):
 
 
 def test_a_new_model_knows_where_a_patch_is():
-    table = waves((3, 5), 16)
+    table = sinusoidal_positions((3, 5), 16)
     assert table.shape == (15, 16)
     assert table.abs().max() <= 1
     # The nearer two patches, the more alike; no two are the same.
@@ -413,4 +413,4 @@ def test_a_new_model_knows_where_a_patch_is():
     first = alike[0].view(3, 5)
     assert first[0, 0] > first[0, 1] > first[0, 2]
     assert first[0, 0] > first[1, 0] > first[2, 0]
-    assert waves((2, 2), 6).shape == (4, 6)
+    assert sinusoidal_positions((2, 2), 6).shape == (4, 6)

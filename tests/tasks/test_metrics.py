@@ -11,7 +11,7 @@ from sklearn.metrics import (
     precision_recall_fscore_support,
 )
 
-from ownbert.tasks.metrics import score
+from ownbert.tasks.metrics import score_labels
 
 LABELS = ("a", "b", "c", "d")
 
@@ -19,7 +19,7 @@ LABELS = ("a", "b", "c", "d")
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
 def test_scores_equal_scikit_learns(pairs):
     truth, predicted = (list(column) for column in zip(*pairs, strict=True))
-    scores = score(truth, predicted, LABELS)
+    scores = score_labels(truth, predicted, LABELS)
     assert scores.accuracy == pytest.approx(accuracy_score(truth, predicted))
     macro = f1_score(truth, predicted, average="macro", zero_division=0)
     assert scores.macro_f1 == pytest.approx(macro)

@@ -22,7 +22,12 @@ from ownbert import InputError, evaluate, finetune, predict
 from ownbert.cli import app
 from ownbert.data.batch import Example, pack
 from ownbert.inference.predictor import Predictor
-from ownbert.tasks.multilabel import ManyLabels, MultiLabel, best_threshold, score_many
+from ownbert.tasks.multilabel import (
+    MultiLabelObjective,
+    MultiLabelTask,
+    best_threshold,
+    score_multilabel,
+)
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY
@@ -71,7 +76,7 @@ def labeller(data: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFact
 
 def read(tmp_path: Path, text: str, name: str = "t.csv", **settings) -> list[tuple[str, ...]]:
     (tmp_path / name).write_text(text)
-    task = MultiLabel(TaskSettings(name="multilabel", **settings))
+    task = MultiLabelTask(TaskSettings(name="multilabel", **settings))
     return [row.target for row in task.read(tmp_path / name)]
 
 
@@ -82,7 +87,7 @@ def test_it_learns_and_the_measures_are_those_of_the_predictions(
     assert scores.micro_f1 > 0.85
     predict(labeller, data / "test.csv", tmp_path / "out.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    truth = MultiLabel().read(data / "test.csv")
+    truth = MultiLabelTask().read(data / "test.csv")
     true, said = (
         np.asarray([[c in found for c in COLOURS] for found in of])
         for of in ([r.target for r in truth], [r["labels"] for r in rows])
@@ -120,7 +125,7 @@ def test_a_text_gets_the_same_probabilities_in_any_company(labeller: Path, data:
 def test_the_threshold_is_the_best_on_dev_rows_and_is_kept(labeller: Path, data: Path):
     predictor = Predictor(labeller)
     task = predictor.task
-    assert isinstance(task, MultiLabel)
+    assert isinstance(task, MultiLabelTask)
     rows = task.read(data / "dev.csv")
     decided = predictor(rows)
     kept = task.score(rows, decided).micro_f1
@@ -141,7 +146,7 @@ def test_what_is_given_stays_and_without_dev_rows_the_threshold_is_a_half(
         output = tmp_path / str(threshold)
         assert CliRunner().invoke(app, [*command, *options, "-o", str(output)]).exit_code == 0
         task = Predictor(output).task
-        assert isinstance(task, MultiLabel)
+        assert isinstance(task, MultiLabelTask)
         assert (task.threshold, task.settings.separator) == (threshold, ";")
 
 
@@ -191,7 +196,7 @@ def test_lists(tmp_path: Path):
     assert read(tmp_path, "\n".join(lines), "t.jsonl") == expected
     table = pa.table({"text": ["x", "y"], "labels": [["b", "a"], []]})
     pq.write_table(table, tmp_path / "t.parquet")
-    rows = MultiLabel().read(tmp_path / "t.parquet")
+    rows = MultiLabelTask().read(tmp_path / "t.parquet")
     assert [row.target for row in rows] == [("b", "a"), ()]
 
 
@@ -240,13 +245,13 @@ def test_labels_that_cannot_be_learnt_or_measured_are_refused(
 def test_whole_numbers_are_in_their_order_and_weights_are_by_how_rare(tmp_path: Path):
     rows = [Row(1, ("x",), labels) for labels in (("10", "2"), ("2",), ("2", "0"), ())]
     for how, weights in (("balanced", (3, 1 / 3, 3)), ("2=5", (1, 5, 1)), (None, None)):
-        task = MultiLabel(TaskSettings(name="multilabel", class_weights=how))
+        task = MultiLabelTask(TaskSettings(name="multilabel", class_weights=how))
         task.learn(rows, "file")
         assert task.labels == ("0", "2", "10")
         assert task.weights == (weights if weights is None else pytest.approx(weights))
     assert task.target(rows[2]).tolist() == [1, 1, 0]
-    assert task.shares(rows) == "0 25.0%, 2 75.0%, 10 25.0%, none 25.0%"
-    assert [task.preview(row) for row in rows[2:]] == ["2, 0", "no label"]
+    assert task.label_distribution(rows) == "0 25.0%, 2 75.0%, 10 25.0%, none 25.0%"
+    assert [task.readable_target(row) for row in rows[2:]] == ["2, 0", "no label"]
 
 
 def example(parts: int, labels: list[float]) -> Example:
@@ -257,16 +262,16 @@ def example(parts: int, labels: list[float]) -> Example:
 def test_the_loss_is_binary_cross_entropy_with_weights_by_document():
     batch = pack([example(2, [1, 0, 1]), example(1, [0, 0, 1])])
     logits = torch.tensor([[2.0, -1.0, 0.5], [-1.0, 0.3, 1.5], [-0.2, -2.0, 3.0]])
-    loss = ManyLabels(label_weights=(2.0, 1.0, 0.5))(logits, batch)
+    loss = MultiLabelObjective(label_weights=(2.0, 1.0, 0.5))(logits, batch)
     expected, p = [], logits.sigmoid().double().numpy()
     for row, true in zip(p, [[1, 0, 1], [1, 0, 1], [0, 0, 1]], strict=True):
         weighted = zip(row, true, (2, 1, 0.5), strict=True)
         expected.append(-np.mean([w * np.log(q) if t else np.log(1 - q) for q, t, w in weighted]))
     assert_close(loss.total, (expected[0] + expected[1]) / 2 + expected[2])
     assert (int(loss.correct), loss.count) == (2, 2)
-    same = ManyLabels(label_weights=None).distance(logits, logits, batch)
+    same = MultiLabelObjective(label_weights=None).distance(logits, logits, batch)
     assert float(same) == 0
-    assert float(ManyLabels().distance(logits, logits + 1, batch)) > 0
+    assert float(MultiLabelObjective().distance(logits, logits + 1, batch)) > 0
 
 
 def test_the_distance_is_the_mean_divergence_of_two_coins():
@@ -274,7 +279,7 @@ def test_the_distance_is_the_mean_divergence_of_two_coins():
     one, two = torch.tensor([[0.4, -2.0]]), torch.tensor([[1.0, 0.5]])
     p, q = (torch.distributions.Bernoulli(logits=x) for x in (one, two))
     both = torch.distributions.kl_divergence(p, q) + torch.distributions.kl_divergence(q, p)
-    assert_close(ManyLabels().distance(one, two, batch), both.mean() / 2)
+    assert_close(MultiLabelObjective().distance(one, two, batch), both.mean() / 2)
 
 
 ROWS = st.lists(st.tuples(*[st.booleans()] * 3, *[st.integers(0, 8)] * 3), min_size=1, max_size=20)
@@ -285,7 +290,7 @@ def test_scores_equal_scikit_learns(rows, cut):
     table = np.asarray(rows, dtype=float)
     true, p = table[:, :3], table[:, 3:] / 8  # with ties
     said = p >= cut / 8
-    scores = score_many(true, p, cut / 8, LABELS)
+    scores = score_multilabel(true, p, cut / 8, LABELS)
     assert scores.micro_f1 == pytest.approx(f1_score(true, said, average="micro", zero_division=0))
     macro = f1_score(true, said, average="macro", zero_division=np.nan)
     assert scores.macro_f1 == pytest.approx(np.nan_to_num(macro))

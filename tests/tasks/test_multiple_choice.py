@@ -17,7 +17,7 @@ from ownbert.cli import app
 from ownbert.data.batch import pack
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.inference.predictor import Predictor
-from ownbert.tasks.multiple_choice import Choose, OneChoice
+from ownbert.tasks.multiple_choice import MultipleChoiceObjective, MultipleChoiceTask
 from ownbert.tasks.row_objectives import RDrop
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import TextInputBuilder
@@ -64,7 +64,7 @@ def read(
 ) -> list[Row]:
     path = tmp_path / name
     path.write_text(text)
-    return Choose(columns=columns).read(path)
+    return MultipleChoiceTask(columns=columns).read(path)
 
 
 def test_it_learns_to_choose(chooser: Path, questions: Path, tmp_path: Path):
@@ -131,19 +131,20 @@ def test_the_loss_is_that_of_plain_torch(chooser: Path):
     assert batch.groups == (2, 4, 3)
     torch.manual_seed(0)
     logits = torch.randn(9, 1, requires_grad=True)
-    loss = OneChoice()(logits, batch)
+    loss = MultipleChoiceObjective()(logits, batch)
     parts = logits[:, 0].split((2, 4, 3))
     targets = torch.tensor([0, 2, 2])
     by_hand = [torch.nn.functional.cross_entropy(x, y) for x, y in zip(parts, targets, strict=True)]
     torch.testing.assert_close(loss.total, torch.stack(by_hand).sum())
     assert loss.correct == sum(x.argmax() == y for x, y in zip(parts, targets, strict=True))
-    assert loss.count == OneChoice().count(batch) == 3
+    assert loss.count == MultipleChoiceObjective().count(batch) == 3
     found = torch.autograd.grad(loss.total, logits, retain_graph=True)[0]
     expected = torch.autograd.grad(torch.stack(by_hand).sum(), logits)[0]
     torch.testing.assert_close(found, expected)
     # The distance of two passes, of rows with different numbers of choices.
     both = torch.randn(18, 1, requires_grad=True)
-    plain, twice = OneChoice()(both, doubled), RDrop(OneChoice(), 0.5)(both, doubled)
+    objective = MultipleChoiceObjective()
+    plain, twice = objective(both, doubled), RDrop(objective, 0.5)(both, doubled)
     one, two = ([x.log_softmax(0) for x in half[:, 0].split((2, 4, 3))] for half in both.chunk(2))
     kinds = [((a.exp() - b.exp()) * (a - b)).sum() / 2 for a, b in zip(one, two, strict=True)]
     torch.testing.assert_close(twice.total, plain.total + torch.stack(kinds).sum())
@@ -171,7 +172,7 @@ def test_long_texts_are_cut_and_counted(chooser: Path):
     long = " ".join(["red1"] * 100)
     rows = [Row(1, (long, "red1", "blue2")), Row(2, ("red1", "red1", "blue2"))]
     data = predictor.task.encode(rows, predictor.builder, training=False)
-    assert data.cut == 1
+    assert data.truncated == 1
     assert data.examples[0].parts == (48, 48)
     assert data.examples[1].parts == (5, 5)
     builder = TextInputBuilder(predictor.tokenizer, predictor.models[0].config, 48)
@@ -196,17 +197,17 @@ def test_tables_of_every_kind(tmp_path: Path):
     assert [row.texts for row in named] == [("p", "x", "y"), ("q", "u", "v")]
     table = {"stem": ["p", "q"], "options": [["x", "y", "z"], ["u", "v"]], "label": [2, 0]}
     pq.write_table(pa.table(table), tmp_path / "rows.parquet")
-    assert same(Choose().read(tmp_path / "rows.parquet"))
+    assert same(MultipleChoiceTask().read(tmp_path / "rows.parquet"))
     lines = ['{"question": "p", "choices": ["x", "y", "z"], "label": "z"}']
     lines += ['{"question": "q", "choices": ["u", "v"], "label": "A"}']
     assert same(read(tmp_path, "\n".join(lines), "rows.jsonl"))
-    rows = list(Choose().stream(tmp_path / "rows.jsonl"))
+    rows = list(MultipleChoiceTask().stream(tmp_path / "rows.jsonl"))
     assert [(row.texts, row.target) for row in rows] == [(texts, None) for texts, _ in expected]
 
 
 def test_labels_from_one_are_seen_by_the_whole_file(tmp_path: Path):
     head = "prompt,choice1,choice2,choice3,label\n"
-    task = Choose()
+    task = MultipleChoiceTask()
 
     def targets(*labels: int | str) -> list[int]:
         (tmp_path / "rows.csv").write_text(head + "".join(f"p,x,y,z,{n}\n" for n in labels))
@@ -216,7 +217,7 @@ def test_labels_from_one_are_seen_by_the_whole_file(tmp_path: Path):
     assert targets(0, 1, 2) == [0, 1, 2]
     assert targets(1, "y", 3) == [0, 1, 2]
     assert targets(1, 2) == [0, 1]  # as the file before it
-    again = Choose()
+    again = MultipleChoiceTask()
     again.restore(task.values()["ownbert_task"])
     assert again.first_label == 1
     with pytest.raises(InputError, match=r"rows.csv, line 3: label 3 must be from 0 to 2"):
@@ -261,11 +262,11 @@ def test_mistakes_of_lists(tmp_path: Path, choices: object, message: str):
         read(tmp_path, json.dumps(row), "rows.jsonl")
     (tmp_path / "rows.txt").write_text("p\n")
     with pytest.raises(InputError, match="is plain text and has no columns"):
-        Choose().stream(tmp_path / "rows.txt")
+        MultipleChoiceTask().stream(tmp_path / "rows.txt")
 
 
 def test_a_real_file(shared_data: Path):
-    task = Choose()
+    task = MultipleChoiceTask()
     for name, count in (("train", 1665), ("dev", 556), ("test", 555)):
         rows = task.read(shared_data / "codah" / f"{name}.tsv")
         assert len(rows) == count

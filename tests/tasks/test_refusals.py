@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ownbert import InputError, evaluate, finetune, predict
-from ownbert.tasks.classification import Classify
-from ownbert.tasks.multilabel import MultiLabel
-from ownbert.tasks.regression import Regress
+from ownbert.tasks.classification import ClassificationTask
+from ownbert.tasks.multilabel import MultiLabelTask
+from ownbert.tasks.regression import RegressionTask
 from ownbert.tasks.sentence_task import SentenceTask
 from ownbert.tasks.task import KEY
 
@@ -59,7 +59,7 @@ def test_single_texts_and_pairs_are_not_mixed_up(classifier: Path, pretrained, t
     assert predict(output, pairs, tmp_path / "p.jsonl") == 20
 
 
-@pytest.mark.parametrize("kind", [Classify, MultiLabel, Regress])
+@pytest.mark.parametrize("kind", [ClassificationTask, MultiLabelTask, RegressionTask])
 def test_every_folder_knows_how_many_texts_it_learnt_from(kind: type[SentenceTask]):
     task, other = kind(labels=("a", "b")), kind(labels=("a", "b"))
     task.pair, task.max_length = True, 32

@@ -25,7 +25,7 @@ from ownbert.cli import app
 from ownbert.data.batch import Example, pack
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.inference.predictor import Predictor
-from ownbert.tasks.regression import Regress, RegressionObjective, score_numbers
+from ownbert.tasks.regression import RegressionObjective, RegressionTask, score_regression
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY
 from support.floats import assert_close
@@ -75,7 +75,7 @@ def single(data: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactor
 
 def read(tmp_path: Path, text: str, name: str = "t.csv", label: str | None = None):
     (tmp_path / name).write_text(text)
-    task = Regress(columns=ColumnNames(label=label))
+    task = RegressionTask(columns=ColumnNames(label=label))
     return [row.target for row in task.read(tmp_path / name)], task.labels
 
 
@@ -124,7 +124,7 @@ def test_what_finetune_gives_back_is_what_it_saves(data: Path, pretrained: Path,
 
 
 def test_finish_changes_the_units_of_each_model_and_no_answer(data: Path, pretrained: Path):
-    task = Regress()
+    task = RegressionTask()
     rows = task.read(data / "test.csv")
     task.learn(rows, "file")
     batch = pack([example(1, [0.0])])
@@ -223,11 +223,11 @@ def test_columns_by_name(tmp_path: Path):
     assert read(tmp_path, json_rows, "t.jsonl") == ([(3,)], ("score",))
     table = pa.table({"text": ["x"], "score": pa.array([0.5], pa.float32())})
     pq.write_table(table, tmp_path / "t.parquet")
-    assert Regress().read(tmp_path / "t.parquet") == [Row(1, ("x",), (0.5,))]
+    assert RegressionTask().read(tmp_path / "t.parquet") == [Row(1, ("x",), (0.5,))]
 
 
 def test_a_second_file_is_read_by_the_names_of_the_first(tmp_path: Path):
-    task = Regress()
+    task = RegressionTask()
     for name, text in (("a.csv", "text,value\nx,1\n"), ("b.csv", "text,score,value\nx,9,1\n")):
         (tmp_path / name).write_text(text)
         assert task.read(tmp_path / name)[0].target == (1,)
@@ -343,7 +343,7 @@ def test_scores_equal_scipys_and_scikit_learns(rows):
     table = np.asarray(rows, dtype=float)
     assume((table.min(0) < table.max(0)).all())
     true, said = table[:, :2], table[:, 2:]
-    scores = score_numbers(true, said, ("a", "b"))
+    scores = score_regression(true, said, ("a", "b"))
     pairs = list(zip(true.T, said.T, strict=True))
     assert scores.spearman == pytest.approx(np.mean([spearmanr(*p).statistic for p in pairs]))
     assert scores.pearson == pytest.approx(np.mean([pearsonr(*p).statistic for p in pairs]))
@@ -352,9 +352,9 @@ def test_scores_equal_scipys_and_scikit_learns(rows):
 
 
 def test_scores_of_constants_are_numbers():
-    one = score_numbers(np.asarray([[3.0]]), np.asarray([[1.0]]), ("a",))
+    one = score_regression(np.asarray([[3.0]]), np.asarray([[1.0]]), ("a",))
     assert one.values == {"spearman": 0, "pearson": 0, "mae": 2, "r2": 0}
     assert one.warnings == ()
-    flat = score_numbers(np.asarray([[1.0], [3.0]]), np.asarray([[2.0], [2.0]]), ("a",))
+    flat = score_regression(np.asarray([[1.0], [3.0]]), np.asarray([[2.0], [2.0]]), ("a",))
     assert flat.values == {"spearman": 0, "pearson": 0, "mae": 1, "r2": 0}
     assert "'a': the model predicts nearly the same for every row (2 to 2" in flat.warnings[0]

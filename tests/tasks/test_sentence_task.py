@@ -11,12 +11,11 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from ownbert import InputError, evaluate, finetune
 from ownbert.checkpoint import load
 from ownbert.data.batch import Example, pack
-from ownbert.finetuning.run import FinetuningRun
-from ownbert.finetuning.word_table import WordsInUse
+from ownbert.finetuning.run import FinetuningRun, WordsInUse
 from ownbert.inference.predictor import Predictor
-from ownbert.tasks.batched_forward import answers
+from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
-from ownbert.tasks.row_objectives import OneLabel, RDrop, divergence
+from ownbert.tasks.row_objectives import RDrop, SingleLabelObjective, symmetric_kl
 from ownbert.tasks.rows import Row
 
 POOLINGS = ("pooler", "first", "mean", "max", "attention", "gru", "lstm")
@@ -180,7 +179,7 @@ def test_two_passes_add_their_distance():
     torch.manual_seed(0)
     examples = [_example(0), _example(1)]
     logits = torch.randn(4, 3, requires_grad=True)
-    twice = RDrop(OneLabel(), 0.7)
+    twice = RDrop(SingleLabelObjective(), 0.7)
     batch = pack(examples * 2)
     loss = twice(logits, batch)
     labels = torch.tensor([0, 1, 0, 1])
@@ -189,7 +188,7 @@ def test_two_passes_add_their_distance():
     kl = torch.nn.functional.kl_div
     apart = (kl(one, two.exp(), reduction="sum") + kl(two, one.exp(), reduction="sum")) / 2
     torch.testing.assert_close(loss.total / loss.count, plain + 0.7 * apart / 2)
-    torch.testing.assert_close(divergence(logits[:2], logits[2:]).sum(), apart)
+    torch.testing.assert_close(symmetric_kl(logits[:2], logits[2:]).sum(), apart)
 
 
 def test_the_habits_learn_too(pretrained: Path, topics: Path, tmp_path: Path):
@@ -203,7 +202,7 @@ def test_class_weights_and_smoothing(pretrained: Path, topics: Path, tmp_path: P
     logits = torch.randn(3, 3)
     batch = pack([_example(i) for i in labels.tolist()])
     weights = (0.5, 2.0, 1.0)
-    loss = OneLabel(smoothing=0.1, label_weights=weights)(logits, batch)
+    loss = SingleLabelObjective(smoothing=0.1, label_weights=weights)(logits, batch)
     truth = torch.nn.functional.cross_entropy(
         logits, labels, torch.tensor(weights), label_smoothing=0.1, reduction="sum"
     )
@@ -244,7 +243,7 @@ def test_the_loss_can_be_watched(pretrained: Path, topics: Path, tmp_path: Path)
         )
     )
     model = load(tmp_path / "out")
-    found = answers(
+    found = forward_rows(
         model,
         run.task,
         run.splits.dev_data.examples,

@@ -1,4 +1,5 @@
-"""Masked words of the task's own texts, learnt before the task (Gururangan et al. 2020)."""
+"""Task-adaptive pretraining: masked language modelling on the task's own texts before fine-tuning
+(Gururangan et al. 2020)."""
 
 import json
 import shutil
@@ -16,12 +17,12 @@ from ownbert.train.state_files import remove_states
 
 # The families whose pretraining can be continued here.
 _KINDS = ("bert", "ownbert-bert")
-# Of a batch: so many tokens, but at least so many sequences of full length.
+# Tokens of a batch, but at least this many sequences of full length.
 _TOKENS, _SEQUENCES = 2048, 8
 
 
-def refuse_unfit(description: Description, folder: str) -> None:
-    """``InputError`` for a model whose pretraining cannot be continued."""
+def require_bert(description: Description, folder: str) -> None:
+    """Raises ``InputError`` for a model whose pretraining cannot be continued."""
     kind = str(description.values.get("model_type"))
     if kind not in _KINDS:
         raise InputError(
@@ -38,16 +39,16 @@ def adapt(
     max_length: int,
     quiet: bool,
 ) -> Path:
-    """Learn masked words from the texts of the task; the model stays in ``folder``, the texts do
-    not. A resumed run takes a finished model as it is, and resumes an interrupted one.
+    """Continue the pretraining of the recipe's model on ``texts``, and save it in ``folder``.
 
-    Returns the path of ``folder``.
+    If resumed, a finished model is kept and an interrupted run continues. The texts do not remain
+    on disk. Returns the path of ``folder``.
     """
     if folder.resume and folder.finished:
         return folder.path
-    place = folder.path.parent
-    corpus, tokens = place / "texts.jsonl", place / "tokens"
-    make_folder(place)
+    parent = folder.path.parent
+    corpus, tokens = parent / "texts.jsonl", parent / "tokens"
+    make_folder(parent)
     try:
         with corpus.open("w", encoding="utf-8") as file:
             for text in texts:
@@ -71,7 +72,7 @@ def adapt(
             seed=recipe.seed,
         )
     finally:
-        # They may be private, and the ids of a text are the text.
+        # The texts may be private, and their ids can be decoded.
         corpus.unlink(missing_ok=True)
         shutil.rmtree(tokens, ignore_errors=True)
     remove_states(folder.path)

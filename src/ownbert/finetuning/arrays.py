@@ -1,4 +1,4 @@
-"""Texts and answers in memory, as rows of a task. N texts, K numbers per text."""
+"""Texts and targets in memory as rows of a task."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from ownbert.tasks.rows import Row, label_text
 
 
 def texts_of(X: Any) -> list[tuple[str, ...]]:
-    """The text or the two texts of each row. Raises ``InputError`` for anything else."""
+    """The text or the two texts of each row of X. Raises ``InputError`` for anything else."""
     if isinstance(X, str):
         raise InputError("X is a single text; a list of texts is needed")
     X = X.to_numpy() if hasattr(X, "to_numpy") else X
@@ -34,7 +34,7 @@ def texts_of(X: Any) -> list[tuple[str, ...]]:
 
 
 def _text(value: Any, where: str) -> str:
-    """A text, or words joined."""
+    """A text, or words joined by blanks."""
     words = value if isinstance(value, list | np.ndarray) else [value]
     for word in words:
         if not isinstance(word, str):
@@ -43,7 +43,7 @@ def _text(value: Any, where: str) -> str:
 
 
 def name_of(label: Any, where: str) -> str:
-    """A label as text."""
+    """A label as text. Raises ``InputError`` for a missing one."""
     plain = label.item() if isinstance(label, np.generic) else label
     if plain is None or (isinstance(plain, float) and math.isnan(plain)):
         raise InputError(f"{where} is {plain}; every text needs a label")
@@ -51,23 +51,26 @@ def name_of(label: Any, where: str) -> str:
 
 
 def rows_of(texts: Sequence[tuple[str, ...]], targets: Sequence[Any]) -> list[Row]:
-    """Texts with their answers. Raises ``InputError`` where there are not as many of both."""
+    """Texts with their targets. Raises ``InputError`` if their numbers differ."""
     if len(texts) != len(targets):
         raise InputError(f"X has {len(texts)} texts and y has {len(targets)} answers")
     return [Row(i, *each) for i, each in enumerate(zip(texts, targets, strict=True))]
 
 
 def numbers_of(y: Any) -> np.ndarray:
-    """Finite numbers (N) or (N, K), none of whose columns is the same for all texts."""
+    """y as an array (texts) or (texts, numbers). Raises ``InputError`` unless all are finite and
+    every column has at least two different ones."""
     if y is None:
         raise InputError("y is None; a number for every text is needed")
     try:
         numbers = np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError("y must be numbers, (N) or (N, K)") from None
+        raise InputError("y must be numbers, one or several for each text") from None
     if numbers.ndim not in (1, 2) or not numbers.size:
-        raise InputError(f"y must be numbers, (N) or (N, K), not of shape {numbers.shape}")
-    with np.errstate(over="ignore"):  # what float32, in which weights are, cannot hold
+        raise InputError(
+            f"y must be numbers, one or several for each text, not of shape {numbers.shape}"
+        )
+    with np.errstate(over="ignore"):  # weights are float32
         odd = np.argwhere(~np.isfinite(numbers.astype(np.float32)))
     if len(odd):
         place = ", ".join(map(str, odd[0]))

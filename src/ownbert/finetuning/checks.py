@@ -1,4 +1,4 @@
-"""Labelled rows that are probably mistakes: found by a table of hashes, without a model."""
+"""Labelled rows that are probably mistakes, found by hashes of their texts, without a model."""
 
 import hashlib
 from collections import Counter
@@ -10,14 +10,16 @@ from typing import Any, NamedTuple
 from ownbert.tasks.rows import Row, shortened
 
 _PLACES = 3
-_LABEL = 40  # characters of an answer that are shown
+_LABEL = 40  # the most characters of a target in a message
 
 
 @dataclass(frozen=True)
 class LabelledSplit:
-    """Rows of one file. name: "training", "dev" or the like. source: the file as it was named, ""
-    where the rows were given in Python. unit: what a row is, in messages. sets: whether the order
-    of several labels is without meaning."""
+    """The rows of one file.
+
+    name: "training", "dev" or similar. source: the file, "" if the rows were passed in Python.
+    unit: what rows are, in messages. sets: whether targets are sets, whose order has no meaning.
+    """
 
     name: str
     rows: Sequence[Row]
@@ -27,48 +29,49 @@ class LabelledSplit:
 
     def where(self, row: Row) -> str:
         """The place of a row, for messages."""
-        said = row.place(self.source)
-        return said if self.source else f"{self.name} {said}"
+        place = row.place(self.source)
+        return place if self.source else f"{self.name} {place}"
 
     def answer(self, row: Row) -> str:
-        """The same for answers that are the same."""
+        """The target as a string that is equal for equal targets."""
         return repr(sorted(row.target) if self.sets else row.target)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """kind: conflict, empty, repeated, duplicate or noise. count: of rows. line: for people.
-    grave: whether it is worth a warning before training; the others are habits of some data."""
+    """A group of rows that look wrong.
+
+    kind: conflict, empty, repeated, duplicate or noise. count: number of rows. line: the message.
+    severe: whether to warn before training; the others are common in some kinds of data.
+    """
 
     kind: str
     count: int
     line: str
-    grave: bool = True
+    severe: bool = True
 
 
 def check_rows(train: LabelledSplit, *others: LabelledSplit) -> list[Finding]:
-    """What looks wrong in the training rows, and in those that they are measured by.
+    """What looks wrong in the training rows and in those of ``others``, such as dev rows.
 
-    Texts are the same where they differ in whitespace alone. conflict: the same texts with two
-    answers (labels, not numbers). empty: a text without a character. repeated: rows of ``others``
-    whose texts stand in the training rows too. duplicate: copies of earlier training rows, with
-    the same answer. noise: with another number.
+    Texts that differ only in whitespace count as equal. conflict: equal texts with different
+    answers (labels, not numbers). empty: a text without characters. repeated: rows of ``others``
+    whose texts are also in the training rows. duplicate: copies of earlier training rows with the
+    same answer. noise: copies with another number.
     """
-    texts = _texts_of(train)
-    found = [*_empty(train), *_conflicts(train, texts)]
+    texts = _index(train)
+    findings = [*_empty(train), *_conflicts(train, texts)]
     for split in others:
-        found += [
-            *_empty(split),
-            *_conflicts(split, _texts_of(split)),
-            *_repeated(split, train, texts),
-        ]
-    return found + _duplicates(train, texts)
+        findings += _empty(split)
+        findings += _conflicts(split, _index(split))
+        findings += _repeated(split, train, texts)
+    return findings + _duplicates(train, texts)
 
 
 def label_counts(rows: Sequence[Row], labels: Sequence[str]) -> Counter[str]:
-    """How often each of ``labels`` is the answer to a row, or one of its answers.
+    """How often each of ``labels`` is the target of a row, or one of its targets.
 
-    Other answers are not counted: they may be texts.
+    Other targets are not counted: they may be texts.
     """
     counts = Counter(dict.fromkeys(labels, 0))
     for row in rows:
@@ -78,27 +81,27 @@ def label_counts(rows: Sequence[Row], labels: Sequence[str]) -> Counter[str]:
 
 
 def _key(row: Row) -> bytes:
-    """A hash of a row's texts: long ones need not be kept a second time."""
+    """A hash of a row's texts, which takes less memory than they do."""
     texts = "\0".join(" ".join(text.split()) for text in row.texts)
     return hashlib.blake2b(texts.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class _Texts(NamedTuple):
-    """first: the row where a text stands first. groups: by that row, all rows of its text, where
-    there are several."""
+class _TextIndex(NamedTuple):
+    """first: by key, the first row with these texts. groups: by first row, all rows with the same
+    texts, if there are several."""
 
     first: dict[bytes, int]
     groups: dict[int, list[int]]
 
 
-def _texts_of(split: LabelledSplit) -> _Texts:
+def _index(split: LabelledSplit) -> _TextIndex:
     first: dict[bytes, int] = {}
     groups: dict[int, list[int]] = {}
     for index, row in enumerate(split.rows):
-        there = first.setdefault(_key(row), index)
-        if there != index:
-            groups.setdefault(there, [there]).append(index)
-    return _Texts(first, groups)
+        earliest = first.setdefault(_key(row), index)
+        if earliest != index:
+            groups.setdefault(earliest, [earliest]).append(index)
+    return _TextIndex(first, groups)
 
 
 def _is_label(target: Any) -> bool:
@@ -120,8 +123,8 @@ def _empty(split: LabelledSplit) -> list[Finding]:
     return [Finding("empty", len(rows), line)]
 
 
-def _conflicts(split: LabelledSplit, texts: _Texts) -> list[Finding]:
-    """Rows that differ in their answer from the first row of the same texts."""
+def _conflicts(split: LabelledSplit, texts: _TextIndex) -> list[Finding]:
+    """Rows whose label differs from that of the first row with the same texts."""
     count, pairs = 0, []
     for indices in texts.groups.values():
         first, *rest = (split.rows[i] for i in indices)
@@ -140,8 +143,8 @@ def _conflicts(split: LabelledSplit, texts: _Texts) -> list[Finding]:
     return [Finding("conflict", count, line)]
 
 
-def _repeated(split: LabelledSplit, train: LabelledSplit, texts: _Texts) -> list[Finding]:
-    """Rows of a split whose texts are among those of the training rows."""
+def _repeated(split: LabelledSplit, train: LabelledSplit, texts: _TextIndex) -> list[Finding]:
+    """Rows of a split whose texts are in the training rows too."""
     count = other = 0
     pairs: list[str] = []
     known: dict[int, set[str]] = {}
@@ -160,36 +163,36 @@ def _repeated(split: LabelledSplit, train: LabelledSplit, texts: _Texts) -> list
     differ = f", {other:,} of them with another answer" if other else ""
     line = (
         f"{count:,} of {len(split.rows):,} {split.name} {split.unit} are {train.name} {train.unit} "
-        f"too{differ}, so measures on them are too good: {_some(pairs, count)}"
+        f"too{differ}, so metrics on them are too good: {_some(pairs, count)}"
     )
     return [Finding("repeated", count, line)]
 
 
-def _duplicates(split: LabelledSplit, texts: _Texts) -> list[Finding]:
+def _duplicates(split: LabelledSplit, texts: _TextIndex) -> list[Finding]:
     same = noise = 0
     for first, indices in texts.groups.items():
         answers = len({split.answer(split.rows[i]) for i in indices})
         same += len(indices) - answers
         noise += answers - 1 if _is_number(split.rows[first].target) else 0
-    found, unit = [], f"{split.name} {split.unit}"
+    findings, unit = [], f"{split.name} {split.unit}"
     for kind, count, what in (
         ("duplicate", same, "the same answer"),
         ("noise", noise, "another number"),
     ):
         if count:
             line = f"{count:,} {unit} are copies of earlier ones with {what}"
-            found.append(Finding(kind, count, line, grave=False))
-    return found
+            findings.append(Finding(kind, count, line, severe=False))
+    return findings
 
 
 def _both(split: LabelledSplit, one: Row, two: Row) -> str:
-    """The places of two rows with their answers; of many tags, with those that differ."""
+    """The places of two rows with their targets; of sequences of tags, those that differ."""
     answers = [r.target if isinstance(r.target, tuple) else (r.target,) for r in (one, two)]
     if not split.sets and len(answers[0]) == len(answers[1]):
         differ = [i for i, (a, b) in enumerate(zip(*answers, strict=True)) if a != b]
         answers = [[answer[i] for i in differ] for answer in answers]
-    said = [shortened(", ".join(map(str, answer)), _LABEL) for answer in answers]
-    return f"{split.where(one)} ({said[0]}) and {split.where(two)} ({said[1]})"
+    shown = [shortened(", ".join(map(str, answer)), _LABEL) for answer in answers]
+    return f"{split.where(one)} ({shown[0]}) and {split.where(two)} ({shown[1]})"
 
 
 def _some(places: Sequence[str], count: int | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Which labels are taken for which, as a picture and in words. C labels."""
+"""Confusion matrices: as a plot, and the most frequent confusions in words."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +12,13 @@ from ownbert.tasks.rows import shortened
 
 CONFUSION = "confusion.png"
 
-# Up to so many labels the cells have numbers, and all labels their names.
+# The most labels for which cells have numbers, and for which all labels have names.
 _NUMBERS, _NAMES = 15, 40
-# So many labels have a name where not all have.
+# The most labels with names if not all have one.
 _NAMED = 24
-_LONGEST = 28  # characters of a name
+_LONGEST = 28  # the most characters of a name
 _DPI = 120
-# Fonts with Chinese, Japanese and Korean characters, beside matplotlib's own.
+# Fonts with Chinese, Japanese and Korean characters, to complement matplotlib's own.
 _FONTS = (
     *("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Zen Hei"),
     *("WenQuanYi Micro Hei", "PingFang SC", "Heiti SC", "Hiragino Sans GB", "Microsoft YaHei"),
@@ -28,8 +28,8 @@ _PLAIN = "DejaVu Sans"
 
 
 def most_confused(scores: Scores, most: int = 3) -> list[str]:
-    """The most frequent confusions in words ("film taken for album: 12"), fewer where there are;
-    none of scores without a confusion matrix."""
+    """The ``most`` frequent confusions in words ("film taken for album: 12"); none without a
+    confusion matrix."""
     if scores.confusion is None:
         return []
     labels = [score.label for score in scores.labels]
@@ -41,13 +41,13 @@ def most_confused(scores: Scores, most: int = 3) -> list[str]:
 
 
 def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = _FONTS) -> str | None:
-    """The confusion matrix as a PNG: the colour is a cell's share of its row, the true label.
+    """Plot the confusion matrix as a PNG file; colours are shares of the rows, the true labels.
 
-    Numbers in the cells are counts. With many labels only the most confused ones are named.
-    fonts: by name, those to take where matplotlib's own lacks a character. Returns what to tell
-    people, if anything: without matplotlib nothing is drawn; where no font has the characters of
-    the labels, these have their numbers as in config.json's id2label. Scores without a confusion
-    matrix have no picture; one of before is removed.
+    Numbers in the cells are counts. With many labels only the most confused ones are named. fonts:
+    names of fonts to use for characters that matplotlib's own lacks. Returns a warning, if any:
+    without matplotlib nothing is drawn; if no font has the characters of the labels, their numbers
+    in config.json's id2label are shown. Any earlier plot is removed, also if ``scores`` has no
+    confusion matrix.
     """
     path.unlink(missing_ok=True)
     if (confusion := scores.confusion) is None:
@@ -55,12 +55,12 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = _FONTS)
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return "no picture of the confusion matrix; it needs: pip install 'ownbert[plot]'"
-    labels, told = [score.label for score in scores.labels], None
+        return "no plot of the confusion matrix; it needs: pip install 'ownbert[plot]'"
+    labels, warning = [score.label for score in scores.labels], None
     family = fitting_fonts(labels, fonts)
     if family is None:
         family, labels = [_PLAIN], [str(i) for i in range(len(labels))]
-        told = (
+        warning = (
             f"{path.name}: no font here has the labels' characters; it shows their numbers "
             "(id2label in config.json)"
         )
@@ -70,7 +70,7 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = _FONTS)
     named: Sequence[int] = range(count)
     if count > _NAMES:
         named = _worst(confusion, apart=font / 72 * count / side)
-    # The matrix fills the figure; what stands around it is outside, and bbox_inches makes room.
+    # The matrix fills the figure; names and colour bar are outside, and bbox_inches makes room.
     figure = Figure(figsize=(side, side))
     axis = figure.add_axes((0, 0, 1, 1))
     image = _cells(axis, confusion)
@@ -81,11 +81,11 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = _FONTS)
         axis.set_title(words, fontsize=9, loc="left")
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=_DPI, bbox_inches="tight")
-    return told
+    return warning
 
 
 def _worst(confusion: np.ndarray, apart: float) -> list[int]:
-    """The labels that are most often confused, whose names do not overlap."""
+    """The most confused labels whose names do not overlap, at least ``apart`` labels apart."""
     wrong = confusion.sum(0) + confusion.sum(1) - 2 * np.diag(confusion)
     named: list[int] = []
     for label in np.argsort(-wrong, kind="stable").tolist():
@@ -98,14 +98,14 @@ def _cells(axis: Any, confusion: np.ndarray) -> Any:
     from matplotlib.colors import PowerNorm
 
     shares = confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
-    # By the root, or what is rare could not be told from what never happens.
+    # The square root separates rare confusions from none.
     image = axis.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0, 1), interpolation="nearest")
     if len(confusion) <= _NUMBERS:
         for (i, j), count in np.ndenumerate(confusion):
             color = "white" if shares[i, j] > 0.35 else "0.15"
             if count:
-                said = f"{count}" if count < 100_000 else f"{count / 1000:.0f}k"
-                axis.text(j, i, said, ha="center", va="center", color=color, fontsize=8)
+                text = f"{count}" if count < 100_000 else f"{count / 1000:.0f}k"
+                axis.text(j, i, text, ha="center", va="center", color=color, fontsize=8)
     return image
 
 
@@ -113,7 +113,7 @@ def _names(
     axis: Any, named: Sequence[int], labels: Sequence[str], font: float, family: list[str]
 ) -> None:
     names = [_shown(labels[i]) for i in named]
-    # A name may hold a dollar, which is no mathematics here.
+    # Dollar signs in names are not mathematics.
     style = {"fontsize": font, "fontfamily": family, "parse_math": False}
     axis.set_xticks(named, names, rotation=90, **style)
     axis.set_yticks(named, names, **style)
@@ -129,7 +129,7 @@ def _bar(figure: Any, image: Any, axis: Any) -> None:
 
 
 def fitting_fonts(labels: Sequence[str], fonts: Sequence[str] = _FONTS) -> list[str] | None:
-    """Fonts that have all characters of the labels together; None where there are none."""
+    """Fonts that together have all characters of the labels; None if there are none."""
     from matplotlib import font_manager
 
     def known(font: str) -> set[int]:
@@ -139,10 +139,10 @@ def fitting_fonts(labels: Sequence[str], fonts: Sequence[str] = _FONTS) -> list[
     missing = {ord(c) for label in labels for c in _shown(label)} - known(_PLAIN)
     if not missing:
         return [_PLAIN]
-    there = {font.name for font in font_manager.fontManager.ttflist}
-    fitting = (font for font in fonts if font in there and missing <= known(font))
-    found = next(fitting, None)
-    return None if found is None else [_PLAIN, found]
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    fitting = (font for font in fonts if font in installed and missing <= known(font))
+    font = next(fitting, None)
+    return None if font is None else [_PLAIN, font]
 
 
 def _shown(label: str) -> str:

@@ -29,17 +29,18 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Models that were trained alike, in ``members``; ``folder`` answers with their mean.
+    """Models that were trained with the same settings, in ``members``; ``folder`` predicts by the
+    mean of their scores.
 
-    measures: of folds, those of all training rows, each answered by the model that has not seen
-    it; of seeds, those of the averaged answers to the dev rows. mean, spread: of the members'
-    own measures, and their standard deviation. dev: of folds, the averaged answers to dev rows,
-    where there were any.
+    metrics: of folds, those on all training rows, each predicted by the member that was not trained
+    on it; of seeds, those of the averaged predictions for dev rows. mean, spread: mean and standard
+    deviation of the members' own metrics. dev: of folds, the metrics of the averaged predictions
+    for dev rows, if any.
     """
 
     folder: Path
     members: tuple[Path, ...]
-    measures: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
     mean: Mapping[str, float] = field(default_factory=dict)
     spread: Mapping[str, float] = field(default_factory=dict)
     dev: Mapping[str, float] = field(default_factory=dict)
@@ -47,19 +48,20 @@ class Ensemble:
 
 @dataclass(frozen=True)
 class _Member:
-    """held: which training rows it is measured by; None: the dev rows."""
+    """rows: to train on and to evaluate on. held_out: the indices of the latter among all training
+    rows; None: they are the dev rows."""
 
     name: str
     recipe: FinetuneRecipe
     rows: tuple[Sequence[Row], Sequence[Row] | None]
-    held: Sequence[int] | None = None
+    held_out: Sequence[int] | None = None
 
 
 def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Ensemble:
-    """Train the members that are not finished, in folders of their own, and measure them all.
+    """Train the members that are not finished, in folders of their own, and evaluate them all.
 
-    Writes ``ensemble.json``, which makes ``predict`` and ``evaluate`` average, the recipe and a
-    model card. Raises ``InputError`` for folds that the rows cannot give.
+    Writes the recipe, a model card and ``ensemble.json``, which makes ``predict`` and ``evaluate``
+    average. Raises ``InputError`` if the rows cannot be split into so many folds.
     """
     output = folder.path
     members = _fold_members(run) if run.given.run.folds else _seed_members(run)
@@ -68,8 +70,8 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
         require_same_identity(output, read_json(output / ENSEMBLE)["identity"], run.identity)
     write_text(output / RECIPE, dump(run.given))
     kind = "folds" if run.given.run.folds else "seeds"
-    about = {"format": _FORMAT, "kind": kind, "identity": run.identity}
-    write_json(output / ENSEMBLE, {**about, "members": []})
+    header = {"format": _FORMAT, "kind": kind, "identity": run.identity}
+    write_json(output / ENSEMBLE, {**header, "members": []})
     display = Display("finetune", quiet=quiet)
     run.adapt(folder, quiet=quiet)
     for number, member in enumerate(members, start=1):
@@ -80,27 +82,26 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
         {"folder": m.name, "seed": m.recipe.seed, "rows": len(m.rows[0]), "measures": values}
         for m, values in zip(members, results.each, strict=True)
     ]
-    # Only now, so that a half-trained ensemble answers nothing.
-    write_json(output / ENSEMBLE, {**about, "members": summaries})
-    found = results.ensemble()
-    figures = {name: getattr(found, name) for name in ("measures", "mean", "spread", "dev")}
-    write_json(output / ENSEMBLE, {**about, "members": summaries, **figures})
-    values = {name: [each[name] for each in results.each] for name in found.mean}
-    several = f"{len(members)} {kind}"
+    # Only now, so that an incomplete ensemble cannot be used.
+    write_json(output / ENSEMBLE, {**header, "members": summaries})
+    ensemble = results.ensemble()
+    metrics = {"measures": ensemble.metrics, "mean": ensemble.mean}
+    metrics |= {"spread": ensemble.spread, "dev": ensemble.dev}
+    write_json(output / ENSEMBLE, {**header, "members": summaries, **metrics})
     warning = write_card(
         output,
         run.recipe,
         run.splits.parts,
-        measures=values,
-        several=several,
-        model=found.members[0],
+        metrics={name: [each[name] for each in results.each] for name in ensemble.mean},
+        several=f"{len(members)} {kind}",
+        model=ensemble.members[0],
     )
     if warning:
         display.say(warning)
     if not quiet:
-        _show(display, members, results.each, found)
+        _show(display, members, results.each, ensemble)
     display.say(f"saved {output}")
-    return found
+    return ensemble
 
 
 def _train(run: FinetuningRun, member: _Member, folder: FinetuneFolder, *, quiet: bool) -> None:
@@ -112,13 +113,13 @@ def _train(run: FinetuningRun, member: _Member, folder: FinetuneFolder, *, quiet
 
 
 def _recipe(run: FinetuningRun, **changes: Any) -> FinetuneRecipe:
-    """That of a member: what the reader found out of the files is kept in its settings."""
+    """The recipe of a member, with the settings that reading the files has completed."""
     alone = replace(run.given.run, folds=None, seeds=None)
     return replace(run.given, task=run.task.settings, run=alone, **changes)
 
 
 def _seed_members(run: FinetuningRun) -> list[_Member]:
-    # The rows stay the same, also where labels_per_class draws them.
+    # The same rows for all seeds, even if labels_per_class has drawn them.
     rows, first = (run.splits.train_rows, run.splits.dev_rows), run.given.seed
     return [
         _Member(f"seed-{seed}", _recipe(run, seed=seed), rows)
@@ -128,32 +129,32 @@ def _seed_members(run: FinetuningRun) -> list[_Member]:
 
 def _fold_members(run: FinetuningRun) -> list[_Member]:
     count, rows = run.given.run.folds or 0, run.splits.train_rows
-    if not run.task.averages:
+    if not run.task.averageable:
         raise InputError(f"run.folds averages answers, which cannot be done for {run.task.name}")
-    texts = [run.task.kept_together(row) for row in rows]
+    texts = [run.task.fold_keys(row) for row in rows]
     folds = fold_of(rows, count, seed=run.given.seed, texts=texts)
     if len(set(folds)) < count:
         raise InputError(
             f"run.folds is {count}, but rows that share a text stay together, and the "
             f"{len(rows):,} training rows are only {len(set(folds))} such groups"
         )
-    # The dev rows of a member are those that it does not learn from.
+    # A member is evaluated on its held-out rows.
     recipe = _recipe(run, data=replace(run.given.data, dev=None))
     members = []
     for fold in range(count):
-        held = [i for i, own in enumerate(folds) if own == fold]
+        held_out = [i for i, own in enumerate(folds) if own == fold]
         rest = [row for row, own in zip(rows, folds, strict=True) if own != fold]
-        split = (rest, [rows[i] for i in held])
-        members.append(_Member(f"fold-{fold + 1}", recipe, split, held))
+        split = (rest, [rows[i] for i in held_out])
+        members.append(_Member(f"fold-{fold + 1}", recipe, split, held_out))
     return members
 
 
 def fold_of(
     rows: Sequence[Row], count: int, *, seed: int, texts: Sequence[Sequence[Any]] | None = None
 ) -> list[int]:
-    """The fold of each row, from 0: folds of about the same size and, where answers are single
-    labels, the same shares of them. Rows that share one of their ``texts`` (by default all that
-    the model reads) are in one fold, or answers could be remembered."""
+    """The fold of each row, from 0. Folds have about the same size and, for single labels, the same
+    distribution of labels. Rows that share one of their ``texts`` (by default all that the
+    model reads) are in one fold, or answers could be memorised."""
     groups = _groups([row.texts for row in rows] if texts is None else texts)
     order = np.random.default_rng(seed).permutation(len(groups))
     shuffled = sorted((groups[i] for i in order), key=len, reverse=True)
@@ -173,15 +174,15 @@ def fold_of(
 
 
 def _groups(texts: Sequence[Sequence[Any]]) -> list[list[int]]:
-    """Rows that hang together by a text of theirs, in the order of their first."""
+    """Groups of rows that are connected by shared texts, in the order of their first rows."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    # A graph of rows, each tied to the first one that has one of its texts.
+    # A graph in which each row is connected to the first row with one of its texts.
     first: dict[Any, int] = {}
     pairs = [(i, first.setdefault(text, i)) for i, own in enumerate(texts) for text in own]
-    rows, ties = zip(*pairs, strict=True) if pairs else ((), ())
-    graph = coo_array((np.ones(len(rows)), (rows, ties)), shape=(len(texts),) * 2)
+    rows, firsts = np.asarray(pairs, dtype=np.int64).reshape(-1, 2).T
+    graph = coo_array((np.ones(len(rows)), (rows, firsts)), shape=(len(texts),) * 2)
     _, components = connected_components(graph, directed=False)
     groups: dict[int, list[int]] = {}
     for row, component in enumerate(components.tolist()):
@@ -190,33 +191,33 @@ def _groups(texts: Sequence[Sequence[Any]]) -> list[list[int]]:
 
 
 class _Results:
-    """What the members answer. each: their measures."""
+    """The members' predictions for the rows that they are evaluated on. each: their metrics."""
 
     def __init__(self, run: FinetuningRun, members: Sequence[_Member], output: Path) -> None:
         self.run, self.members, self.output = run, members, output
         self.decided: list[Any] = [None] * len(run.splits.train_rows)
-        self.each = [self._measure(member) for member in members]
+        self.each = [self._evaluate(member) for member in members]
 
     def _predictor(self, folder: Path) -> Predictor:
         run = self.run.recipe.run
         return Predictor(folder, device=run.device, precision=run.precision)
 
-    def _measure(self, member: _Member) -> Mapping[str, float]:
+    def _evaluate(self, member: _Member) -> Mapping[str, float]:
         rows = member.rows[1]
         if rows is None:
             return {}
         predictor = self._predictor(self.output / member.name)
         decided = decide_all(predictor, rows)
-        for index, one in zip(member.held or (), decided, strict=False):
-            self.decided[index] = one
+        for index, prediction in zip(member.held_out or (), decided, strict=False):
+            self.decided[index] = prediction
         return predictor.task.score(rows, decided).values
 
     def ensemble(self) -> Ensemble:
         folders = tuple(self.output / member.name for member in self.members)
-        # A fold without rows of some kind lacks the measures of these.
+        # A fold may lack the rows that a metric is defined on (unanswerable questions).
         names = [n for n in self.each[0] if all(n in each for each in self.each)]
         values = {name: [each[name] for each in self.each] for name in names}
-        found = Ensemble(
+        ensemble = Ensemble(
             self.output,
             folders,
             mean={name: mean(v) for name, v in values.items()},
@@ -224,15 +225,15 @@ class _Results:
         )
         dev = self._averaged()
         if not self.run.given.run.folds:
-            return replace(found, measures=dev)
+            return replace(ensemble, metrics=dev)
         task = combine_tasks([task_of(describe(folder), folder) for folder in folders])
-        measures = task.score(self.run.splits.train_rows, self.decided).values
-        return replace(found, measures=measures, dev=dev)
+        metrics = task.score(self.run.splits.train_rows, self.decided).values
+        return replace(ensemble, metrics=metrics, dev=dev)
 
     def _averaged(self) -> Mapping[str, float]:
-        """Measures of the averaged answers to the dev rows, where there are any."""
+        """Metrics of the averaged predictions for the dev rows, if any."""
         rows = self.run.splits.dev_rows
-        if rows is None or not self.run.task.averages:
+        if rows is None or not self.run.task.averageable:
             return {}
         predictor = self._predictor(self.output)
         return predictor.task.score(rows, decide_all(predictor, rows)).values
@@ -242,22 +243,22 @@ def _show(
     display: Display,
     members: Sequence[_Member],
     each: Sequence[Mapping[str, float]],
-    found: Ensemble,
+    ensemble: Ensemble,
 ) -> None:
     from rich.table import Table
 
-    names = list(found.mean)
+    names = list(ensemble.mean)
     if not names:
-        display.say("no --dev: nothing to measure the members by")
+        display.say("no --dev: no rows to evaluate the members on")
         return
     table = Table("", box=None, pad_edge=False)
     for name in names:
         table.add_column(name.replace("_", " ").replace("f1", "F1"), justify="right")
-    folds = members[0].held is not None
+    folds = members[0].held_out is not None
     lines = [(m.name, values) for m, values in zip(members, each, strict=True)]
-    lines += [("mean", found.mean), ("standard deviation", found.spread)]
-    lines += [("out of fold" if folds else "averaged answers", found.measures)]
-    lines += [("dev, averaged answers", found.dev)]
+    lines += [("mean", ensemble.mean), ("standard deviation", ensemble.spread)]
+    lines += [("out of fold" if folds else "averaged answers", ensemble.metrics)]
+    lines += [("dev, averaged answers", ensemble.dev)]
     for title, values in lines:
         if values:
             table.add_row(title, *(f"{values[name]:.4f}" for name in names))

@@ -1,7 +1,4 @@
-"""Fine-tuning as scikit-learn has it: ``fit`` and ``predict`` on texts in memory.
-
-N texts, C classes, K numbers a text.
-"""
+"""scikit-learn estimators: ``fit`` and ``predict`` on texts in memory."""
 
 import contextlib
 import copy
@@ -13,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.checkpoint import describe, load_tokenizer, save
+from ownbert.checkpoint import load_tokenizer, save
 from ownbert.errors import InputError
 from ownbert.finetuning.arrays import name_of, numbers_of, rows_of, texts_of
-from ownbert.finetuning.finetune import given
+from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.model import Model
 from ownbert.settings import resolve
-from ownbert.tasks.batched_forward import answers
+from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
-from ownbert.tasks.task import task_of
+from ownbert.tasks.task import load_finetuned
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.train.device import pick_device
 from ownbert.train.job import Interrupted
@@ -39,24 +36,24 @@ except ImportError:
     raise InputError("this needs scikit-learn: pip install 'ownbert[eval]'") from None
 
 
-# Only stores its parameters, as scikit-learn asks: the __init__ is that of a dataclass.
+# The __init__ of a dataclass only stores the parameters, as scikit-learn requires.
 @dataclass(eq=False, repr=False)
 class TextEstimator(BaseEstimator):
     """A model that is fine-tuned by ``fit`` and then kept in memory.
 
-    model: the folder to start from. epochs, learning_rate, batch_size: by the number of texts and
-    the size of the model if not set. max_length: tokens of a text that are read, in ``fit`` and
-    after it; the model's positions if not set. pooling, long, precision, device: as the settings
-    of ``ownbert finetune``; answers are in float32, so that a text gets the same one in any
-    company.
+    model: the folder to start from. epochs, learning_rate, batch_size: by default chosen by the
+    number of texts and the size of the model. max_length: the most tokens of a text, in ``fit`` and
+    after it; by default the model's positions. pooling, long, precision, device: as the settings
+    of ``ownbert finetune``; predictions are in float32, so that they are the same regardless of the
+    batch.
 
     Without ``dev_share`` all epochs are run and the last weights are kept. With it that share of
     the texts is held out; ``patience`` epochs without a better score on it end the run, and the
-    best weights are kept. output: a new folder for the model, recipe, log and curves; otherwise
-    nothing stays on disk. verbose: show the run.
+    best weights are kept. output: a new folder for the model, recipe, log and curves; by default
+    nothing remains on disk. verbose: show the run.
 
-    X is a list, an array or a Series of N texts. A text may also be a list of words, which are
-    joined by blanks. Pairs of texts are tuples of two, or an array (N, 2).
+    X is a list, an array or a Series of texts. A text may also be a list of words, which are
+    joined by blanks. Pairs of texts are tuples of two, or an array (texts, 2).
     """
 
     model: str | Path
@@ -90,23 +87,22 @@ class TextEstimator(BaseEstimator):
         labels: Sequence[str] = (),
         **own: Any,
     ) -> None:
-        """Fine-tune on rows, and take the model from the folder that was written.
+        """Fine-tune on rows, and load the model from the folder that was written.
 
-        classes: (N), of which each is held out in the same share. labels: names of columns of
-        numbers. own: settings in the place of parameters of the same name.
+        classes: (texts), to stratify the held-out texts by. labels: names of columns of numbers.
+        own: settings that override parameters of the same name.
         """
         options = self.get_params(deep=False) | own
         for name in ("dev_share", "output", "verbose"):
             del options[name]
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in options.items()}
-        recipe = resolve(FinetuneRecipe, options=given(task, plain))
+        recipe = resolve(FinetuneRecipe, options=recipe_options(task, plain))
         with_card = self.output is not None
         run = FinetuningRun(recipe, self._split(rows, classes), labels=labels, with_card=with_card)
         with self._folder() as folder:
             run.reserve(folder)
             run.train(folder, quiet=not self.verbose)
-            self.task_ = task_of(describe(folder.path), folder.path)
-            self.model_ = self.task_.load(folder.path)
+            self.task_, self.model_ = load_finetuned(folder.path)
             self.tokenizer_ = load_tokenizer(folder.path, config=self.model_.config)
         self._texts = len(rows[0].texts)
         vars(self).pop("_ready", None)
@@ -126,18 +122,18 @@ class TextEstimator(BaseEstimator):
 
     @contextlib.contextmanager
     def _folder(self) -> Iterator[FinetuneFolder]:
-        """Where to train."""
+        """The folder to train in."""
         if self.output is not None:
             yield FinetuneFolder(self.output)
             return
         with TemporaryDirectory(prefix="ownbert-") as name:
             try:
                 yield FinetuneFolder(name)
-            except Interrupted:  # It names a saved state, which is gone.
+            except Interrupted:  # It names a saved state, which has been removed.
                 raise KeyboardInterrupt from None
 
-    def _answers(self, X: Any) -> np.ndarray:
-        """What the task decides of each text, (N, ...)."""
+    def _predictions(self, X: Any) -> np.ndarray:
+        """The task's prediction for each text, (texts, ...)."""
         check_is_fitted(self)
         texts = texts_of(X)
         rows = rows_of(texts, [None] * len(texts))
@@ -147,21 +143,21 @@ class TextEstimator(BaseEstimator):
         config = self.model_.config
         builder = TextInputBuilder(self.tokenizer_, config, self.task_.max_length or config.longest)
         data = self.task_.encode(rows, builder, training=False)
-        raws = answers(self._packed(), self.task_, data.examples, precision="float32").raws
+        raws = forward_rows(self._packed(), self.task_, data.examples, precision="float32").raws
         decided = zip(raws, rows, data.notes, strict=True)
         return np.asarray([self.task_.decide(*each) for each in decided])
 
     def _packed(self) -> Model:
-        """The model as it is fastest on the device, made once."""
+        """The model on the device with packed matrices, made once."""
         if not hasattr(self, "_ready"):
             device, model = pick_device(self.device), self.model_
-            if device.type != "cpu":  # A copy: what is pickled is for every machine.
+            if device.type != "cpu":  # A copy, so that the pickled model stays on the CPU.
                 model = copy.deepcopy(model).to(device)
             self._ready = prepack(model)
         return self._ready
 
     def __getstate__(self) -> dict[str, Any]:
-        # Packed matrices cannot be pickled; they are made again.
+        # Packed matrices cannot be pickled, and are made again.
         return {k: v for k, v in super().__getstate__().items() if k != "_ready"}
 
     def __sklearn_tags__(self) -> Any:
@@ -176,10 +172,10 @@ class TextEstimator(BaseEstimator):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class OwnBertClassifier(ClassifierMixin, TextEstimator):
-    """One label a text, or a pair of texts, from a pretrained folder.
+    """Classification of texts or pairs of texts, one label each.
 
-    class_weights: "balanced", or a weight for each label that has another than 1.
-    label_smoothing: share of the truth that is spread over all labels. The other parameters are
+    class_weights: "balanced", or a mapping from label to weight, 1 for labels that are not in it.
+    label_smoothing: the probability mass that is spread over all labels. The other parameters are
     those of ``TextEstimator``; ``classes_`` are the labels in the order of the probabilities.
     """
 
@@ -187,8 +183,8 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
     label_smoothing: float = 0.0
 
     def fit(self, X: Any, y: Any) -> "OwnBertClassifier":
-        """y: N labels of any one kind. Raises ``InputError`` for texts and labels that cannot be
-        used, and ``ValueError`` for numbers that are no classes."""
+        """Fine-tune on texts X and their labels y, which are of any one type. Raises ``InputError``
+        for texts and labels that cannot be used, and ``ValueError`` for continuous numbers."""
         texts = texts_of(X)
         if y is None:
             raise InputError("y is None; a label for every text is needed")
@@ -199,8 +195,8 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
         if len(classes) < 2:
             raise InputError(f"y has one class only, {names[0]!r}; at least two are needed")
         known = [names[i] for i in first]
-        if twice := next((name for name in known if known.count(name) > 1), None):
-            raise InputError(f"y has two labels that are both {twice!r} as text")
+        if repeated := next((name for name in known if known.count(name) > 1), None):
+            raise InputError(f"y has two labels that are both {repeated!r} as text")
         rows = rows_of(texts, names)
         self._learn("classify", rows, classes=numbers, class_weights=self._weights())
         self.classes_ = classes
@@ -208,34 +204,35 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
         return self
 
     def _weights(self) -> str | None:
-        """The weights as a recipe has them."""
+        """The weights in the form of a recipe."""
         if not isinstance(self.class_weights, Mapping):
             return self.class_weights
         pairs = self.class_weights.items()
         return ",".join(f"{name_of(label, 'class_weights')}={weight}" for label, weight in pairs)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities (N, C), in the order of ``classes_``."""
-        return self._answers(X)[:, self._columns]
+        """Probabilities (texts, C), in the order of ``classes_``."""
+        return self._predictions(X)[:, self._columns]
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable label of each text, (N)."""
+        """The most probable label of each text, (texts)."""
         best = self.predict_proba(X).argmax(1)
         return self.classes_[best]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class OwnBertRegressor(RegressorMixin, TextEstimator):
-    """A number a text (or a pair of texts), or K numbers, from a pretrained folder.
+    """Regression: one number, or several, for each text or pair of texts.
 
-    loss: mse or huber. The other parameters are those of ``TextEstimator``. Answers are in the
+    loss: mse or huber. The other parameters are those of ``TextEstimator``. Predictions are in the
     units of ``y``.
     """
 
     loss: str = "mse"
 
     def fit(self, X: Any, y: Any) -> "OwnBertRegressor":
-        """y: numbers (N) or (N, K). Raises ``InputError`` for what cannot be used."""
+        """Fine-tune on texts X and numbers y, (texts) or (texts, numbers). Raises ``InputError``
+        for texts and numbers that cannot be used."""
         texts, numbers = texts_of(X), numbers_of(y)
         columns = numbers.reshape(len(numbers), -1)
         flat = numbers.ndim == 1
@@ -245,9 +242,9 @@ class OwnBertRegressor(RegressorMixin, TextEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """The numbers of each text: (N) or (N, K), as ``fit`` was given them."""
-        found = self._answers(X)
-        return found[:, 0] if self._flat else found
+        """The numbers of each text: (texts) or (texts, numbers), as y in ``fit``."""
+        numbers = self._predictions(X)
+        return numbers[:, 0] if self._flat else numbers
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -1,16 +1,15 @@
-"""Fine-tuning as users ask for it: one training, several, or a search."""
+"""Fine-tuning from the user's options: one training, an ensemble, or a search."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.checkpoint import describe
 from ownbert.errors import InputError
 from ownbert.finetuning.finetune_folder import FinetuneFolder
-from ownbert.finetuning.labelled_splits import Rows, drawn
+from ownbert.finetuning.labelled_splits import Rows, draw_rows
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.nn.model import Model
-from ownbert.tasks.task import task_class, task_of
+from ownbert.tasks.task import load_finetuned, task_class
 from ownbert.train.display import Display
 from ownbert.train.distributed import under_torchrun
 
@@ -29,26 +28,28 @@ def finetune(
     quiet: bool = False,
     **options: Any,
 ) -> "Model | Ensemble":
-    """Fine-tune a model folder on labelled files and save the best weights in ``output``; with
-    ``folds`` or ``seeds`` several models, of which an ``Ensemble`` is returned.
+    """Fine-tune a model folder on labelled files and save the best weights in ``output``.
 
-    task: one of ``ownbert.tasks.task.TASKS`` ("classify" by default). options: settings of
-    ``FinetuneRecipe`` by name: ``model`` (the folder), ``train``, ``dev``, ``epochs``, ... For
-    "image" ``train`` and ``dev`` may be arrays, (images, labels). Raises ``InputError`` for files,
-    labels and settings that cannot be used; ``output`` is not touched then.
+    task: one of ``ownbert.tasks.task.TASKS`` ("classify" by default). config: a recipe file.
+    overrides: "section.name=value" settings. resume, overwrite: what to do with an ``output`` that
+    holds a run. options: settings of ``FinetuneRecipe`` by name: ``model`` (the folder), ``train``,
+    ``dev``, ``epochs``, ... For "image" ``train`` and ``dev`` may be arrays, (images, labels).
+
+    Returns the model, or an ``Ensemble`` if ``folds`` or ``seeds`` ask for several. Raises
+    ``InputError`` for files, labels and settings that cannot be used, before writing to ``output``.
     """
     if under_torchrun():
         raise InputError("fine-tuning runs in one process; start it without torchrun")
     folder = FinetuneFolder(output, resume=resume, overwrite=overwrite)
-    rows, options = in_memory(task, given(task, options))
+    rows, options = rows_of_arrays(task, recipe_options(task, options))
     recipe = folder.resolve_finetuning(config=config, overrides=overrides, options=options)
     if resume and folder.finished:
         Display("finetune", quiet=quiet).say(
             f"{output} is finished: nothing is left to do; start anew with --overwrite"
         )
-        return task_of(describe(folder.path), folder.path).load(folder.path)
+        return load_finetuned(folder.path)[1]
     if rows is not None:
-        rows = (drawn(rows[0], recipe), rows[1])
+        rows = (draw_rows(rows[0], recipe), rows[1])
     run = FinetuningRun(recipe, rows)
     run.check_adapting()
     if recipe.search.asked:
@@ -64,8 +65,8 @@ def finetune(
     return run.train(folder, quiet=quiet)
 
 
-def given(task: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as a recipe names them."""
+def recipe_options(task: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by the names that a recipe has for them."""
     named = {("model.folder" if k == "model" else k): v for k, v in options.items()}
     if named.pop("search", False):  # the flag of the command line
         named["search.usual"] = True
@@ -74,10 +75,13 @@ def given(task: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
     return {k: str(v) if isinstance(v, Path) else v for k, v in named.items()}
 
 
-def in_memory(task: str | None, options: Mapping[str, Any]) -> tuple[Rows | None, dict[str, Any]]:
-    """The rows of a task that takes arrays in the place of files, and the other options."""
+def rows_of_arrays(
+    task: str | None, options: Mapping[str, Any]
+) -> tuple[Rows | None, dict[str, Any]]:
+    """The rows of a task that takes arrays instead of files, if they are arrays, and the other
+    options."""
     options = dict(options)
-    if task is None or not task_class(task).in_memory:
+    if task is None or not task_class(task).reads_arrays:
         return None, options
     sources = {name: options.get(name) for name in ("train", "dev")}
     if all(source is None or isinstance(source, str) for source in sources.values()):

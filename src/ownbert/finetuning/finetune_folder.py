@@ -13,31 +13,35 @@ from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.state_files import newest_state
 
-# What a search has tried, beside the folder ``search`` of its runs.
+# The results of a search, beside the folder ``search`` of its runs.
 SEARCH = "search.json"
-# What tells sentence-transformers that a folder gives vectors.
-_LEFT = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
-# Where the texts of the task were learnt first.
+# The files of sentence-transformers.
+_EMBEDDING_FILES = (
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+)
+# The folder of pretraining on the texts of the task.
 PRETRAINED = "pretrained"
 
 
 class FinetuneFolder(RunFolder):
-    """A ``RunFolder`` that can be resumed before it has a state of its own: one of the runs that
-    it consists of may be finished."""
+    """A ``RunFolder`` that may consist of several runs, and so can be resumed without a state of
+    its own."""
 
     @property
     def several(self) -> list[str]:
-        """What says that the folder holds several runs."""
+        """The files that show that the folder holds several runs."""
         return [name for name in (ENSEMBLE, SEARCH) if (self.path / name).exists()]
 
     @property
     def finished(self) -> bool:
-        """Whether a run came to its end: there is a model, and no state to resume from."""
-        there = (self.path / WEIGHTS).exists() and (self.path / RECIPE).exists()
-        return there and newest_state(self.path) is None
+        """Whether the run is complete: there is a model, and no state to resume from."""
+        complete = (self.path / WEIGHTS).exists() and (self.path / RECIPE).exists()
+        return complete and newest_state(self.path) is None
 
     def member(self, name: str) -> "FinetuneFolder":
-        """The folder of one of several runs, resumed or overwritten as this one."""
+        """The folder of one of several runs, resumed or overwritten like this one."""
         return FinetuneFolder(self.path / name, resume=self.resume, overwrite=not self.resume)
 
     def resolve_finetuning(
@@ -47,7 +51,7 @@ class FinetuneFolder(RunFolder):
         overrides: Sequence[str],
         options: Mapping[str, Any],
     ) -> FinetuneRecipe:
-        """As ``resolve``; with other epochs a resumed run has another number of steps."""
+        """As ``resolve``; a resumed run may change its epochs, and so its number of steps."""
         now, before = self._resolve(
             FinetuneRecipe,
             resumes=self.resume,
@@ -72,7 +76,7 @@ class FinetuneFolder(RunFolder):
                 "would no longer be alike; leave these as they were, or start anew with --overwrite"
             )
         if now.run.epochs != before.run.epochs and now.run.max_steps == before.run.max_steps:
-            # The steps were those of the epochs.
+            # The steps in the recipe were computed from the epochs.
             now = replace(now, run=replace(now.run, max_steps=None))
         return now
 
@@ -86,7 +90,7 @@ class FinetuneFolder(RunFolder):
         super().reserve(identity, vocabulary)
 
     def _clear(self) -> None:
-        """Everything that earlier runs left goes."""
+        """Remove what earlier runs left, whatever they were."""
         super()._clear()
         several = self.several
         folders = [self.path / "search"] if SEARCH in several else []
@@ -94,5 +98,5 @@ class FinetuneFolder(RunFolder):
             folders += [*self.path.glob("fold-[0-9]*"), *self.path.glob("seed-[0-9]*")]
         for folder in (*folders, self.path / PRETRAINED):
             shutil.rmtree(folder, ignore_errors=True)
-        for name in (*several, *_LEFT):
+        for name in (*several, *_EMBEDDING_FILES):
             (self.path / name).unlink(missing_ok=True)

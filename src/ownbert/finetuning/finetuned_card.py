@@ -1,6 +1,6 @@
-"""The model card of a fine-tuned folder: what it is, learnt from what, how good, how to use it.
+"""The model card of a fine-tuned folder: the model, its data, settings, metrics and use.
 
-Names of labels stand in it, texts never.
+It may contain names of labels, but never texts of the training data.
 """
 
 import hashlib
@@ -14,21 +14,7 @@ from ownbert.finetuning.checks import LabelledSplit, label_counts
 from ownbert.run.model_card import MAX_ROWS, cell, changed_settings, code, save_card, sha256, table
 from ownbert.tasks.metrics import LabelScore
 from ownbert.tasks.recipe import FinetuneRecipe
-
-# pipeline_tag of the hub, and what the model does, by task.
-_ABOUT = {
-    "classify": ("text-classification", "gives each text one of its labels"),
-    "multilabel": ("text-classification", "gives each text any number of its labels"),
-    "regress": ("text-classification", "gives each text a number"),
-    "tag": ("token-classification", "gives each word of a text a tag"),
-    "answer": ("question-answering", "finds the answer to a question in a text"),
-    "choose": ("multiple-choice", "chooses one of several texts that fits another"),
-    "embed": (
-        "sentence-similarity",
-        "turns texts into vectors that are near where texts are alike",
-    ),
-    "image": ("image-classification", "gives each picture one of its labels"),
-}
+from ownbert.tasks.task import Task, task_class
 
 
 def write_card(
@@ -36,78 +22,74 @@ def write_card(
     recipe: FinetuneRecipe,
     parts: Sequence[LabelledSplit],
     *,
-    measures: Mapping[str, Sequence[float]],
+    metrics: Mapping[str, Sequence[float]],
     labels: Sequence[LabelScore] = (),
     several: str = "",
     model: str | Path | None = None,
     name: str | None = None,
 ) -> str | None:
-    """Write README.md into a model folder, unless somebody has written one there himself.
+    """Write README.md into a model folder, unless the user has written one there.
 
-    recipe: a completed one. parts: the rows that were learnt and measured. measures: by name, one
-    value or that of each of several models, of which mean and standard deviation are shown;
-    several: what these are ("3 seeds"). labels: how well each is found. model: the folder of one of
-    them, where ``folder`` is no model itself. name: where the folder will be, if elsewhere. Returns
-    what to tell people, if anything.
+    recipe: a completed one. parts: the training and dev rows. metrics: by name, one value, or that
+    of each of several models, of which mean and standard deviation are shown. several: what these
+    models are ("3 seeds"). labels: the scores of each label. model: the folder of one of them, if
+    ``folder`` is an ensemble. name: of the folder, if the card is written before it is moved.
+    Returns a warning, if any.
     """
-    said = describe(model or folder)
+    description, task = describe(model or folder), task_class(recipe.task.name)
     name = name or Path(folder).resolve().name
     one = name if model is None else f"{name}/{Path(model).resolve().name}"
     blocks = [
-        *_about(recipe, said),
+        *_about(recipe, task, description),
         "## Data",
-        *_data(parts, said.labels),
+        *_data(parts, description.labels),
         "## Settings",
         table(("setting", "value"), _settings(recipe)),
-        "## Measures",
-        *_measures(measures, labels, several),
+        "## Metrics",
+        *_metrics(metrics, labels, several),
         "## Use",
-        *_use(recipe.task.name, name),
-        *_transformers(recipe, said, one),
+        *_usage(task, name),
+        *_usage_elsewhere(recipe, task, description, one),
     ]
-    return save_card(folder, _front(recipe), blocks, name=name)
+    return save_card(folder, _front(recipe, task), blocks, name=name)
 
 
-def _front(recipe: FinetuneRecipe) -> dict[str, str]:
-    """What the hub reads."""
-    embeds = recipe.task.name == "embed"
-    values = {
-        "library_name": "sentence-transformers" if embeds else "transformers",
-        "pipeline_tag": _ABOUT[recipe.task.name][0],
-    }
+def _front(recipe: FinetuneRecipe, task: type[Task]) -> dict[str, str]:
+    """The metadata that the hub reads."""
+    values = {"library_name": task.library, "pipeline_tag": task.pipeline_tag}
     if not recipe.model.new:
         values["base_model"] = base_name(recipe.model.folder)
     return values
 
 
 def base_name(folder: str) -> str:
-    """The name of a model without the path to it; a name of the hub stays whole."""
+    """The name of a model without the path to it; a name on the hub is kept."""
     path = Path(folder)
     return path.resolve().name if path.exists() or path.is_absolute() else folder
 
 
-def _about(recipe: FinetuneRecipe, said: Description) -> Iterator[str]:
+def _about(recipe: FinetuneRecipe, task: type[Task], description: Description) -> Iterator[str]:
     base = base_name(recipe.model.folder)
     start = f"starts from {base}"
     if not recipe.model.folder:
         start = "starts from new weights"
     elif recipe.model.from_scratch:
         start = f"starts from new weights, in the size and with the vocabulary of {base}"
-    config = said.config
+    config, family = description.config, description.family.model_type
     yield (
-        f"A model of the family {said.family.model_type} ({config.num_hidden_layers} layers, "
-        f"hidden size {config.hidden_size}) that {_ABOUT[recipe.task.name][1]} "
-        f"(`ownbert finetune {recipe.task.name}`). It {start}."
+        f"A model of the family {family} ({config.num_hidden_layers} layers, "
+        f"hidden size {config.hidden_size}) that {task.purpose} "
+        f"(`ownbert finetune {task.name}`). It {start}."
     )
     if (image := config.image) is not None:
         pixels, patch = (f"{down} x {across}" for down, across in (image.size, image.patch))
         colours = "grey" if image.channels == 1 else "colour"
         yield f"It reads {pixels} pixels in {colours}, in patches of {patch}."
-    labelled = ("classify", "multilabel", "tag", "regress", "image")
-    if recipe.task.name in labelled and said.labels:
-        more = ", ..." if len(said.labels) > MAX_ROWS else ""
-        what = "Numbers" if recipe.task.name == "regress" else f"{len(said.labels)} labels"
-        yield f"{what}: {', '.join(map(cell, said.labels[:MAX_ROWS]))}{more}."
+    labels = description.labels
+    if task.label_heading and labels:
+        more = ", ..." if len(labels) > MAX_ROWS else ""
+        heading = task.label_heading.format(len(labels))
+        yield f"{heading}: {', '.join(map(cell, labels[:MAX_ROWS]))}{more}."
 
 
 def _data(parts: Sequence[LabelledSplit], labels: Sequence[str]) -> Iterator[str]:
@@ -128,7 +110,7 @@ def _data(parts: Sequence[LabelledSplit], labels: Sequence[str]) -> Iterator[str
 
 
 def _settings(recipe: FinetuneRecipe) -> Iterator[tuple[str, str]]:
-    """Those that are always asked for, then all that are not the default."""
+    """The most important settings, then all others that differ from the default."""
     yield "learning rate", f"{recipe.optim.learning_rate:g}"
     yield "epochs", f"{recipe.run.epochs} at most"
     if recipe.run.max_steps is not None:
@@ -143,16 +125,15 @@ def _settings(recipe: FinetuneRecipe) -> Iterator[tuple[str, str]]:
     yield from changed_settings(recipe, FinetuneRecipe(), ("task", "model", "optim", "run"))
 
 
-def _measures(
-    measures: Mapping[str, Sequence[float]], labels: Sequence[LabelScore], several: str
+def _metrics(
+    metrics: Mapping[str, Sequence[float]], labels: Sequence[LabelScore], several: str
 ) -> Iterator[str]:
-    if not measures:
+    if not metrics:
         yield "None: there were no dev rows."
         return
     spread = f"On held-out rows: mean ± standard deviation of {several}."
     yield spread if several else "On the dev rows."
-    values = [(_named(name), _spread(found)) for name, found in measures.items()]
-    yield table(("measure", "value"), values)
+    yield table(("metric", "value"), [(_named(name), _spread(v)) for name, v in metrics.items()])
     if labels:
         rows = [
             (s.label, *(f"{x:.3f}" for x in (s.precision, s.recall, s.f1)), f"{s.support:,}")
@@ -161,8 +142,8 @@ def _measures(
         yield table(("label", "precision", "recall", "F1", "support"), rows)
 
 
-def _named(measure: str) -> str:
-    return measure.replace("_", " ").replace("f1", "F1").replace("mcc", "MCC")
+def _named(metric: str) -> str:
+    return metric.replace("_", " ").replace("f1", "F1").replace("mcc", "MCC")
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -171,16 +152,16 @@ def _spread(values: Sequence[float]) -> str:
     return f"{mean(values):.4f} ± {stdev(values):.4f}"
 
 
-def _use(task: str, name: str) -> Iterator[str]:
+def _usage(task: type[Task], name: str) -> Iterator[str]:
     quoted = f'"{name}"'
-    if task == "embed":
+    if task.library == "sentence-transformers":
         yield code("bash", f"ownbert embed {name} texts.txt -o vectors.npy")
         yield code(
             "python",
             f"import ownbert\n\nvectors = ownbert.Embedder({quoted}).encode(['a text', 'another'])",
         )
         return
-    new, test = ("pictures", "test-pictures") if task == "image" else ("new.csv", "test.csv")
+    new, test = task.example_inputs
     predicted = f"ownbert predict {name} --input {new} -o predictions.jsonl"
     yield code("bash", f"{predicted}\nownbert evaluate {name} --data {test}")
     yield code(
@@ -188,8 +169,11 @@ def _use(task: str, name: str) -> Iterator[str]:
     )
 
 
-def _transformers(recipe: FinetuneRecipe, said: Description, name: str) -> Iterator[str]:
-    if recipe.task.name == "embed":
+def _usage_elsewhere(
+    recipe: FinetuneRecipe, task: type[Task], description: Description, name: str
+) -> Iterator[str]:
+    """How other libraries load the folder."""
+    if task.library == "sentence-transformers":
         yield "In sentence-transformers:"
         yield code(
             "python",
@@ -197,11 +181,11 @@ def _transformers(recipe: FinetuneRecipe, said: Description, name: str) -> Itera
             f'model = SentenceTransformer("{name}")',
         )
         return
-    ours = "ownbert_heads" in said.values
-    found = re.search(r"For(?!Pre)\w+$", said.architecture)
-    kind = "AutoModel" + (found.group() if found and not ours else "")
+    own_head = "ownbert_heads" in description.values
+    suffix = re.search(r"For(?!Pre)\w+$", description.architecture)
+    kind = "AutoModel" + (suffix.group() if suffix and not own_head else "")
     reader = ("processor", "AutoImageProcessor")
-    if said.config.image is None:
+    if description.config.image is None:
         reader = ("tokenizer", "AutoTokenizer")
     yield "In Transformers:"
     yield code(
@@ -210,20 +194,20 @@ def _transformers(recipe: FinetuneRecipe, said: Description, name: str) -> Itera
         f'{reader[0]} = {reader[1]}.from_pretrained("{name}")\n'
         f'model = {kind}.from_pretrained("{name}")',
     )
-    if ours:
+    if own_head:
         yield (
-            "Transformers reads the encoder alone: it has no head such as this one, which is kept "
-            "in the same files under names of ownbert (`ownbert_heads` in config.json)."
+            "Transformers loads only the encoder: it has no such head, which is kept in the same "
+            "files under names of ownbert (`ownbert_heads` in config.json)."
         )
     if recipe.task.long != "cut":
         yield (
-            f"Longer texts than {recipe.data.max_length} tokens are read in pieces by ownbert "
-            f"(task.long {recipe.task.long}); Transformers does not do this by itself."
+            f"ownbert splits texts of more than {recipe.data.max_length} tokens into windows "
+            f"(task.long {recipe.task.long}); Transformers does not."
         )
 
 
 def _sha256(split: LabelledSplit) -> str:
-    """That of a file, or of the digests of the pictures in a folder."""
+    """The SHA-256 of a file, or of the digests of the images in a folder."""
     if split.source and Path(split.source).is_dir():
         digests = (text for row in split.rows for text in row.texts)
         return hashlib.sha256("\n".join(digests).encode()).hexdigest()

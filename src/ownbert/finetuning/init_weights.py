@@ -1,4 +1,4 @@
-"""The model that a fine-tuning run starts with: a pretrained encoder, and a new head on it."""
+"""The initial model of a fine-tuning run: a pretrained or new encoder, and a new head."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,21 +11,29 @@ from ownbert.nn.model import Model
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.task import Task
 
-# The slowest wave of positions turns by so little of the fastest from one patch to the next.
-_SLOWEST = 100.0
+# The ratio of the highest to the lowest frequency of the positions.
+_FREQUENCY_RATIO = 100.0
 
 
 def make_model(
-    said: Description, task: Task, recipe: FinetuneRecipe, *, adapted: Path | None = None
+    description: Description,
+    task: Task,
+    recipe: FinetuneRecipe,
+    *,
+    adapted: Path | None = None,
 ) -> Model:
-    """The encoder of the recipe's folder (or, from scratch, one of its size) with the head of the
-    task. adapted: a folder whose encoder has learnt from the texts of the task since."""
+    """The encoder of the recipe's folder (or, from scratch, one of its size) with the task's head.
+
+    description: of the folder. adapted: the folder of the same encoder after pretraining on the
+    texts of the task, if any.
+    """
     torch.manual_seed(recipe.seed)
-    settings, spec, pooler = recipe.model, task.spec(said), task.pooler(said)
+    settings = recipe.model
+    spec, pooler = task.head_spec(description), task.has_pooler(description)
     if settings.new:
         assert settings.dropout is not None
         config = replace(
-            said.config,
+            description.config,
             hidden_dropout_prob=settings.dropout,
             attention_probs_dropout_prob=settings.dropout,
         )
@@ -34,12 +42,12 @@ def make_model(
             [replace(spec, dropout=None)],
             pooler=pooler,
             labels=task.labels,
-            model_type=said.family.model_type,
+            model_type=description.family.model_type,
         )
         if config.image is not None:
             table = model.encoder.embeddings.position.weight
             with torch.no_grad():
-                table[1:] = waves(config.image.grid, config.hidden_size)
+                table[1:] = sinusoidal_positions(config.image.grid, config.hidden_size)
     else:
         model = load(
             settings.folder,
@@ -47,6 +55,7 @@ def make_model(
             pooler=pooler,
             labels=task.labels,
             dropout=settings.dropout,
+            description=description,
         )
     if adapted is not None:
         take_encoder(model, adapted)
@@ -56,22 +65,25 @@ def make_model(
     return model
 
 
-def waves(grid: tuple[int, int], width: int) -> Tensor:
-    """Positions of patches down and across to start with, (P, D): sines and cosines of each (Beyer
-    et al. 2022, section 2). Positions that start at random are learnt much more slowly."""
+def sinusoidal_positions(grid: tuple[int, int], width: int) -> Tensor:
+    """Initial position embeddings of patches: sines and cosines of row and column (Beyer et al.
+    2022, section 2), from which training is much faster than from random ones.
+
+    grid: patches down and across. width: D. Returns (P, D).
+    """
     count = -(-width // 4)
-    rates = _SLOWEST ** -(torch.arange(count) / max(1, count - 1))
+    rates = _FREQUENCY_RATIO ** -(torch.arange(count) / max(1, count - 1))
     down, across = torch.meshgrid(*(torch.arange(side) for side in grid), indexing="ij")
-    angles = [place.flatten()[:, None] * rates for place in (down, across)]
+    angles = [index.flatten()[:, None] * rates for index in (down, across)]
     columns = [wave(angle) for angle in angles for wave in (torch.sin, torch.cos)]
     return torch.cat(columns, 1)[:, :width]
 
 
 @torch.no_grad()
 def take_encoder(model: Model, folder: Path) -> None:
-    """Put the encoder of ``folder`` in the place of that of ``model``; heads and pooler stay."""
-    theirs = dict(load(folder, heads=[], pooler=False).named_parameters())
+    """Copy the encoder weights of ``folder`` to ``model``, whose heads and pooler stay."""
+    adapted = dict(load(folder, heads=[], pooler=False).named_parameters())
     for name, parameter in model.named_parameters():
-        if name in theirs:
-            # A table of words may have rows that no token of the tokenizer has.
-            parameter[: len(theirs[name])].copy_(theirs[name])
+        if name in adapted:
+            # The word table of ``model`` may have more rows than the tokenizer has tokens.
+            parameter[: len(adapted[name])].copy_(adapted[name])

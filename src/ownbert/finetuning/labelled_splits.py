@@ -11,18 +11,18 @@ from ownbert.errors import InputError
 from ownbert.finetuning.checks import LabelledSplit
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective
-from ownbert.tasks.batched_forward import answers
+from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import EncodedRows, UnknownWords, cut_warning
+from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
 
 Rows = tuple[Sequence[Row], Sequence[Row] | None]
 
 
-def drawn(rows: Sequence[Row], recipe: FinetuneRecipe) -> Sequence[Row]:
-    """The training rows that are learnt from: all, or so many of each label."""
+def draw_rows(rows: Sequence[Row], recipe: FinetuneRecipe) -> Sequence[Row]:
+    """The training rows to use: all, or ``labels_per_class`` of each label."""
     count = recipe.data.labels_per_class
     if count is None:
         return rows
@@ -59,10 +59,11 @@ def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
 
 
 class LabelledSplits:
-    """Training rows, and dev rows or none, of the files of a recipe or given as ``rows``.
+    """The training rows and dev rows, if any, from ``rows`` or the files of a recipe.
 
-    The task learns from the training rows what it must know (labels, scales), unless it has
-    ``learnt`` that before. ``encode`` comes next.
+    The task takes labels and scales from the training rows, unless it has ``learnt`` them before.
+    ``encode`` must be called before the rows are used. Raises ``InputError`` for rows that cannot
+    be used.
     """
 
     builder: Any
@@ -88,7 +89,7 @@ class LabelledSplits:
             task.check(self.dev_rows, recipe.data.dev or "", known)
 
     def encode(self, builder: Any) -> None:
-        """Make of the rows what a model reads; builder: what ``Task.builder`` gives."""
+        """Encode the rows for a model; builder: from ``Task.input_builder``."""
         self.builder = builder
         self.train_data = self.task.encode(self.train_rows, builder, training=True)
         if self.dev_rows is not None:
@@ -98,65 +99,62 @@ class LabelledSplits:
         data = self.recipe.data
         if not data.train:
             raise InputError("--train is needed: labelled rows to learn")
-        rows = drawn(self.task.read(data.train), self.recipe)
+        rows = draw_rows(self.task.read(data.train), self.recipe)
         return rows, self.task.read(data.dev) if data.dev else None
 
     @property
     def parts(self) -> list[LabelledSplit]:
-        """The rows with the files they come from."""
+        """The rows with the files that they come from."""
         data, task, sets = self.recipe.data, self.task, self.task.label_sets
-        found = [LabelledSplit("training", self.train_rows, data.train, task.unit, sets)]
+        parts = [LabelledSplit("training", self.train_rows, data.train, task.unit, sets)]
         if self.dev_rows is not None:
-            # Without a file of their own they are some of the training file.
-            found.append(
-                LabelledSplit("dev", self.dev_rows, data.dev or data.train, task.unit, sets)
-            )
-        return found
+            # Without a file of their own they were held out from the training file.
+            source = data.dev or data.train
+            parts.append(LabelledSplit("dev", self.dev_rows, source, task.unit, sets))
+        return parts
 
-    def cuts(self) -> Iterator[str]:
-        """What to tell of rows that were too long."""
+    def truncation_warnings(self) -> Iterator[str]:
+        """Warnings about rows that were too long."""
         for rows, data, what in (
             (self.train_rows, self.train_data, "training"),
             (self.dev_rows, self.dev_data, "dev"),
         ):
-            if rows is not None and data is not None and data.cut:
-                unit, limit = (
-                    f"{what} {self.task.unit}",
-                    self.task.limit(self.builder.max_length),
-                )
-                yield cut_warning(data.cut, len(rows), limit, unit)
+            if rows is not None and data is not None and data.truncated:
+                limit = self.task.length_limit(self.builder.max_length)
+                unit = f"{what} {self.task.unit}"
+                yield truncation_warning(data.truncated, len(rows), limit, unit)
 
-    def unknown(self) -> Iterator[str]:
-        """What to tell of words that the model does not know, where they are many."""
-        found = UnknownWords(self.builder.tokenizer)
-        found.count(self.train_data.examples)
-        if said := found.warning():
-            yield said
+    def unknown_warnings(self) -> Iterator[str]:
+        """A warning if many training tokens are unknown."""
+        unknown = UnknownWords(self.builder.tokenizer)
+        unknown.count(self.train_data.examples)
+        if warning := unknown.warning():
+            yield warning
 
-    def measure(
+    def evaluate(
         self, model: Model, *, precision: str, objective: Objective | None = None
     ) -> Scores | None:
-        """Thresholds chosen on the dev rows, and how well these are answered then; with
-        ``objective`` their loss too."""
+        """Tune the task's thresholds on the dev rows, and return the metrics on these rows; with
+        ``objective`` also their loss. None without dev rows."""
         if self.dev_rows is None or self.dev_data is None:
             return None
         task, data, rows = self.task, self.dev_data, self.dev_rows
-        found = answers(model, task, data.examples, precision=precision, objective=objective)
-        task.tune(found.raws, data, rows)
-        decided = [task.decide(*each) for each in zip(found.raws, rows, data.notes, strict=True)]
+        outputs = forward_rows(model, task, data.examples, precision=precision, objective=objective)
+        task.tune(outputs.raws, data, rows)
+        decided = [task.decide(*each) for each in zip(outputs.raws, rows, data.notes, strict=True)]
         scores = task.score(rows, decided)
-        if found.loss is None or objective is None:
+        if outputs.loss is None or objective is None:
             return scores
-        # The second name is the one that it has in the rows of training.
-        losses = {"loss": found.loss, f"{objective.name}_loss": found.loss}
+        # The second name is that of the training loss in the log.
+        losses = {"loss": outputs.loss, f"{objective.name}_loss": outputs.loss}
         return replace(scores, values={**losses, **scores.values})
 
 
 def texts_of(task: Task, splits: LabelledSplits) -> Iterator[str]:
-    """The different texts of training and dev rows; the words of a row that is tagged are one."""
+    """The distinct texts of training and dev rows, to continue pretraining on."""
     seen = set()
     for row in (*splits.train_rows, *(splits.dev_rows or ())):
-        for text in [" ".join(row.texts)] if task.head == "tokens" else row.texts:
+        for text in task.pretraining_texts(row):
             if text.strip() and text not in seen:
                 seen.add(text)
                 yield text

@@ -1,4 +1,4 @@
-"""What a fine-tuning run would do, without doing it."""
+"""A preview of a fine-tuning run (--dry-run)."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,21 +8,17 @@ import numpy as np
 import yaml
 
 from ownbert.finetuning.checks import check_rows, label_counts
-from ownbert.finetuning.finetune import given, in_memory
+from ownbert.finetuning.finetune import recipe_options, rows_of_arrays
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.settings import dump, resolve
-from ownbert.tasks.classification import SingleLabelTask
-from ownbert.tasks.multilabel import MultiLabel
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row, shortened
-from ownbert.tasks.sentence_task import SentenceTask
 from ownbert.tasks.task import Task
-from ownbert.tasks.text_input import readable as readable
 
 _SHOWN = 5
-# With more labels than _ALL, so many of the most frequent and of the rarest.
+# With more than _ALL labels, only the most frequent and the rarest are shown.
 _ALL, _FREQUENT, _RARE = 20, 10, 5
-_CHARACTERS = 200  # of an answer
+_CHARACTERS = 200  # of a target
 
 
 def preview_finetuning(
@@ -32,25 +28,25 @@ def preview_finetuning(
     overrides: Sequence[str] = (),
     **options: Any,
 ) -> str:
-    """The resolved recipe, counts, columns, shares of the labels, lengths, rows that look wrong,
-    and examples as the model sees them."""
-    rows, asked = in_memory(task, given(task, options))
-    recipe = resolve(FinetuneRecipe, config=config, overrides=overrides, options=asked)
+    """The resolved recipe, counts, columns, label distribution, lengths, rows that look wrong, and
+    examples as the model sees them, as text. Arguments as those of ``finetune``."""
+    rows, options = rows_of_arrays(task, recipe_options(task, options))
+    recipe = resolve(FinetuneRecipe, config=config, overrides=overrides, options=options)
     run = FinetuningRun(recipe, rows)
     lines = [
         _settings(run),
         *run.summary(),
         *_columns(run),
         *_labels(run),
-        *run.builder.about(run.splits.train_data, run.task.unit),
-        *(f"{'warning' if f.grave else 'note'}: {f.line}" for f in check_rows(*run.splits.parts)),
+        *run.builder.describe(run.splits.train_data, run.task.unit),
+        *(f"{'warning' if f.severe else 'note'}: {f.line}" for f in check_rows(*run.splits.parts)),
         *_examples(run),
     ]
     return "\n".join(lines)
 
 
 def _settings(run: FinetuningRun) -> str:
-    """The resolved recipe, without what other tasks can be told."""
+    """The resolved recipe, without settings of other tasks."""
     values = yaml.safe_load(dump(run.recipe))
     known = run.task.uses | {"name"}
     values["task"] = {name: value for name, value in values["task"].items() if name in known}
@@ -60,13 +56,10 @@ def _settings(run: FinetuningRun) -> str:
 
 
 def _columns(run: FinetuningRun) -> Iterator[str]:
-    """Which columns are read, of tasks that have texts and labels in a table."""
-    task = run.task
-    if not isinstance(task, SentenceTask):
-        return
+    """The columns that are read, of tasks with texts and labels in a table."""
     for part in run.splits.parts:
-        texts, labels = (map(repr, names) for names in task.find_columns(part.source))
-        yield f"columns, {part.name}: {' and '.join(texts)} to read, {', '.join(labels)} to answer"
+        if columns := run.task.describe_columns(part.source):
+            yield f"columns, {part.name}: {columns}"
 
 
 def _labels(run: FinetuningRun) -> Iterator[str]:
@@ -76,9 +69,9 @@ def _labels(run: FinetuningRun) -> Iterator[str]:
 
 
 def label_shares(task: Task, rows: Sequence[Row]) -> str:
-    """How the answers are spread; where there are many labels, the most frequent and rarest."""
-    if len(task.labels) <= _ALL or not isinstance(task, SingleLabelTask | MultiLabel):
-        return task.shares(rows)
+    """The distribution of the targets; of many labels only the most frequent and the rarest."""
+    if len(task.labels) <= _ALL or not task.counts_labels:
+        return task.label_distribution(rows)
     counts = label_counts(rows, task.labels).most_common()
     shown = [f"{label} {count:,} ({count / len(rows):.1%})" for label, count in counts]
     return (
@@ -88,14 +81,14 @@ def label_shares(task: Task, rows: Sequence[Row]) -> str:
 
 
 def _examples(run: FinetuningRun) -> Iterator[str]:
-    """Rows from the first to the last in equal steps: files are often sorted by label."""
+    """Evenly spaced rows, because files are often sorted by label."""
     count = min(_SHOWN, len(run.splits.train_rows))
     places = np.linspace(0, len(run.splits.train_rows) - 1, count).round().astype(int)
     rows = [run.splits.train_rows[i] for i in places]
     encoded = run.task.encode(rows, run.builder, training=False)
     yield "examples, as the model sees them:"
     for row, example in zip(rows, encoded.examples, strict=True):
-        target = shortened(run.task.preview(row), _CHARACTERS)
-        lines = run.builder.shown(example)
+        target = shortened(run.task.readable_target(row), _CHARACTERS)
+        lines = run.builder.preview(example)
         yield f"{target}: {lines[0]}" if len(lines) == 1 else f"{target}:"
         yield from (f"    {line}" for line in lines if len(lines) > 1)

@@ -1,4 +1,4 @@
-"""One training: a pretrained folder and labelled rows in, a fine-tuned folder out."""
+"""One fine-tuning run: a pretrained folder and labelled rows in, a fine-tuned folder out."""
 
 import contextlib
 import copy
@@ -6,8 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import torch
+from torch import nn
+
 from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig
+from ownbert.data.batch import Example
 from ownbert.data.loader import Loader
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
@@ -17,7 +22,6 @@ from ownbert.finetuning.finetune_folder import PRETRAINED, FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.init_weights import make_model
 from ownbert.finetuning.labelled_splits import LabelledSplits, Rows, texts_of
-from ownbert.finetuning.word_table import WordsInUse
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner
 from ownbert.run.run_folder import RunFolder
@@ -26,32 +30,33 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.row_objectives import RDrop
 from ownbert.tasks.task import Task, task_class
+from ownbert.tasks.text_input import EncodedRows
 from ownbert.train.device import pick_precision
 from ownbert.train.distributed import World
 from ownbert.train.job import Job, Monitor, Phase
 from ownbert.train.metric_names import LOWER, shown_name
 from ownbert.train.state_files import remove_states
 
-# Peak learning rates by hidden size for few examples; half of it for many. Tiny was measured (with
-# 280 and 7,000 examples); the larger ones are BERT's usual range.
+# Peak learning rates by hidden size for few examples; half of them for many. That of 128 was
+# measured (with 280 and 7,000 examples); those of larger models are BERT's usual range.
 _RATES = ((128, 1e-3), (256, 5e-4), (512, 2e-4), (768, 5e-5))
 _LARGE_RATE = 2e-5
 
-# Few examples are seen more often, in smaller batches.
+# With fewer examples there are more epochs and smaller batches.
 _FEW = 3000
-# A document longer than this is computed twice, and kept in memory once (gradient checkpointing).
+# From this number of tokens in an example, activations are recomputed (gradient checkpointing).
 _LONG = 4096
-# Tokens in one pass: a batch of more is learnt from in several, with the same gradient.
+# Tokens of a micro-batch: larger batches are split, with the same gradient.
 MICRO_TOKENS = 16_384
 
 
 class FinetuningRun(TrainingRun):
     """A recipe with its labelled rows.
 
-    rows: training rows, and dev rows or none, instead of the files of the recipe. labels: the names
-    of their columns, where a task takes them from there. like: another run, whose task has already
-    learnt what it must know from the training rows. with_card: whether a model card and a plot of
-    the confusion matrix are written.
+    rows: training rows, and dev rows or None, instead of the files of the recipe. labels: of the
+    task, if it does not take them from the rows. like: another run whose task, which has learnt
+    from the training rows, and model are used. with_card: whether to write a model card and a plot
+    of the confusion matrix. given: the recipe before it was completed. Raises ``InputError``.
     """
 
     command = "finetune"
@@ -69,9 +74,9 @@ class FinetuningRun(TrainingRun):
         self.with_card = with_card
         self.task = _task(recipe, labels) if like is None else copy.copy(like.task)
         self.task.seed = recipe.seed
-        description = self.task.origin(recipe.model) if like is None else like.description
+        description = self.task.describe_base(recipe.model) if like is None else like.description
         self.splits = LabelledSplits(self.task, recipe, rows, learnt=like is not None)
-        self.description = description or self.task.designed(recipe, self.splits.train_rows)
+        self.description = description or self.task.describe_new(recipe, self.splits.train_rows)
         self.config = self.description.config
         _refuse_freezing(recipe.model.freeze, self.config)
         length = _max_length(recipe.data.max_length, self.config)
@@ -81,25 +86,25 @@ class FinetuningRun(TrainingRun):
         self.monitor = self._monitor(recipe)
         self.given, self.recipe = recipe, self._completed(recipe)
         self.adapted: Path | None = None if like is None else like.adapted
-        self.name: str | None = None  # in the model card, if not that of the output
+        self.name: str | None = None  # in the model card, by default that of the folder
         self.identity = {"training data": self.splits.train_data.identity()}
 
     def _monitor(self, recipe: FinetuneRecipe) -> Monitor:
-        known = (*self.task.measures, "loss")
+        known = (*self.task.metrics, "loss")
         metric = recipe.run.measure or known[0]
         if metric not in known:
             raise InputError(f"run.measure is {metric!r}; {self.task.name} has {', '.join(known)}")
         return Monitor(metric, lower=metric in LOWER, patience=recipe.run.patience)
 
     def _completed(self, recipe: FinetuneRecipe) -> FinetuneRecipe:
-        """The recipe with everything that depends on the machine, the size and the data."""
-        recipe = self.task.completed(recipe, self.builder)
+        """The recipe with the defaults that depend on the machine, the model and the data."""
+        recipe = self.task.complete_recipe(recipe, self.builder)
         few = len(self.splits.train_data) < _FEW
         batch_size = recipe.data.batch_size or (16 if few else 32)
-        if batch_size < self.task.smallest_batch:
+        if batch_size < self.task.min_batch_size:
             raise InputError(
                 f"data.batch_size is {batch_size}; {self.task.name} compares the rows of a batch, "
-                f"so it must be {self.task.smallest_batch} or more"
+                f"so it must be {self.task.min_batch_size} or more"
             )
         epochs = recipe.run.epochs or (12 if few else 4)
         batches = -(-len(self.splits.train_data) // batch_size)
@@ -112,7 +117,7 @@ class FinetuningRun(TrainingRun):
             max_steps=recipe.run.max_steps or epochs * steps,
             eval_every=recipe.run.eval_every or steps,
         )
-        rate = recipe.optim.learning_rate or self.usual_rate
+        rate = recipe.optim.learning_rate or self.default_rate
         return replace(
             recipe,
             data=replace(recipe.data, batch_size=batch_size),
@@ -121,20 +126,20 @@ class FinetuningRun(TrainingRun):
         )
 
     @property
-    def usual_rate(self) -> float:
-        """The peak learning rate by the size of the model and the number of examples."""
+    def default_rate(self) -> float:
+        """The default peak learning rate, by the size of the model and the number of examples."""
         peak = next((r for size, r in _RATES if self.config.hidden_size <= size), _LARGE_RATE)
         return peak if len(self.splits.train_data) < _FEW else peak / 2
 
     def check_adapting(self) -> None:
-        """``InputError`` where the model cannot learn from the texts of the task first."""
+        """Raises ``InputError`` if pretraining on the texts of the task is impossible."""
         if self.recipe.model.pretrain_steps:
-            from ownbert.finetuning.adapt import refuse_unfit
+            from ownbert.finetuning.adapt import require_bert
 
-            refuse_unfit(self.description, self.recipe.model.folder)
+            require_bert(self.description, self.recipe.model.folder)
 
     def adapt(self, folder: FinetuneFolder, *, quiet: bool) -> None:
-        """Learn masked words from the texts of the task first, where the recipe says so."""
+        """Continue pretraining on the texts of the task, if the recipe says so."""
         if self.recipe.model.pretrain_steps:
             from ownbert.finetuning.adapt import adapt
 
@@ -146,7 +151,7 @@ class FinetuningRun(TrainingRun):
                     resume=folder.resume,
                     overwrite=not folder.resume,
                 ),
-                learning_rate=self.usual_rate,
+                learning_rate=self.default_rate,
                 max_length=self.max_length,
                 quiet=quiet,
             )
@@ -170,23 +175,23 @@ class FinetuningRun(TrainingRun):
             recipe.seed,
             batch_size=recipe.data.batch_size or 16,
             repeat=2 if recipe.task.rdrop else 1,
-            most_tokens=0 if self.task.whole_batches else MICRO_TOKENS,
+            most_tokens=0 if self.task.needs_full_batch else MICRO_TOKENS,
         )
         return [Phase(loader, learner.objectives, lambda: self._evaluate(learner))]
 
     def _evaluate(self, learner: Learner) -> Mapping[str, float]:
-        """Metrics of the dev rows, if any, with the whole word table."""
+        """Metrics on the dev rows, if any, with the full word table."""
         (objective,) = learner.objectives
         if isinstance(objective, RDrop):
             objective = objective.inner
         with self.words.all() if self.words else contextlib.nullcontext():
-            scores = self.splits.measure(
+            scores = self.splits.evaluate(
                 learner.model, precision=self.recipe.run.precision, objective=objective
             )
         return {} if scores is None else scores.values
 
     def finish(self, job: Job, folder: RunFolder) -> Model:
-        """The best weights, with thresholds chosen on the dev rows; saved and described."""
+        """Save the best weights, with thresholds tuned on the dev rows, and the model card."""
         job.state.use_best()
         if self.words:
             self.words.restore()
@@ -197,9 +202,9 @@ class FinetuningRun(TrainingRun):
         return model
 
     def _save_best(self, job: Job, output: Path) -> tuple[Model, Scores | None]:
-        """Choose thresholds, measure, and save; in float32, as the folder will be used."""
+        """Tune thresholds, evaluate and save; in float32, as the folder will be used."""
         model, best = job.state.learner.model, job.state.best
-        scores = self.splits.measure(model, precision="float32")
+        scores = self.splits.evaluate(model, precision="float32")
         if best is not None:
             name = shown_name(self.monitor.metric)
             job.display.say(f"best dev {name} {best['value']:.3f} at step {best['step']:,}")
@@ -213,13 +218,12 @@ class FinetuningRun(TrainingRun):
 
     def _describe(self, scores: Scores, output: Path) -> list[str]:
         """Write the model card and the plot of the confusion matrix; returns warnings."""
-        values = {name: [value] for name, value in scores.values.items()}
         warnings = (
             write_card(
                 output,
                 self.recipe,
                 self.splits.parts,
-                measures=values,
+                metrics={name: [value] for name, value in scores.values.items()},
                 labels=scores.labels,
                 name=self.name,
             ),
@@ -242,8 +246,8 @@ class FinetuningRun(TrainingRun):
             f"{len(splits.train_rows):,} training and {dev} dev {task.unit}{labels}, from {start}; "
             f"{self._duration()} of batches of {recipe.data.batch_size} on "
             f"{recipe.run.device} in {recipe.run.precision}",
-            *splits.cuts(),
-            *splits.unknown(),
+            *splits.truncation_warnings(),
+            *splits.unknown_warnings(),
         ]
         if splits.dev_rows is None:
             lines.append(
@@ -253,10 +257,45 @@ class FinetuningRun(TrainingRun):
         return lines + [f"warning: {line}" for line in task.warnings()]
 
     def warnings(self) -> Iterator[str]:
-        """What looks wrong about the rows."""
-        for finding in check_rows(*self.splits.parts):
-            if finding.grave:
-                yield finding.line
+        return (f.line for f in check_rows(*self.splits.parts) if f.severe)
+
+
+class WordsInUse:
+    """Replaces the word table (V, E) of a model by one with only the words in ``data``.
+
+    Other words get no gradient. Updating them takes an optimiser more than half of a step for short
+    texts (docs/benchmarks.md), and weight decay would shrink them. ``data`` then has the indices of
+    the smaller table.
+    """
+
+    def __init__(self, model: Model, data: EncodedRows) -> None:
+        self.model = model
+        self.full = model.encoder.embeddings.word
+        ids = np.unique(np.concatenate([np.unique(e.token_ids) for e in data.examples]))
+        self.index_of = np.full(self.full.num_embeddings, -1, dtype=np.int64)
+        self.index_of[ids] = np.arange(len(ids))
+        self.ids = torch.from_numpy(ids).to(model.device)
+        self.used = nn.Embedding.from_pretrained(self.full.weight.detach()[self.ids], freeze=False)
+        model.encoder.embeddings.word = self.used
+        self.data = replace(data, examples=[self._reindexed(e) for e in data.examples])
+
+    def _reindexed(self, example: Example) -> Example:
+        return replace(example, token_ids=self.index_of[example.token_ids])
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put the full table back, with the trained rows."""
+        self.full.weight[self.ids] = self.used.weight
+        self.model.encoder.embeddings.word = self.full
+
+    @contextlib.contextmanager
+    def all(self) -> Iterator[None]:
+        """The full table for a while, for texts with other words."""
+        self.restore()
+        try:
+            yield
+        finally:
+            self.model.encoder.embeddings.word = self.used
 
 
 def _task(recipe: FinetuneRecipe, labels: Sequence[str]) -> Task:
@@ -272,8 +311,8 @@ def _refuse_freezing(layers: int, config: EncoderConfig) -> None:
         )
 
 
-def _max_length(asked: int | None, config: EncoderConfig) -> int:
+def _max_length(length: int | None, config: EncoderConfig) -> int:
     longest = config.longest
-    if asked is not None and not 8 <= asked <= longest:
-        raise InputError(f"max_length {asked} must be from 8 to {longest}, the model's positions")
-    return asked or longest
+    if length is not None and not 8 <= length <= longest:
+        raise InputError(f"max_length {length} must be from 8 to {longest}, the model's positions")
+    return length or longest

@@ -1,4 +1,4 @@
-"""Trying settings, each with each, and keeping the model that does best on the dev rows."""
+"""Grid search: train with every combination of settings and keep the best model on the dev rows."""
 
 import itertools
 import math
@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint import describe
 from ownbert.checkpoint.weights import WEIGHTS
 from ownbert.errors import InputError
 from ownbert.files import read_json, write_json, write_text
@@ -20,25 +19,25 @@ from ownbert.run.model_card import CARD, is_ours
 from ownbert.run.run_folder import RECIPE
 from ownbert.settings import dump
 from ownbert.tasks.recipe import FinetuneRecipe, Search
-from ownbert.tasks.task import task_of
+from ownbert.tasks.task import load_finetuned
 from ownbert.train.display import Display, duration
 from ownbert.train.log import BOARD, CURVES, LOG, read_log
 from ownbert.train.state_files import require_same_identity
 
 _FORMAT = 1
-# What is usual to try: shares of the learning rate that the model would have without a search.
-USUAL_SHARES = (0.5, 1.0, 2.0)
+# The usual grid: factors of the learning rate that the model would have without a search.
+USUAL_FACTORS = (0.5, 1.0, 2.0)
 USUAL = {"epochs": (2, 4, 8), "batch_size": (16, 32)}
-# What stays of a run that was not the best.
+# The files that remain of a run that was not the best.
 _KEPT = (LOG, CURVES, RECIPE, BOARD)
 
 
 def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
     """Train with each combination, in ``search/run-N`` below ``folder``, and move the best model
-    into it; of the others log and recipe stay.
+    into it; of the others, log and recipe remain.
 
-    Raises ``InputError`` without dev rows. ``search.json`` has all combinations with their
-    measures, those of the best evaluation of each.
+    ``search.json`` lists all combinations with the metrics of their best evaluations. Returns the
+    best model. Raises ``InputError`` without dev rows.
     """
     if run.splits.dev_rows is None:
         raise InputError("a search needs --dev: the rows that tell which settings are best")
@@ -54,9 +53,9 @@ def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
         if number > len(done):
             display.say(f"run {number} of {len(tries)}: {_shown(tried)}")
             one = folder.member(f"search/run-{number}")
-            measures, seconds = _train(run, tried, one, name=output.resolve().name, quiet=quiet)
-            found = {"folder": f"search/run-{number}", **tried, "measures": measures}
-            done.append(found | {"seconds": seconds})
+            metrics, seconds = _train(run, tried, one, name=output.resolve().name, quiet=quiet)
+            result = {"folder": f"search/run-{number}", **tried, "measures": metrics}
+            done.append(result | {"seconds": seconds})
         best = _best(run, done)
         header = {"format": _FORMAT, "identity": run.identity, "measure": run.monitor.metric}
         write_json(output / SEARCH, {**header, "best": best + 1, "runs": done})
@@ -68,48 +67,48 @@ def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
         _show(display, done, best, run.monitor.metric)
     _move_up(output / done[best]["folder"], output)
     display.say(f"saved {output}: run {best + 1} is the best")
-    return task_of(describe(output), output).load(output)
+    return load_finetuned(output)[1]
 
 
 def combinations(run: FinetuningRun) -> Iterator[dict[str, Any]]:
-    """Learning rate, epochs and batch size of each training; those that are not searched are as
-    without a search."""
-    asked: Search = run.given.search
+    """Learning rate, epochs and batch size of each training; those that are not searched have the
+    value that they would have without a search."""
+    grid: Search = run.given.search
     chosen: dict[str, tuple[Any, ...]] = {
-        "learning_rate": asked.learning_rate,
-        "epochs": asked.epochs,
-        "batch_size": asked.batch_size,
+        "learning_rate": grid.learning_rate,
+        "epochs": grid.epochs,
+        "batch_size": grid.batch_size,
     }
-    rate = run.recipe.optim.learning_rate or run.usual_rate
-    if asked.usual:
-        usual = {"learning_rate": tuple(rate * share for share in USUAL_SHARES), **USUAL}
+    rate = run.recipe.optim.learning_rate or run.default_rate
+    if grid.usual:
+        usual = {"learning_rate": tuple(rate * factor for factor in USUAL_FACTORS), **USUAL}
         chosen = {name: values or usual[name] for name, values in chosen.items()}
-    alone = {
+    default = {
         "learning_rate": rate,
         "epochs": run.recipe.run.epochs,
         "batch_size": run.recipe.data.batch_size,
     }
-    filled = [values or (alone[name],) for name, values in chosen.items()]
+    filled = [values or (default[name],) for name, values in chosen.items()]
     for values in itertools.product(*filled):
         yield dict(zip(chosen, values, strict=True))
 
 
 def _recipe(run: FinetuningRun, tried: Mapping[str, Any]) -> FinetuneRecipe:
-    asked = run.given
+    given = run.given
     return replace(
-        asked,
+        given,
         search=Search(),
         task=run.task.settings,
-        optim=replace(asked.optim, learning_rate=tried["learning_rate"]),
-        run=replace(asked.run, epochs=tried["epochs"]),
-        data=replace(asked.data, batch_size=tried["batch_size"]),
+        optim=replace(given.optim, learning_rate=tried["learning_rate"]),
+        run=replace(given.run, epochs=tried["epochs"]),
+        data=replace(given.data, batch_size=tried["batch_size"]),
     )
 
 
 def _train(
     run: FinetuningRun, tried: Mapping[str, Any], folder: FinetuneFolder, *, name: str, quiet: bool
 ) -> tuple[Mapping[str, float], float]:
-    """Metrics of the best evaluation, and seconds. name: that of the model card."""
+    """The metrics of the best evaluation, and the seconds. name: for the model card."""
     if not (folder.resume and folder.finished):
         rows = (run.splits.train_rows, run.splits.dev_rows)
         one = FinetuningRun(_recipe(run, tried), rows, like=run)
@@ -118,20 +117,20 @@ def _train(
         one.train(folder, quiet=quiet)
     evaluations = [row for row in read_log(folder.path) if row.get("evaluation")]
     best = max(evaluations, key=lambda row: _value(run, row))
-    metrics = {name: best[name] for name in (*run.task.measures, "loss") if name in best}
+    metrics = {name: best[name] for name in (*run.task.metrics, "loss") if name in best}
     return metrics, evaluations[-1]["seconds"]
 
 
-def _value(run: FinetuningRun, measures: Mapping[str, float]) -> float:
-    """What is watched, the more the better."""
-    value = measures[run.monitor.metric]
+def _value(run: FinetuningRun, metrics: Mapping[str, float]) -> float:
+    """The value of the monitored metric, negated if lower is better."""
+    value = metrics[run.monitor.metric]
     if not math.isfinite(value):
         return -math.inf
     return -value if run.monitor.lower else value
 
 
 def _best(run: FinetuningRun, done: list[dict[str, Any]]) -> int:
-    """The number of the best run; of equal ones the first."""
+    """The index of the best run; of equal ones the first."""
     values = [_value(run, one["measures"]) for one in done]
     return values.index(max(values))
 
@@ -152,7 +151,7 @@ def _slim(folder: Path) -> None:
 
 
 def _move_up(best: Path, output: Path) -> None:
-    """The weights last: with them the search is finished."""
+    """Move the best model to the output folder; the weights last, as they mark it as finished."""
     for name in (LOG, CURVES):
         if (best / name).exists():
             shutil.copyfile(best / name, output / name)
@@ -169,11 +168,11 @@ def _shown(tried: Mapping[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in tried.items())
 
 
-def _show(display: Display, done: list[dict[str, Any]], best: int, measure: str) -> None:
+def _show(display: Display, done: list[dict[str, Any]], best: int, metric: str) -> None:
     from rich.table import Table
 
     table = Table("run", box=None, pad_edge=False)
-    for name in ("learning rate", "epochs", "batch size", measure.replace("_", " "), "time"):
+    for name in ("learning rate", "epochs", "batch size", metric.replace("_", " "), "time"):
         table.add_column(name, justify="right")
     for number, one in enumerate(done):
         table.add_row(
@@ -181,7 +180,7 @@ def _show(display: Display, done: list[dict[str, Any]], best: int, measure: str)
             f"{one['learning_rate']:g}",
             str(one["epochs"]),
             str(one["batch_size"]),
-            f"{one['measures'][measure]:.4f}",
+            f"{one['measures'][metric]:.4f}",
             duration(one["seconds"]),
         )
     display.console.print(table)

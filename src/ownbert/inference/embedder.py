@@ -14,7 +14,7 @@ from ownbert.errors import InputError
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.kernels.prepack import PRECISIONS, prepack
 from ownbert.nn.pooling import POOLINGS as ALL_POOLINGS
-from ownbert.tasks.batched_forward import blocks, by_tokens
+from ownbert.tasks.batched_forward import batches_by_tokens, blocks
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.tokenizer import NO_LIMIT
@@ -98,7 +98,7 @@ class Embedder:
         lengths = np.asarray([len(i) for i in ids], dtype=np.int64)
         # The longest first: if memory does not suffice, it fails at once.
         order = np.argsort(-lengths, kind="stable")
-        for chosen in by_tokens(order, lengths.tolist(), batch_tokens):
+        for chosen in batches_by_tokens(order, lengths.tolist(), batch_tokens):
             vectors = _embed(encoder, [ids[i] for i in chosen], pool)  # (B, D)
             if unit:
                 vectors = torch.nn.functional.normalize(vectors, dim=1)

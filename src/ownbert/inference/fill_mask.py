@@ -13,7 +13,7 @@ import torch
 from ownbert.checkpoint import describe, load, load_tokenizer
 from ownbert.data.batch import Example, pack
 from ownbert.errors import InputError
-from ownbert.tasks.batched_forward import by_tokens
+from ownbert.tasks.batched_forward import batches_by_tokens
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import pick_device
 
@@ -103,7 +103,7 @@ class Filler:
             ids = self._encode(block, count)
             count += len(block)
             lengths = [len(i) for i in ids]
-            for chosen in by_tokens(np.arange(len(ids)), lengths, _BATCH_TOKENS):
+            for chosen in batches_by_tokens(np.arange(len(ids)), lengths, _BATCH_TOKENS):
                 yield from self._fill([block[i] for i in chosen], [ids[i] for i in chosen])
 
     def _encode(self, texts: Sequence[str], before: int) -> list[np.ndarray]:

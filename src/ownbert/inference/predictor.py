@@ -15,11 +15,11 @@ from ownbert.files import read_json, refuse_same, refuse_unreadable, write_json
 from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.run.run_folder import ENSEMBLE, RECIPE
-from ownbert.tasks.batched_forward import answers, blocks
+from ownbert.tasks.batched_forward import blocks, forward_rows
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
-from ownbert.tasks.text_input import UnknownWords, cut_warning
+from ownbert.tasks.text_input import UnknownWords, truncation_warning
 from ownbert.train.device import pick_device, pick_precision
 from ownbert.train.state_files import model_checksums
 
@@ -48,8 +48,9 @@ class Predictor:
         target = pick_device(device)
         self.precision = pick_precision(precision, target)
         self.members = list_members(self.folder)
-        self.task = combine_tasks([task_of(describe(f), f, columns) for f in self.members])
-        models = [self.task.load(f).to(target) for f in self.members]
+        described = [(folder, describe(folder)) for folder in self.members]
+        self.task = combine_tasks([task_of(about, folder, columns) for folder, about in described])
+        models = [self.task.load(*each).to(target) for each in described]
         self.builder = self.task.input_builder(
             self.members[0], models[0].config, self.task.max_length
         )
@@ -62,10 +63,10 @@ class Predictor:
         """The answer of the task to each row."""
         data = self.task.encode(rows, self.builder, training=False)
         self.seen += len(rows)
-        self.cut += data.cut
+        self.cut += data.truncated
         self.unknown.count(data.examples)
         scores = [
-            answers(model, self.task, data.examples, precision=self.precision).raws
+            forward_rows(model, self.task, data.examples, precision=self.precision).raws
             for model in self.models
         ]
         raws = scores[0]
@@ -76,8 +77,8 @@ class Predictor:
     def warnings(self) -> Iterator[str]:
         """Warnings about truncated rows and unknown words, if there were any."""
         if self.cut:
-            limit = self.task.limit(self.max_length)
-            yield cut_warning(self.cut, self.seen, limit, self.task.unit)
+            limit = self.task.length_limit(self.max_length)
+            yield truncation_warning(self.cut, self.seen, limit, self.task.unit)
         if warning := self.unknown.warning():
             yield warning
 
@@ -110,7 +111,7 @@ def combine_tasks(tasks: Sequence[Task]) -> Task:
     """
     task = tasks[0]
     if len(tasks) > 1:
-        if not task.averages:
+        if not task.averageable:
             raise InputError(
                 f"answers of several models cannot be averaged for {task.name}; use one of them"
             )
@@ -153,7 +154,7 @@ def predict(
     rows = blocks(predictor.task.stream(input), size=characters)
 
     def shown(block: Sequence[Row]) -> list[Any]:
-        return list(map(predictor.task.shown, predictor(block), block))
+        return list(map(predictor.task.output_row, predictor(block), block))
 
     count = file.fill(rows, shown, progress)
     if say is not None:
@@ -225,7 +226,7 @@ def evaluate(
             refuse_same(data, output)
     predictor = Predictor(folder, columns=columns, device=device, precision=precision)
     task = predictor.task
-    if not (named or task.in_memory):
+    if not (named or task.reads_arrays):
         raise InputError(f"{task.name} is evaluated on a file, not on {type(data).__name__}")
     rows = task.read(data)
     task.check(rows, data if named else "", f"the model {folder}")

@@ -1,4 +1,4 @@
-"""Scores of many rows by a model: sorted by length, packed, given back in their order."""
+"""Forward passes over many rows, in packed batches of similar length."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,38 +17,38 @@ T = TypeVar("T")
 
 # Tokens in one forward pass.
 BATCH_TOKENS = 8192
-# Rows, and characters, that are read, encoded and sorted by length at a time.
+# Rows, and characters, that are read, encoded and sorted by length together.
 ROWS, CHARACTERS = 2048, 4_000_000
 
 
 @dataclass(frozen=True)
-class Answers:
-    """raws: what ``Task.raw`` gives of each row. loss: its mean, where rows had targets."""
+class RowOutputs:
+    """raws: the ``Task.raw`` scores of each row. loss: the mean loss, None without targets."""
 
     raws: list[np.ndarray]
     loss: float | None
 
 
 @torch.inference_mode()
-def answers(
+def forward_rows(
     model: Model,
     task: Task,
     examples: Sequence[Example],
     *,
     precision: str,
     objective: Objective | None = None,
-) -> Answers:
-    """Scores of rows, in their order; with ``objective`` the mean loss too.
+) -> RowOutputs:
+    """The scores of rows, in their order, and with ``objective`` the mean loss.
 
-    In float32 a row gets the same scores in any company, to rounding.
+    In float32 the scores of a row are the same regardless of the batch, to rounding.
     """
     model.eval()
-    sizes = getattr(examples, "sizes", None)  # of those that are made when they are asked for
+    sizes = getattr(examples, "sizes", None)  # without making examples that are made on access
     if sizes is None:
         sizes = np.asarray([len(e.token_ids) for e in examples], dtype=np.int64)
     raws: list[Any] = [None] * len(examples)
     total, count = 0.0, 0
-    for chosen in by_tokens(np.argsort(sizes, kind="stable"), sizes.tolist()):
+    for chosen in batches_by_tokens(np.argsort(sizes, kind="stable"), sizes.tolist()):
         batch = pack([examples[i] for i in chosen]).to(model.device)
         with autocast(model.device, precision):
             logits = model(batch, [task.head]).logits[task.head]
@@ -57,13 +57,13 @@ def answers(
         if objective is not None:
             loss = objective(logits, batch)
             total, count = total + float(loss.total), count + loss.count
-    return Answers(raws, total / count if count else None)
+    return RowOutputs(raws, total / count if count else None)
 
 
-def by_tokens(
+def batches_by_tokens(
     order: np.ndarray, lengths: Sequence[int], most: int = BATCH_TOKENS
 ) -> Iterator[np.ndarray]:
-    """Indices of texts in ``order`` by batch, of so many tokens; a longer text is one by itself."""
+    """Batches of indices in ``order``, each of at most ``most`` tokens or a single longer text."""
     start = tokens = 0
     for end, index in enumerate(order):
         if tokens and tokens + lengths[index] > most:
@@ -77,7 +77,8 @@ def by_tokens(
 def blocks(
     items: Iterable[T], rows: int = ROWS, characters: float = CHARACTERS, size: Any = len
 ) -> Iterator[list[T]]:
-    """Items by the block of so many or so long, for input that need not fit in memory."""
+    """Items in lists of ``rows`` items or about ``characters`` by ``size``, for input that need not
+    fit in memory."""
     block: list[T] = []
     total = 0
     for item in items:

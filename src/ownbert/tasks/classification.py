@@ -1,4 +1,4 @@
-"""One label per row. N rows, C labels."""
+"""One label per row."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -11,17 +11,19 @@ from torch import Tensor
 from ownbert.data.readers.columns import COLUMNS
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
-from ownbert.tasks.metrics import Scores, score
-from ownbert.tasks.row_objectives import OneLabel
-from ownbert.tasks.rows import Row, label_text, shown_labels, unknown_label
+from ownbert.tasks.metrics import Scores, score_labels
+from ownbert.tasks.row_objectives import SingleLabelObjective
+from ownbert.tasks.rows import Row, label_text, list_labels, unknown_label
 from ownbert.tasks.sentence_task import COMMON, SentenceTask
 from ownbert.tasks.task import Task
 
 
 class SingleLabelTask(Task):
-    """Softmax over labels of which each row has one: all but how rows are read and encoded."""
+    """Softmax over labels of which each row has one; subclasses read and encode the rows."""
 
     head = "classification"
+    counts_labels = True
+    label_heading = "{} labels"
 
     def learn(self, rows: Sequence[Row], source: str | Path) -> None:
         names = {row.target for row in rows}
@@ -30,25 +32,27 @@ class SingleLabelTask(Task):
                 f"{source or 'training rows'}: all rows have the label {names.pop()!r}; at least "
                 "two needed"
             )
-        self.labels = in_order(names)
+        self.labels = sort_labels(names)
         counts = np.asarray([sum(row.target == label for row in rows) for label in self.labels])
         self.weights = label_weights(self.settings.class_weights, self.labels, counts)
 
     def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
         for row in rows:
-            if row.target not in self.numbers:
+            if row.target not in self.label_indices:
                 raise unknown_label(row.target, self.labels, row.place(source), known)
 
     @property
-    def numbers(self) -> Mapping[str, int]:
-        """The number of each label."""
-        return _numbers(self.labels)
+    def label_indices(self) -> Mapping[str, int]:
+        """The index of each label."""
+        return _indices(self.labels)
 
     def target(self, row: Row) -> Any:
-        return self.numbers[row.target]
+        return self.label_indices[row.target]
 
-    def objective(self, model: Model) -> OneLabel:
-        return OneLabel(smoothing=self.settings.label_smoothing, label_weights=self.weights)
+    def objective(self, model: Model) -> SingleLabelObjective:
+        return SingleLabelObjective(
+            smoothing=self.settings.label_smoothing, label_weights=self.weights
+        )
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.softmax(-1)
@@ -56,7 +60,7 @@ class SingleLabelTask(Task):
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
         return raw
 
-    def shown(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
+    def output_row(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
         pairs = zip(self.labels, decided.tolist(), strict=True)
         return {
             "label": self.labels[int(decided.argmax())],
@@ -64,22 +68,23 @@ class SingleLabelTask(Task):
         }
 
     def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
-        truth = [self.numbers[row.target] for row in rows]
-        return score(truth, [int(p.argmax()) for p in decided], self.labels)
+        truth = [self.label_indices[row.target] for row in rows]
+        return score_labels(truth, [int(p.argmax()) for p in decided], self.labels)
 
-    def shares(self, rows: Sequence[Row]) -> str:
+    def label_distribution(self, rows: Sequence[Row]) -> str:
         total = len(rows)
         counts = ((label, sum(r.target == label for r in rows)) for label in self.labels)
         return ", ".join(f"{label} {count / total:.1%}" for label, count in counts)
 
 
-class Classify(SingleLabelTask, SentenceTask):
+class ClassificationTask(SingleLabelTask, SentenceTask):
     """One label per text or pair of texts."""
 
     name = "classify"
+    purpose = "gives each text one of its labels"
     column_specs = COLUMNS["classify"]
     problem_type = "single_label_classification"
-    measures = ("macro_f1", "accuracy", "mcc")
+    metrics = ("macro_f1", "accuracy", "mcc")
     uses = COMMON | {"class_weights", "label_smoothing"}
 
     def read(self, path: str | Path) -> list[Row]:
@@ -90,12 +95,12 @@ class Classify(SingleLabelTask, SentenceTask):
 
 
 @lru_cache(maxsize=8)
-def _numbers(labels: tuple[str, ...]) -> Mapping[str, int]:
+def _indices(labels: tuple[str, ...]) -> Mapping[str, int]:
     return {label: i for i, label in enumerate(labels)}
 
 
-def in_order(names: set[str]) -> tuple[str, ...]:
-    """Labels sorted; as numbers where all are whole numbers."""
+def sort_labels(names: set[str]) -> tuple[str, ...]:
+    """Labels in order, numerically if all are whole numbers."""
     numbers = all(name.lstrip("-").isdecimal() for name in names)
     return tuple(sorted(names, key=(lambda n: (int(n), n)) if numbers else None))
 
@@ -103,9 +108,10 @@ def in_order(names: set[str]) -> tuple[str, ...]:
 def label_weights(
     given: str | None, labels: Sequence[str], counts: np.ndarray
 ) -> tuple[float, ...] | None:
-    """A weight for each label: none, "balanced" (N / (C count)), or as listed, 1 if not.
+    """The weight of each label: None if ``given`` is None, rows / (C count) if "balanced", else as
+    listed ("label=weight,..."), with 1 for labels that are not.
 
-    Raises ``InputError`` for what is no weight and for a label that is not there.
+    counts: (C) rows of each label. Raises ``InputError`` for an invalid weight or unknown label.
     """
     if given is None:
         return None
@@ -122,7 +128,7 @@ def label_weights(
         if label.strip() not in found or not weight > 0:
             raise InputError(
                 f"task.class_weights has {pair!r}; write balanced, or label=weight with a weight "
-                f"above 0 and one of the labels {shown_labels(labels)}"
+                f"above 0 and one of the labels {list_labels(labels)}"
             )
         found[label.strip()] = weight
     return tuple(found.values())

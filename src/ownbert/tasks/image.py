@@ -1,4 +1,4 @@
-"""One label per picture, by a ViT (Dosovitskiy et al. 2021): a new one, or one from a folder."""
+"""One label per image, by a ViT (Dosovitskiy et al. 2021): a new one, or one from a folder."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -18,43 +18,46 @@ from ownbert.data.images.pixels import Processor
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.tasks.classification import SingleLabelTask
-from ownbert.tasks.image_input import EncodedPictures, ImageInputBuilder, PictureRow, Views
+from ownbert.tasks.image_input import EncodedImages, ImageExamples, ImageInputBuilder, ImageRow
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, Vit
 from ownbert.tasks.rows import Row, label_text
 
-# A new model reads pictures in their own size up to this side, in pixels; others are made smaller.
+# The longest side, in pixels, at which a new model reads images in their own size.
 _SIDE = 96
-# Of a new model, patches along the longer side at most, and the side of a patch at least.
+# A new model's most patches along the longer side, and smallest side of a patch in pixels.
 _GRID, _PATCH = 8, 2
-# So many training pictures tell the mean and the standard deviation.
-_MEASURED = 5000
-# For new weights: peak learning rate, batch, and how often few and many pictures are seen.
+# The number of training images to compute the mean and the standard deviation of the pixels from.
+_SAMPLED = 5000
+# For new weights: peak learning rate, batch size, and the epochs for few and for many images.
 _RATE, _BATCH = 1e-3, 64
 _FEW, _EPOCHS_OF_FEW, _EPOCHS = 3000, 60, 20
 
 
 class ImageTask(SingleLabelTask):
-    """Softmax over the labels, on the class token; rows hold a picture and no text."""
+    """Softmax over the labels, on the class token; rows hold an image and no text."""
 
     name = "image"
+    pipeline_tag = "image-classification"
+    purpose = "gives each image one of its labels"
+    example_inputs = ("images", "test-images")
     problem_type = "single_label_classification"
-    measures = ("accuracy", "macro_f1", "mcc")
+    metrics = ("accuracy", "macro_f1", "mcc")
     uses = frozenset({"class_weights", "label_smoothing", "flip", "shift", "crop"})
-    unit = "pictures"
-    keeps = ()
-    in_memory = True
+    unit = "images"
+    saved_attributes = ()
+    reads_arrays = True
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.processor: Processor | None = None
         if others := [name for name, value in vars(self.columns).items() if value is not None]:
-            raise InputError(f"a {others[0]} column is of no use to image: pictures have none")
+            raise InputError(f"a {others[0]} column is of no use to image: images have none")
 
-    # The model and what it reads.
+    # The model and its input.
 
-    def origin(self, model: FinetuneModel) -> Description | None:
+    def describe_base(self, model: FinetuneModel) -> Description | None:
         if model.pretrain_steps:
-            raise InputError("model.pretrain_steps is of no use to image: pictures have no words")
+            raise InputError("model.pretrain_steps is of no use to image: images have no words")
         if not model.folder:
             if model.from_scratch:
                 raise InputError("model.from_scratch takes the size of a model; --model is needed")
@@ -63,23 +66,23 @@ class ImageTask(SingleLabelTask):
             raise InputError(
                 f"model.vit is for a new model, and {model.folder} has its own sizes; leave one out"
             )
-        said = describe(model.folder)
-        self.refuse_other_kind(said, model.folder)
-        return said
+        description = describe(model.folder)
+        self.check_modality(description, model.folder)
+        return description
 
-    def refuse_other_kind(self, said: Description, folder: str | Path) -> None:
-        if said.config.image is None:
+    def check_modality(self, description: Description, folder: str | Path) -> None:
+        if description.config.image is None:
             raise InputError(
-                f"{folder} reads texts and image is about pictures; give the folder of a ViT, or "
+                f"{folder} reads texts and image is about images; give the folder of a ViT, or "
                 "none for a new one"
             )
 
-    def designed(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Description:
-        pictures, vit = list(map(_picture, rows)), recipe.model.vit
-        size, patch = sizes_for(pictures, vit)
-        channels = max(picture.channels for picture in pictures)
+    def describe_new(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Description:
+        images, vit = list(map(_image, rows)), recipe.model.vit
+        size, patch = choose_sizes(images, vit)
+        channels = max(image.channels for image in images)
         image = Image(size=size, patch=patch, channels=channels)
-        self.processor = measured(pictures, image)
+        self.processor = fit_processor(images, image)
         values: dict[str, Any] = {
             "model_type": "vit",
             "architectures": ["ViTForImageClassification"],
@@ -102,7 +105,7 @@ class ImageTask(SingleLabelTask):
         assert config.image is not None
         return ImageInputBuilder(self.processor, config.image, folder or "the new model")
 
-    def completed(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
+    def complete_recipe(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
         if recipe.data.max_length is not None:
             raise InputError("data.max_length is of no use to image; see model.vit.image_size")
         if recipe.optim.adversarial:
@@ -113,7 +116,7 @@ class ImageTask(SingleLabelTask):
         if not model.folder:
             vit = replace(model.vit, image_size=builder.image.size, patch=builder.image.patch)
             model = replace(model, vit=vit)
-        few = self.seen < _FEW
+        few = self.train_size < _FEW
         epochs = recipe.run.epochs or (_EPOCHS_OF_FEW if few else _EPOCHS)
         rate = recipe.optim.learning_rate or _RATE
         return replace(
@@ -129,27 +132,27 @@ class ImageTask(SingleLabelTask):
     def read(self, path: Any) -> list[Row]:
         """``path`` may be two arrays, (images, labels); see ``data.images.image_files``."""
         return [
-            PictureRow(line, (picture.digest,), label_text(label, picture.name), picture=picture)
-            for line, (picture, label) in enumerate(read_labelled_images(path), start=1)
+            ImageRow(line, (image.digest,), label_text(label, image.name), image=image)
+            for line, (image, label) in enumerate(read_labelled_images(path), start=1)
         ]
 
     def stream(self, path: Any) -> Iterator[Row]:
-        """``path`` may be an array of pictures; see ``data.images.image_files``."""
-        for line, picture in enumerate(stream_images(path), start=1):
-            yield PictureRow(line, (picture.digest,), picture=picture)
+        """``path`` may be an array of images; see ``data.images.stream_images``."""
+        for line, image in enumerate(stream_images(path), start=1):
+            yield ImageRow(line, (image.digest,), image=image)
 
     def learn(self, rows: Sequence[Row], source: str | Path) -> None:
         super().learn(rows, source)
-        self.seen = len(rows)
+        self.train_size = len(rows)
 
     def encode(
         self, rows: Sequence[Row], builder: ImageInputBuilder, *, training: bool
-    ) -> EncodedPictures:
+    ) -> EncodedImages:
         targets = [None if row.target is None else self.target(row) for row in rows]
         settings = self.settings
         augmentation = Augmentation(settings.flip, settings.shift, settings.crop)
-        return EncodedPictures(
-            Views(list(map(_picture, rows)), targets, builder),
+        return EncodedImages(
+            ImageExamples(list(map(_image, rows)), targets, builder),
             notes=[None] * len(rows),
             augmentation=augmentation if training else None,
             seed=self.seed,
@@ -158,9 +161,9 @@ class ImageTask(SingleLabelTask):
     def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
         return list(self.probabilities(logits.float()).cpu().numpy())
 
-    def shown(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
-        path = _picture(row).path
-        return {**({} if path is None else {"file": str(path)}), **super().shown(decided, row)}
+    def output_row(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
+        path = _image(row).path
+        return {**({} if path is None else {"file": str(path)}), **super().output_row(decided, row)}
 
     # On disk.
 
@@ -169,16 +172,18 @@ class ImageTask(SingleLabelTask):
         self.processor.save(folder)
 
 
-def sizes_for(pictures: Sequence[ImageSource], vit: Vit) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(height, width) of what a new model reads and of its patches.
+def choose_sizes(
+    images: Sequence[ImageSource], vit: Vit
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(height, width) in pixels of a new model's input and of its patches.
 
-    By default pictures that are all of one size keep it, up to 96 pixels a side and rounded up to
-    whole patches; others become squares of the median side, or of 96 pixels where that is larger.
+    By default images that are all of one size keep it, up to 96 pixels a side and rounded up to
+    whole patches; others become squares of the median side, or of 96 pixels if that is smaller.
     There are at most eight patches along a side, each of two pixels or more.
     """
     size: tuple[int, ...] | None = vit.image_size
     if size is None:
-        sizes = np.asarray([picture.size for picture in pictures])
+        sizes = np.asarray([image.size for image in images])
         first = (int(sizes[0, 0]), int(sizes[0, 1]))
         if (sizes == first).all() and max(first) <= _SIDE:
             size = first
@@ -190,25 +195,25 @@ def sizes_for(pictures: Sequence[ImageSource], vit: Vit) -> tuple[tuple[int, int
     return (size[0], size[1]), (patch[0], patch[1])
 
 
-def measured(pictures: Sequence[ImageSource], image: Image) -> Processor:
-    """The processor of a new model, with the mean and standard deviation of each channel of
-    pictures, of 5,000 in equal steps where there are more."""
+def fit_processor(images: Sequence[ImageSource], image: Image) -> Processor:
+    """The processor of a new model, with the mean and standard deviation of each channel over the
+    training images (over 5,000 of them, evenly spaced, if there are more)."""
     ones, zeros = (1.0,) * image.channels, (0.0,) * image.channels
     plain = Processor(image.size, zeros, ones, image.channels)
     builder = ImageInputBuilder(plain, image, "")
-    places = np.linspace(0, len(pictures) - 1, min(len(pictures), _MEASURED)).round().astype(int)
+    chosen = np.linspace(0, len(images) - 1, min(len(images), _SAMPLED)).round().astype(int)
     sums, squares = np.zeros(image.channels), np.zeros(image.channels)
-    for place in places:
-        pixels = builder.pixels(pictures[place]).astype(np.float64)
+    for index in chosen:
+        pixels = builder.pixels(images[index]).astype(np.float64)
         sums += pixels.mean((1, 2))
         squares += (pixels**2).mean((1, 2))
-    mean = sums / len(places)
-    # Pictures of one shade would be divided by nothing.
-    std = np.sqrt(np.maximum(squares / len(places) - mean**2, 1e-4))
+    mean = sums / len(chosen)
+    # At least 0.01, or images of a single shade would be divided by 0.
+    std = np.sqrt(np.maximum(squares / len(chosen) - mean**2, 1e-4))
     mean, std = (tuple(float(round(x, 4)) for x in numbers) for numbers in (mean, std))
     return Processor(image.size, mean, std, image.channels)
 
 
-def _picture(row: Row) -> ImageSource:
-    assert isinstance(row, PictureRow)
-    return row.picture
+def _image(row: Row) -> ImageSource:
+    assert isinstance(row, ImageRow)
+    return row.image

@@ -1,6 +1,6 @@
-"""From pictures to what a ViT reads. N rows, C channels, H and W in pixels, P patches of a picture.
+"""From images to the input of a ViT: arrays of pixels (channels, height, width), then patches.
 
-Pictures are read and cut when they are asked for.
+Images are read and split into patches on access.
 """
 
 import hashlib
@@ -21,56 +21,58 @@ from ownbert.errors import InputError
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import EncodedRows
 
-# From dark to light, for pictures made of characters; and their size at most, in characters, which
-# are about twice as high as wide.
+# For images drawn in characters: shades from dark to light, and the most columns and lines.
+# Characters are about twice as high as wide.
 _SHADES = " .:-=+*#%@"
-_ACROSS, _DOWN = 56, 28
+_COLUMNS, _LINES = 56, 28
 
 
 @dataclass(frozen=True, slots=True)
-class PictureRow(Row):
-    """A row whose text is the digest of a picture, by which copies are found."""
+class ImageRow(Row):
+    """A row whose text is the digest of an image, by which copies are found."""
 
-    picture: ImageSource = field(kw_only=True)
+    image: ImageSource = field(kw_only=True)
 
     def place(self, source: str | Path) -> str:
-        return self.picture.name
+        return self.image.name
 
 
 class ImageInputBuilder:
     """The counterpart of ``TextInputBuilder`` for images: their pixels as patches, in the size and
-    values that the model expects. max_length: patches and the class token."""
+    range of values that the model expects.
+
+    image: the input of the model. source: the model, for messages. max_length: the number of
+    patches and the class token. Raises ``InputError`` if processor and model do not agree.
+    """
 
     tokenizer = None
 
     def __init__(self, processor: Processor, image: Image, source: Any) -> None:
-        """source: the model, for messages."""
-        said, read = processor, image
-        if (said.size, said.channels) != (read.size, read.channels):
+        if (processor.size, processor.channels) != (image.size, image.channels):
             raise InputError(
-                f"{source}: preprocessor_config.json makes pictures of {_sizes(said.size)} in "
-                f"{said.channels} channels, and the model reads {_sizes(read.size)} in "
-                f"{read.channels}"
+                f"{source}: preprocessor_config.json makes images of {_sizes(processor.size)} in "
+                f"{processor.channels} channels, and the model reads {_sizes(image.size)} in "
+                f"{image.channels}"
             )
         self.processor, self.image = processor, image
         self.max_length = image.patches + 1
 
-    def pixels(self, picture: ImageSource) -> np.ndarray:
-        """(C, H, W)"""
-        return self.processor([picture.read(self.image.channels)])[0]
+    def pixels(self, image: ImageSource) -> np.ndarray:
+        """The processed pixels (channels, height, width)."""
+        return self.processor([image.read(self.image.channels)])[0]
 
     def example(self, pixels: np.ndarray, target: Any) -> Example:
-        """(C, H, W) with what it should be answered with."""
-        nothing = np.zeros(self.max_length, dtype=np.int64)
+        """Pixels (channels, height, width) and their label as an example."""
+        no_tokens = np.zeros(self.max_length, dtype=np.int64)
         patches = split_into_patches(pixels, self.image.patch)
-        return Example(nothing, nothing, label=target, patches=patches)
+        return Example(no_tokens, no_tokens, label=target, patches=patches)
 
-    def about(self, data: EncodedRows, unit: str) -> Iterator[str]:
-        """How pictures are read, for people."""
-        assert isinstance(data, EncodedPictures)
-        sizes = {picture.size for picture in data.examples.pictures}
-        least, most = min(sizes), max(sizes)
-        own = _sizes(least) if least == most else f"from {_sizes(least)} to {_sizes(most)}"
+    def describe(self, data: EncodedRows, unit: str) -> Iterator[str]:
+        """A line on how the images are read."""
+        assert isinstance(data, EncodedImages)
+        sizes = {image.size for image in data.examples.images}
+        smallest, largest = map(_sizes, (min(sizes), max(sizes)))
+        own = smallest if smallest == largest else f"from {smallest} to {largest}"
         colours = "grey" if self.image.channels == 1 else "in colour"
         mean, std = (
             ", ".join(f"{x:.3f}" for x in numbers)
@@ -82,14 +84,14 @@ class ImageInputBuilder:
             f"deviation {std}"
         )
 
-    def shown(self, example: Example) -> list[str]:
-        """A picture in characters, from dark to light."""
+    def preview(self, example: Example) -> list[str]:
+        """The image drawn in characters, one string per line."""
         assert example.patches is not None
         (down, across), (height, width) = self.image.grid, self.image.patch
         patches = example.patches.reshape(down, across, self.image.channels, height, width)
         grey = patches.mean(2).transpose(0, 2, 1, 3).reshape(self.image.size)
         low, high = grey.min(), grey.max()
-        scale = min(1.0, _DOWN * 2 / self.image.size[0], _ACROSS / self.image.size[1])
+        scale = min(1.0, _LINES * 2 / self.image.size[0], _COLUMNS / self.image.size[1])
         lines, columns = (
             (np.arange(max(1, round(size * scale * part))) + 0.5) / (scale * part)
             for size, part in zip(self.image.size, (0.5, 1), strict=True)
@@ -100,24 +102,24 @@ class ImageInputBuilder:
         return ["".join(_SHADES[i] for i in row).rstrip() for row in shades]
 
 
-class Views(Sequence[Example]):
-    """The examples of pictures, each made when it is asked for. targets: None where unknown."""
+class ImageExamples(Sequence[Example]):
+    """The examples of images, each made on access. targets: their labels, None if unknown."""
 
     def __init__(
         self,
-        pictures: Sequence[ImageSource],
+        images: Sequence[ImageSource],
         targets: Sequence[int | None],
         builder: ImageInputBuilder,
     ) -> None:
-        self.pictures, self.targets, self.builder = pictures, targets, builder
+        self.images, self.targets, self.builder = images, targets, builder
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return Views(self.pictures[index], self.targets[index], self.builder)
-        return self.builder.example(self.builder.pixels(self.pictures[index]), self.targets[index])
+            return ImageExamples(self.images[index], self.targets[index], self.builder)
+        return self.builder.example(self.builder.pixels(self.images[index]), self.targets[index])
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -125,11 +127,11 @@ class Views(Sequence[Example]):
 
 
 @dataclass(frozen=True)
-class EncodedPictures(EncodedRows):
-    """As ``EncodedRows``. With ``augmentation`` a picture is another one in each epoch: a function
-    of seed, epoch and its number."""
+class EncodedImages(EncodedRows):
+    """As ``EncodedRows``. With ``augmentation`` an image changes in each epoch, as a function of
+    seed, epoch and index."""
 
-    examples: Views
+    examples: ImageExamples
     augmentation: Augmentation | None = None
     seed: int = 0
 
@@ -140,15 +142,15 @@ class EncodedPictures(EncodedRows):
     def example(self, epoch: int, index: int) -> Example:
         if self.augmentation is None:
             return self.examples[index]
-        views = self.examples
-        draw = np.random.default_rng((self.seed, epoch, index))
-        pixels = self.augmentation(views.builder.pixels(views.pictures[index]), draw)
-        return views.builder.example(pixels, views.targets[index])
+        examples, builder = self.examples, self.examples.builder
+        rng = np.random.default_rng((self.seed, epoch, index))
+        pixels = self.augmentation(builder.pixels(examples.images[index]), rng)
+        return builder.example(pixels, examples.targets[index])
 
     def identity(self) -> str:
         digest = hashlib.sha256()
-        for picture, target in zip(self.examples.pictures, self.examples.targets, strict=True):
-            digest.update(f"{picture.digest} {target}\n".encode())
+        for image, target in zip(self.examples.images, self.examples.targets, strict=True):
+            digest.update(f"{image.digest} {target}\n".encode())
         return f"{len(self):,} examples ({digest.hexdigest()[:12]})"
 
 

@@ -1,4 +1,4 @@
-"""Measures of answers against what is right. N rows, C labels."""
+"""Metrics of predictions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class LabelScore:
-    """How well one label is found; support counts the rows (or entities) that have it."""
+    """Precision, recall and F1 of one label; support: the rows (or entities) that have it."""
 
     label: str
     precision: float
@@ -20,10 +20,13 @@ class LabelScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """values: measures by name, the most telling first; each is an attribute too
-    (``scores.macro_f1``). labels: each label by itself, where the answers are labels. confusion
-    (C, C): a row for each true label, a column for each predicted one. warnings: what the figures
-    do not show by themselves."""
+    """The metrics of a set of predictions.
+
+    values: metrics by name, the most important first; each is an attribute too
+    (``scores.macro_f1``). labels: the scores of each label, if predictions are labels. confusion:
+    (C, C) counts by true label (row) and predicted label (column). warnings: what the values do not
+    show by themselves.
+    """
 
     values: Mapping[str, float]
     labels: tuple[LabelScore, ...] = ()
@@ -34,10 +37,10 @@ class Scores:
         try:
             return self.__dict__["values"][name]
         except KeyError:
-            raise AttributeError(f"there is no measure {name!r}") from None
+            raise AttributeError(f"there is no metric {name!r}") from None
 
     def as_json(self) -> dict[str, Any]:
-        """Everything as plain numbers."""
+        """Everything as values that JSON can hold."""
         found: dict[str, Any] = dict(self.values)
         if self.labels:
             found["labels"] = {
@@ -50,16 +53,17 @@ class Scores:
         return found
 
 
-def score(
+def score_labels(
     truth: Sequence[int] | np.ndarray,
     predicted: Sequence[int] | np.ndarray,
     labels: Sequence[str],
 ) -> Scores:
-    """Scores of one label a row, both given as label numbers.
+    """Metrics of predictions with one label per row.
 
-    Macro-F1 is the mean over the labels that stand in the truth or among the predictions, and 0
-    where a label is never found: as in scikit-learn's f1_score. mcc: Matthews' correlation for any
-    number of labels (Gorodkin 2004), 0 where all rows, or all predictions, have one label.
+    truth, predicted: (rows) indices of labels. Macro-F1 is the mean over the labels in the truth or
+    the predictions, where a label that is never predicted counts 0, as in scikit-learn's f1_score.
+    mcc: Matthews correlation coefficient for any number of labels (Gorodkin 2004), 0 if all rows,
+    or all predictions, have one label.
     """
     size = len(labels)
     pairs = np.asarray(truth) * size + np.asarray(predicted)
@@ -83,7 +87,7 @@ def score(
 def label_scores(
     labels: Sequence[str], right: np.ndarray, support: np.ndarray, found: np.ndarray
 ) -> tuple[LabelScore, ...]:
-    """Each label by how often it was right, how often it was true, and how often it was said."""
+    """The scores of each label, from (C) true positives, true instances and predictions."""
     precision = right / np.maximum(found, 1)
     recall = right / np.maximum(support, 1)
     f1 = 2 * right / np.maximum(support + found, 1)
@@ -94,7 +98,8 @@ def label_scores(
 
 
 def _matthews(confusion: np.ndarray) -> float:
-    true, said = (confusion.sum(axis).astype(float) for axis in (1, 0))
+    true, predicted = (confusion.sum(axis).astype(float) for axis in (1, 0))
     total = confusion.sum()
-    below = (total**2 - (true**2).sum()) * (total**2 - (said**2).sum())
-    return float((np.trace(confusion) * total - true @ said) / np.sqrt(below)) if below > 0 else 0.0
+    variances = (total**2 - (true**2).sum()) * (total**2 - (predicted**2).sum())
+    covariance = np.trace(confusion) * total - true @ predicted
+    return float(covariance / np.sqrt(variances)) if variances > 0 else 0.0

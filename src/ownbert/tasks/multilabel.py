@@ -1,4 +1,4 @@
-"""Any number of labels per text or pair of texts. B sequences, R or N rows, C labels."""
+"""Any number of labels per text or pair of texts."""
 
 import json
 from collections import Counter
@@ -18,54 +18,60 @@ from ownbert.data.readers.tables import as_text, kind_of
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Loss
-from ownbert.tasks.classification import in_order, label_weights
+from ownbert.tasks.classification import label_weights, sort_labels
 from ownbert.tasks.metrics import Scores, label_scores
 from ownbert.tasks.row_objectives import RowObjective
-from ownbert.tasks.rows import Row, shown_labels, unknown_label
-from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_of_groups, of_sequences
+from ownbert.tasks.rows import Row, list_labels, unknown_label
+from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_per_row, repeat_per_sequence
 from ownbert.tasks.text_input import EncodedRows
 
-# What may stand between labels, the one that is least likely inside of one first.
+# Separators of labels, the one least likely to occur inside a label first.
 SEPARATORS = ("|", ";", ",")
 
 
 @dataclass(frozen=True)
-class ManyLabels(RowObjective):
-    """Binary cross entropy, the mean over the labels; ``label_weights`` (C) are of the rows that
-    have a label, beside 1 of those that have not. Windows of a document learn its labels each,
-    and together count as one. Right is a row with all its labels and no other, at 0.5."""
+class MultiLabelObjective(RowObjective):
+    """Binary cross entropy, averaged over the labels.
+
+    Every window of a document is trained on its labels, and the windows count as one row. A row
+    counts as correct if exactly its labels have a probability of 0.5 or more. label_weights: (C)
+    weights of positive rows; negative rows have 1.
+    """
 
     label_weights: tuple[float, ...] | None = None
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         assert batch.labels is not None
-        logits, labels = logits.float(), batch.labels.float()  # (B, C), (R, C)
-        targets, weights = of_sequences(labels, logits, batch), None
+        logits, labels = logits.float(), batch.labels.float()  # (B, C), (rows, C)
+        targets, weights = repeat_per_sequence(labels, logits, batch), None
         if self.label_weights is not None:
             weights = torch.tensor(self.label_weights, device=logits.device)
         losses = F.binary_cross_entropy_with_logits(
             logits, targets, pos_weight=weights, reduction="none"
         ).mean(-1)
-        found = mean_of_groups(logits.detach().sigmoid(), batch) >= 0.5
+        found = mean_per_row(logits.detach().sigmoid(), batch) >= 0.5
         right = (found == labels.bool()).all(-1)
-        return Loss(mean_of_groups(losses, batch).sum(), right.sum(), len(labels))
+        return Loss(mean_per_row(losses, batch).sum(), right.sum(), len(labels))
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
-        """Mean of the two Kullback-Leibler divergences, and of the labels."""
+        """The mean of the two Kullback-Leibler divergences, averaged over the labels."""
         a, b = one.float(), two.float()
         apart = (a.sigmoid() - b.sigmoid()) * (a - b) / 2
-        return mean_of_groups(apart.mean(-1), batch).sum()
+        return mean_per_row(apart.mean(-1), batch).sum()
 
 
-class MultiLabel(SentenceTask):
-    """One sigmoid per label; those hold whose probability reaches the threshold."""
+class MultiLabelTask(SentenceTask):
+    """One sigmoid per label; labels whose probability reaches the threshold are predicted."""
 
     name = "multilabel"
+    purpose = "gives each text any number of its labels"
+    label_heading = "{} labels"
+    counts_labels = True
     column_specs = COLUMNS["multilabel"]
     label_sets = True
     problem_type = "multi_label_classification"
-    keeps = (*SentenceTask.keeps, "threshold")
-    measures = ("micro_f1", "macro_f1", "average_precision", "subset_accuracy")
+    saved_attributes = (*SentenceTask.saved_attributes, "threshold")
+    metrics = ("micro_f1", "macro_f1", "average_precision", "subset_accuracy")
     uses = COMMON | {"class_weights", "separator", "threshold"}
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -84,9 +90,9 @@ class MultiLabel(SentenceTask):
         if self.settings.separator is None:
             cells = [row.cells[0] for row in rows]
             cells = [c for c in cells if isinstance(c, str) and not _is_list(c, path)]
-            found = next((s for s in SEPARATORS if any(s in cell for cell in cells)), None)
+            separator = next((s for s in SEPARATORS if any(s in cell for cell in cells)), None)
             # Kept, so that every other file is read in the same way.
-            self.settings = replace(self.settings, separator=found)
+            self.settings = replace(self.settings, separator=separator)
         return [
             Row(row.line, row.texts, self._labels(row.cells[0], path, row.where)) for row in rows
         ]
@@ -110,19 +116,19 @@ class MultiLabel(SentenceTask):
             raise InputError(f"{source}: no row has a label")
         if len({frozenset(row.target) for row in rows}) < 2:
             raise InputError(
-                f"{source}: all rows have the labels {shown_labels(rows[0].target)}; rows with "
+                f"{source}: all rows have the labels {list_labels(rows[0].target)}; rows with "
                 "others, or with none, are needed"
             )
-        self.labels = in_order(set(counts))
+        self.labels = sort_labels(set(counts))
         positives = np.asarray([counts[label] for label in self.labels])
         self.weights = self._weights(positives, len(rows))
 
     def _weights(self, positives: np.ndarray, total: int) -> tuple[float, ...] | None:
-        """Of the rows that have a label, beside 1 of those that have not."""
+        """(C) weights of positive rows; negative rows have 1."""
         given = self.settings.class_weights
         if given != "balanced":
             return label_weights(given, self.labels, positives)
-        # A label of all rows would have the weight 0, and then its probability would be anything.
+        # At least 1 negative row, or a label of all rows would have weight 0 and never be learnt.
         return tuple(float(w) for w in np.maximum(total - positives, 1) / positives)
 
     def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
@@ -136,8 +142,8 @@ class MultiLabel(SentenceTask):
         """(C) of 0 and 1."""
         return np.asarray([label in row.target for label in self.labels], dtype=np.float32)
 
-    def objective(self, model: Model) -> ManyLabels:
-        return ManyLabels(label_weights=self.weights)
+    def objective(self, model: Model) -> MultiLabelObjective:
+        return MultiLabelObjective(label_weights=self.weights)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.sigmoid()
@@ -151,7 +157,7 @@ class MultiLabel(SentenceTask):
         # In float64, or the threshold would be rounded to float32 where they are compared.
         return raw.astype(np.float64)
 
-    def shown(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
+    def output_row(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
         pairs = list(zip(self.labels, decided.tolist(), strict=True))
         return {
             "labels": [label for label, p in pairs if p >= self.threshold],
@@ -160,12 +166,12 @@ class MultiLabel(SentenceTask):
 
     def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
         truth = np.stack([self.target(row) for row in rows])
-        return score_many(truth, np.stack(decided), self.threshold, self.labels)
+        return score_multilabel(truth, np.stack(decided), self.threshold, self.labels)
 
-    def preview(self, row: Row) -> str:
+    def readable_target(self, row: Row) -> str:
         return ", ".join(row.target) or "no label"
 
-    def shares(self, rows: Sequence[Row]) -> str:
+    def label_distribution(self, rows: Sequence[Row]) -> str:
         counts = Counter(label for row in rows for label in row.target)
         parts = [f"{label} {counts[label] / len(rows):.1%}" for label in self.labels]
         none = sum(not row.target for row in rows) / len(rows)
@@ -173,28 +179,28 @@ class MultiLabel(SentenceTask):
 
 
 def best_threshold(truth: np.ndarray, probabilities: np.ndarray) -> float:
-    """From which probability on the labels hold for the best micro-F1; 0.5 where none is true.
+    """The threshold on probabilities with the best micro-F1; 0.5 if there are no positives.
 
-    truth, probabilities: (N, C). Every cut between two probabilities is tried; the threshold is in
-    the middle of the best one.
+    truth, probabilities: (rows, C). The threshold is midway between two probabilities.
     """
-    values, right, found = _cuts(truth.ravel(), probabilities.ravel())
+    values, right, found = _counts_by_threshold(truth.ravel(), probabilities.ravel())
     if not right[-1]:
         return 0.5
     best = int(np.argmax(right / (found + right[-1])))
     return float((values[best] + np.append(values, 0.0)[best + 1]) / 2)
 
 
-def score_many(
+def score_multilabel(
     truth: np.ndarray, probabilities: np.ndarray, threshold: float, labels: Sequence[str]
 ) -> Scores:
-    """Scores of any number of labels per row: truth of 0 and 1, and probabilities, (N, C).
+    """Metrics of predictions with any number of labels per row.
 
-    Macro-F1 is the mean over the labels that stand in the truth or among the predictions (in
-    scikit-learn: zero_division=nan), average precision that over the labels in the truth.
+    truth: (rows, C) of 0 and 1; probabilities: (rows, C). Macro-F1 is the mean over the labels in
+    the truth or the predictions (scikit-learn's zero_division=nan), average precision that over
+    the labels in the truth.
     """
-    true, said = truth.astype(bool), probabilities >= threshold
-    right, support, found = ((x.sum(0)) for x in (true & said, true, said))
+    true, predicted = truth.astype(bool), probabilities >= threshold
+    right, support, found = (x.sum(0) for x in (true & predicted, true, predicted))
     scores = label_scores(labels, right, support, found)
     present = (support + found) > 0
     f1 = np.asarray([s.f1 for s in scores])
@@ -206,20 +212,26 @@ def score_many(
             "micro_f1": float(2 * right.sum() / max(1, (support + found).sum())),
             "macro_f1": float(f1[present].mean()) if present.any() else 0.0,
             "average_precision": float(np.mean(precisions)) if precisions else 0.0,
-            "subset_accuracy": float((true == said).all(1).mean()),
+            "subset_accuracy": float((true == predicted).all(1).mean()),
         },
         labels=scores,
     )
 
 
 def average_precision(truth: np.ndarray, probabilities: np.ndarray) -> float:
-    """Precision at each cut, weighted by the recall gained there; (N) each, one true at least."""
-    _, right, found = _cuts(truth, probabilities)
+    """Precision at each threshold, weighted by the recall gained there.
+
+    truth, probabilities: (rows), with at least one positive.
+    """
+    _, right, found = _counts_by_threshold(truth, probabilities)
     return float((np.diff(right, prepend=0) * right / found).sum() / right[-1])
 
 
-def _cuts(truth: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The K different values, falling, and how many from each on upwards are true and are there."""
+def _counts_by_threshold(
+    truth: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The distinct values in descending order; for each as threshold, the true positives and all
+    positives."""
     order = np.argsort(-values, kind="stable")
     values = values[order].astype(np.float64)
     last = np.flatnonzero(np.append(np.diff(values) != 0, True))
@@ -227,7 +239,7 @@ def _cuts(truth: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _is_list(cell: str, path: str | Path) -> bool:
-    """Whether a cell of a csv or tsv file is a list in JSON, as other files have them."""
+    """Whether a cell of a csv or tsv file is a JSON list, as in other formats."""
     return kind_of(path) == "delimited" and cell.lstrip().startswith("[")
 
 

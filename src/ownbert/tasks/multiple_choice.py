@@ -1,5 +1,4 @@
-"""One of several choices that go with a prompt. B sequences (a prompt with a choice each), R rows,
-N choices of the row that has most."""
+"""One of several choices that fit a prompt; each sequence is a prompt with one of its choices."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -21,38 +20,40 @@ from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Loss
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.row_objectives import RowObjective, divergence
+from ownbert.tasks.row_objectives import RowObjective, symmetric_kl
 from ownbert.tasks.rows import Row, read_table
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
-# The score of a choice that a row does not have: no share of a softmax, and a finite logarithm.
-_NONE = -1e9
+# The score of padding: no share of a softmax, and a finite logarithm.
+_PADDING = -1e9
 
 _WHOLE = re.compile(r"-?\d+(\.0*)?")
 
 
-class Choose(Task):
-    """Softmax over the scores of a row's choices, of which each is read after the prompt.
+class MultipleChoiceTask(Task):
+    """Softmax over the scores of a row's choices, each of which is read after the prompt.
 
-    Rows differ in how many choices they have. In .jsonl and .parquet they are a list; in tables
-    one column each, of a common name with a running number or letter, those at the end empty where
-    a row has fewer.
+    Rows may have different numbers of choices. In .jsonl and .parquet they are a list; in tables
+    one column each, of a common name with a running number or letter, and the last ones are empty
+    if a row has fewer.
 
-    A label is a number, else the text of a choice, else its letter (A is the first). Numbers count
-    from 0. They count from 1 where none in the file is 0, none is more than the choices of its row,
-    and one is as many; a file that tells neither is read as the one before it was (dev rows as
-    training rows, and those of ``evaluate`` too).
+    A label is a number, else the text of a choice, else its letter (A is the first). Numbers start
+    at 0. They start at 1 if none in the file is 0, none exceeds the number of choices of its row,
+    and one equals it; a file in which they could start at either is read as the file before it (dev
+    rows as training rows, and those of ``evaluate`` too).
     """
 
     name = "choose"
+    pipeline_tag = "multiple-choice"
+    purpose = "chooses one of several texts that fits another"
     column_specs = COLUMNS["choose"]
-    keeps = (*Task.keeps, "first_label")
+    saved_attributes = (*Task.saved_attributes, "first_label")
     head = "choice"
-    measures = ("accuracy",)
+    metrics = ("accuracy",)
     uses = frozenset({"pooling", "rdrop"})
     unit = "questions"
-    # The number of the first choice, as far as files told.
+    # The number of the first choice in labels.
     first_label = 0
 
     def read(self, path: str | Path) -> list[Row]:
@@ -66,7 +67,7 @@ class Choose(Task):
         return [replace(row, target=self._index(row, place(path, row.line))) for row in rows]
 
     def _index(self, row: Row, where: str) -> int:
-        """The place of the right choice, from 0."""
+        """The index of the correct choice."""
         choices, number = row.texts[1:], _number(row.target)
         if number is not None:
             index, first = number - self.first_label, self.first_label
@@ -87,33 +88,33 @@ class Choose(Task):
     def stream(self, path: str | Path) -> Iterator[Row]:
         return _rows(path, self.columns, labelled=False)
 
-    def spec(self, said: Description) -> HeadSpec:
-        spec, pooling = super().spec(said), self.settings.pooling
+    def head_spec(self, description: Description) -> HeadSpec:
+        spec, pooling = super().head_spec(description), self.settings.pooling
         return spec if pooling is None else replace(spec, pooling=pooling)
 
     def encode(
         self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
     ) -> EncodedRows:
-        examples, cut = [], 0
+        examples, truncated = [], 0
         for row, (prompt, *choices) in zip(rows, builder.ids_by_row(rows), strict=True):
             pairs = [builder.example((prompt, choice)) for choice in choices]
-            given = {} if row.target is None else {"label": row.target}
-            examples.append(join([pair for pair, _ in pairs], **given))
-            cut += any(was_cut for _, was_cut in pairs)
-        return EncodedRows(examples, cut, [None] * len(examples))
+            label = {} if row.target is None else {"label": row.target}
+            examples.append(join([pair for pair, _ in pairs], **label))
+            truncated += any(was_truncated for _, was_truncated in pairs)
+        return EncodedRows(examples, truncated, [None] * len(examples))
 
-    def objective(self, model: Model) -> "OneChoice":
-        return OneChoice()
+    def objective(self, model: Model) -> "MultipleChoiceObjective":
+        return MultipleChoiceObjective()
 
     def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
         assert batch.groups is not None
-        found = by_row(logits, batch).softmax(-1).cpu().numpy()
+        found = pad_choices(logits, batch).softmax(-1).cpu().numpy()
         return [row[:size] for row, size in zip(found, batch.groups, strict=True)]
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
         return raw
 
-    def shown(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
+    def output_row(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
         choice = int(decided.argmax())
         probabilities = [round(p, 6) for p in decided.tolist()]
         return {"choice": choice, "text": row.texts[1 + choice], "probabilities": probabilities}
@@ -122,44 +123,44 @@ class Choose(Task):
         right = [int(p.argmax()) == row.target for p, row in zip(decided, rows, strict=True)]
         return Scores({"accuracy": float(np.mean(right))})
 
-    def kept_together(self, row: Row) -> Sequence[Any]:
-        """The prompt; choices may be the same of many."""
+    def fold_keys(self, row: Row) -> Sequence[Any]:
+        """The prompt; many rows may have the same choices."""
         return row.texts[:1]
 
-    def preview(self, row: Row) -> str:
+    def readable_target(self, row: Row) -> str:
         return f"{row.target} ({row.texts[1 + row.target]})"
 
-    def shares(self, rows: Sequence[Row]) -> str:
+    def label_distribution(self, rows: Sequence[Row]) -> str:
         counts = np.bincount([row.target for row in rows])
         return ", ".join(f"{i} {count / len(rows):.1%}" for i, count in enumerate(counts))
 
 
 @dataclass(frozen=True)
-class OneChoice(RowObjective):
-    """Cross entropy of the right choice among those of its row."""
+class MultipleChoiceObjective(RowObjective):
+    """Cross entropy of the correct choice among those of its row."""
 
     name: str = "choice"
     head: str = "choice"
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         assert batch.labels is not None
-        scores, labels = by_row(logits, batch), batch.labels  # (R, N), (R)
+        scores, labels = pad_choices(logits, batch), batch.labels  # (rows, choices), (rows)
         right = (scores.detach().argmax(-1) == labels).sum()
         return Loss(F.cross_entropy(scores, labels, reduction="sum"), right, len(labels))
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
-        return divergence(by_row(one, batch), by_row(two, batch)).sum()
+        return symmetric_kl(pad_choices(one, batch), pad_choices(two, batch)).sum()
 
 
-def by_row(logits: Tensor, batch: Batch) -> Tensor:
-    """(B, 1) -> (R, N) in float32; where a row has fewer choices, a score that counts nothing."""
+def pad_choices(logits: Tensor, batch: Batch) -> Tensor:
+    """(B, 1) -> (rows, most choices of a row) in float32, padded with a score of no weight."""
     assert batch.groups is not None
     scores = logits.float()[:, 0].split(batch.groups)
-    return pad_sequence(list(scores), batch_first=True, padding_value=_NONE)
+    return pad_sequence(list(scores), batch_first=True, padding_value=_PADDING)
 
 
 def _rows(path: str | Path, given: ColumnNames, *, labelled: bool) -> Iterator[Row]:
-    """Rows with the label as it stands there."""
+    """Rows with the label as in the file."""
     found = find_columns(path, COLUMNS["choose"], given, labelled=labelled)
     choices, labels = found["second"], found.get("label", ())
 
@@ -194,6 +195,6 @@ def _choices(values: Sequence[Any], names: Sequence[str], where: str) -> list[st
 
 
 def _number(label: Any) -> int | None:
-    """A label that is a whole number, as one; else None."""
+    """The label as an integer if it is a whole number, else None."""
     text = "" if isinstance(label, bool) else str(label).strip()
     return int(float(text)) if _WHOLE.fullmatch(text) else None

@@ -1,4 +1,4 @@
-"""Numbers for a text or a pair of texts. B sequences, R or N rows, C columns of numbers."""
+"""Numbers for a text or a pair of texts. C columns of numbers."""
 
 import math
 from collections.abc import Sequence
@@ -20,19 +20,23 @@ from ownbert.objectives import Loss
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RowObjective
 from ownbert.tasks.rows import Row
-from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_of_groups
+from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_per_row
 
-# Weights are float32, and squares of numbers must stay numbers.
+# Weights are float32, and squares must stay finite.
 _LARGEST = 1e15
-# Least squares spread the predictions by r of the truth's spread, where r is their correlation.
+# Predictions whose standard deviation is below this share of the truth's are nearly constant. By
+# least squares the share equals the correlation of the two.
 _NEARLY_CONSTANT = 0.05
 
 
 @dataclass(frozen=True)
 class RegressionObjective(RowObjective):
-    """Squared error (mse) or Huber's (1964, quadratic up to 1), the mean over the columns, of
-    standardised numbers. Windows of a document answer by their mean. Right is a row whose numbers
-    are all within half a standard deviation."""
+    """Squared error (mse) or Huber loss (Huber 1964, quadratic up to 1) of standardised numbers,
+    averaged over the columns.
+
+    The prediction for a document is the mean over its windows. A row counts as correct if all its
+    numbers are within half a standard deviation.
+    """
 
     loss: str = "mse"
     name: str = "regression"
@@ -40,30 +44,32 @@ class RegressionObjective(RowObjective):
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         assert batch.labels is not None
-        found, labels = mean_of_groups(logits.float(), batch), batch.labels.float()  # (R, C)
-        measure = F.huber_loss if self.loss == "huber" else F.mse_loss
-        losses = measure(found, labels, reduction="none").mean(-1)
+        found, labels = mean_per_row(logits.float(), batch), batch.labels.float()  # (rows, C)
+        error = F.huber_loss if self.loss == "huber" else F.mse_loss
+        losses = error(found, labels, reduction="none").mean(-1)
         right = ((found.detach() - labels).abs() < 0.5).all(-1)
         return Loss(losses.sum(), right.sum(), len(labels))
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
-        """The Kullback-Leibler divergence of normal distributions of spread 1 around the two."""
-        a, b = (mean_of_groups(x.float(), batch) for x in (one, two))
+        """The Kullback-Leibler divergence of unit normal distributions around the two."""
+        a, b = (mean_per_row(x.float(), batch) for x in (one, two))
         return ((a - b) ** 2).mean(-1).sum() / 2
 
 
-class Regress(SentenceTask):
-    """One linear output per column, learnt on standardised numbers and saved in the user's units.
+class RegressionTask(SentenceTask):
+    """One linear output per column, trained on standardised numbers and saved in the user's units.
 
-    mean, std: (C), what undoes the standardisation of the model's outputs; 0 and 1 where the model
+    mean, std: (C), to undo the standardisation of the model's outputs; 0 and 1 once the model
     itself has the user's units.
     """
 
     name = "regress"
+    purpose = "gives each text a number"
+    label_heading = "Numbers"
     column_specs = COLUMNS["regress"]
     problem_type = "regression"
     label_unit = "numbers"
-    measures = ("spearman", "pearson", "mae", "r2")
+    metrics = ("spearman", "pearson", "mae", "r2")
     uses = COMMON | {"loss"}
     mean, std = np.zeros(1), np.ones(1)
 
@@ -81,7 +87,7 @@ class Regress(SentenceTask):
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         given, own = given or self.columns, self.labels
         if own and given.label is None and {*own} <= {*columns(path)}:
-            # As in the training rows, whatever else looks like a number.
+            # The columns of the training rows, whatever other numbers there are.
             given = replace(given, label=",".join(own))
         texts, names = super().find_columns(path, given, labelled=labelled)
         if labelled and own and len(names) != len(own):
@@ -107,7 +113,7 @@ class Regress(SentenceTask):
         return ((np.asarray(row.target) - self.mean) / self.std).astype(np.float32)
 
     def objective(self, model: Model) -> RegressionObjective:
-        # A model that is to be trained is not one that ``finish`` has been at.
+        # ``finish`` of another member may have set them to 0 and 1.
         self.mean, self.std = self.learnt
         return RegressionObjective(loss=self.settings.loss)
 
@@ -127,8 +133,8 @@ class Regress(SentenceTask):
         self.mean, self.std = np.zeros(len(self.labels)), np.ones(len(self.labels))
         return model
 
-    def shown(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
-        # As many digits as float32 has.
+    def output_row(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
+        # The digits of float32.
         numbers = [float(f"{x:.7g}") for x in decided.tolist()]
         if len(numbers) == 1:
             return {"value": numbers[0]}
@@ -136,13 +142,13 @@ class Regress(SentenceTask):
 
     def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
         truth = np.asarray([row.target for row in rows])
-        return score_numbers(truth, np.stack(decided), self.labels)
+        return score_regression(truth, np.stack(decided), self.labels)
 
-    def preview(self, row: Row) -> str:
+    def readable_target(self, row: Row) -> str:
         pairs = zip(self.labels, row.target, strict=True)
         return ", ".join(f"{name} {number:g}" for name, number in pairs)
 
-    def shares(self, rows: Sequence[Row]) -> str:
+    def label_distribution(self, rows: Sequence[Row]) -> str:
         numbers = np.asarray([row.target for row in rows])
         return "; ".join(
             f"{name} from {x.min():g} to {x.max():g}, mean {x.mean():.4g}, spread {x.std():.4g}"
@@ -150,44 +156,44 @@ class Regress(SentenceTask):
         )
 
 
-def score_numbers(truth: np.ndarray, found: np.ndarray, labels: Sequence[str]) -> Scores:
-    """Scores of predicted numbers, (N, C) each; every measure is the mean over the columns.
+def score_regression(truth: np.ndarray, found: np.ndarray, labels: Sequence[str]) -> Scores:
+    """Metrics of predicted numbers, each the mean over the columns.
 
-    spearman, pearson: correlations of ranks and of numbers, 0 where one side is constant. mae: mean
-    distance, in the user's units. r2: 1 - squared errors / those of the mean of the truth, 0 where
-    the truth is constant.
+    truth, found: (rows, C). spearman, pearson: correlations of ranks and of numbers, 0 if one side
+    is constant. mae: mean absolute error, in the user's units. r2: 1 - squared error / squared
+    error of the mean of the truth, 0 if the truth is constant.
     """
-    each: dict[str, list[float]] = {name: [] for name in Regress.measures}
+    each: dict[str, list[float]] = {name: [] for name in RegressionTask.metrics}
     warnings = []
-    for name, true, said in zip(labels, truth.T, found.T, strict=True):
+    for name, true, predicted in zip(labels, truth.T, found.T, strict=True):
         spread = float(((true - true.mean()) ** 2).sum())
-        each["spearman"].append(_correlation(_ranks(true), _ranks(said)))
-        each["pearson"].append(_correlation(true, said))
-        each["mae"].append(float(np.abs(true - said).mean()))
-        each["r2"].append(1 - float(((true - said) ** 2).sum()) / spread if spread else 0.0)
-        if said.std() < _NEARLY_CONSTANT * true.std():
-            warnings.append(_constant(name, true, said))
+        each["spearman"].append(_correlation(_ranks(true), _ranks(predicted)))
+        each["pearson"].append(_correlation(true, predicted))
+        each["mae"].append(float(np.abs(true - predicted).mean()))
+        each["r2"].append(1 - float(((true - predicted) ** 2).sum()) / spread if spread else 0.0)
+        if predicted.std() < _NEARLY_CONSTANT * true.std():
+            warnings.append(_constant_warning(name, true, predicted))
     means = {name: float(np.mean(values)) for name, values in each.items()}
     return Scores(values=means, warnings=tuple(warnings))
 
 
-def _constant(name: str, true: np.ndarray, said: np.ndarray) -> str:
+def _constant_warning(name: str, true: np.ndarray, predicted: np.ndarray) -> str:
     return (
-        f"{name!r}: the model predicts nearly the same for every row ({said.min():.4g} to "
-        f"{said.max():.4g}, where the truth is {true.min():.4g} to {true.max():.4g}); try more "
-        "--epochs, another --learning-rate or more training rows"
+        f"{name!r}: the model predicts nearly the same for every row ({predicted.min():.4g} to "
+        f"{predicted.max():.4g}, where the truth is {true.min():.4g} to {true.max():.4g}); try "
+        "more --epochs, another --learning-rate or more training rows"
     )
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """From 1 on; equal values share the mean of their ranks."""
+    """Ranks from 1; equal values share the mean of their ranks."""
     from scipy.stats import rankdata
 
     return rankdata(values)
 
 
 def _correlation(one: np.ndarray, two: np.ndarray) -> float:
-    """Pearson's, of (N) and (N); 0 where one is constant."""
+    """Pearson's correlation; 0 if one side is constant."""
     if one.min() == one.max() or two.min() == two.max():
         return 0.0
     a, b = one - one.mean(), two - two.mean()
@@ -195,7 +201,7 @@ def _correlation(one: np.ndarray, two: np.ndarray) -> float:
 
 
 def _number(value: Any, column: str, where: str) -> float:
-    """A cell as a finite number. ``InputError`` for anything else, with what would be right."""
+    """A cell as a finite number. Raises ``InputError`` for anything else, with advice."""
     if isinstance(value, str):
         value = value.strip()
     if value is None or value == "":

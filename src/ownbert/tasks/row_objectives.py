@@ -1,4 +1,4 @@
-"""What tasks learn. B sequences, R rows (groups of them, or one each), C labels."""
+"""Objectives of tasks with one answer per row; a row is one sequence or a group of them."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,13 +10,15 @@ from torch import Tensor
 from ownbert.data.batch import Batch
 from ownbert.data.layout import make_layout
 from ownbert.objectives import Loss
-from ownbert.tasks.sentence_task import mean_of_groups, of_sequences
+from ownbert.tasks.sentence_task import mean_per_row, repeat_per_sequence
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowObjective:
-    """One answer per row. ``distance`` tells how far two answers to the same rows are apart; right:
-    whether there are right answers to be counted."""
+    """An objective with one answer per row; ``distance`` makes it usable in ``RDrop``.
+
+    right: whether correct answers are counted.
+    """
 
     weight: float = 1.0
     name: str = "classification"
@@ -31,14 +33,17 @@ class RowObjective:
         raise NotImplementedError
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
-        """Summed over the rows."""
+        """The distance of two predictions for the same rows, summed over the rows."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneLabel(RowObjective):
-    """Cross entropy of one label a row, each label with its weight. Windows of a document learn
-    its label each, and together count as one."""
+class SingleLabelObjective(RowObjective):
+    """Cross entropy of one label per row.
+
+    Every window of a document is trained on its label, and the windows count as one row. smoothing:
+    label smoothing. label_weights: (C) weights of the labels.
+    """
 
     smoothing: float = 0.0
     label_weights: tuple[float, ...] | None = None
@@ -49,30 +54,31 @@ class OneLabel(RowObjective):
         weights = None
         if self.label_weights is not None:
             weights = torch.tensor(self.label_weights, device=logits.device)
-        targets = of_sequences(labels, logits, batch)
+        targets = repeat_per_sequence(labels, logits, batch)
         losses = F.cross_entropy(
             logits, targets, weight=weights, label_smoothing=self.smoothing, reduction="none"
         )
-        losses = mean_of_groups(losses, batch)  # (R)
-        found = mean_of_groups(logits.detach().softmax(-1), batch).argmax(-1)
+        losses = mean_per_row(losses, batch)  # (rows)
+        found = mean_per_row(logits.detach().softmax(-1), batch).argmax(-1)
         return Loss(losses.sum(), (found == labels).sum(), len(labels))
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
-        return mean_of_groups(divergence(one, two), batch).sum()
+        return mean_per_row(symmetric_kl(one, two), batch).sum()
 
 
-def divergence(one: Tensor, two: Tensor) -> Tensor:
-    """Mean of the two Kullback-Leibler divergences of softmaxes: (N, C), (N, C) -> (N)."""
+def symmetric_kl(one: Tensor, two: Tensor) -> Tensor:
+    """The mean of the two Kullback-Leibler divergences of two softmaxes: (..., C) -> (...)."""
     a, b = one.float().log_softmax(-1), two.float().log_softmax(-1)
     return ((a.exp() - b.exp()) * (a - b)).sum(-1) / 2
 
 
 @dataclass(frozen=True)
 class RDrop:
-    """An objective on a batch that holds each row twice, in the same order, with the distance
-    between the two answers to a row added (R-Drop, Liang et al. 2021, equation 4).
+    """An objective on a batch of each row twice, in the same order, plus the distance between the
+    two predictions for a row, which differ by dropout (R-Drop, Liang et al. 2021, equation 4).
 
-    strength: of the distance beside the mean of the two losses. inner: must have ``distance``.
+    inner: an objective with ``distance``. strength: weight of the distance relative to the mean of
+    the two losses.
     """
 
     inner: Any
@@ -104,12 +110,12 @@ class RDrop:
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         loss = self.inner(logits, batch)
         apart = self.inner.distance(*logits.chunk(2), _half(batch))
-        # The count is of both halves, so a distance that counts once a row stands twice.
+        # The count is that of both halves, so the distance, which is per row, is added twice.
         return loss._replace(total=loss.total + 2 * self.strength * apart)
 
 
 def _half(batch: Batch) -> Batch:
-    """The first half of a batch as far as answers are concerned."""
+    """The first half of a batch: its layout and targets."""
     lengths = batch.layout.lengths[: batch.sequences // 2]
     labels, tags, groups = batch.labels, batch.tags, batch.groups
     return replace(

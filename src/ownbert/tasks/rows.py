@@ -1,4 +1,4 @@
-"""Rows as tasks read them: texts, what the model should answer, and where it stands."""
+"""Rows as tasks read them: texts, target and line."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,8 +11,11 @@ from ownbert.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One example as it was read: ``texts`` are what the model reads (of tagging, the words),
-    ``target`` what it should answer, None where that is not known; ``line`` is for messages."""
+    """One row of a file.
+
+    texts: what the model reads (for tagging, the words). target: what it should answer, None if
+    unknown. line: the line in the file, for messages.
+    """
 
     line: int
     texts: tuple[str, ...]
@@ -24,7 +27,7 @@ class Row:
 
 
 class TableRow(NamedTuple):
-    """A row of a table. where: its place, for messages. cells: what else was wanted, as it is."""
+    """A row of a table. where: its place, for messages. cells: the values of other columns."""
 
     line: int
     where: str
@@ -35,9 +38,9 @@ class TableRow(NamedTuple):
 def read_table(
     path: str | Path, texts: Sequence[str], others: Sequence[str] = ()
 ) -> Iterator[TableRow]:
-    """Stream the rows of a table; empty texts are kept.
+    """Stream the rows of a table, including empty texts.
 
-    texts, others: names of columns. Raises ``InputError`` for a missing text and a table without
+    texts, others: names of columns. Raises ``InputError`` for a missing text or a table without
     rows.
     """
     for line, values in at_least_one(read_values(path, [*texts, *others]), path):
@@ -47,7 +50,7 @@ def read_table(
 
 
 def label_text(value: Any, where: str, column: str | None = None) -> str:
-    """A label as text, stripped of blanks. ``InputError`` where there is none."""
+    """A label as text without surrounding whitespace. Raises ``InputError`` if it is empty."""
     text = as_text(value, column or "label", where).strip()
     if not text:
         which = "" if column is None else f" (column {column!r})"
@@ -58,19 +61,19 @@ def label_text(value: Any, where: str, column: str | None = None) -> str:
 def unknown_label(
     label: str, labels: Sequence[str], where: str, known: str, kind: str = "label"
 ) -> InputError:
-    """What to raise for a label that is none of ``labels``, those of ``known``."""
+    """The error for a label that is not one of ``labels``, which come from ``known``."""
     return InputError(
-        f"{where}: {kind} {label!r} is not in {known}, which has {shown_labels(labels)}"
+        f"{where}: {kind} {label!r} is not in {known}, which has {list_labels(labels)}"
     )
 
 
-def shown_labels(labels: Sequence[str]) -> str:
+def list_labels(labels: Sequence[str]) -> str:
     """The first few labels, for messages."""
     return ", ".join(labels[:8]) + (", ..." if len(labels) > 8 else "")
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most so many characters: the middle of a longer one is left out."""
+    """A text of at most ``most`` characters: a longer one loses its middle."""
     if len(text) <= most:
         return text
     left = (most - 3) // 2 + (most - 3) % 2

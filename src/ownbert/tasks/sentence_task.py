@@ -1,8 +1,6 @@
-"""Tasks with one answer per text or pair of texts: reading, pooling, long documents.
+"""Tasks with one answer per text or pair of texts: reading, pooling, long documents."""
 
-B sequences of a batch, R rows of it, C outputs.
-"""
-
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,24 +21,25 @@ from ownbert.tasks.rows import Row, TableRow, read_table
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 
-# Settings of every task of this kind.
+# Settings of all these tasks.
 COMMON = frozenset({"pooling", "long", "stride", "max_windows", "rdrop"})
 
 
 class SentenceTask(Task):
-    """Has the classification head, on a pooling of the text, and on segments of long ones."""
+    """One answer per text or pair of texts, by the classification head on the pooled text; long
+    documents may be split into segments."""
 
     head = "classification"
-    keeps = (*Task.keeps, "pair")
-    # Whether a row is two texts; not known before the first file.
+    saved_attributes = (*Task.saved_attributes, "pair")
+    # Whether a row is two texts; None before the first file.
     pair: bool | None = None
 
     def find_columns(
         self, path: str | Path, given: ColumnNames | None = None, *, labelled: bool = True
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The columns of the texts and, where they are ``labelled``, of the answers.
+        """The columns of the texts and, if ``labelled``, of the targets.
 
-        given: what the user named, if not ``columns``. Raises ``InputError``.
+        given: the columns that the user named, by default ``columns``. Raises ``InputError``.
         """
         found = find_columns(
             path, self.column_specs, given or self.columns, labelled=labelled, pair=self.pair
@@ -48,7 +47,7 @@ class SentenceTask(Task):
         return (*found["text"], *found.get("second", ())), found.get("label", ())
 
     def read_table(self, path: str | Path) -> tuple[tuple[str, ...], list[TableRow]]:
-        """The columns of the answers, and the rows with these as cells; at least one."""
+        """The columns of the targets, and the rows with these as cells; at least one."""
         texts, labels = self.find_columns(path)
         rows = list(read_table(path, texts, labels))
         self.pair = len(texts) == 2
@@ -62,67 +61,71 @@ class SentenceTask(Task):
             raise InputError(f"{path} is plain text; two texts per row need a table")
         return (Row(line, (text,)) for line, text in at_least_one(open_text(path), path))
 
-    def spec(self, said: Description) -> HeadSpec:
-        spec, settings = super().spec(said), self.settings
+    def describe_columns(self, path: str | Path) -> str:
+        texts, labels = (map(repr, names) for names in self.find_columns(path))
+        return f"{' and '.join(texts)} to read, {', '.join(labels)} to answer"
+
+    def head_spec(self, description: Description) -> HeadSpec:
+        spec, settings = super().head_spec(description), self.settings
         if settings.pooling is not None:
             spec = replace(spec, pooling=settings.pooling)
         if settings.long == "segments":
             spec = replace(spec, segments="attention")
         return spec
 
-    def limit(self, max_length: int) -> str:
+    def length_limit(self, max_length: int) -> str:
         if self.settings.long == "cut":
-            return super().limit(max_length)
+            return super().length_limit(max_length)
         return f"{self.settings.max_windows} windows of {max_length} tokens"
 
+    @abstractmethod
     def target(self, row: Row) -> Any:
-        """What the objective takes as the label of a row."""
-        raise NotImplementedError
+        """The label of a row as the objective takes it."""
 
     def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
         if self.pair is None and rows:
             self.pair = len(rows[0].texts) == 2
-        settings, examples, cut = self.settings, [], 0
+        settings, examples, truncated = self.settings, [], 0
         if settings.long != "cut" and builder.room <= settings.stride:
             raise InputError(
                 f"task.stride is {settings.stride}; with sequences of {builder.max_length} tokens "
                 f"it must be below {builder.room}"
             )
         for row, own in zip(rows, builder.ids_by_row(rows), strict=True):
-            given = {} if row.target is None else {"label": self.target(row)}
+            label = {} if row.target is None else {"label": self.target(row)}
             if settings.long == "cut":
-                example, was_cut = builder.example(own, **given)
+                example, was_truncated = builder.example(own, **label)
             elif len(own) > 1:
                 raise InputError(
                     f"task.long {settings.long} is for single texts, and the rows have two; take "
                     "task.long cut"
                 )
             else:
-                example, was_cut = builder.windows(
-                    own[0], stride=settings.stride, most=settings.max_windows, **given
+                example, was_truncated = builder.windows(
+                    own[0], stride=settings.stride, most=settings.max_windows, **label
                 )
             examples.append(example)
-            cut += was_cut
-        return EncodedRows(examples, cut, [None] * len(examples))
+            truncated += was_truncated
+        return EncodedRows(examples, truncated, [None] * len(examples))
 
+    @abstractmethod
     def probabilities(self, logits: Tensor) -> Tensor:
-        """What is averaged over the windows of a document: (B, C) of scores (B, C)."""
-        raise NotImplementedError
+        """(B, C) -> (B, C): what is averaged over the windows of a document."""
 
     def raw(self, logits: Tensor, batch: Batch, model: Any) -> list[np.ndarray]:
-        found = mean_of_groups(self.probabilities(logits.float()), batch)
-        return list(found.cpu().numpy())
+        return list(mean_per_row(self.probabilities(logits.float()), batch).cpu().numpy())
 
 
-def of_sequences(labels: Tensor, scores: Tensor, batch: Batch) -> Tensor:
-    """Labels (R, ...) for scores of the B sequences of a batch, or of its R rows, as they are."""
+def repeat_per_sequence(labels: Tensor, scores: Tensor, batch: Batch) -> Tensor:
+    """Labels (rows, ...) for scores (B, ...): repeated for the sequences of each row, or unchanged
+    if there is one score per row already."""
     if batch.groups is None or len(scores) == len(batch.groups):
         return labels
     return labels.repeat_interleave(torch.tensor(batch.groups, device=labels.device), 0)
 
 
-def mean_of_groups(values: Tensor, batch: Batch) -> Tensor:
-    """(B, C) -> (R, C): the mean over the sequences of each row; (R, C) stays."""
+def mean_per_row(values: Tensor, batch: Batch) -> Tensor:
+    """(B, ...) -> (rows, ...): the mean over the sequences of each row; (rows, ...) stays."""
     if batch.groups is None or len(values) == len(batch.groups):
         return values
     counts = torch.tensor(batch.groups, device=values.device)

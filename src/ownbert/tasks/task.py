@@ -1,8 +1,6 @@
-"""What a task is, and the table of all tasks.
+"""What a task is, and the table of all tasks."""
 
-B sequences of a batch, R answers of it (one per row), C labels.
-"""
-
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -27,56 +25,67 @@ from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 # The key of config.json that says what a folder was fine-tuned for.
 KEY = "ownbert_task"
 TASKS: Mapping[str, tuple[str, str]] = {
-    "classify": ("classification", "Classify"),
-    "multilabel": ("multilabel", "MultiLabel"),
-    "regress": ("regression", "Regress"),
-    "tag": ("token_classification.tag", "Tag"),
-    "answer": ("question_answering.answer", "Answer"),
-    "choose": ("multiple_choice", "Choose"),
-    "embed": ("sentence_embedding.rank", "Rank"),
+    "classify": ("classification", "ClassificationTask"),
+    "multilabel": ("multilabel", "MultiLabelTask"),
+    "regress": ("regression", "RegressionTask"),
+    "tag": ("token_classification.tag", "TaggingTask"),
+    "answer": ("question_answering.answer", "QuestionAnsweringTask"),
+    "choose": ("multiple_choice", "MultipleChoiceTask"),
+    "embed": ("sentence_embedding.rank", "EmbeddingTask"),
     "image": ("image", "ImageTask"),
 }
-# Another name of the same.
+# Other names of tasks.
 ALIASES = {"rank": "embed"}
 _DROPOUT = 0.1
 
 
-class Task:
-    """Reader of files, head, objective, predictions and measures of one kind of question.
+class Task(ABC):
+    """One kind of question: how rows are read, the head, the objective, predictions and metrics.
 
-    Training: ``origin`` (what the model is made from), ``read``, ``learn`` (what the rows say:
-    labels, scale), ``input_builder`` (turns rows into sequences), ``encode``, ``objective``,
-    ``finish``, ``write``. Use: ``load``, ``input_builder``, ``stream``, ``encode``, ``raw`` (scores
-    of a row, which can be averaged over models), ``decide``, ``shown``. Metrics: ``tune``
-    (thresholds, on dev rows), ``score``.
+    Training: ``describe_base`` (the model to start from), ``read``, ``learn`` (labels, scale),
+    ``input_builder`` (turns rows into sequences), ``encode``, ``objective``, ``finish``, ``write``.
+    Use: ``load``, ``input_builder``, ``stream``, ``encode``, ``raw`` (scores of a row, which can be
+    averaged over models), ``decide``, ``output_row``. Evaluation: ``tune`` (thresholds, on dev
+    rows), ``score``.
 
-    max_length: of a sequence, in tokens, as in training. seed: of what training draws for single
-    rows. name: on the command line. head: kind of the head that answers. column_specs: the
-    columns of its files. measures: names of what ``score`` gives; the first is watched on dev rows.
-    uses: the settings of ``TaskSettings`` that it knows. unit: what rows are, in messages.
+    settings: those of the recipe; columns: the columns that the user named; labels: known labels.
+    Raises ``InputError`` for settings of other tasks.
     """
 
+    # The name on the command line, the kind of the head, and the columns of a table.
     name: ClassVar[str]
     head: ClassVar[str]
     column_specs: ClassVar[Sequence[ColumnSpec]] = ()
-    # Some tasks know theirs when they have seen the training rows.
-    measures: tuple[str, ...]
+    # The settings of ``TaskSettings`` that the task uses.
     uses: ClassVar[frozenset[str]] = frozenset()
+    # What ``score`` returns; the first is monitored on dev rows. May depend on the training rows.
+    metrics: tuple[str, ...]
+    # What rows and labels are, in messages.
     unit: ClassVar[str] = "documents"
     label_unit: ClassVar[str] = "labels"
-    # What a folder says of the task besides, by the names of attributes; and in Transformers' word.
-    keeps: ClassVar[tuple[str, ...]] = ("max_length",)
+    # In the model card: pipeline_tag and library_name of the hub, what the model does, how its
+    # labels are introduced (not at all if empty), and inputs to predict and to evaluate.
+    pipeline_tag: ClassVar[str] = "text-classification"
+    library: ClassVar[str] = "transformers"
+    purpose: ClassVar[str]
+    label_heading: ClassVar[str] = ""
+    example_inputs: ClassVar[tuple[str, str]] = ("new.csv", "test.csv")
+    # Attributes that are saved in config.json, and Transformers' own key there.
+    saved_attributes: ClassVar[tuple[str, ...]] = ("max_length",)
     problem_type: ClassVar[str | None] = None
     # Whether scores of several models can be averaged.
-    averages: ClassVar[bool] = True
-    # Whether the labels of a row are a set, whose order has no meaning.
+    averageable: ClassVar[bool] = True
+    # Whether the targets are labels, so that rows can be counted by label; and whether a target is
+    # a set, whose order has no meaning.
+    counts_labels: ClassVar[bool] = False
     label_sets: ClassVar[bool] = False
-    # Whether rows of a batch are learnt from each other, so that it must not be cut.
-    whole_batches: ClassVar[bool] = False
-    # Whether ``read`` takes arrays in the place of a file.
-    in_memory: ClassVar[bool] = False
-    # Rows that a batch must have.
-    smallest_batch = 1
+    # Whether the loss compares the rows of a batch, so that no batch may be split into
+    # micro-batches; and the least number of rows in one.
+    needs_full_batch: ClassVar[bool] = False
+    min_batch_size = 1
+    # Whether ``read`` takes arrays as well as files.
+    reads_arrays: ClassVar[bool] = False
+    # Of random draws for single rows in training.
     seed = 0
 
     def __init__(
@@ -88,31 +97,32 @@ class Task:
         self.settings = settings or TaskSettings(name=self.name)
         self.columns = columns or ColumnNames()
         self.labels = tuple(labels)
+        # Tokens of a sequence, as in training.
         self.max_length: int | None = None
         self.settings.refuse_others(self.name, self.uses)
 
-    # The model and what it reads.
+    # The model and its input.
 
-    def origin(self, model: FinetuneModel) -> Description | None:
-        """What the folder says that a training starts from; None where a model is made for the
-        rows (``designed``). ``InputError`` for one that this task cannot start from."""
+    def describe_base(self, model: FinetuneModel) -> Description | None:
+        """The description of the folder that training starts from, or None if ``describe_new``
+        designs a model for the rows. Raises ``InputError`` for a folder that does not fit."""
         if not model.folder:
             raise InputError("--model is needed: the folder to start from")
         if model.vit != Vit():
             raise InputError(f"model.vit is of no use to {self.name}, whose models read texts")
-        said = describe(model.folder)
-        self.refuse_other_kind(said, model.folder)
-        return said
+        description = describe(model.folder)
+        self.check_modality(description, model.folder)
+        return description
 
-    def designed(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Description:
-        """The model that is made for training rows where no folder was given."""
+    def describe_new(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Description:
+        """The description of a new model for the training rows, if no folder was given."""
         raise NotImplementedError
 
-    def refuse_other_kind(self, said: Description, folder: str | Path) -> None:
-        """``InputError`` for a model that does not read what the rows hold."""
-        if said.config.image is not None:
+    def check_modality(self, description: Description, folder: str | Path) -> None:
+        """Raises ``InputError`` if the model reads images and the rows are texts, or vice versa."""
+        if description.config.image is not None:
             raise InputError(
-                f"{folder} reads pictures and {self.name} is about texts; for pictures: ownbert "
+                f"{folder} reads images and {self.name} is about texts; for images: ownbert "
                 "finetune image"
             )
 
@@ -124,8 +134,8 @@ class Task:
             load_tokenizer(folder, config=config), config, max_length or config.longest
         )
 
-    def completed(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
-        """The recipe with what depends on the kind of model."""
+    def complete_recipe(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
+        """The recipe with the settings that depend on the kind of model."""
         dropout = _DROPOUT if recipe.model.dropout is None else recipe.model.dropout
         return replace(
             recipe,
@@ -135,111 +145,134 @@ class Task:
 
     # Reading.
 
+    @abstractmethod
     def read(self, path: str | Path) -> list[Row]:
         """Labelled rows, at least one. Raises ``InputError`` with file and line."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stream(self, path: str | Path) -> Iterator[Row]:
-        """Rows to predict; what they hold of answers is not looked at."""
-        raise NotImplementedError
+        """Rows to predict, without targets."""
 
     def learn(self, rows: Sequence[Row], source: str | Path) -> None:
         """Take labels and scales from the training rows. Raises ``InputError``."""
+        return
 
     def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
-        """``InputError`` with file and line for an answer that cannot be learnt or measured;
-        ``known`` is what the labels were taken from, for messages."""
+        """Check that the targets can be learnt and evaluated.
+
+        source: the file of the rows, and known: where the labels come from, both for messages.
+        Raises ``InputError`` with file and line.
+        """
+        return
 
     # To the model and back.
 
-    def spec(self, said: Description) -> HeadSpec:
+    def head_spec(self, description: Description) -> HeadSpec:
         """The head for a model of this family."""
-        return said.family.spec_of(self.head, said.values)
+        return description.family.spec_of(self.head, description.values)
 
-    def pooler(self, said: Description) -> bool | None:
-        """Whether a model that is trained has a pooler; None: if its head needs one."""
+    def has_pooler(self, description: Description) -> bool | None:
+        """Whether the model to train has a pooler; None: if its head needs one."""
         return None
 
+    @abstractmethod
     def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
         """Rows as the model reads them, with targets where the rows have them.
 
-        builder: what ``input_builder`` returns. For ``training`` a row may become several examples,
-        otherwise it is one.
+        builder: what ``input_builder`` returned. In ``training`` a row may become several
+        examples, otherwise it is one.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def objective(self, model: Model) -> Objective:
-        """What is learnt."""
-        raise NotImplementedError
+        """The objective to train the head with."""
 
+    @abstractmethod
     def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
-        """Scores of each of the R rows of a batch."""
-        raise NotImplementedError
+        """The scores of each row of a batch, from the logits of the head."""
 
     def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
-        """Choose thresholds where the rows are answered best."""
+        """Choose thresholds that give these rows the best metric."""
+        return
 
+    @abstractmethod
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> Any:
-        """The answer to a row."""
-        raise NotImplementedError
+        """The prediction for a row, from its scores and its note in ``EncodedRows``."""
 
-    def shown(self, decided: Any, row: Row) -> dict[str, Any]:
-        """An answer as a row of a file."""
-        raise NotImplementedError
+    @abstractmethod
+    def output_row(self, decided: Any, row: Row) -> dict[str, Any]:
+        """A prediction as a row of the output file."""
 
+    @abstractmethod
     def score(self, rows: Sequence[Row], decided: Sequence[Any]) -> Scores:
-        """How good the answers are."""
-        raise NotImplementedError
+        """The metrics of the predictions."""
 
     # On disk.
 
     def finish(self, model: Model) -> Model:
-        """The model as it is to be saved."""
+        """The trained model as it is to be saved."""
         return model
 
     def write(self, folder: Path, model: Model) -> None:
-        """Further files of a folder that holds the finished model."""
+        """Write further files into the folder of the finished model."""
+        return
 
-    def load(self, folder: str | Path) -> Model:
-        """The model of a finished folder, with the head that answers."""
-        return load(folder)
+    def load(self, folder: str | Path, description: Description | None = None) -> Model:
+        """The model of a finished folder, with its head. description: of the folder, if known."""
+        return load(folder, description=description)
 
     def values(self) -> dict[str, Any]:
         """Keys of config.json besides those of the model."""
-        given = {name: value for name, value in vars(self.columns).items() if value is not None}
-        said = {"name": self.name, "settings": self.settings.changed(), "columns": given}
-        found = {KEY: said | {name: getattr(self, name) for name in self.keeps}}
-        return found if self.problem_type is None else found | {"problem_type": self.problem_type}
+        columns = {name: value for name, value in vars(self.columns).items() if value is not None}
+        saved = {
+            "name": self.name,
+            "settings": self.settings.changed(),
+            "columns": columns,
+            **{name: getattr(self, name) for name in self.saved_attributes},
+        }
+        return {KEY: saved, **({"problem_type": self.problem_type} if self.problem_type else {})}
 
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        """Take what ``values`` wrote under ``KEY`` beyond settings and columns."""
-        for name in self.keeps:
-            if name in kept:
-                setattr(self, name, kept[name])
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Set the ``saved_attributes`` from what ``values`` saved under ``KEY``."""
+        for name in self.saved_attributes:
+            if name in saved:
+                setattr(self, name, saved[name])
+
+    # For the user.
 
     def warnings(self) -> list[str]:
-        """What to tell of rows that were odd but could be used."""
+        """Warnings about rows that were odd but could be used."""
         return []
 
-    def limit(self, max_length: int) -> str:
-        """What is cut off rows that are longer, for people."""
+    def length_limit(self, max_length: int) -> str:
+        """The length at which rows are truncated, in words."""
         return f"the model's {max_length} tokens"
 
-    def kept_together(self, row: Row) -> Sequence[Any]:
-        """What of a row must not stand in two folds, or answers could be remembered."""
-        return row.texts
+    def describe_columns(self, path: str | Path) -> str:
+        """Which columns of a file are read; empty if rows are not texts with labels in a table."""
+        return ""
 
-    def preview(self, row: Row) -> str:
-        """What a row should be answered with, for people."""
+    def readable_target(self, row: Row) -> str:
+        """The target of a row, for the user."""
         return str(row.target)
 
-    def shares(self, rows: Sequence[Row]) -> str:
-        """How the answers are spread over the rows, for people."""
+    def label_distribution(self, rows: Sequence[Row]) -> str:
+        """The distribution of the targets, for the user."""
         return ""
+
+    # What other steps of fine-tuning need to know of a row.
+
+    def fold_keys(self, row: Row) -> Sequence[Any]:
+        """Rows that share one of these must be in one fold, or answers could be memorised."""
+        return row.texts
+
+    def pretraining_texts(self, row: Row) -> Sequence[str]:
+        """The texts of a row, to continue pretraining on."""
+        return row.texts
 
 
 def task_class(name: str) -> type[Task]:
-    """The class of a task. Raises ``InputError`` for a name that is not known."""
+    """The class of a task. Raises ``InputError`` for an unknown name."""
     name = ALIASES.get(name, name)
     if name not in TASKS:
         raise InputError(f"task {name!r} is not known; one of {', '.join([*TASKS, *ALIASES])}")
@@ -247,32 +280,43 @@ def task_class(name: str) -> type[Task]:
     return getattr(import_module(f"ownbert.tasks.{module}"), kind)
 
 
-def task_of(said: Description, folder: str | Path, columns: ColumnNames | None = None) -> Task:
-    """The task that a folder was fine-tuned for: as it says itself, or by its head.
+def task_of(
+    description: Description, folder: str | Path, columns: ColumnNames | None = None
+) -> Task:
+    """The task that a folder was fine-tuned for: as its config.json says, or by its head.
 
-    columns: what was given now; where nothing was, those of the training. Raises ``InputError``
-    for a folder without a head that answers.
+    columns: named by the user; others are as in training. Raises ``InputError`` for a folder
+    without a task head.
     """
-    kept = said.values.get(KEY) or {}
-    name = kept.get("name") or _by_head(said, folder)
-    settings = TaskSettings.of(name, kept.get("settings") or {})
-    given = {k: v for k, v in vars(columns or ColumnNames()).items() if v is not None}
+    saved = description.values.get(KEY) or {}
+    name = saved.get("name") or _by_head(description, folder)
+    settings = TaskSettings.of(name, saved.get("settings") or {})
+    named = {k: v for k, v in vars(columns or ColumnNames()).items() if v is not None}
     task = task_class(name)(
-        settings, ColumnNames(**{**(kept.get("columns") or {}), **given}), said.labels
+        settings, ColumnNames(**{**(saved.get("columns") or {}), **named}), description.labels
     )
-    task.restore(kept)
+    task.restore(saved)
     return task
 
 
-def _by_head(said: Description, folder: str | Path) -> str:
-    kinds = {spec.kind for spec in said.specs}
-    if "classification" in kinds and said.config.image is not None:
+def load_finetuned(folder: str | Path) -> tuple[Task, Model]:
+    """The task and the model of a fine-tuned folder."""
+    description = describe(folder)
+    task = task_of(description, folder)
+    return task, task.load(folder, description)
+
+
+def _by_head(description: Description, folder: str | Path) -> str:
+    kinds = {spec.kind for spec in description.specs}
+    if "classification" in kinds and description.config.image is not None:
         return "image"
     if "classification" in kinds:
-        many = {"multi_label_classification": "multilabel", "regression": "regress"}
-        one = len(said.labels) == 1 and said.values.get("problem_type") is None
-        return "regress" if one else many.get(str(said.values.get("problem_type")), "classify")
+        problem = description.values.get("problem_type")
+        if len(description.labels) == 1 and problem is None:
+            return "regress"
+        known = {"multi_label_classification": "multilabel", "regression": "regress"}
+        return known.get(str(problem), "classify")
     for kind, name in (("tokens", "tag"), ("span", "answer"), ("choice", "choose")):
         if kind in kinds:
             return name
-    raise InputError(f"{folder} answers nothing yet; fine-tune it: ownbert finetune TASK")
+    raise InputError(f"{folder} has no task head; fine-tune it: ownbert finetune TASK")

@@ -1,4 +1,4 @@
-"""From ids of texts to sequences of a model. L tokens of a sequence."""
+"""From the ids of texts to the input sequences of a model."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -14,19 +14,22 @@ from ownbert.tasks.rows import Row, shortened
 from ownbert.text.files import guess_style
 from ownbert.text.tokenizer import Tokenizer
 
-# The share of unknown tokens from which a vocabulary does not fit.
+# The share of unknown tokens above which a vocabulary does not fit.
 _UNKNOWN = 0.05
-_CHARACTERS = 200  # of an example's tokens, for people
-_TEXTS = 5  # of an example, each on a line
+_CHARACTERS = 200  # of an example's tokens in a preview
+_TEXTS = 5  # of an example in a preview, each on a line
 
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Rows as the model reads them, for a loader. cut: of how many rows tokens were left out.
-    notes: what a task needs to make an answer of a row's scores (places of words, ...)."""
+    """Rows as the model reads them, for a loader.
+
+    truncated: the number of rows that lost tokens. notes: for each row, what the task needs to turn
+    its scores into a prediction (positions of words, ...).
+    """
 
     examples: Sequence[Example]
-    cut: int = 0
+    truncated: int = 0
     notes: Sequence[Any] = field(default=())
 
     def __len__(self) -> int:
@@ -40,7 +43,7 @@ class EncodedRows:
         return self.examples[index]
 
     def identity(self) -> str:
-        """What tells these rows and their answers from others."""
+        """The number and the digest of the examples, which differ for other rows or targets."""
         digest = hashlib.sha256()
         for e in self.examples:
             for part in (e.token_ids, e.label, e.tags, e.parts):
@@ -50,9 +53,10 @@ class EncodedRows:
 
 
 class TextInputBuilder:
-    """Puts special tokens and types around ids, and cuts them to ``max_length`` tokens in all.
+    """Adds special tokens and token types to ids, and truncates to ``max_length`` tokens in all.
 
-    A pair is as the family has it: RoBERTa's has two separators between the texts and no types.
+    The format of a pair depends on the family: RoBERTa's has two separators between the texts and
+    no types.
     """
 
     def __init__(self, tokenizer: Tokenizer, config: EncoderConfig, max_length: int) -> None:
@@ -62,32 +66,32 @@ class TextInputBuilder:
 
     @property
     def room(self) -> int:
-        """Tokens of a single text that fit."""
+        """The most tokens of a single text."""
         return self.max_length - 2
 
     @property
     def pair_room(self) -> int:
-        """Tokens of two texts together that fit."""
+        """The most tokens of two texts together."""
         return self.max_length - (4 if self.double_sep else 3)
 
-    def about(self, data: EncodedRows, unit: str) -> Iterator[str]:
-        """Lengths as they are after cutting, and unknown tokens, for people."""
+    def describe(self, data: EncodedRows, unit: str) -> Iterator[str]:
+        """Lines on the lengths after truncation and on unknown tokens."""
         together = max(len(e.parts or (0,)) for e in data.examples)
         parts = (e.parts or (len(e.token_ids),) for e in data.examples)
         sizes = np.asarray([size for of_example in parts for size in of_example])
         half, most, nearly = np.percentile(sizes, (50, 90, 99)).round().astype(int).tolist()
         several = f" (up to {together} of them together)" if together > 1 else ""
-        cut = f"{data.cut:,} {unit} are" if data.cut else "none is"
+        cut = f"{data.truncated:,} {unit} are" if data.truncated else "none is"
         yield (
-            f"tokens a sequence{several}: median {half:,}, 90% up to {most:,}, 99% up to "
+            f"tokens per sequence{several}: median {half:,}, 90% up to {most:,}, 99% up to "
             f"{nearly:,}, longest {sizes.max():,}; {cut} cut at {self.max_length:,}"
         )
         unknown = UnknownWords(self.tokenizer)
         unknown.count(data.examples)
         yield unknown.warning() or f"unknown tokens: {unknown.share:.2%}"
 
-    def shown(self, example: Example) -> list[str]:
-        """An example for people, a line each; of many texts the first."""
+    def preview(self, example: Example) -> list[str]:
+        """The tokens of an example, one line per text; only the first of many texts."""
         texts = readable(example, self.tokenizer)
         return texts if len(texts) <= _TEXTS else [*texts[:_TEXTS], "..."]
 
@@ -96,18 +100,18 @@ class TextInputBuilder:
         return self.tokenizer.encode_batch(texts)
 
     def ids_by_row(self, rows: Sequence[Row]) -> Iterator[list[list[int]]]:
-        """As ``ids``, those of a row's texts together."""
+        """As ``ids``, for the texts of each row."""
         ids = iter(self.ids([text for row in rows for text in row.texts]))
         return ([next(ids) for _ in row.texts] for row in rows)
 
     def one(self, ids: Sequence[int]) -> np.ndarray:
-        """[CLS] text [SEP], (L)."""
+        """[CLS] text [SEP], as a vector of ids."""
         cls, sep = self.tokenizer.cls_id, self.tokenizer.sep_id
         return np.asarray([cls, *ids[: self.room], sep], dtype=np.int64)
 
     def pair(self, first: Sequence[int], second: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """[CLS] first [SEP] second [SEP] and the types, (L) each; too long ones lose the end of
-        the longer text, as ``longest_first`` of Transformers."""
+        """[CLS] first [SEP] second [SEP], as a vector of ids and one of types; if too long, the
+        longer text loses its end, as with ``longest_first`` in Transformers."""
         first, second = _cut_longest(first, second, self.pair_room)
         cls, sep = self.tokenizer.cls_id, self.tokenizer.sep_id
         left = [cls, *first, sep]
@@ -119,19 +123,19 @@ class TextInputBuilder:
         return ids, types
 
     def example(self, texts: Sequence[Sequence[int]], **targets: Any) -> tuple[Example, bool]:
-        """One text or two as an example, and whether something was cut."""
+        """One text or two as an example, and whether it was truncated."""
         if len(texts) == 1:
             ids = self.one(texts[0])
             return Example(ids, np.zeros_like(ids), **targets), len(texts[0]) > self.room
         ids, types = self.pair(*texts)
-        cut = len(texts[0]) + len(texts[1]) > self.pair_room
-        return Example(ids, types, **targets), cut
+        truncated = len(texts[0]) + len(texts[1]) > self.pair_room
+        return Example(ids, types, **targets), truncated
 
     def windows(
         self, ids: Sequence[int], *, stride: int, most: int, **targets: Any
     ) -> tuple[Example, bool]:
-        """A text of any length as windows that share ``stride`` tokens with their neighbours, in
-        one example; and whether there were more than ``most``, and so something was cut."""
+        """A text of any length as an example of at most ``most`` windows, which share ``stride``
+        tokens with their neighbours; and whether it was truncated."""
         step = self.room - stride
         starts = range(0, max(1, len(ids) - stride), step)
         pieces = [self.one(ids[start : start + self.room]) for start in starts[:most]]
@@ -141,26 +145,25 @@ class TextInputBuilder:
         return example, len(starts) > most
 
 
-def cut_warning(cut: int, total: int, limit: str, what: str) -> str:
-    """What to tell of rows that were too long."""
-    return f"warning: {cut:,} of {total:,} {what} are longer than {limit} and are cut there"
+def truncation_warning(truncated: int, total: int, limit: str, what: str) -> str:
+    """A warning about rows that were too long."""
+    return f"warning: {truncated:,} of {total:,} {what} are longer than {limit} and are cut there"
 
 
 class UnknownWords:
-    """How many tokens of texts are [UNK], or what takes its place; none where there is no
-    tokenizer."""
+    """Counts the unknown tokens ([UNK] or its equivalent) of examples; none without a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self.tokenizer = tokenizer
         self.unknown = self.total = 0
 
     def count(self, examples: Sequence[Example]) -> None:
-        """Take in the tokens of these."""
+        """Add the tokens of these examples."""
         if (tokenizer := self.tokenizer) is None:
             return
-        around = np.asarray([tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id])
+        special = np.asarray([tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id])
         for example in examples:
-            self.total += len(example.token_ids) - int(np.isin(example.token_ids, around).sum())
+            self.total += len(example.token_ids) - int(np.isin(example.token_ids, special).sum())
             self.unknown += int((example.token_ids == tokenizer.unk_id).sum())
 
     @property
@@ -168,7 +171,7 @@ class UnknownWords:
         return self.unknown / max(1, self.total)
 
     def warning(self) -> str | None:
-        """What to tell where they are many."""
+        """A warning if there are many, else None."""
         if self.tokenizer is None or self.share <= _UNKNOWN:
             return None
         return (
@@ -178,16 +181,16 @@ class UnknownWords:
 
 
 def readable(example: Example, tokenizer: Tokenizer) -> list[str]:
-    """The tokens of an example, with the middle of long texts left out: the two texts of a
-    sequence by themselves, or, of several sequences, each of these."""
+    """The tokens of an example, without the middle of long texts: a string for each text of a
+    single sequence, or for each of several sequences."""
     if not example.parts:
         return _texts(example.token_ids, tokenizer)
-    begins = np.cumsum(example.parts)[:-1]
-    return [" ".join(_texts(ids, tokenizer)) for ids in np.split(example.token_ids, begins)]
+    starts = np.cumsum(example.parts)[:-1]
+    return [" ".join(_texts(ids, tokenizer)) for ids in np.split(example.token_ids, starts)]
 
 
 def _texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
-    """Each up to its separator; RoBERTa's second one is the first token of the second text."""
+    """Each text with its separator; RoBERTa's second separator goes to the second text."""
     ends = (np.flatnonzero(ids[:-1] == tokenizer.sep_id) + 1).tolist()
     pieces = np.split(ids, [end for end in ends if end - 1 not in ends])
     most = _CHARACTERS // len(pieces)
@@ -195,7 +198,7 @@ def _texts(ids: np.ndarray, tokenizer: Tokenizer) -> list[str]:
 
 
 def join(examples: Sequence[Example], **targets: Any) -> Example:
-    """Several sequences that have one answer, as one example."""
+    """Several sequences with one answer as one example."""
     return Example(
         np.concatenate([e.token_ids for e in examples]),
         np.concatenate([e.type_ids for e in examples]),
@@ -209,7 +212,7 @@ def _cut_longest(
 ) -> tuple[Sequence[int], Sequence[int]]:
     short, long = sorted((len(first), len(second)))
     if short + long > room:
-        # The short text stays whole if it takes no more than half.
+        # A text that takes no more than half is not truncated.
         short = min(short, room // 2)
         long = room - short
         sizes = (short, long) if len(first) <= len(second) else (long, short)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ownbert.data.readers.columns import ColumnNames, read_texts
 from ownbert.data.readers.tables import columns, kind_of, read_column, read_records
 from ownbert.errors import InputError
-from ownbert.tasks.classification import Classify
+from ownbert.tasks.classification import ClassificationTask
 
 
 def save(folder: Path, name: str, content: str) -> Path:
@@ -26,7 +26,7 @@ def save(folder: Path, name: str, content: str) -> Path:
 
 def read_labelled(path: Path, **given: str) -> list[tuple[int, str, str]]:
     """(line, text, label)"""
-    rows = Classify(columns=ColumnNames(**given)).read(path)
+    rows = ClassificationTask(columns=ColumnNames(**given)).read(path)
     return [(row.line, row.texts[0], row.target) for row in rows]
 
 

@@ -12,8 +12,8 @@ import torch
 from ownbert import InputError, evaluate, finetune, predict
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.inference.predictor import Predictor
-from ownbert.tasks.batched_forward import answers
-from ownbert.tasks.question_answering.answer import Answer, QuestionRow
+from ownbert.tasks.batched_forward import forward_rows
+from ownbert.tasks.question_answering.answer import QuestionAnsweringTask, QuestionRow
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.text_input import TextInputBuilder
 
@@ -102,7 +102,8 @@ def test_transformers_gives_the_same_logits(reader: Path, files: Path):
     predictor = Predictor(reader)
     rows = predictor.task.read(files / "dev.jsonl")[:4]
     data = predictor.task.encode(rows, predictor.builder, training=False)
-    raws = answers(predictor.models[0], predictor.task, data.examples, precision="float32").raws
+    model, examples = predictor.models[0], data.examples
+    raws = forward_rows(model, predictor.task, examples, precision="float32").raws
     for example, raw in zip(data.examples, raws, strict=True):
         with torch.no_grad():
             found = theirs(
@@ -135,11 +136,11 @@ def test_a_long_context_is_read_in_windows_and_the_rest_is_cut(
     assert (empty["answer"], empty["no_answer_score"]) == ("", None)
     if found["answer"]:
         assert context[found["start"] : found["end"]] == found["answer"]
-    task = Answer(TaskSettings(name="answer", max_windows=5))
+    task = QuestionAnsweringTask(TaskSettings(name="answer", max_windows=5))
     tokenizer = load_tokenizer(pretrained)
     builder = TextInputBuilder(tokenizer, load(pretrained).config, 48)
     data = task.encode([QuestionRow(1, ("red0", context))], builder, training=False)
-    assert (data.cut, len(data.examples[0].parts or ())) == (1, 5)
+    assert (data.truncated, len(data.examples[0].parts or ())) == (1, 5)
 
 
 def test_a_model_that_saw_no_empty_answer_always_answers(pretrained: Path, tmp_path: Path):

@@ -11,14 +11,14 @@ from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.nn.model import Model
-from ownbert.tasks.question_answering.answer import Answer, QuestionRow
+from ownbert.tasks.question_answering.answer import QuestionAnsweringTask, QuestionRow
 from ownbert.tasks.question_answering.answer_spans import (
     SpanObjective,
     WindowPosition,
     best_span,
     characters,
-    cut_windows,
     encode_contexts,
+    split_context,
     token_span,
 )
 from ownbert.tasks.row_objectives import RDrop
@@ -48,7 +48,7 @@ def test_the_objective_is_that_of_transformers(tmp_path: Path):
     for parameter in model.parameters():
         parameter.data.normal_(std=0.3)
     save(model, tmp_path, tokenizer=tokenizer)
-    builder, task = TextInputBuilder(tokenizer, config, 10), Answer()
+    builder, task = TextInputBuilder(tokenizer, config, 10), QuestionAnsweringTask()
     rows = [
         QuestionRow(1, ("a b", "c d e f a c f d"), (("a c", 8),)),
         QuestionRow(2, ("f", "b a"), ()),
@@ -160,12 +160,12 @@ def test_windows_are_those_of_transformers(family: str, stride: int, tmp_path: P
         return_overflowing_tokens=True,
     )
     known = encode_contexts([context], builder)[context]
-    windows = cut_windows(builder.ids([question])[0], known, builder, stride=stride, most=99)
+    windows = split_context(builder.ids([question])[0], known, builder, stride=stride, most=99)
     assert [ids.tolist() for ids, _ in windows.pieces] == found["input_ids"]
     assert len(windows.pieces) > 3
     if family == "bert":
         assert [types.tolist() for _, types in windows.pieces] == found["token_type_ids"]
-    for (ids, _), place in zip(windows.pieces, windows.places, strict=True):
+    for (ids, _), place in zip(windows.pieces, windows.positions, strict=True):
         own = ids[place.first - place.cls :][: place.size]
         assert own.tolist() == known.ids[place.begin :][: place.size].tolist()
 

@@ -20,7 +20,7 @@ from ownbert.inference.predictor import Predictor
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
-from ownbert.tasks.sentence_embedding.rank import Rank
+from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
 from ownbert.tasks.text_input import TextInputBuilder
 from support.floats import assert_close
 
@@ -226,9 +226,9 @@ def test_scores_that_are_all_the_same_and_rows_of_two_kinds(
 
 def test_settings_that_cannot_be():
     with pytest.raises(InputError, match=r"task.pooling is 'attention'; embed knows mean, first"):
-        Rank(TaskSettings(name="embed", pooling="attention"))
+        EmbeddingTask(TaskSettings(name="embed", pooling="attention"))
     with pytest.raises(InputError, match=r"task.rdrop is of no use to embed"):
-        Rank(TaskSettings(name="embed", rdrop=1.0))
+        EmbeddingTask(TaskSettings(name="embed", rdrop=1.0))
 
 
 def test_single_texts_are_for_another_command(ranker: Path, tmp_path: Path):
@@ -246,12 +246,12 @@ def test_a_model_of_pairs_is_measured_by_scores_too(ranker: Path, files: Path):
 
 
 def test_texts_are_numbered_and_long_ones_counted(ranker: Path, files: Path):
-    predictor, task = Predictor(ranker), Rank()
+    predictor, task = Predictor(ranker), EmbeddingTask()
     builder = TextInputBuilder(predictor.tokenizer, predictor.models[0].config, 8)
     rows = [Row(1, ("red1", "red2", "w1")), Row(2, ("red2", "red3 " * 9, "red1"))]
     task.learn(rows, "")
     data = task.encode(rows, builder, training=True)
-    assert data.cut == 1
+    assert data.truncated == 1
     assert [e.parts for e in data.examples] == [(3, 3, 3), (3, 8, 3)]
     assert pack(list(data.examples)).labels.tolist() == [[0, 1, 2], [1, 3, 0]]  # pyright: ignore
 

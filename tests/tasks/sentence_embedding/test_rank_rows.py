@@ -7,12 +7,12 @@ import pytest
 from ownbert import InputError
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.tasks.rows import Row
-from ownbert.tasks.sentence_embedding.rank import Rank
+from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
 
 
 def read(tmp_path: Path, text: str, columns: ColumnNames | None = None) -> list[Row]:
     (tmp_path / "rows.csv").write_text(text)
-    return Rank(columns=columns).read(tmp_path / "rows.csv")
+    return EmbeddingTask(columns=columns).read(tmp_path / "rows.csv")
 
 
 def test_what_columns_say(tmp_path: Path):
@@ -43,14 +43,14 @@ def test_mistakes(tmp_path: Path, text: str, message: str):
 
 
 def test_a_real_file(shared_data: Path):
-    task = Rank()
+    task = EmbeddingTask()
     for name, count in (("train", 5749), ("dev", 1500), ("test", 1379)):
         rows = task.read(shared_data / "stsb" / f"{name}.tsv")
         assert len(rows) == count
         if name == "train":
             task.learn(rows, "train.tsv")
             assert task.scale == (0.0, 5.0)
-            assert task.measures == ("spearman", "pearson")
+            assert task.metrics == ("spearman", "pearson")
         task.check(rows, name, "the training data")
     assert rows[0].texts == ("A girl is styling her hair.", "A girl is brushing her hair.")
     assert rows[0].target == 2.5

@@ -7,19 +7,19 @@ import torch.nn.functional as F
 
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.tasks.rows import Row
-from ownbert.tasks.sentence_embedding.rank import Rank
+from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
 from ownbert.tasks.sentence_embedding.retrieval import (
     ContrastiveObjective,
     CosineObjective,
-    ranked,
     ranks,
+    retrieval_metrics,
 )
 from ownbert.tasks.text_input import join
 
 
 def batch_of(*rows: list[str], score: list[float] | None = None) -> Batch:
-    """Any tokens; labels as ``Rank`` makes them."""
-    task, numbers, examples = Rank(), {}, []
+    """Any tokens; labels as ``EmbeddingTask`` makes them."""
+    task, numbers, examples = EmbeddingTask(), {}, []
     task.learnt = True
     task.scale = None if score is None else (1.0, 5.0)
     for i, texts in enumerate(rows):
@@ -109,7 +109,7 @@ def test_ranks_are_those_of_a_slow_search(monkeypatch: pytest.MonkeyPatch):
     np.testing.assert_array_equal(ranks(names, vectors), expected)
     monkeypatch.setattr("ownbert.tasks.sentence_embedding.retrieval._CHUNK", 50)
     np.testing.assert_array_equal(ranks(names, vectors), expected)
-    found = ranked(np.asarray([1, 2, 6, 11, 1]))
+    found = retrieval_metrics(np.asarray([1, 2, 6, 11, 1]))
     assert found["recall_at_1"] == 0.4
     assert found["recall_at_5"] == 0.6
     assert found["recall_at_10"] == 0.8

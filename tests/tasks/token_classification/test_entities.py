@@ -16,11 +16,11 @@ from ownbert.tasks.rows import Row
 from ownbert.tasks.token_classification.entities import (
     are_entity_tags,
     entities,
-    entity_scores,
     orphans,
-    single_scores,
+    score_entities,
+    score_tags,
 )
-from ownbert.tasks.token_classification.tag import Tag, Tagged
+from ownbert.tasks.token_classification.tag import TaggedSentence, TaggingTask
 from ownbert.tasks.token_classification.tag_rows import read_sentences, split_text, text_of
 
 
@@ -36,7 +36,7 @@ def test_entities_and_scores_are_those_of_seqeval():
         for sequence in truth:
             expected = [(kind, a, b + 1) for kind, a, b in get_entities(sequence)]
             assert entities(sequence) == expected
-        scores = entity_scores(truth, found)
+        scores = score_entities(truth, found)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             micro = precision_recall_fscore_support(truth, found, average="micro")
@@ -61,7 +61,7 @@ def test_other_letters_mean_the_same():
 def test_single_tags_have_their_own_f1():
 
     truth, found = [["NN", "VB", "NN"], ["DT"]], [["NN", "NN", "VB"], ["DT"]]
-    scores = single_scores(truth, found, ["DT", "NN", "VB"])
+    scores = score_tags(truth, found, ["DT", "NN", "VB"])
     assert scores.f1 == scores.token_accuracy == 0.5
     flat = [[tag for tags in each for tag in tags] for each in (truth, found)]
     expected = f1_score(*flat, average=None, labels=["DT", "NN", "VB"])  # pyright: ignore[reportArgumentType]
@@ -70,8 +70,8 @@ def test_single_tags_have_their_own_f1():
 
 
 def test_offsets_are_into_the_text_or_the_words_joined():
-    task = Tag(labels=("B-x", "I-x", "O"))
-    tagged = Tagged(("B-x", "O", "B-x", "I-x"), np.asarray([0.5, 0.6, 0.8, 1.0]))
+    task = TaggingTask(labels=("B-x", "I-x", "O"))
+    tagged = TaggedSentence(("B-x", "O", "B-x", "I-x"), np.asarray([0.5, 0.6, 0.8, 1.0]))
     spaced = "  Ann   saw\tNew  York"
     for row, text in (
         (split_text(1, spaced), spaced),
@@ -80,7 +80,7 @@ def test_offsets_are_into_the_text_or_the_words_joined():
         (Row(1, ("a", "b", "c", "d")), "a b c d"),
         (Row(1, ("我们", "在", "北", "京")), "我们 在 北 京"),
     ):
-        found = task.shown(tagged, row)
+        found = task.output_row(tagged, row)
         assert found["text"] == text
         assert (found["words"], found["tags"]) == (list(row.texts), list(tagged.tags))
         assert [e["text"] for e in found["entities"]] == [
@@ -91,7 +91,7 @@ def test_offsets_are_into_the_text_or_the_words_joined():
         assert second["text"].startswith(row.texts[2])
         assert second["text"].endswith(row.texts[3])
         assert (first["score"], second["score"]) == (0.5, 0.9)
-    empty = task.shown(Tagged((), np.zeros(0)), split_text(1, ""))
+    empty = task.output_row(TaggedSentence((), np.zeros(0)), split_text(1, ""))
     assert empty == {"text": "", "words": [], "tags": [], "entities": []}
 
 

@@ -20,7 +20,7 @@ from ownbert.inference.predictor import Predictor
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import TextInputBuilder
-from ownbert.tasks.token_classification.tag import Tag
+from ownbert.tasks.token_classification.tag import TaggingTask
 from ownbert.tasks.token_classification.tag_rows import read_sentences
 
 
@@ -107,7 +107,7 @@ def test_a_crf_learns_and_transformers_sees_its_encoder(crf_tagger: Path, tagged
 def _encoded(folder: Path, rows: list[Row], *, training: bool = False, **settings):
     said = describe(folder)
     builder = TextInputBuilder(load_tokenizer(folder), said.config, said.config.longest)
-    task = Tag(TaskSettings(name="tag", **settings), labels=said.labels)
+    task = TaggingTask(TaskSettings(name="tag", **settings), labels=said.labels)
     return task.encode(rows, builder, training=training).examples
 
 
@@ -227,20 +227,20 @@ def test_tags_and_settings_that_cannot_be_are_refused(
 
 
 def test_orphans_in_the_training_data_are_told_of(tagged: Path, pretrained: Path, tmp_path: Path):
-    task = Tag()
+    task = TaggingTask()
     path = write_conll(
         tmp_path / "a.conll", [[("a", "B-x")], [("b", "O"), ("c", "I-x"), ("d", "I-y")]]
     )
     task.learn(task.read(path), path)
     (warning,) = task.warnings()
-    assert warning.startswith("2 training words go on with an entity that no word before them")
+    assert warning.startswith("2 training words continue an entity that no word before them")
     assert "word 2 (I-x) of the sentence at" in warning
     rows = task.read(tagged / "train.conll")
     task.learn(rows, tagged / "train.conll")
     assert task.warnings() == []
     text = preview_finetuning("tag", model=pretrained, train=tagged / "train.conll")
-    assert task.shares(rows) in text
-    assert task.shares(rows).startswith(("red ", "blue "))
+    assert task.label_distribution(rows) in text
+    assert task.label_distribution(rows).startswith(("red ", "blue "))
     assert "120 training and no dev sentences, 4 labels" in text
 
 

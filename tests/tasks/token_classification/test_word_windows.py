@@ -14,14 +14,18 @@ from ownbert.data.batch import pack
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import TextInputBuilder
-from ownbert.tasks.token_classification.tag import Tag
+from ownbert.tasks.token_classification.tag import TaggingTask
 from ownbert.tasks.token_classification.tag_objectives import (
-    SentenceTags,
-    TokenTags,
-    by_sentence,
+    CrfObjective,
+    TaggingObjective,
     log_marginals,
+    pad_sentences,
 )
-from ownbert.tasks.token_classification.word_windows import WordWindow, pieces_of, windows_of
+from ownbert.tasks.token_classification.word_windows import (
+    WordWindow,
+    encode_words,
+    split_into_windows,
+)
 from ownbert.text.tokenizer import Tokenizer
 
 
@@ -40,7 +44,7 @@ def test_every_word_has_a_piece(tmp_path: Path):
 
     tokenizer = Tokenizer.wordpiece([*SPECIAL, *WORDPIECES])
     words = ["Unwanted", "x,the", "\u200b\x01", "running", "我们", "q"]
-    pieces = pieces_of(words, _frame(tokenizer, 48))
+    pieces = encode_words(words, _frame(tokenizer, 48))
     assert tokenizer.tokens(pieces["Unwanted"]) == ["un", "##wan", "##ted"]
     assert tokenizer.tokens(pieces["我们"]) == ["我", "们"]
     assert pieces["\u200b\x01"] == pieces["q"] == [tokenizer.unk_id]
@@ -70,7 +74,7 @@ def test_byte_level_words_start_with_a_blank(tmp_path: Path):
     for number, tokenizer in enumerate((theirs, plain)):
         folder = tmp_path / str(number)
         tokenizer.save_pretrained(folder)
-        pieces = pieces_of(words, _frame(Tokenizer.load(folder), 48))
+        pieces = encode_words(words, _frame(Tokenizer.load(folder), 48))
         assert [i for word in words for i in pieces[word]] == inputs["input_ids"]
 
 
@@ -86,7 +90,7 @@ def test_windows_answer_each_word_once_where_it_is_farthest_from_an_edge(stride:
     rng = random.Random(stride)
     for size in (0, 1, 7, 46, 47, 200):
         sizes = [rng.choice([1, 1, 1, 2, 5, 46]) for _ in range(size)]
-        windows = windows_of(sizes, 46, stride)
+        windows = split_into_windows(sizes, 46, stride)
         assert all(sum(sizes[w.start : w.stop]) <= 46 for w in windows)
         assert [i for w in windows for i in range(w.first, w.last)] == list(range(size))
         for window in windows:
@@ -96,7 +100,7 @@ def test_windows_answer_each_word_once_where_it_is_farthest_from_an_edge(stride:
 
 
 def test_neighbouring_windows_share_the_words_that_were_asked_for():
-    windows = windows_of([1] * 100, 40, 10)
+    windows = split_into_windows([1] * 100, 40, 10)
     assert [(w.start, w.stop) for w in windows] == [(0, 40), (30, 70), (60, 100)]
     assert [(w.first, w.last) for w in windows] == [(0, 35), (35, 65), (65, 100)]
 
@@ -110,7 +114,7 @@ def test_all_pieces_of_a_word_learn_its_tag():
         (False, [-1, 0, -1, -1, 1, -1, 3, -1, -1, 0, -1]),
         (True, [-1, 0, 2, 2, 1, 1, 3, 3, 3, 0, -1]),
     ):
-        task = Tag(TaskSettings(name="tag", tag_all=tag_all), labels=labels)
+        task = TaggingTask(TaskSettings(name="tag", tag_all=tag_all), labels=labels)
         learnt = pack(task.encode([row], builder, training=True).examples).tags
         assert learnt is not None
         assert learnt.tolist() == wanted
@@ -125,7 +129,7 @@ def test_marginals_and_loss_are_those_of_all_paths():
     crf = CRF(3, batch_first=True)
     lengths = [4, 1, 3]
     emissions = torch.randn(sum(lengths), 3)
-    padded, mask = by_sentence(emissions, lengths)
+    padded, mask = pad_sentences(emissions, lengths)
     marginals = log_marginals(crf, padded, mask).exp()
     start, between, end = (
         p.detach() for p in (crf.start_transitions, crf.transitions, crf.end_transitions)
@@ -146,20 +150,20 @@ def test_losses_count_words_and_divide_by_sentence():
     torch.manual_seed(0)
     labels = ("B-x", "I-x", "O")
     tokenizer = Tokenizer.blank([*("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), "a", "b"])
-    task = Tag(labels=labels)
+    task = TaggingTask(labels=labels)
     rows = [Row(1, ("a", "b", "a"), ("B-x", "I-x", "O")), Row(2, ("b",), ("O",))]
     builder = _frame(tokenizer, 48)
     batch = pack(task.encode(rows, builder, training=True).examples)
     logits = torch.randn(batch.tokens, 3)
     words = logits[[1, 2, 3, 6]]
-    plain = TokenTags()(logits, batch)
+    plain = TaggingObjective()(logits, batch)
     expected = torch.nn.functional.cross_entropy(words, torch.tensor([0, 1, 2, 2]), reduction="sum")
     assert float(plain.total) == pytest.approx(float(expected), abs=1e-5)
     assert plain.count == 4
     crf = CRF(3, batch_first=True)
-    loss = SentenceTags(crf=crf)(logits, batch)
+    loss = CrfObjective(crf=crf)(logits, batch)
     one = crf(words[None, :3], torch.tensor([[0, 1, 2]])) + crf(
         words[None, 3:], torch.tensor([[2]])
     )
     assert float(loss.total.detach()) == pytest.approx(-float(one.detach()), abs=1e-5)
-    assert loss.count == SentenceTags(crf=crf).count(batch) == 4
+    assert loss.count == CrfObjective(crf=crf).count(batch) == 4

@@ -1,4 +1,4 @@
-"""Questions whose answer stands in a text. R rows of a batch, T tokens of a row's windows."""
+"""Extractive question answering: the answer to a question is a span of its context."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ from ownbert.tasks.question_answering.answer_spans import (
     SpanObjective,
     best_span,
     characters,
-    cut_windows,
     encode_contexts,
     null_span,
     probability,
+    split_context,
     token_span,
 )
 from ownbert.tasks.rows import Row
@@ -35,8 +35,8 @@ from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
 @dataclass(frozen=True, slots=True)
 class QuestionRow(Row):
-    """A question and its context; ``target`` are the answers (``GoldAnswer``), none where the
-    context holds none. id: as the file has it."""
+    """A question and its context; ``target``: the answers (``GoldAnswer``),
+    empty if the context has none. id: as in the file. where: the place, for messages."""
 
     id: str | None = None
     where: str = ""
@@ -44,7 +44,7 @@ class QuestionRow(Row):
 
 @dataclass(frozen=True)
 class EncodedQuestion:
-    """The windows of a row, and the characters (N, 2) of the tokens of its context."""
+    """The windows of a row, and the character offsets (tokens, 2) of its context."""
 
     windows: QuestionWindows
     offsets: np.ndarray
@@ -53,8 +53,8 @@ class EncodedQuestion:
 @dataclass(frozen=True)
 class PredictedAnswer:
     """An answer: its text and characters ``start`` to ``end`` (exclusive) of the context; empty and
-    None where there is none. score: the probability of its first token times that of its last in
-    their window. difference: by how much "no answer" is ahead of the best answer, in logits."""
+    None for no answer. score: the probability of its first token times that of its last in their
+    window. difference: the score of "no answer" minus that of the best answer, in logits."""
 
     text: str
     start: int | None
@@ -63,19 +63,21 @@ class PredictedAnswer:
     difference: float
 
 
-class Answer(Task):
+class QuestionAnsweringTask(Task):
     """Extractive question answering (Devlin et al. 2019, sections 4.2 and 4.3).
 
-    Long contexts are cut into windows, and the answer is the best span of all. It is left out where
-    "no answer" is ahead of it by more than a threshold: that of the settings, or what gives dev
-    rows the best F1. A model that has seen no row without an answer always answers.
+    Long contexts are split into windows, and the answer is the best span of all. It is dropped if
+    "no answer" scores higher by more than a threshold, which is that of the settings or the one
+    with the best F1 on dev rows. A model trained without unanswerable questions always answers.
     """
 
     name = "answer"
+    pipeline_tag = "question-answering"
+    purpose = "finds the answer to a question in a text"
     column_specs = COLUMNS["answer"]
-    keeps = (*Task.keeps, "threshold")
+    saved_attributes = (*Task.saved_attributes, "threshold")
     head = "span"
-    measures = ("f1", "exact_match")
+    metrics = ("f1", "exact_match")
     uses = frozenset({"stride", "max_windows", "answer_length", "threshold", "rdrop"})
     unit = "questions"
 
@@ -83,6 +85,7 @@ class Answer(Task):
         super().__init__(*given, **named)
         self.threshold = self.settings.threshold
         self.tuned = False
+        # Where the training rows were whose answers are not in their context, of how many.
         self.left_out: list[str] = []
         self.rows = 0
 
@@ -92,8 +95,8 @@ class Answer(Task):
         return [_row(q, q.answers) for q in read_questions(path, self.columns)]
 
     def stream(self, path: str | Path) -> Iterator[Row]:
-        found = read_questions(path, self.columns, labelled=False)
-        return (_row(question, None) for question in found)
+        questions = read_questions(path, self.columns, labelled=False)
+        return (_row(question, None) for question in questions)
 
     def learn(self, rows: Sequence[Row], source: str | Path) -> None:
         self.tuned = self.settings.threshold is None and any(not row.target for row in rows)
@@ -110,21 +113,21 @@ class Answer(Task):
         contexts = encode_contexts([row.texts[1] for row in rows], builder)
         questions = list(dict.fromkeys(row.texts[0] for row in rows))
         ids = dict(zip(questions, builder.ids(questions), strict=True))
-        examples, notes, cut = [], [], 0
+        examples, notes, truncated = [], [], 0
         for row in rows:
             question, context = ids[row.texts[0]], contexts[row.texts[1]]
             span = _span(row, context)
             if training and row.target and span is None:
                 self.left_out.append(getattr(row, "where", "") or f"line {row.line}")
                 continue
-            windows = cut_windows(
+            windows = split_context(
                 question,
                 context,
                 builder,
                 stride=self.settings.stride,
                 most=self.settings.max_windows,
             )
-            cut += windows.cut
+            truncated += windows.truncated
             pieces = windows.examples(span)
             if training:
                 examples += pieces
@@ -135,16 +138,16 @@ class Answer(Task):
             notes.append(EncodedQuestion(windows, context.offsets))
         if not examples:
             raise InputError(f"{self.left_out[0]}: no answer of any row stands in its context")
-        return EncodedRows(examples, cut, notes or [None] * len(examples))
+        return EncodedRows(examples, truncated, notes or [None] * len(examples))
 
     def objective(self, model: Model) -> SpanObjective:
         return SpanObjective()
 
     def raw(self, logits: Tensor, batch: Batch, model: Any) -> list[np.ndarray]:
-        """The logits (T, 2) of start and end of each row."""
+        """The start and end logits (tokens of all windows, 2) of each row."""
         starts = batch.layout.cu_seqlens.cpu().numpy()
-        firsts = np.cumsum(batch.groups or [1] * batch.sequences)[:-1]
-        return np.split(logits.float().cpu().numpy(), starts[firsts])
+        first_windows = np.cumsum(batch.groups or [1] * batch.sequences)[:-1]
+        return np.split(logits.float().cpu().numpy(), starts[first_windows])
 
     def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
         if not self.tuned:
@@ -162,28 +165,28 @@ class Answer(Task):
         limit = self.threshold
         if best.start is None or limit is None or best.difference <= limit:
             return best
-        return _nothing(raw, note, best.difference)
+        return _no_answer(raw, note, best.difference)
 
     def _best(self, raw: np.ndarray, row: Row, note: EncodedQuestion) -> PredictedAnswer:
-        """The best answer, whether or not "no answer" is ahead of it."""
-        places, context = note.windows.places, row.texts[1]
-        span = best_span(raw, places, self.settings.answer_length)
+        """The best answer, whether or not "no answer" scores higher."""
+        positions, context = note.windows.positions, row.texts[1]
+        span = best_span(raw, positions, self.settings.answer_length)
         if span is None:
-            return _nothing(raw, note, float("inf"))
+            return _no_answer(raw, note, float("inf"))
         start, end = characters(context, note.offsets, span.first, span.last)
-        difference = null_span(raw, places).score - span.score
+        difference = null_span(raw, positions).score - span.score
         return PredictedAnswer(
-            context[start:end], start, end, probability(raw, places, span), difference
+            context[start:end], start, end, probability(raw, positions, span), difference
         )
 
-    def shown(self, decided: PredictedAnswer, row: Row) -> dict[str, Any]:
-        """answer, its characters start and end (exclusive) in the context, and how sure the model
-        is: score is a probability, no_answer_score a difference of logits that is compared with
-        the threshold (null where the context has no words)."""
-        name = getattr(row, "id", None)
+    def output_row(self, decided: PredictedAnswer, row: Row) -> dict[str, Any]:
+        """answer; its characters start and end (exclusive) in the context; score, a probability;
+        and no_answer_score, the difference of logits that is compared with the threshold (null if
+        the context has no words)."""
+        id = getattr(row, "id", None)
         finite = np.isfinite(decided.difference)
         return {
-            **({} if name is None else {"id": name}),
+            **({} if id is None else {"id": id}),
             "answer": decided.text,
             "start": decided.start,
             "end": decided.end,
@@ -204,20 +207,20 @@ class Answer(Task):
             f"nowhere in their context, and are left out; the first is {self.left_out[0]}"
         ]
 
-    def preview(self, row: Row) -> str:
+    def readable_target(self, row: Row) -> str:
         return repr(row.target[0].text) if row.target else "no answer"
 
-    def limit(self, max_length: int) -> str:
+    def length_limit(self, max_length: int) -> str:
         return (
             f"{self.settings.max_windows} windows of {max_length} tokens, or their questions than "
             f"{LONGEST_QUESTION} tokens or half a window,"
         )
 
-    def kept_together(self, row: Row) -> Sequence[Any]:
-        """The text; questions may be the same of many texts."""
+    def fold_keys(self, row: Row) -> Sequence[Any]:
+        """The context; many rows may have the same question."""
         return row.texts[1:]
 
-    def shares(self, rows: Sequence[Row]) -> str:
+    def label_distribution(self, rows: Sequence[Row]) -> str:
         return f"no answer {sum(not row.target for row in rows) / len(rows):.1%}"
 
 
@@ -231,15 +234,14 @@ def _texts(row: Row) -> list[str]:
 
 
 def _span(row: Row, context: EncodedContext) -> tuple[int, int] | None:
-    """Tokens of the first answer that stands in the context."""
+    """The first and last token of the first answer that is in the context."""
     for text, start in row.target or ():
         if start is not None and (span := token_span(context, start, start + len(text))):
             return span
     return None
 
 
-def _nothing(raw: np.ndarray, note: EncodedQuestion, difference: float) -> PredictedAnswer:
-    places = note.windows.places
-    return PredictedAnswer(
-        "", None, None, probability(raw, places, null_span(raw, places)), difference
-    )
+def _no_answer(raw: np.ndarray, note: EncodedQuestion, difference: float) -> PredictedAnswer:
+    positions = note.windows.positions
+    score = probability(raw, positions, null_span(raw, positions))
+    return PredictedAnswer("", None, None, score, difference)

@@ -1,9 +1,9 @@
-"""How near answers are to what people said. N rows.
+"""Metrics of extractive question answering.
 
-F1 and exact match of words as SQuAD's own evaluation defines them (Rajpurkar et al. 2016, 2018).
-Where the answers hold Chinese characters, those of CMRC 2018 (Cui et al. 2019; its
-cmrc2018_evaluate.py): F1 by the longest common run of characters and words. That script cuts what
-is between Chinese characters by NLTK; here it is cut into words, numbers and punctuation marks.
+F1 and exact match of words as SQuAD's evaluation script defines them (Rajpurkar et al. 2016, 2018).
+If the answers contain Chinese characters, those of CMRC 2018 (Cui et al. 2019; its
+cmrc2018_evaluate.py): F1 by the longest common run of characters and words. That script tokenises
+the text between Chinese characters by NLTK; here it is split into words, numbers and punctuation.
 """
 
 import re
@@ -20,34 +20,34 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CHINESE = "\u4e00-\u9fa5"
 _HAS_CHINESE = re.compile(f"[{_CHINESE}]")
-# What CMRC's script leaves out, and no other mark.
+# The marks that CMRC's script removes.
 _CHINESE_PUNCTUATION = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
 # A Chinese character, a word or number, or a mark.
 _SEGMENTS = re.compile(rf"[{_CHINESE}]|[^\W{_CHINESE}]+(?:[.,'][^\W{_CHINESE}]+)*|[^\w\s]")
 
 
-def normalised(text: str) -> str:
-    """Lower case, without punctuation, articles and blanks that are not needed."""
+def normalise(text: str) -> str:
+    """Lower case, without punctuation, articles and superfluous whitespace."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def compare(golds: Sequence[str], answer: str) -> tuple[float, float]:
-    """Exact match and F1, each with the answer of ``golds`` that is nearest. Where there is none
-    both are 1 for an empty answer and 0 for another."""
+    """Exact match and F1, each with the closest of the gold answers. If there are none, both are 1
+    for an empty answer and 0 for any other."""
     if any(_HAS_CHINESE.search(gold) for gold in golds):
         pairs = [_chinese(gold, answer) for gold in golds]
     else:
-        said = normalised(answer)
-        # As in SQuAD's script an answer that is nothing but articles and marks does not count.
-        wanted = [found for found in map(normalised, golds) if found] or [""]
-        pairs = [(float(gold == said), _word_f1(gold.split(), said.split())) for gold in wanted]
+        predicted = normalise(answer)
+        # As in SQuAD's script, a gold answer of articles and punctuation alone does not count.
+        texts = [text for text in map(normalise, golds) if text] or [""]
+        pairs = [(float(t == predicted), _word_f1(t.split(), predicted.split())) for t in texts]
     return max(exact for exact, _ in pairs), max(f1 for _, f1 in pairs)
 
 
-def _word_f1(gold: Sequence[str], said: Sequence[str]) -> float:
-    if not gold or not said:
-        return float(gold == said)
-    return _f1((Counter(gold) & Counter(said)).total(), len(gold), len(said))
+def _word_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
+    if not gold or not predicted:
+        return float(gold == predicted)
+    return _f1((Counter(gold) & Counter(predicted)).total(), len(gold), len(predicted))
 
 
 def _chinese(gold: str, answer: str) -> tuple[float, float]:
@@ -59,15 +59,18 @@ def _chinese(gold: str, answer: str) -> tuple[float, float]:
     return float(first == second), _f1(common, len(one), len(two))
 
 
-def _f1(common: int, gold: int, said: int) -> float:
-    return 2 * common / (gold + said) if common else 0.0
+def _f1(common: int, gold: int, predicted: int) -> float:
+    return 2 * common / (gold + predicted) if common else 0.0
 
 
 def score_answers(golds: Sequence[Sequence[str]], answers: Sequence[str]) -> Scores:
-    """f1 and exact_match over all rows; where some have no answer and some have one, also the F1
-    of those that have (has_answer_f1) and how many of the others were told (no_answer_accuracy)."""
+    """f1 and exact_match over all rows; if there are unanswerable questions, also the share of them
+    without an answer (no_answer_accuracy) and the F1 of the others, if any (has_answer_f1).
+
+    golds: the gold answers of each row; answers: the predicted texts, empty for no answer.
+    """
     pairs = [compare(gold, answer) for gold, answer in zip(golds, answers, strict=True)]
-    exact, f1 = np.asarray(pairs, dtype=float).T  # (N) each
+    exact, f1 = np.asarray(pairs, dtype=float).T  # (rows) each
     values = {"f1": float(f1.mean()), "exact_match": float(exact.mean())}
     has = np.asarray([len(gold) > 0 for gold in golds])
     if has.any() and not has.all():
@@ -78,21 +81,21 @@ def score_answers(golds: Sequence[Sequence[str]], answers: Sequence[str]) -> Sco
 
 
 def best_threshold(differences: np.ndarray, f1: np.ndarray, has_answer: np.ndarray) -> float:
-    """The threshold of the best F1, if rows whose difference is above it are not answered.
+    """The threshold with the best F1, if rows with a difference above it are left unanswered.
 
-    differences (N): score of "no answer" minus that of the answer; f1 (N): of the answers;
-    has_answer (N): whether there is one. As ``find_best_thresh`` of SQuAD's script, but half way
-    to the next difference, so that rounding moves no row across it.
+    differences: (rows) score of "no answer" minus that of the answer. f1: (rows) of the answers.
+    has_answer: (rows) whether there is a gold answer. As ``find_best_thresh`` of SQuAD's script,
+    but midway to the next difference, so that rounding moves no row across it.
     """
     order = np.argsort(differences, kind="stable")
     above = differences[order]
-    # Answering a row gains its F1, or loses the point of a row that has no answer.
+    # Answering a row gains its F1, or loses the point for an unanswerable question.
     gains = np.cumsum(np.where(has_answer, f1, -1.0)[order])
-    ends = np.append(above[1:] > above[:-1], True)  # of rows with equal differences
+    ends = np.append(above[1:] > above[:-1], True)  # the last of rows with equal differences
     gains = np.where(ends, gains, -np.inf)
     best = int(gains.argmax())
     if gains[best] <= 0:
         return float(above[0]) - 1
-    return (
-        float(above[best] + above[best + 1]) / 2 if best + 1 < len(above) else float(above[-1]) + 1
-    )
+    if best + 1 == len(above):
+        return float(above[-1]) + 1
+    return float(above[best] + above[best + 1]) / 2

@@ -1,8 +1,4 @@
-"""Questions and texts as windows of tokens, what is learnt of them, and the best span.
-
-T tokens, B sequences (windows) of a batch, W windows of a row, N tokens of its context, n of a
-window of it.
-"""
+"""Questions and contexts as windows of tokens, the objective on them, and the best span."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -18,16 +14,17 @@ from ownbert.objectives import Loss
 from ownbert.tasks.row_objectives import RowObjective
 from ownbert.tasks.text_input import TextInputBuilder
 
-# Tokens of a question; what is beyond is cut off (Devlin et al. 2019, their code for SQuAD).
+# The most tokens of a question; the rest is cut off (Devlin et al. 2019, run_squad.py).
 LONGEST_QUESTION = 64
 # Tags of the tokens that an answer starts and ends with.
 START, END = 1, 2
-# Texts of which all that the tokenizer tells is in memory at a time.
+# Texts that are encoded together: the tokenizer's results take much more memory than the ids.
 _TEXTS = 256
 
 
 class EncodedContext(NamedTuple):
-    """Tokens of a text: ids (N), and the characters (N, 2) that each is of, ends exclusive."""
+    """The tokens of a text: ids (tokens), and their character offsets (tokens, 2), ends
+    exclusive."""
 
     ids: np.ndarray
     offsets: np.ndarray
@@ -41,15 +38,15 @@ def encode_contexts(texts: Sequence[str], builder: TextInputBuilder) -> dict[str
         encodings = builder.tokenizer.encoder.encode_batch(block, add_special_tokens=False)
         for text, encoding in zip(block, encodings, strict=True):
             offsets = np.asarray(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-            # A piece of nothing (the blank before a word) would break the order for searches.
+            # An empty piece (the blank before a word) would break the order for binary search.
             offsets = np.maximum.accumulate(offsets, axis=0)
             found[text] = EncodedContext(np.asarray(encoding.ids, dtype=np.int32), offsets)
     return found
 
 
 def token_span(context: EncodedContext, start: int, end: int) -> tuple[int, int] | None:
-    """The first and last token of the characters from ``start`` to ``end`` (exclusive), or None if
-    no token is of them (the tokenizer dropped them)."""
+    """The first and last token of the characters ``start`` to ``end`` (exclusive), or None if the
+    tokenizer dropped them all."""
     starts, ends = context.offsets.T
     first = int(np.searchsorted(ends, start, side="right"))
     last = int(np.searchsorted(starts, end, side="left")) - 1
@@ -57,9 +54,9 @@ def token_span(context: EncodedContext, start: int, end: int) -> tuple[int, int]
 
 
 def characters(text: str, offsets: np.ndarray, first: int, last: int) -> tuple[int, int]:
-    """Characters of the text, end exclusive, that tokens ``first`` to ``last`` stand for, without
-    blanks around them (some tokenizers count the one before a word as of its first token) and with
-    the accents of the last letter (some drop these). offsets (N, 2)."""
+    """The characters of tokens ``first`` to ``last``, end exclusive, without surrounding blanks
+    (which some tokenizers count among a word's first token) and with the accents of the last letter
+    (which some drop). offsets: (tokens, 2)."""
     start, end = int(offsets[first, 0]), int(offsets[last, 1])
     while start < end and text[start].isspace():
         start += 1
@@ -71,8 +68,11 @@ def characters(text: str, offsets: np.ndarray, first: int, last: int) -> tuple[i
 
 
 class WindowPosition(NamedTuple):
-    """cls: row of its first token in the scores of the question; end: after its last; first: row
-    of its first token of the context, which is token ``begin`` there; size: n."""
+    """Where a window is in the concatenated windows of its question and in the context.
+
+    cls, end: indices of its first token and after its last one. first: index of its first context
+    token, which is token ``begin`` of the context. size: the number of context tokens.
+    """
 
     cls: int
     end: int
@@ -83,30 +83,30 @@ class WindowPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class QuestionWindows:
-    """A question with all of its windows. pieces: token ids and types of each. offsets (N, 2).
-    cut: whether the question or the context lost its end."""
+    """A question with all of its windows. pieces: token ids and types of each. truncated: whether
+    the question or the context lost its end."""
 
     pieces: tuple[tuple[np.ndarray, np.ndarray], ...]
-    places: tuple[WindowPosition, ...]
-    cut: bool
+    positions: tuple[WindowPosition, ...]
+    truncated: bool
 
     def examples(self, span: tuple[int, int] | None) -> list[Example]:
-        """One example per window. span: first and last token of the answer in the context; where it
-        is not wholly in the window the answer is the first token, [CLS]."""
-        found = []
+        """One example per window. span: first and last token of the answer in the context; if it is
+        not entirely in the window, the answer is the first token, [CLS]."""
+        examples = []
         for (ids, types), (cls, _, first, begin, size) in zip(
-            self.pieces, self.places, strict=True
+            self.pieces, self.positions, strict=True
         ):
             tags = np.zeros(len(ids), dtype=np.int8)
             inside = span is not None and begin <= span[0] and span[1] < begin + size
             start, end = (first - cls - begin + at for at in span) if span and inside else (0, 0)
             tags[start] |= START
             tags[end] |= END
-            found.append(Example(ids, types, tags=tags))
-        return found
+            examples.append(Example(ids, types, tags=tags))
+        return examples
 
 
-def cut_windows(
+def split_context(
     question: Sequence[int],
     context: EncodedContext,
     builder: TextInputBuilder,
@@ -114,29 +114,30 @@ def cut_windows(
     stride: int,
     most: int,
 ) -> QuestionWindows:
-    """[CLS] question [SEP] part of the context [SEP], as often as the context needs.
+    """Windows "[CLS] question [SEP] part of the context [SEP]", as many as the context needs.
 
-    The question has half of a window at most. stride: tokens that neighbours share, at most half
-    of what the context has in one. most: windows.
+    The question takes at most half of a window. stride: tokens that neighbours share, at most half
+    of the context tokens of a window. most: the most windows.
     """
-    asked = question[: min(LONGEST_QUESTION, builder.pair_room // 2)]
-    size = builder.pair_room - len(asked)
+    question_ids = question[: min(LONGEST_QUESTION, builder.pair_room // 2)]
+    size = builder.pair_room - len(question_ids)
     step = size - min(stride, size // 2)
     begins = range(0, max(1, len(context.ids) - (size - step)), step)
-    pieces, places, row = [], [], 0
+    pieces, positions, offset = [], [], 0
     for begin in begins[:most]:
         part = context.ids[begin : begin + size]
-        ids, types = builder.pair(asked, part.tolist())
-        first = row + len(ids) - 1 - len(part)
-        places.append(WindowPosition(row, row + len(ids), first, begin, len(part)))
+        ids, types = builder.pair(question_ids, part.tolist())
+        first = offset + len(ids) - 1 - len(part)
+        positions.append(WindowPosition(offset, offset + len(ids), first, begin, len(part)))
         pieces.append((ids.astype(np.int32), types.astype(np.int8)))
-        row += len(ids)
-    cut = len(asked) < len(question) or len(begins) > most
-    return QuestionWindows(tuple(pieces), tuple(places), cut)
+        offset += len(ids)
+    truncated = len(question_ids) < len(question) or len(begins) > most
+    return QuestionWindows(tuple(pieces), tuple(positions), truncated)
 
 
 class Span(NamedTuple):
-    """Tokens ``first`` to ``last`` of the context, in window ``window``; score: start plus end."""
+    """Tokens ``first`` to ``last`` of the context, in window ``window``; score: the sum of the
+    start and end logits."""
 
     score: float
     window: int
@@ -144,36 +145,36 @@ class Span(NamedTuple):
     last: int
 
 
-def best_span(raw: np.ndarray, places: Sequence[WindowPosition], longest: int) -> Span | None:
-    """The span of at most ``longest`` tokens in one window with the highest score; None where the
-    context has no token. raw (T, 2) as ``Answer.raw`` gives it."""
-    found = None
-    for number, (_, _, first, begin, size) in enumerate(places):
+def best_span(raw: np.ndarray, positions: Sequence[WindowPosition], longest: int) -> Span | None:
+    """The span of at most ``longest`` tokens in one window with the highest score; None if the
+    context has no token. raw: (tokens, 2), from ``QuestionAnsweringTask.raw``."""
+    best = None
+    for number, (_, _, first, begin, size) in enumerate(positions):
         if not size:
             continue
-        starts, ends = raw[first : first + size].T  # (n)
+        starts, ends = raw[first : first + size].T  # (size)
         reach = min(longest, size)
         padded = np.concatenate([ends, np.full(reach - 1, -np.inf, dtype=ends.dtype)])
-        near = np.lib.stride_tricks.sliding_window_view(padded, reach)  # (n, reach)
+        near = np.lib.stride_tricks.sliding_window_view(padded, reach)  # (size, reach)
         scores = starts + near.max(1)
         start = int(scores.argmax())
-        if found is None or scores[start] > found.score:
+        if best is None or scores[start] > best.score:
             end = start + int(near[start].argmax())
-            found = Span(float(scores[start]), number, begin + start, begin + end)
-    return found
+            best = Span(float(scores[start]), number, begin + start, begin + end)
+    return best
 
 
-def null_span(raw: np.ndarray, places: Sequence[WindowPosition]) -> Span:
-    """[CLS] of the window that likes it least, whose score is that of no answer (Devlin et al.
+def null_span(raw: np.ndarray, positions: Sequence[WindowPosition]) -> Span:
+    """The [CLS] with the lowest score among the windows: the score of "no answer" (Devlin et al.
     2019, section 4.3)."""
-    scores = [float(raw[window.cls].sum()) for window in places]
+    scores = [float(raw[window.cls].sum()) for window in positions]
     number = int(np.argmin(scores))
     return Span(scores[number], number, 0, 0)
 
 
-def probability(raw: np.ndarray, places: Sequence[WindowPosition], span: Span) -> float:
-    """Of a span's start times that of its end, among the tokens of its window."""
-    window = places[span.window]
+def probability(raw: np.ndarray, positions: Sequence[WindowPosition], span: Span) -> float:
+    """The probability of a span's start times that of its end, among the tokens of its window."""
+    window = positions[span.window]
     own = raw[window.cls : window.end].astype(float)
     highest = own.max(0)
     sums = highest + np.log(np.exp(own - highest).sum(0))  # (2)
@@ -182,8 +183,8 @@ def probability(raw: np.ndarray, places: Sequence[WindowPosition], span: Span) -
 
 @dataclass(frozen=True)
 class SpanObjective(RowObjective):
-    """Mean of the cross entropies of the first and last token of the answer, over all tokens of
-    each window (Devlin et al. 2019, section 4.2). The tags of a batch say where it is."""
+    """The mean of the cross entropies of the first and the last token of the answer, over all
+    tokens of each window (Devlin et al. 2019, section 4.2). The tags of a batch mark the two."""
 
     name: str = "answer"
     head: str = "span"
@@ -205,14 +206,16 @@ class SpanObjective(RowObjective):
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
         a, b = log_softmax(one, batch), log_softmax(two, batch)
-        return ((a.exp() - b.exp()) * (a - b)).sum() / 4  # two ways, two softmaxes
+        return (
+            (a.exp() - b.exp()) * (a - b)
+        ).sum() / 4  # means of two directions and of start and end
 
 
 def log_softmax(logits: Tensor, batch: Batch) -> Tensor:
-    """Over the tokens of each sequence, in float32: (T, C) -> (T, C)."""
+    """Log softmax over the tokens of each sequence, in float32: (T, C) -> (T, C)."""
     logits, layout = logits.float(), batch.layout
     lengths = layout.cu_seqlens.diff()
-    # Subtracted for the sake of range alone: a softmax does not change by it.
+    # Subtracting the maximum avoids overflow and does not change a softmax.
     highest = torch.segment_reduce(logits.detach(), "max", lengths=lengths)  # (B, C)
     shifted = logits - highest[layout.sequences]
     sums = logits.new_zeros(highest.shape).index_add(0, layout.sequences, shifted.exp())

@@ -1,4 +1,4 @@
-"""How a folder wants its texts embedded, as sentence-transformers writes it."""
+"""The settings of a sentence-transformers folder: pooling, length, prompt."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,11 @@ _OLD_MODE = "pooling_mode_"
 
 @dataclass(frozen=True)
 class EmbeddingConfig:
-    """How a folder wants its texts embedded.
+    """How texts are to be embedded.
 
-    pooling: one of ``POOLINGS``, or another name that sentence-transformers knows and we do not.
-    max_length: in tokens, special ones included. prompt: stands before every text.
+    pooling: one of ``POOLINGS``, or another one of sentence-transformers, which is not supported.
+    normalize: whether vectors are scaled to unit length. max_length: in tokens, including special
+    tokens. prompt: prepended to every text.
     """
 
     pooling: str = "mean"
@@ -27,9 +28,9 @@ class EmbeddingConfig:
 
 
 def read_embedding_config(folder: Path) -> EmbeddingConfig:
-    """What sentence-transformers wrote beside a model; the defaults where it wrote nothing.
+    """The settings that sentence-transformers saved with a model; defaults for those it did not.
 
-    Raises ``InputError`` for a module that would change the vectors and is not supported.
+    Raises ``InputError`` for an unsupported module, which would change the vectors.
     """
     listed = read_json(folder / "modules.json", list, missing=[])
     if not all(isinstance(module, dict) for module in listed):

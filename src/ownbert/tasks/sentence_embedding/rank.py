@@ -1,7 +1,4 @@
-"""Vectors of texts, learnt from texts that belong together or are alike by a score.
-
-B sequences (one text each), R or N rows, P texts of a row, D hidden.
-"""
+"""Sentence embeddings, learnt from texts that belong together or have a similarity score."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,23 +17,23 @@ from ownbert.errors import InputError
 from ownbert.files import make_folder, write_json
 from ownbert.nn.model import Model
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.regression import score_numbers
+from ownbert.tasks.regression import score_regression
 from ownbert.tasks.row_objectives import RowObjective
 from ownbert.tasks.rows import Row, read_table
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS
 from ownbert.tasks.sentence_embedding.retrieval import (
-    RANKED,
+    RETRIEVAL_METRICS,
     ContrastiveObjective,
     CosineObjective,
-    ranked,
     ranks,
+    retrieval_metrics,
     vectors_of_rows,
 )
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
-COMPARED = ("spearman", "pearson")
-# The names that sentence-transformers has had for its poolings since its first version.
+SIMILARITY_METRICS = ("spearman", "pearson")
+# Keys of the poolings in all versions of sentence-transformers.
 _FLAGS = {
     "first": "pooling_mode_cls_token",
     "mean": "pooling_mode_mean_tokens",
@@ -45,35 +42,38 @@ _FLAGS = {
 
 
 class PairSimilarity(NamedTuple):
-    """The cosine of two texts, and their vectors (2, D) of length one."""
+    """The cosine of two texts, and their vectors (2, D) of unit length."""
 
     cosine: float
     vectors: np.ndarray
 
 
-class Rank(Task):
-    """Learns vectors that tell by their cosine what belongs together.
+class EmbeddingTask(Task):
+    """Vectors whose cosine tells which texts belong together.
 
-    What is learnt is seen from the columns: with a score, that the cosine is the score (from the
-    lowest in the training rows, 0, to the highest, 1); without, that the second text belongs to
-    the first more than those of other rows do, and more than a third one, of a column ``negative``.
+    The columns decide the objective. With a score, the cosine is trained to equal the score, scaled
+    to [0, 1] by the lowest and highest of the training rows. Without, the second text is trained to
+    be closer to the first than those of other rows, and than a third one in a column ``negative``.
 
-    The folder is that of a plain encoder with the files of sentence-transformers beside it; the
-    pooling has no weights.
+    The folder holds a plain encoder and the files of sentence-transformers; the pooling has no
+    weights.
     """
 
     name = "embed"
+    pipeline_tag = "sentence-similarity"
+    library = "sentence-transformers"
+    purpose = "turns texts into vectors that are near where texts are alike"
     column_specs = COLUMNS["embed"]
     head = "embedding"
-    measures = RANKED
+    metrics = RETRIEVAL_METRICS
     uses = frozenset({"pooling", "temperature"})
     unit = "pairs"
-    averages = False
-    whole_batches = True
+    averageable = False
+    needs_full_batch = True
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        # Those of a folder that it starts from mean nothing here.
+        # Labels of the folder that training starts from have no meaning here.
         self.labels = ()
         self.pooling = self.settings.pooling or "mean"
         if self.pooling not in POOLINGS:
@@ -81,21 +81,21 @@ class Rank(Task):
                 f"task.pooling is {self.pooling!r}; embed knows {', '.join(POOLINGS)}, which need "
                 "no weights of their own"
             )
-        # Lowest and highest training score, or None for texts that belong together.
+        # The lowest and highest training score, or None without scores.
         self.scale: tuple[float, float] | None = None
         self.learnt = False
 
     # Reading.
 
     def read(self, path: str | Path) -> list[Row]:
-        found = find_columns(path, self.column_specs, self.columns)
-        score, negative = (found.get(role, ()) for role in ("label", "negative"))
+        columns = find_columns(path, self.column_specs, self.columns)
+        score, negative = (columns.get(role, ()) for role in ("label", "negative"))
         if score and negative:
             raise InputError(
                 f"{path} has both a column of scores, {score[0]!r}, and one of texts that do not "
                 f"belong to the first, {negative[0]!r}; leave one of them out"
             )
-        texts = (*found["text"], *found["second"], *negative)
+        texts = (*columns["text"], *columns["second"], *negative)
         return [
             Row(row.line, row.texts, _number(row.cells[0], score[0], row.where) if score else None)
             for row in read_table(path, texts, score)
@@ -108,19 +108,19 @@ class Rank(Task):
                 "texts take ownbert embed"
             )
         try:
-            found = find_columns(path, self.column_specs, self.columns, labelled=False)
+            columns = find_columns(path, self.column_specs, self.columns, labelled=False)
         except InputError as error:
             raise InputError(f"{error}; for vectors of single texts take ownbert embed") from None
-        rows = read_table(path, (*found["text"], *found["second"]))
+        rows = read_table(path, (*columns["text"], *columns["second"]))
         return (Row(row.line, row.texts) for row in rows)
 
     def learn(self, rows: Sequence[Row], source: str | Path) -> None:
         self.learnt = True
-        self.measures = RANKED if rows[0].target is None else COMPARED
+        self.metrics = RETRIEVAL_METRICS if rows[0].target is None else SIMILARITY_METRICS
         if rows[0].target is None:
             if len({row.texts[:2] for row in rows}) < 2:
                 raise InputError(f"{source}: at least two pairs that differ are needed")
-            self.smallest_batch = 2 if len(rows[0].texts) == 2 else 1
+            self.min_batch_size = 2 if len(rows[0].texts) == 2 else 1
             return
         scores = [row.target for row in rows]
         self.scale = min(scores), max(scores)
@@ -134,31 +134,30 @@ class Rank(Task):
 
     # To the model and back.
 
-    def spec(self, said: Description) -> HeadSpec:
+    def head_spec(self, description: Description) -> HeadSpec:
         return HeadSpec(self.head, pooling=self.pooling)
 
-    def pooler(self, said: Description) -> bool | None:
-        return next(iter(said.family.architectures.values())).pooler
+    def has_pooler(self, description: Description) -> bool | None:
+        return next(iter(description.family.architectures.values())).pooler
 
     def encode(
         self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
     ) -> EncodedRows:
         numbers: dict[str, int] = {}
-        examples, cut = [], 0
-        for row, own in zip(rows, builder.ids_by_row(rows), strict=True):
-            made = [builder.example([one]) for one in own]
-            examples.append(join([one for one, _ in made], **self._label(row, numbers)))
-            cut += any(was_cut for _, was_cut in made)
-        return EncodedRows(examples, cut, [None] * len(examples))
+        examples, truncated = [], 0
+        for row, ids in zip(rows, builder.ids_by_row(rows), strict=True):
+            texts = [builder.example([own]) for own in ids]
+            examples.append(join([text for text, _ in texts], **self._label(row, numbers)))
+            truncated += any(was_truncated for _, was_truncated in texts)
+        return EncodedRows(examples, truncated, [None] * len(examples))
 
     def _label(self, row: Row, numbers: dict[str, int]) -> dict[str, Any]:
-        """What the objective compares with: the score from 0 to 1, or the numbers of the texts;
-        nothing where nothing is learnt."""
+        """The label of the objective: the score in [0, 1], or the numbers of the texts; none unless
+        the task is training."""
         if not self.learnt:
             return {}
         if self.scale is None:
-            found = [numbers.setdefault(text, len(numbers)) for text in row.texts]
-            return {"label": np.asarray(found)}
+            return {"label": np.asarray([numbers.setdefault(t, len(numbers)) for t in row.texts])}
         low, high = self.scale
         return {"label": np.float32((row.target - low) / (high - low))}
 
@@ -175,31 +174,32 @@ class Rank(Task):
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> PairSimilarity:
         return PairSimilarity(float(raw[0] @ raw[1]), raw)
 
-    def shown(self, decided: PairSimilarity, row: Row) -> dict[str, Any]:
+    def output_row(self, decided: PairSimilarity, row: Row) -> dict[str, Any]:
         return {"score": round(decided.cosine, 6)}
 
     def score(self, rows: Sequence[Row], decided: Sequence[PairSimilarity]) -> Scores:
         if rows[0].target is None:
             texts = [(row.texts[0], row.texts[1]) for row in rows]
-            return Scores(ranked(ranks(texts, np.stack([d.vectors for d in decided]))))
+            return Scores(retrieval_metrics(ranks(texts, np.stack([d.vectors for d in decided]))))
         truth = np.asarray([[row.target] for row in rows])
-        found = score_numbers(truth, np.asarray([[d.cosine] for d in decided]), ("score",))
-        return Scores({name: found.values[name] for name in COMPARED})
+        scores = score_regression(truth, np.asarray([[d.cosine] for d in decided]), ("score",))
+        return Scores({name: scores.values[name] for name in SIMILARITY_METRICS})
 
     # On disk.
 
     def finish(self, model: Model) -> Model:
-        """The encoder without a head, and with the pooler that was beside it."""
+        """The encoder and its pooler, if any, without a head."""
         pooler = model.pooler is not None
         bare = Model(model.config, (), pooler=pooler, model_type=model.model_type)
         bare.encoder, bare.pooler = model.encoder, model.pooler
         return bare
 
-    def load(self, folder: str | Path) -> Model:
-        return load(folder, heads=[self.spec(describe(folder))])
+    def load(self, folder: str | Path, description: Description | None = None) -> Model:
+        description = description or describe(folder)
+        return load(folder, heads=[self.head_spec(description)], description=description)
 
     def write(self, folder: Path, model: Model) -> None:
-        """The files that sentence-transformers reads, in the names that all its versions know."""
+        """Write the files of sentence-transformers, by the names that all its versions know."""
         kinds = (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
         modules = [
             {
@@ -213,16 +213,16 @@ class Rank(Task):
         flags = {flag: name == self.pooling for name, flag in _FLAGS.items()}
         pooling = {"word_embedding_dimension": model.config.hidden_size, **flags}
         limit = {"max_seq_length": self.max_length, "do_lower_case": False}
-        said = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+        prompts = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
         for _, path in kinds[1:]:
             make_folder(folder / path)
         write_json(folder / "1_Pooling" / "config.json", pooling)
         write_json(folder / "sentence_bert_config.json", limit)
-        write_json(folder / "config_sentence_transformers.json", said)
-        # What names the others comes last.
+        write_json(folder / "config_sentence_transformers.json", prompts)
+        # Last, because it names the others.
         write_json(folder / "modules.json", modules)
 
-    def preview(self, row: Row) -> str:
+    def readable_target(self, row: Row) -> str:
         if row.target is not None:
             return f"score {row.target:g}"
         return "belong together" + (", but not the last" if len(row.texts) == 3 else "")

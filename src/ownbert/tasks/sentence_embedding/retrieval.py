@@ -1,7 +1,7 @@
-"""Vectors of texts that belong together: what is learnt of them, and how well texts are found.
+"""Objectives on sentence vectors, and metrics of retrieval by them.
 
-R rows, P texts of a row (a first one, a second one, and maybe one that does not belong to them), D
-hidden, N rows of a file, U different second texts among them.
+The texts of a row are a query, a text that belongs to it (the positive), and maybe one that does
+not (a hard negative).
 """
 
 from collections.abc import Sequence
@@ -16,22 +16,22 @@ from ownbert.data.batch import Batch
 from ownbert.objectives import Loss
 from ownbert.tasks.row_objectives import RowObjective
 
-RANKED = ("mrr", "recall_at_1", "recall_at_5", "recall_at_10")
-# Numbers of a matrix of cosines at a time.
+RETRIEVAL_METRICS = ("mrr", "recall_at_1", "recall_at_5", "recall_at_10")
+# The most elements of a matrix of cosines.
 _CHUNK = 1 << 24
-# A cosine that is this near to the score counts as right, in the log of training.
+# A cosine this close to the label counts as correct in the training log.
 _NEAR = 0.1
 
 
 def vectors_of_rows(logits: Tensor, batch: Batch) -> Tensor:
-    """(R P, D) -> (R, P, D) of length one, in float32."""
+    """(B, D) -> (rows, texts of a row, D) of unit length, in float32."""
     assert batch.groups is not None
     return F.normalize(logits.float(), dim=-1).unflatten(0, (len(batch.groups), -1))
 
 
 @dataclass(frozen=True)
 class CosineObjective(RowObjective):
-    """Squared difference of a row's cosine and its label, a number from 0 to 1 (Reimers and
+    """Squared difference between the cosine of a row's texts and its label in [0, 1] (Reimers and
     Gurevych 2019, section 3, regression objective)."""
 
     name: str = "cosine"
@@ -41,19 +41,19 @@ class CosineObjective(RowObjective):
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         assert batch.labels is not None
         vectors, scores = vectors_of_rows(logits, batch), batch.labels.float()
-        apart = (vectors[:, 0] * vectors[:, 1]).sum(-1) - scores  # (R)
-        return Loss((apart**2).sum(), (apart.detach().abs() < _NEAR).sum(), len(scores))
+        errors = (vectors[:, 0] * vectors[:, 1]).sum(-1) - scores  # (rows)
+        return Loss((errors**2).sum(), (errors.detach().abs() < _NEAR).sum(), len(scores))
 
 
 @dataclass(frozen=True)
 class ContrastiveObjective(RowObjective):
-    """Find the second text of a row by its first among those of the batch, and the first by the
-    second; the mean of both cross entropies of cosines / ``temperature`` (InfoNCE: van den Oord et
-    al. 2018, equation 4; both ways as Radford et al. 2021, section 2.3). Third texts are more wrong
-    answers to the first.
+    """InfoNCE with in-batch negatives: the mean of the cross entropies of finding each positive by
+    its query and each query by its positive, by their cosines / ``temperature`` (van den Oord et
+    al. 2018, equation 4; both directions as in Radford et al. 2021, section 2.3). Hard negatives
+    are further candidates for all queries.
 
-    Labels (R, P) number the texts: those that are the same have one number. What another row has is
-    no wrong answer to a row with one of its texts. The loss depends on the size of the batch.
+    Labels (rows, texts of a row) number the texts; equal texts have one number. Rows that share a
+    text are not negatives of each other. The loss depends on the size of the batch.
     """
 
     temperature: float = 0.05
@@ -63,54 +63,52 @@ class ContrastiveObjective(RowObjective):
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         assert batch.labels is not None
         vectors, texts = vectors_of_rows(logits, batch), batch.labels
-        one, two = texts[:, :2].unbind(1)  # (R) each
-        same = (one[:, None] == one) | (two[:, None] == two)
-        same = same | (one[:, None] == two) | (two[:, None] == one)
-        same.fill_diagonal_(False)
-        cosines = vectors[:, 0] @ vectors[:, 1].T / self.temperature  # (R, R)
-        cosines = cosines.masked_fill(same, -torch.inf)
-        forth = cosines
+        query, positive = texts[:, :2].unbind(1)  # (rows) each
+        shared = (query[:, None] == query) | (positive[:, None] == positive)
+        shared = shared | (query[:, None] == positive) | (positive[:, None] == query)
+        shared.fill_diagonal_(False)
+        cosines = vectors[:, 0] @ vectors[:, 1].T / self.temperature  # (rows, rows)
+        cosines = cosines.masked_fill(shared, -torch.inf)
+        candidates = cosines
         if texts.shape[1] == 3:
-            three = texts[:, 2]
-            right = (three == two[:, None]) | (three == one[:, None])
-            wrong = vectors[:, 0] @ vectors[:, 2].T / self.temperature
-            forth = torch.cat((cosines, wrong.masked_fill(right, -torch.inf)), 1)  # (R, 2 R)
+            negative = texts[:, 2]
+            false = (negative == positive[:, None]) | (negative == query[:, None])
+            further = vectors[:, 0] @ vectors[:, 2].T / self.temperature
+            candidates = torch.cat((cosines, further.masked_fill(false, -torch.inf)), 1)
         rows = torch.arange(len(texts), device=texts.device)
-        losses = [F.cross_entropy(x, rows, reduction="sum") for x in (forth, cosines.T)]
-        found = (forth.detach().argmax(-1) == rows).sum()
-        return Loss((losses[0] + losses[1]) / 2, found, len(texts))
+        losses = [F.cross_entropy(x, rows, reduction="sum") for x in (candidates, cosines.T)]
+        right = (candidates.detach().argmax(-1) == rows).sum()
+        return Loss((losses[0] + losses[1]) / 2, right, len(texts))
 
 
 def ranks(texts: Sequence[tuple[str, str]], vectors: np.ndarray) -> np.ndarray:
-    """(N), from 1 on: where the second text of each row stands among the second texts of all rows,
-    by their cosine with its first text.
+    """The rank of each row's positive among all different positives, by the cosine with the query.
 
-    texts: first and second ones; vectors (N, 2, D) of length one. Each text stands once. Not in the
-    way are the first text itself and what belongs to the same first text in another row. Texts of
-    equal cosine stand before the right one: who finds all alike has found nothing.
+    texts: query and positive of each row. vectors: (rows, 2, D) of unit length. Returns (rows),
+    from 1. The query itself and its positives in other rows are not counted. Ties count against the
+    positive, or equal vectors for all texts would get the best rank.
     """
     places: dict[str, int] = {}
-    rows = [places.setdefault(second, len(places)) for _, second in texts]  # numbers of U
+    rows = [places.setdefault(positive, len(places)) for _, positive in texts]
     own = np.asarray(rows)
     _, first_rows = np.unique(own, return_index=True)
-    there = vectors[first_rows, 1]  # (U, D)
-    belonging: dict[str, set[int]] = {}
-    for (first, _), place in zip(texts, rows, strict=True):
-        alike = belonging.setdefault(first, {places[first]} if first in places else set())
-        alike.add(place)
+    candidates = vectors[first_rows, 1]  # (different positives, D)
+    skipped: dict[str, set[int]] = {}
+    for (query, _), place in zip(texts, rows, strict=True):
+        skipped.setdefault(query, {places[query]} if query in places else set()).add(place)
     found = np.empty(len(texts), dtype=np.int64)
-    step = max(1, _CHUNK // len(there))
+    step = max(1, _CHUNK // len(candidates))
     for start in range(0, len(texts), step):
-        cosines = vectors[start : start + step, 0] @ there.T  # (step, U)
+        cosines = vectors[start : start + step, 0] @ candidates.T  # (step, candidates)
         right = cosines[np.arange(len(cosines)), own[start : start + step]]
         before = cosines >= right[:, None]
-        for row, (first, _) in enumerate(texts[start : start + step]):
-            before[row, list(belonging[first])] = False
+        for row, (query, _) in enumerate(texts[start : start + step]):
+            before[row, list(skipped[query])] = False
         found[start : start + step] = 1 + before.sum(1)
     return found
 
 
-def ranked(found: np.ndarray) -> dict[str, float]:
-    """Measures of ranks (N): the mean of 1 / rank, and the share of those up to 1, 5 and 10."""
+def retrieval_metrics(found: np.ndarray) -> dict[str, float]:
+    """Metrics of ranks (rows): mean reciprocal rank, and recall at 1, 5 and 10."""
     recalls = {f"recall_at_{k}": float((found <= k).mean()) for k in (1, 5, 10)}
     return {"mrr": float((1 / found).mean()), **recalls}

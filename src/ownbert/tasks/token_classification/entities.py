@@ -1,8 +1,9 @@
-"""Entities in tags, by the rules of conlleval (Tjong Kim Sang and Buchholz 2000), and measures.
+"""Entities in tags, by the rules of conlleval (Tjong Kim Sang and Buchholz 2000), and metrics.
 
-A tag is O, or a letter and a type: B begins an entity, I (M) goes on, E (L) ends it, S (U) is one
-word; so BIO, IOBES, BILOU and BMES are read alike. What goes on without a beginning begins one, so
-that every sequence of tags has a meaning. The same entities as of seqeval in its default mode.
+A tag is O, or a letter and a type: B begins an entity, I (M) continues it, E (L) ends it, S (U) is
+a single word; so BIO, IOBES, BILOU and BMES are read alike. A continuation without a beginning
+begins an entity, so that every sequence of tags is valid. The entities are those of seqeval's
+default mode.
 """
 
 import re
@@ -12,23 +13,23 @@ from itertools import pairwise
 
 import numpy as np
 
-from ownbert.tasks.metrics import Scores, label_scores, score
+from ownbert.tasks.metrics import Scores, label_scores, score_labels
 
 _TAG = re.compile(r"([BIESMLU])(?:-(.+))?")
 _SAME = {"M": "I", "L": "E", "U": "S"}
 OUTSIDE = "O"
-# An entity: its type, its first word, the word after its last one.
+# Type, first word, and the word after the last one.
 Entity = tuple[str, int, int]
 
 
 def are_entity_tags(tags: Iterable[str]) -> bool:
-    """Whether all tags are O or a letter and a type, and some are not O."""
+    """Whether all tags are O or a letter and a type, and at least one is not O."""
     others = [tag for tag in tags if tag != OUTSIDE]
     return bool(others) and all(map(_TAG.fullmatch, others))
 
 
 def _parsed(tag: str) -> tuple[str, str]:
-    """B, I, E, S or O, and the type; "_" where there is none."""
+    """B, I, E, S or O, and the type, "_" if there is none."""
     found = None if tag == OUTSIDE else _TAG.fullmatch(tag)
     if found is None:
         return OUTSIDE, "_"
@@ -51,7 +52,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def orphans(tags: Sequence[str]) -> list[int]:
-    """The words that go on with (I) or end (E) what no word before them began."""
+    """The words that continue (I) or end (E) an entity that no word before them began."""
     parsed = [(OUTSIDE, "_"), *map(_parsed, tags)]
     return [
         place
@@ -60,38 +61,44 @@ def orphans(tags: Sequence[str]) -> list[int]:
     ]
 
 
-def inside(tag: str) -> str:
-    """The tag of what goes on with an entity that ``tag`` begins; other tags stay."""
+def continuation_tag(tag: str) -> str:
+    """The tag that continues an entity that ``tag`` begins; other tags are returned unchanged."""
     return f"I{tag[1:]}" if _parsed(tag)[0] == "B" else tag
 
 
-def entity_scores(truth: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> Scores:
-    """Entities that are right in type, first and last word: micro-averaged, and by type."""
-    hits, wanted, given = Counter[str](), Counter[str](), Counter[str]()
-    for tags, others in zip(truth, found, strict=True):
-        theirs, ours = set(entities(tags)), set(entities(others))
-        wanted.update(kind for kind, _, _ in theirs)
-        given.update(kind for kind, _, _ in ours)
+def score_entities(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
+    """Precision, recall and F1 of entities, micro-averaged and by type; an entity is correct if its
+    type, first and last word are. truth, predicted: the tags of each sentence."""
+    hits, gold, found = Counter[str](), Counter[str](), Counter[str]()
+    for true_tags, tags in zip(truth, predicted, strict=True):
+        theirs, ours = set(entities(true_tags)), set(entities(tags))
+        gold.update(kind for kind, _, _ in theirs)
+        found.update(kind for kind, _, _ in ours)
         hits.update(kind for kind, _, _ in theirs & ours)
-    kinds = sorted({*wanted, *given})
-    right, support, said = (
-        np.asarray([counts[kind] for kind in kinds], dtype=int) for counts in (hits, wanted, given)
+    kinds = sorted({*gold, *found})
+    right, support, predictions = (
+        np.asarray([counts[kind] for kind in kinds], dtype=int) for counts in (hits, gold, found)
     )
-    every = label_scores(
-        ["all"], right.sum(keepdims=True), support.sum(keepdims=True), said.sum(keepdims=True)
+    micro = label_scores(
+        ["all"],
+        right.sum(keepdims=True),
+        support.sum(keepdims=True),
+        predictions.sum(keepdims=True),
     )[0]
-    by_kind = label_scores(kinds, right, support, said)
-    values = {"f1": every.f1, "precision": every.precision, "recall": every.recall}
-    return Scores({**values, "token_accuracy": _accuracy(truth, found)}, by_kind)
+    values = {"f1": micro.f1, "precision": micro.precision, "recall": micro.recall}
+    values["token_accuracy"] = _accuracy(truth, predicted)
+    return Scores(values, label_scores(kinds, right, support, predictions))
 
 
-def single_scores(
-    truth: Sequence[Sequence[str]], found: Sequence[Sequence[str]], labels: Sequence[str]
+def score_tags(
+    truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], labels: Sequence[str]
 ) -> Scores:
-    """Tags that are no entities, each by itself; micro-averaged they are the accuracy."""
-    numbers = {label: i for i, label in enumerate(labels)}
-    wanted, given = ([numbers[tag] for tags in each for tag in tags] for each in (truth, found))
-    by_tag = score(wanted, given, labels)
+    """Metrics of tags that are not of entities; micro-averaged, all of them are the accuracy."""
+    indices = {label: i for i, label in enumerate(labels)}
+    true_tags, tags = (
+        [indices[tag] for tags in each for tag in tags] for each in (truth, predicted)
+    )
+    by_tag = score_labels(true_tags, tags, labels)
     warning = (
         "the tags are not of entities (as O, B-x, I-x): f1, precision and recall are the share of "
         "words that are tagged right; the scores of labels are those of single tags"
@@ -103,7 +110,7 @@ def single_scores(
     )
 
 
-def _accuracy(truth: Sequence[Sequence[str]], found: Sequence[Sequence[str]]) -> float:
-    pairs = zip(truth, found, strict=True)
+def _accuracy(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
+    pairs = zip(truth, predicted, strict=True)
     right = sum(a == b for tags, others in pairs for a, b in zip(tags, others, strict=True))
     return right / max(1, sum(map(len, truth)))

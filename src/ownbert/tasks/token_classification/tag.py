@@ -1,4 +1,4 @@
-"""One tag per word: names, parts of speech, chunks. W words of a sentence, C tags."""
+"""One tag per word: names, parts of speech, chunks."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,61 +17,64 @@ from ownbert.data.readers.tables import place
 from ownbert.errors import InputError
 from ownbert.nn.heads import TokenHead
 from ownbert.nn.model import Model
-from ownbert.tasks.classification import in_order
+from ownbert.tasks.classification import sort_labels
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import Row, unknown_label
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 from ownbert.tasks.token_classification.entities import (
     are_entity_tags,
+    continuation_tag,
     entities,
-    entity_scores,
-    inside,
     orphans,
-    single_scores,
+    score_entities,
+    score_tags,
 )
 from ownbert.tasks.token_classification.tag_objectives import (
-    SentenceTags,
-    TokenTags,
+    CrfObjective,
+    TaggingObjective,
     word_counts,
     word_marginals,
 )
 from ownbert.tasks.token_classification.tag_rows import read_sentences, stream_sentences, text_of
 from ownbert.tasks.token_classification.word_windows import (
+    encode_words,
     join_windows,
-    pieces_of,
+    split_into_windows,
     window_example,
-    windows_of,
 )
 
-_SHOWN = 20  # kinds of entities, or tags, of a file
+_SHOWN = 20  # the most types of entities, or tags, in the distribution of a file
 
 
 @dataclass(frozen=True)
-class Tagged:
-    """tags: one per word. probabilities (W): of these."""
+class TaggedSentence:
+    """tags: one per word. probabilities: (words) of these tags."""
 
     tags: tuple[str, ...]
     probabilities: np.ndarray
 
 
-class Tag(Task):
+class TaggingTask(Task):
     """Softmax over the tags at the first piece of each word, or a CRF over these.
 
-    A sentence that is too long is read in windows that share words, and each word is answered
-    where it stands farthest from an edge. So none is ever cut.
+    A sentence that is too long is split into windows that share words, and each word is tagged in
+    the window where it is farthest from an edge. So no sentence is truncated.
     """
 
     name = "tag"
+    pipeline_tag = "token-classification"
+    purpose = "gives each word of a text a tag"
+    label_heading = "{} labels"
     column_specs = COLUMNS["tag"]
     head = "tokens"
-    measures = ("f1", "precision", "recall", "token_accuracy")
+    metrics = ("f1", "precision", "recall", "token_accuracy")
     uses = frozenset({"stride", "label_smoothing", "crf", "tag_all", "rdrop"})
     unit = "sentences"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.odd: list[str] = []
+        self.orphan_warnings: list[str] = []
         for name in ("label_smoothing", "tag_all"):
             if self.settings.crf and getattr(self.settings, name):
                 raise InputError(f"task.{name} is of no use with task.crf; leave one of them out")
@@ -90,15 +93,15 @@ class Tag(Task):
             raise InputError(
                 f"{source}: all words have the tag {names.pop()!r}; at least two needed"
             )
-        self.labels = in_order(names)
-        self.odd = []
+        self.labels = sort_labels(names)
+        self.orphan_warnings = []
         if not are_entity_tags(names):
             return
         found = [(row, word) for row in rows for word in orphans(row.target)]
         if found:
             row, word = found[0]
-            self.odd.append(
-                f"{len(found):,} training words go on with an entity that no word before them "
+            self.orphan_warnings.append(
+                f"{len(found):,} training words continue an entity that no word before them "
                 f"began, as word {word + 1} ({row.target[word]}) of the sentence at "
                 f"{place(source, row.line)}; each is taken for the first word of one"
             )
@@ -113,37 +116,40 @@ class Tag(Task):
 
     # To the model and back.
 
-    def spec(self, said: Description) -> HeadSpec:
-        return replace(super().spec(said), crf=self.settings.crf)
+    def head_spec(self, description: Description) -> HeadSpec:
+        return replace(super().head_spec(description), crf=self.settings.crf)
 
     def encode(
         self, rows: Sequence[Row], builder: TextInputBuilder, *, training: bool
     ) -> EncodedRows:
-        ids = pieces_of([word for row in rows for word in row.texts], builder)
-        numbers = {label: i for i, label in enumerate(self.labels)}
-        further = None
+        ids = encode_words([word for row in rows for word in row.texts], builder)
+        indices = {label: i for i, label in enumerate(self.labels)}
+        continuation = None
         if training and self.settings.tag_all:
-            further = [numbers.get(inside(tag), i) for tag, i in numbers.items()]
+            continuation = [indices.get(continuation_tag(tag), i) for tag, i in indices.items()]
         examples: list[Example] = []
         for row in rows:
-            tags = None if row.target is None else [numbers[tag] for tag in row.target]
+            tags = None if row.target is None else [indices[tag] for tag in row.target]
             pieces = [ids[word] for word in row.texts]
-            windows = windows_of([len(p) for p in pieces], builder.room, self.settings.stride)
-            made = [window_example(w, pieces, tags, builder, further=further) for w in windows]
-            # A long sentence is learnt window by window, and answered as one.
-            parts = [[example] for example in made] if training else [made]
-            examples += map(join_windows, parts)
+            sizes = list(map(len, pieces))
+            windows = split_into_windows(sizes, builder.room, self.settings.stride)
+            made = [
+                window_example(window, pieces, tags, builder, continuation=continuation)
+                for window in windows
+            ]
+            # In training each window is an example; in use those of a sentence are one.
+            examples += map(join_windows, [[one] for one in made] if training else [made])
         return EncodedRows(examples, 0, [None] * len(examples))
 
-    def objective(self, model: Model) -> TokenTags:
+    def objective(self, model: Model) -> TaggingObjective:
         head = model.heads[self.head]
         assert isinstance(head, TokenHead)
         if head.crf is not None:
-            return SentenceTags(crf=head.crf)
-        return TokenTags(smoothing=self.settings.label_smoothing)
+            return CrfObjective(crf=head.crf)
+        return TaggingObjective(smoothing=self.settings.label_smoothing)
 
     def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
-        """Probabilities (W, C) of each sentence, of a CRF the marginal ones."""
+        """Probabilities (words, C) of each sentence; of a CRF the marginals."""
         assert batch.tags is not None
         head = model.heads[self.head]
         assert isinstance(head, TokenHead)
@@ -153,20 +159,20 @@ class Tag(Task):
             found = word_marginals(logits, batch, head.crf).exp()
         return np.split(found.cpu().numpy(), np.cumsum(word_counts(batch))[:-1])
 
-    def decide(self, raw: np.ndarray, row: Row, note: Any) -> Tagged:
-        return Tagged(tuple(self.labels[i] for i in raw.argmax(-1)), raw.max(-1))
+    def decide(self, raw: np.ndarray, row: Row, note: Any) -> TaggedSentence:
+        return TaggedSentence(tuple(self.labels[i] for i in raw.argmax(-1)), raw.max(-1))
 
-    def shown(self, decided: Tagged, row: Row) -> dict[str, Any]:
-        """Entities with their characters in ``text``; their score is the mean probability of
-        their tags."""
+    def output_row(self, decided: TaggedSentence, row: Row) -> dict[str, Any]:
+        """text, words, tags, and entities with their characters in the text; the score of an entity
+        is the mean probability of its tags."""
         text, starts = text_of(row)
-        found: dict[str, Any] = {
+        output: dict[str, Any] = {
             "text": text,
             "words": list(row.texts),
             "tags": list(decided.tags),
         }
         if are_entity_tags(self.labels):
-            found["entities"] = [
+            output["entities"] = [
                 {
                     "type": kind,
                     "start": starts[first],
@@ -176,26 +182,29 @@ class Tag(Task):
                 }
                 for kind, first, after in entities(decided.tags)
             ]
-        return found
+        return output
 
-    def score(self, rows: Sequence[Row], decided: Sequence[Tagged]) -> Scores:
-        truth, found = [row.target for row in rows], [one.tags for one in decided]
+    def score(self, rows: Sequence[Row], decided: Sequence[TaggedSentence]) -> Scores:
+        truth, predicted = [row.target for row in rows], [one.tags for one in decided]
         if are_entity_tags(self.labels):
-            return entity_scores(truth, found)
-        return single_scores(truth, found, self.labels)
+            return score_entities(truth, predicted)
+        return score_tags(truth, predicted, self.labels)
 
     # For people.
 
     def warnings(self) -> list[str]:
-        return self.odd
+        return self.orphan_warnings
 
-    def kept_together(self, row: Row) -> Sequence[Any]:
+    def fold_keys(self, row: Row) -> Sequence[Any]:
         return (row.texts,)
 
-    def preview(self, row: Row) -> str:
+    def pretraining_texts(self, row: Row) -> Sequence[str]:
+        return (" ".join(row.texts),)
+
+    def readable_target(self, row: Row) -> str:
         return " ".join(row.target)
 
-    def shares(self, rows: Sequence[Row]) -> str:
+    def label_distribution(self, rows: Sequence[Row]) -> str:
         if are_entity_tags(self.labels):
             kinds = Counter(kind for row in rows for kind, _, _ in entities(row.target))
         else:

@@ -1,6 +1,6 @@
-"""What taggers learn: a tag a token, or the tags of a sentence together.
+"""Objectives of tagging: one tag per word, or the tags of a sentence together.
 
-T tokens, N of them with a tag, R sentences of up to S words, C tags.
+A word is represented by its first token, the only one with a tag in use; C is the number of tags.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from ownbert.data.batch import Batch
 from ownbert.objectives import Loss
-from ownbert.tasks.row_objectives import RowObjective, divergence
-from ownbert.tasks.token_classification.word_windows import NOTHING
+from ownbert.tasks.row_objectives import RowObjective, symmetric_kl
+from ownbert.tasks.token_classification.word_windows import NO_TAG
 
 
 def word_counts(batch: Batch) -> list[int]:
-    """How many tagged tokens each of the R sentences of a batch has."""
+    """The number of tagged tokens of each sentence of a batch."""
     assert batch.tags is not None
     groups = (1,) * batch.sequences if batch.groups is None else batch.groups
     rows = np.repeat(np.arange(len(groups)), groups)
@@ -28,7 +28,7 @@ def word_counts(batch: Batch) -> list[int]:
 
 
 @dataclass(frozen=True)
-class TokenTags(RowObjective):
+class TaggingObjective(RowObjective):
     """Cross entropy of the tag of each tagged token."""
 
     name: str = "tags"
@@ -44,7 +44,7 @@ class TokenTags(RowObjective):
         total = F.cross_entropy(
             logits,
             tags,
-            ignore_index=NOTHING,
+            ignore_index=NO_TAG,
             label_smoothing=self.smoothing,
             reduction="sum",
         )
@@ -53,14 +53,14 @@ class TokenTags(RowObjective):
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
         assert batch.tags is not None
         tagged = batch.tags >= 0
-        return divergence(one[tagged], two[tagged]).sum()
+        return symmetric_kl(one[tagged], two[tagged]).sum()
 
 
 @dataclass(frozen=True)
-class SentenceTags(TokenTags):
+class CrfObjective(TaggingObjective):
     """Negative log likelihood of the tags of a sentence under a linear-chain CRF (Lafferty,
-    McCallum, Pereira 2001, section 3), whose scores of single words are the logits. Its mean is a
-    word, so that it compares with cross entropy; what is counted right is by the logits alone."""
+    McCallum, Pereira 2001, section 3) with the logits as emission scores. It is counted per word,
+    to be comparable with cross entropy; the count of correct tags is by the logits alone."""
 
     crf: Any = None
 
@@ -68,23 +68,24 @@ class SentenceTags(TokenTags):
         assert batch.tags is not None
         tagged = batch.tags >= 0
         counts = word_counts(batch)
-        emissions, mask = by_sentence(logits.float()[tagged], counts)
-        tags, _ = by_sentence(batch.tags[tagged], counts)
+        emissions, mask = pad_sentences(logits.float()[tagged], counts)
+        tags, _ = pad_sentences(batch.tags[tagged], counts)
         total = -self.crf(emissions, tags, mask, reduction="sum")
         return Loss(total, _right(logits, batch.tags), sum(counts))
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
-        found = [word_marginals(logits, batch, self.crf) for logits in (one, two)]
-        return divergence(*found).sum()
+        a, b = (word_marginals(logits, batch, self.crf) for logits in (one, two))
+        return symmetric_kl(a, b).sum()
 
 
 def _right(logits: Tensor, tags: Tensor) -> Tensor:
-    # A token without a tag is never right: its tag is no class.
+    # NO_TAG is no class, so tokens without a tag are not counted.
     return (logits.detach().argmax(-1) == tags).sum()
 
 
-def by_sentence(values: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
-    """(N, ...) -> (R, S, ...) with zeros at the ends, and where there is a word (R, S)."""
+def pad_sentences(values: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
+    """Pad words (words, ...) to sentences (sentences, longest, ...); returns these and the mask of
+    words (sentences, longest). Sentences without words are left out."""
     counts = [n for n in counts if n]
     padded = nn.utils.rnn.pad_sequence(list(values.split(counts)), batch_first=True)
     lengths = torch.tensor(counts, device=values.device)
@@ -92,19 +93,23 @@ def by_sentence(values: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def word_marginals(logits: Tensor, batch: Batch, crf: Any) -> Tensor:
-    """(T, C) -> (N, C): log probability of each tag at each word, given the whole sentence."""
+    """(T, C) -> (words, C): the log probability of each tag of a word given the whole sentence."""
     assert batch.tags is not None
     emissions = logits.float()[batch.tags >= 0]
     if not len(emissions):
         return emissions
-    padded, mask = by_sentence(emissions, word_counts(batch))
+    padded, mask = pad_sentences(emissions, word_counts(batch))
     return log_marginals(crf, padded, mask)[mask]
 
 
 def log_marginals(crf: Any, emissions: Tensor, mask: Tensor) -> Tensor:
-    """Forward-backward in log space (Lafferty et al. 2001, section 3): (R, S, C) of scores
-    (R, S, C). The best tag of each word by these makes the fewest wrong words expected; it need
-    not be on the single best path."""
+    """Marginal log probabilities by the forward-backward algorithm in log space (Lafferty et al.
+    2001, section 3).
+
+    emissions: (sentences, longest, C). mask: (sentences, longest). Returns (sentences, longest, C).
+    Taking the best tag of each word by these minimises the expected number of wrong words; the tags
+    need not be the single best path.
+    """
     transitions = crf.transitions.float()  # (C, C), from row to column
     forward = [crf.start_transitions + emissions[:, 0]]
     for step in range(1, emissions.shape[1]):

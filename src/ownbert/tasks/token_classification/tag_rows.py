@@ -1,14 +1,14 @@
-"""Sentences of words, with or without tags, out of files of several kinds.
+"""Sentences of words, with or without tags, from files of several formats.
 
-Tables: .jsonl, .ndjson, .json, .parquet, .csv, and a .tsv whose first line names columns of words
-and tags (``WORD_NAMES``, ``TAG_NAMES``) or the column that was given. All other files are CoNLL
-columns (``data.readers.conll``); only to predict, a file without one of the endings ``CONLL`` (as
-.txt) is plain text, one sentence per line. Each also with .gz.
+Tables are .jsonl, .ndjson, .json, .parquet, .csv, and a .tsv whose header names columns of words
+and tags (``WORD_NAMES``, ``TAG_NAMES``) or the column that the user named. Other files are CoNLL
+columns (``data.readers.conll``); for prediction, a file without one of the extensions ``CONLL``
+(such as .txt) is plain text, one sentence per line. All may be compressed (.gz).
 
-Words of a table are a list, or a text that is split at blanks. To predict, a text is split at
-blanks and every Chinese character is a word of its own (by BERT's ranges), but in a column that
-is named tokens or words at blanks alone. Where a row has no text, its text is its words joined:
-without blanks where each word is a single character and one of them is Chinese, else by blanks.
+The words in a table are a list, or a text that is split at blanks. For prediction, a text is split
+at blanks and around every Chinese character (by BERT's ranges), but in a column named tokens or
+words at blanks alone. The text of a row of words is the words joined: without blanks if all are
+single characters and one of them is Chinese, else by blanks.
 """
 
 import re
@@ -52,14 +52,14 @@ _BLANKS = re.compile(r"\S+")
 
 @dataclass(frozen=True, slots=True)
 class PlainTextRow(Row):
-    """A row whose words were found in a ``text``, with where each of them ``starts``."""
+    """A row whose words were split from ``text``; starts: the offset of each word in it."""
 
     text: str = ""
     starts: tuple[int, ...] = ()
 
 
 def text_of(row: Row) -> tuple[str, Sequence[int]]:
-    """The text of a row, its own or of its words, and the offset of each word in it."""
+    """The text of a row, original or joined from its words, and the offset of each word."""
     if isinstance(row, PlainTextRow):
         return row.text, row.starts
     single = all(len(word) == 1 for word in row.texts)
@@ -72,9 +72,9 @@ def text_of(row: Row) -> tuple[str, Sequence[int]]:
 
 
 def split_text(line: int, text: str, *, chinese: bool = True) -> PlainTextRow:
-    """A row of plain text; ``chinese``: every Chinese character is a word."""
-    found = list((_WORD if chinese else _BLANKS).finditer(text))
-    words, starts = tuple(m[0] for m in found), tuple(m.start() for m in found)
+    """A row of plain text. chinese: whether every Chinese character is a word."""
+    matches = list((_WORD if chinese else _BLANKS).finditer(text))
+    words, starts = tuple(m[0] for m in matches), tuple(m.start() for m in matches)
     return PlainTextRow(line, words, None, text, starts)
 
 
@@ -91,7 +91,7 @@ def read_sentences(path: str | Path, given: ColumnNames) -> list[Row]:
 
 
 def stream_sentences(path: str | Path, given: ColumnNames) -> Iterator[Row]:
-    """Rows to predict, without tags; empty ones of tables and plain text are kept."""
+    """Rows to predict, without tags, including empty rows of tables and plain text."""
     if _is_table(path, given):
         rows = _untagged(path, given)
     elif _ending(path) in CONLL:
@@ -115,9 +115,9 @@ def _is_table(path: str | Path, given: ColumnNames) -> bool:
 
 
 def _columns(path: str | Path, given: ColumnNames, *, labelled: bool) -> list[str]:
-    """The columns of a table that hold words and, where they are ``labelled``, tags."""
+    """The columns of a table that hold words and, if ``labelled``, tags."""
     names = columns(path)
-    # The number of a column is for CoNLL files; a table has no use for it.
+    # Numbers of columns are for CoNLL files; tables ignore them.
     text, label = (
         None if name not in names and (name or "").isdecimal() else name
         for name in (given.text, given.label)
@@ -154,7 +154,7 @@ def _untagged(path: str | Path, given: ColumnNames) -> Iterator[Row]:
 
 
 def _items(value: Any, column: str, where: str) -> tuple[str, ...]:
-    """The items of a list, or of a text with blanks between them."""
+    """The items of a list, or of a text separated by blanks."""
     if isinstance(value, list):
         return tuple(as_text(item, column, where) for item in value)
     return tuple(as_text(value, column, where).split())

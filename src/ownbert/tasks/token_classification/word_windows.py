@@ -1,4 +1,4 @@
-"""Words as pieces, sentences as windows. L tokens of an example, W words of a sentence."""
+"""Words as pieces, and sentences as windows of words."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ import numpy as np
 from ownbert.data.batch import Example
 from ownbert.tasks.text_input import TextInputBuilder, join
 
-# The tag of a token that has none.
-NOTHING = -1
+# The tag of tokens without one.
+NO_TAG = -1
 
 
 @dataclass(frozen=True, slots=True)
 class WordWindow:
-    """Words ``start`` to ``stop`` of a sentence, of which it answers those from ``first`` to
-    ``last``: where it has more context on the nearer side than the windows beside it."""
+    """Words ``start`` to ``stop`` of a sentence (exclusive), of which the window tags ``first`` to
+    ``last`` (exclusive): those with more context here than in its neighbours."""
 
     start: int
     stop: int
@@ -23,26 +23,26 @@ class WordWindow:
     last: int
 
 
-def pieces_of(words: Sequence[str], builder: TextInputBuilder) -> dict[str, list[int]]:
-    """The ids of each different word, by itself; at least one, and no more than a window holds.
+def encode_words(words: Sequence[str], builder: TextInputBuilder) -> dict[str, list[int]]:
+    """The ids of each distinct word on its own: at least one, and no more than fit in a window.
 
-    The same as of ``is_split_into_words`` in Transformers, with ``add_prefix_space`` for
-    byte-level pieces.
+    As with ``is_split_into_words`` in Transformers, and ``add_prefix_space`` for byte-level BPE.
     """
     tokenizer, room = builder.tokenizer, builder.room
-    different = list(dict.fromkeys(words))
-    # Byte-level pieces tell the start of a word by the blank before it.
+    distinct = list(dict.fromkeys(words))
+    # Byte-level BPE marks the start of a word by the blank before it.
     blank = " " if tokenizer.kind == "bpe" else ""
-    found = builder.ids([blank + word for word in different])
-    # Of control characters alone nothing is left.
-    return {w: ids[:room] or [tokenizer.unk_id] for w, ids in zip(different, found, strict=True)}
+    encoded = builder.ids([blank + word for word in distinct])
+    # A word of control characters has no ids.
+    return {w: ids[:room] or [tokenizer.unk_id] for w, ids in zip(distinct, encoded, strict=True)}
 
 
-def windows_of(sizes: Sequence[int], room: int, stride: int) -> list[WordWindow]:
-    """Windows of words with these numbers of pieces, as many words as fit in ``room`` pieces.
+def split_into_windows(sizes: Sequence[int], room: int, stride: int) -> list[WordWindow]:
+    """The windows of a sentence, each of as many words as fit in ``room`` pieces.
 
-    Neighbours share ``stride`` words, or half of the earlier one's if that is less. One without
-    words does for a sentence without words; one that would answer nothing is left out.
+    sizes: the number of pieces of each word. Neighbours share ``stride`` words, or half of the
+    earlier window if that is less. Windows that would tag no word are left out; a sentence without
+    words has one empty window.
     """
     spans = list(_spans(sizes, room, stride))
     words, far = np.arange(len(sizes)), len(sizes)
@@ -50,14 +50,14 @@ def windows_of(sizes: Sequence[int], room: int, stride: int) -> list[WordWindow]
     chosen = np.zeros(far, dtype=np.int64)
     for number, (start, stop) in enumerate(spans):
         here = words[start:stop]
-        # The ends of the sentence are no edges: there is nothing beyond to be missed.
+        # The ends of the sentence are not edges: no context is missing there.
         left = here - start if start else np.full(stop - start, far)
         right = stop - 1 - here if stop < far else np.full(stop - start, far)
         distance = np.minimum(left, right)
         better = distance > best[start:stop]
         chosen[start:stop][better] = number
         best[start:stop][better] = distance[better]
-    # What a window answers is one stretch: from the point where it is the better of two on.
+    # ``chosen`` ascends, so the words of a window are contiguous.
     firsts = np.searchsorted(chosen, np.arange(len(spans) + 1))
     windows = [
         WordWindow(*span, int(first), int(last))
@@ -85,27 +85,28 @@ def window_example(
     tags: Sequence[int] | None,
     builder: TextInputBuilder,
     *,
-    further: Sequence[int] | None = None,
+    continuation: Sequence[int] | None = None,
 ) -> Example:
-    """A window as a sequence, with ``tags`` (L).
+    """A window as an example with a tag for each token.
 
-    tags: a class for each word of the sentence, at its first piece; without them class 0 marks
-    these places. further: by class, that of the other pieces of a word; without it they have none.
+    pieces: the ids of each word of the sentence. tags: the class of each word, given to its first
+    piece; None gives these pieces class 0, to mark them. continuation: for each class, that of the
+    other pieces of a word; None: they have no tag.
     """
     ids: list[int] = []
-    places = [NOTHING]  # of [CLS]
+    token_tags = [NO_TAG]  # of [CLS]
     for word in range(window.start, window.stop):
         own = pieces[word]
         ids += own
-        tag = rest = NOTHING
+        tag = rest = NO_TAG
         if window.first <= word < window.last:
             tag = 0 if tags is None else tags[word]
-            rest = NOTHING if further is None else further[tag]
-        places += [tag, *[rest] * (len(own) - 1)]
-    return builder.example([ids], tags=np.asarray([*places, NOTHING], dtype=np.int64))[0]
+            rest = NO_TAG if continuation is None else continuation[tag]
+        token_tags += [tag, *[rest] * (len(own) - 1)]
+    return builder.example([ids], tags=np.asarray([*token_tags, NO_TAG], dtype=np.int64))[0]
 
 
 def join_windows(examples: Sequence[Example]) -> Example:
-    """The windows of a sentence, or one of them, as an example with one answer."""
+    """Windows of a sentence as one example."""
     tags = np.concatenate([e.tags for e in examples if e.tags is not None])
     return join(examples, tags=tags)
