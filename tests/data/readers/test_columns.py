@@ -58,7 +58,7 @@ def test_a_pair_is_taken_together_or_refused(found):
         "text": "document",
         "label": "label",
     }
-    with pytest.raises(InputError, match="two texts a row are needed"):
+    with pytest.raises(InputError, match="two texts per row are needed"):
         found("classify", "query,label", pair=True)
     with pytest.raises(InputError, match="single texts; leave out --second-column"):
         found("classify", "query,label", ColumnNames(second="query"), pair=False)

@@ -253,7 +253,7 @@ def _missing(path: PathLike, names: Sequence[str], spec: ColumnSpec) -> str:
         )
     if spec.role == "second" and spec.pairs:
         return (
-            f"{path}: two texts a row are needed; name their columns with --text-column and "
+            f"{path}: two texts per row are needed; name their columns with --text-column and "
             f"--second-column; the columns are: {shown}"
         )
     start = f"no column {spec.what}"
