@@ -52,7 +52,7 @@ def finetune(
         rows = (draw_rows(rows[0], recipe), rows[1])
     run = FinetuningRun(recipe, rows)
     run.check_adapting()
-    if recipe.search.asked:
+    if recipe.search.requested:
         from ownbert.finetuning.search import search
 
         return search(run, folder, quiet=quiet)

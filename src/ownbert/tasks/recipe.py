@@ -382,7 +382,7 @@ class Search:
         validate(self, "search")
 
     @property
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         """Whether there is anything to try."""
         return bool(self.usual or self.learning_rate or self.epochs or self.batch_size)
 
@@ -408,7 +408,7 @@ class FinetuneRecipe:
         validate(self)
         if self.run.folds and self.run.seeds:
             raise InputError("run.folds and run.seeds are both set; take one")
-        if self.search.asked and (self.run.folds or self.run.seeds):
+        if self.search.requested and (self.run.folds or self.run.seeds):
             raise InputError(
                 "a search is one thing and run.folds or run.seeds another; search first, and give "
                 "what was best then"

@@ -1,0 +1,75 @@
+"""Names in the code are the field's terms: words that readers stumbled over stay out."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import ownbert
+
+SOURCE = Path(ownbert.__file__).parent
+# What to write instead.
+BANNED = {
+    "said": "description, metadata or warning",
+    "told": "description, encoder_hidden or memory_layout",
+    "asked": "settings, requested",
+    "lesson": "phase_data or splits",
+    "lessons": "phase_data or splits",
+    "examination": "evaluation",
+    "begun": "resumed, run_folder",
+    "claim": "reserve",
+    "claim_output": "reserve",
+    "head_start": "initialise",
+    "spare": "dummy",
+    "goes_on": "continues_step",
+    "reading": "input_view",
+    "ceiling": "mfu, peak_flops",
+    "verdict": "diagnose_stagnation",
+    "cut_again": "reshard",
+    "put_together": "gather_full_model",
+    "first_does": "on_rank_zero",
+    "Canvas": "ImageInputBuilder",
+    "Cut": "a word for what it is",
+    "Found": "a word for what it is",
+    "Frame": "TextInputBuilder",
+    "Habits": "EmbeddingConfig",
+    "Kept": "AttentionGradients",
+    "Lesson": "PhaseData or LabelledSplits",
+    "Part": "a word for what it is",
+    "Seen": "StepStats, or a word for what it is",
+    "Twice": "RDrop",
+    "Watch": "Monitor",
+    "Written": "Hypothesis",
+}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def names_of(path: Path) -> set[str]:
+    """Every name that a module gives: of classes, functions, arguments, variables, attributes."""
+    names = {path.stem}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+    return names
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(p.relative_to(SOURCE)) for p in FILES])
+def test_no_banned_names(path: Path):
+    wrong = {name: BANNED[name] for name in names_of(path) & BANNED.keys()}
+    assert not wrong, "; ".join(f"{name}: write {better}" for name, better in wrong.items())
+
+
+def test_public_class_names_are_unique():
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    assert not twice
