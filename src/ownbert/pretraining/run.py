@@ -1,5 +1,6 @@
 """Pretraining: from a token store to a model folder."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -168,7 +169,7 @@ class Pretraining(TrainingRun):
 
     def peak_flops(self, world: World) -> float:
         kind = torch.bfloat16 if self.recipe.run.precision == "bfloat16" else torch.float32
-        return world.total([matmul_rate(self.device, kind)])[0]
+        return world.total([_peak_flops(self.device, kind, torch.get_num_threads())])[0]
 
     def save(self, learner: Learner, folder: RunFolder, world: World) -> None:
         """Write the model as it is into its folder, and ELECTRA's generator into one inside."""
@@ -199,3 +200,9 @@ class Pretraining(TrainingRun):
             f"{parameters:,} parameters; {bounded_steps(run)} of {tasks} on {run.device} in "
             f"{run.precision}",
         ]
+
+
+@functools.cache
+def _peak_flops(device: torch.device, kind: torch.dtype, threads: int) -> float:
+    """``matmul_rate``, which takes a while, once for all runs of a process."""
+    return matmul_rate(device, kind)

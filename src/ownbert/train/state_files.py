@@ -1,12 +1,13 @@
 """Saved states on disk: a folder ``checkpoints/step-N`` each.
 
-Tensors are safetensors, one file a process, written and read by torch.distributed.checkpoint, so
-that a run may go on with another number of processes. ``state.json`` has everything else, and the
-checksum of each file.
+Tensors are safetensors, one file a process, as torch.distributed.checkpoint writes and reads
+them, so that a run may go on with another number of processes. ``state.json`` has everything else,
+and the checksum of each file.
 """
 
 import contextlib
 import json
+import os
 import shutil
 import warnings
 import zlib
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ownbert.errors import InputError
@@ -24,6 +26,7 @@ from ownbert.train.distributed import World
 FOLDER = "checkpoints"
 STATE = "state.json"
 FORMAT = 1
+_SHARD = "shard-{:05d}-model-00001-of-00001.safetensors"
 
 
 def saved(folder: Path) -> list[Path]:
@@ -125,12 +128,25 @@ def refuse_other(path: Path, before: Mapping[str, str], now: Mapping[str, str]) 
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor], world: World) -> None:
+    if world.size == 1:
+        # What the writer for several processes would make; planning takes it longer than writing.
+        whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        with (folder / _SHARD.format(1)).open("wb") as file:
+            file.write(to_bytes(whole, metadata={"format": "pt"}))
+            file.flush()
+            os.fsync(file.fileno())
+        return
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    with _quiet():
-        save(dict(tensors), storage_writer=writer, no_dist=world.size == 1)
+    try:
+        with _quiet():
+            save(dict(tensors), storage_writer=writer)
+    except CheckpointException as error:
+        reason = next(iter(error.failures.values()))[0]
+        raise reason if isinstance(reason, OSError) else InputError(str(reason)) from None
 
 
 def read_tensors(folder: Path, into: Mapping[str, Tensor], world: World) -> None:
@@ -160,7 +176,8 @@ def _quiet() -> Iterator[None]:
 
 def written_by(world: World, folder: Path) -> list[Path]:
     """The files that a process wrote: their names begin with its number from 1."""
-    return sorted(folder.glob(f"shard-{world.rank + 1:05d}-*.safetensors"))
+    file = folder / _SHARD.format(world.rank + 1)
+    return [file] if file.exists() else []
 
 
 def summed(path: Path) -> dict[str, int]:
@@ -182,17 +199,12 @@ def summed_model(folder: Path) -> list[tuple[str, dict[str, int]]]:
 
 def trying(write: Any, path: Path) -> str | None:
     """What went wrong in writing, in one line."""
-    from torch.distributed.checkpoint.api import CheckpointException
-
     try:
         write()
-    except (OSError, InputError, CheckpointException) as error:
-        reason = error
-        if isinstance(error, CheckpointException):
-            reason = next(iter(error.failures.values()))[0]
-        if isinstance(reason, OSError) and reason.errno not in WRITE_FAILURES:
+    except (OSError, InputError) as error:
+        if isinstance(error, OSError) and error.errno not in WRITE_FAILURES:
             raise
-        why = reason.strerror if isinstance(reason, OSError) else str(reason).splitlines()[0]
+        why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
         return f"cannot write {path}: {why}; what was saved before is whole: --resume goes on there"
     return None
 
