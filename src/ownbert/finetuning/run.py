@@ -50,8 +50,8 @@ class FinetuningRun(TrainingRun):
 
     rows: training rows, and dev rows or none, instead of the files of the recipe. labels: the names
     of their columns, where a task takes them from there. like: another run, whose task has already
-    learnt what it must know from the training rows. with_card: whether a model card and a plot of
-    the confusion matrix are written.
+    learnt what it must know from the training rows. with_card: whether a model card and plots of
+    the log and the confusion matrix are written.
     """
 
     command = "finetune"
@@ -66,7 +66,7 @@ class FinetuningRun(TrainingRun):
         with_card: bool = True,
     ) -> None:
         super().__init__(recipe.run)
-        self.with_card = with_card
+        self.with_card = self.with_curves = with_card
         self.task = _task(recipe, labels) if like is None else copy.copy(like.task)
         self.task.seed = recipe.seed
         description = self.task.origin(recipe.model) if like is None else like.description

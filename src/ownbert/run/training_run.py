@@ -31,13 +31,14 @@ class TrainingRun(ABC):
     Its constructor reads and checks everything that can be refused, so that nothing is written
     before. recipe: what recipe.yaml says of the run. limits: the recipe's run section as the loop
     takes it. identity: what is learnt from; a run resumed on something else is refused. monitor:
-    the metric that decides which weights are best.
+    the metric that decides which weights are best. with_curves: whether the log is plotted.
     """
 
     command: ClassVar[str]
     recipe: Any
     identity: Mapping[str, str]
     monitor = Monitor("loss", lower=True)
+    with_curves = True
     # What a tokenizer in the output folder must be equal to, where the model is for that one.
     vocabulary: Tokenizer | None = None
 
@@ -85,6 +86,7 @@ class TrainingRun(ABC):
             world=world,
             on_save=lambda: self.save(learner, folder, world),
             meter=Meter(self.peak_flops(world)),
+            with_curves=self.with_curves,
         )
         train(job, resume_from=folder.saved)
         model = self.finish(job, folder)

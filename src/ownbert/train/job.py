@@ -49,6 +49,7 @@ class Job:
     """Everything ``train`` needs.
 
     run: has max_steps or max_minutes. on_save: called after each saved state, in all processes.
+    with_curves: whether the log is plotted in ``curves.png`` at the end.
     """
 
     state: TrainState
@@ -62,6 +63,7 @@ class Job:
     world: World = ALONE
     on_save: Callable[[], None] = lambda: None
     meter: Meter = field(default_factory=Meter)
+    with_curves: bool = True
     warned: bool = False
 
     @property
