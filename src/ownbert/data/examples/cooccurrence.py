@@ -5,12 +5,17 @@ Dagan 2015 (context distribution smoothing, U sqrt(S)). V vocabulary, D hidden, 
 """
 
 import warnings
+from typing import Any, cast
 
 import numpy as np
+import scipy.sparse
 import torch
-from scipy import sparse
 
 from ownbert.data.corpus.store import Store
+
+# It has no types, which the type checker would work out from its source, for seconds.
+sparse = cast(Any, scipy.sparse)
+Matrix = Any  # a csr_array
 
 WINDOW = 8
 _SMOOTHING = 0.75
@@ -40,7 +45,7 @@ def cooccurrence_vectors(
     return vectors
 
 
-def _count(store: Store, vocab_size: int) -> sparse.csr_array:
+def _count(store: Store, vocab_size: int) -> Matrix:
     """(V, V) how often two tokens stand within ``WINDOW`` of each other in one document."""
     total = sparse.csr_array((vocab_size, vocab_size), dtype=np.float32)
     for start in _block_starts(len(store.tokens)):
@@ -71,7 +76,7 @@ def _block_starts(tokens: int) -> np.ndarray:
     return blocks[np.linspace(0, len(blocks) - 1, _MOST_TOKENS // _BLOCK).astype(int)]
 
 
-def positive_pmi(counts: sparse.csr_array) -> sparse.csr_array:
+def positive_pmi(counts: Matrix) -> Matrix:
     """max(0, log P(context | word) / P(context)^0.75, renormalised) for symmetric counts (V, V)."""
     sums = np.asarray(counts.sum(1)).ravel()
     context = sums**_SMOOTHING
@@ -85,7 +90,7 @@ def positive_pmi(counts: sparse.csr_array) -> sparse.csr_array:
     )
 
 
-def _factorise(matrix: sparse.csr_array, rank: int, seed: int) -> np.ndarray:
+def _factorise(matrix: Matrix, rank: int, seed: int) -> np.ndarray:
     """U sqrt(S) of a randomised singular value decomposition, (V, rank)."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
