@@ -77,7 +77,8 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = _FONTS)
         words = f"the {len(plan.named)} most confused of {len(labels)} labels are named"
         figure.text(0.01, 0.01, words, fontsize=9)
     with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=_DPI)
+        # Packed less tightly: a little larger, in a quarter of the time.
+        figure.savefig(temporary, format="png", dpi=_DPI, pil_kwargs={"compress_level": 1})
     return told
 
 
