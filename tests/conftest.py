@@ -2,9 +2,7 @@
 
 import os
 import random
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,28 +20,6 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("needs the shared data folder (../shared/data), which is not here")
     return folder.resolve()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def blank_pictures() -> Iterator[Callable[[], Any]]:
-    """Figures are put together and saved, but nothing is painted on them: every run saves some, and
-    painting them took a quarter of the time of all tests. Gives what paints."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        yield lambda *_: None
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        paint = Figure.draw
-        patch.setattr(Figure, "draw", lambda figure, renderer: None)
-        yield paint
-
-
-@pytest.fixture
-def painted(blank_pictures: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of what is in a picture."""
-    figure = pytest.importorskip("matplotlib.figure", reason="needs matplotlib")
-    monkeypatch.setattr(figure.Figure, "draw", blank_pictures)
 
 
 TOPICS = ("red", "green", "blue")

@@ -96,7 +96,6 @@ def test_numbers_are_compared_to_the_shown_digits():
     assert not same("2,362,368", "2,362,369")
 
 
-@pytest.mark.usefixtures("painted")
 def test_the_pictures_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     script = runpy.run_path(str(ROOT / "examples/how_it_works.py"))
     assert script["PICTURES"] == ROOT / "docs/pictures"

@@ -132,17 +132,17 @@ def test_two_processes_do_not_write_one_file(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["out.csv"])
 def test_a_killed_run_is_gone_on_with(classifier: Path, topics: Path, tmp_path: Path, name: str):
-    rows = many_rows(topics, tmp_path / "new.txt", 8_000)
+    rows = many_rows(topics, tmp_path / "new.txt", 5_000)
     predict(classifier, rows, tmp_path / f"whole-{name}")
     output = tmp_path / name
     command = [*COMMAND, "predict", str(classifier), "--input", str(rows), "-o", str(output)]
     part = kill_when_written(command, output)
     before = len(part.read_bytes().splitlines())
-    assert 0 < before < 8_000
+    assert 0 < before < 5_000
     counts: list[int] = []
-    assert predict(classifier, rows, output, resume=True, progress=counts.append) == 8_000
+    assert predict(classifier, rows, output, resume=True, progress=counts.append) == 5_000
     assert counts[0] > 0
-    assert counts[-1] == 8_000
+    assert counts[-1] == 5_000
     assert output.read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
     assert not part.exists()
 

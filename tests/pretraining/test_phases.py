@@ -51,7 +51,7 @@ def test_what_is_learnt_decides_what_is_saved(
     topics: Path, tmp_path: Path, objectives: str, architecture: str
 ):
     folder = tmp_path / "run"
-    pretrain(topics / "tokens", folder, objectives=objectives, max_steps=40, **SHORT)
+    pretrain(topics / "tokens", folder, objectives=objectives, max_steps=20, **SHORT)
     config = json.loads((folder / "config.json").read_text())
     assert config["architectures"] == [architecture]
     model, info = getattr(transformers, architecture).from_pretrained(
@@ -67,13 +67,13 @@ def test_what_is_learnt_decides_what_is_saved(
     rows = [r for r in learnt(folder) if not r.get("evaluation")]
     for name in objectives.split(","):
         assert 0 <= rows[-1][f"{name}_accuracy"] <= 1
-        if name != "sop":  # 40 steps are too few for the order of sentences
+        if name != "sop":  # 20 steps are too few for the order of sentences
             assert rows[-1][f"{name}_loss"] < rows[0][f"{name}_loss"]
 
 
 @pytest.mark.parametrize("masking", ["word", "ngram", "span"])
 def test_each_kind_of_masking_learns(topics: Path, tmp_path: Path, masking: str):
-    pretrain(topics / "tokens", tmp_path / "run", masking=masking, max_steps=30, **SHORT)
+    pretrain(topics / "tokens", tmp_path / "run", masking=masking, max_steps=15, **SHORT)
     held_out = [r for r in learnt(tmp_path / "run") if r.get("evaluation")]
     assert held_out[-1]["mlm_loss"] < held_out[0]["mlm_loss"]
 

@@ -51,7 +51,7 @@ def model(digits: tuple[Arrays, Arrays], tmp_path_factory: pytest.TempPathFactor
     """Trained on the digits; do not write into it."""
     folder = tmp_path_factory.mktemp("digits") / "model"
     sizes = {"hidden_size": 64, "layers": 2, "precision": "float32"}
-    options = {"epochs": 12, "learning_rate": 2e-3, "quiet": True, **sizes}
+    options = {"epochs": 9, "batch_size": 32, "learning_rate": 2.5e-3, "quiet": True, **sizes}
     finetune("image", train=digits[0], dev=digits[1], output=folder, **options)
     return folder
 

@@ -174,7 +174,6 @@ FINETUNING = [
         [{"step": 1, "loss": 1.0}],
     ],
 )
-@pytest.mark.usefixtures("painted")
 def test_curves_are_a_picture(tmp_path: Path, rows: list[dict[str, Any]]):
     path = draw_curves(tmp_path, rows)
     assert path == tmp_path / "curves.png"
@@ -186,7 +185,6 @@ def test_no_rows_no_picture(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("painted")
 def test_runs_in_one_picture(tmp_path: Path):
     runs = {name: [held_out_row(1), held_out_row(2)] for name in "ab"}
     path = draw_runs(tmp_path / "all.png", {"mlm_loss": runs, "macro_f1": {"c": FINETUNING}})

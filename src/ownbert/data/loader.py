@@ -1,5 +1,6 @@
 """Examples in a shuffled order, packed into batches; the position in them is two numbers."""
 
+import contextlib
 import queue
 import threading
 from collections.abc import Generator, Iterator, Sequence
@@ -173,22 +174,14 @@ def _prefetch(
     ready: queue.Queue = queue.Queue(_PREFETCHED)
     stop = threading.Event()
 
-    def put(item: object) -> bool:
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
     def work() -> None:
         try:
             for item in batches:
-                if not put(item):
+                ready.put(item)
+                if stop.is_set():
                     return
         except BaseException as error:
-            put(error)
+            ready.put(error)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
@@ -200,5 +193,8 @@ def _prefetch(
             yield item
     finally:
         stop.set()
+        # Room for the item that the thread may be waiting to hand over; it makes no other.
+        with contextlib.suppress(queue.Empty):
+            ready.get_nowait()
         # A thread that is still inside torch when the interpreter ends aborts the process.
         thread.join()

@@ -55,8 +55,9 @@ class FinetuningRun(TrainingRun):
 
     rows: training rows, and dev rows or None, instead of the files of the recipe. labels: of the
     task, if it does not take them from the rows. like: another run whose task, which has learnt
-    from the training rows, and model are used. with_card: whether to write a model card and a plot
-    of the confusion matrix. given: the recipe before it was completed. Raises ``InputError``.
+    from the training rows, and model are used. with_card: whether to write a model card and plots
+    of the log and the confusion matrix. given: the recipe before it was completed. Raises
+    ``InputError``.
     """
 
     command = "finetune"
@@ -71,7 +72,7 @@ class FinetuningRun(TrainingRun):
         with_card: bool = True,
     ) -> None:
         super().__init__(recipe.run)
-        self.with_card = with_card
+        self.with_card = self.with_curves = with_card
         self.task = _task(recipe, labels) if like is None else copy.copy(like.task)
         self.task.seed = recipe.seed
         description = self.task.describe_base(recipe.model) if like is None else like.description

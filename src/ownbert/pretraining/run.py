@@ -1,6 +1,7 @@
 """Pretraining: from a token store to a model folder."""
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -178,7 +179,7 @@ class Pretraining(TrainingRun):
 
     def peak_flops(self, world: World) -> float:
         kind = torch.bfloat16 if self.recipe.run.precision == "bfloat16" else torch.float32
-        return world.total([matmul_rate(self.device, kind)])[0]
+        return world.total([_peak_flops(self.device, kind, torch.get_num_threads())])[0]
 
     def save(self, learner: Learner, folder: RunFolder, world: World) -> None:
         """Write the current model into its folder, and ELECTRA's generator into a subfolder."""
@@ -248,3 +249,9 @@ def preview_pretraining(
             pair = f"  ({names[int(batch.next_sentence[number])]})"
         lines.append(f"{number + 1}{pair}  {' '.join(words[start:end])}")
     return "\n".join(lines)
+
+
+@functools.cache
+def _peak_flops(device: torch.device, kind: torch.dtype, threads: int) -> float:
+    """``matmul_rate``, which takes a while, once for all runs of a process."""
+    return matmul_rate(device, kind)

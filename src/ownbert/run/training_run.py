@@ -32,13 +32,14 @@ class TrainingRun(ABC):
     written by then. recipe: the complete recipe, as written to recipe.yaml. identity: what is
     learnt from; a run cannot be resumed on anything else. monitor: the metric that decides which
     weights are best. vocabulary: what a tokenizer in the output folder must be equal to, if
-    anything.
+    anything. with_curves: whether the log is plotted.
     """
 
     command: ClassVar[str]
     recipe: Any
     identity: Mapping[str, str]
     monitor = Monitor("loss", lower=True)
+    with_curves = True
     vocabulary: Tokenizer | None = None
 
     def __init__(self, run: Run) -> None:
@@ -90,6 +91,7 @@ class TrainingRun(ABC):
             world=world,
             on_save=lambda: self.save(learner, folder, world),
             meter=Meter(self.peak_flops(world)),
+            with_curves=self.with_curves,
         )
         train(job, resume_from=folder.saved)
         model = self.finish(job, folder)

@@ -27,6 +27,8 @@ TASKS = {
     "rtd": "replaced words",
 }
 _LABELS = {"fontsize": 8, "frameon": False}
+# Where a title stands anyway: finding out that nothing is in its way takes a fifth of the drawing.
+_TITLE = {"y": 1.0}
 
 
 def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
@@ -67,10 +69,11 @@ def draw_runs(path: Path, panels: Mapping[str, Mapping[str, Sequence[Row]]]) -> 
     for axis, (metric, runs) in zip(axes, panels.items(), strict=True):
         for number, (name, rows) in enumerate(runs.items()):
             points = _points(rows, metric, held_out=True)
-            style = "-" if number < 10 else "--"  # after ten runs the colours repeat
-            axis.plot(*points, style, marker="o", markersize=3, label=name)
+            dashes = "-" if number < 10 else "--"  # after ten runs the colours repeat
+            axis.plot(*points, dashes, marker="o", markersize=3, label=name)
         title = shown_name(metric).replace("mlm", "MLM")
-        axis.set(title=f"{title}, held out", xlabel="step")
+        axis.set_title(f"{title}, held out", **_TITLE)
+        axis.set_xlabel("step")
         _finish(axis)
     return _save(figure, path)
 
@@ -127,7 +130,7 @@ def _draw(axis: Any, rows: Sequence[Row], keys: Sequence[str], title: str) -> No
         _draw_baselines(axis, rows)
     if any(key in ("nsp_loss", "sop_loss") for key in keys):
         _dashed(axis, _CHANCE, "chance")
-    axis.set_title(title)
+    axis.set_title(title, **_TITLE)
     _finish(axis)
 
 
@@ -161,7 +164,7 @@ def _draw_steps(axis: Any, rows: Sequence[Row]) -> None:
     axis.set_ylabel("learning rate", color="C0")
     axis.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
     axis.set_ylim(bottom=0)
-    axis.set_title("learning rate and gradient")
+    axis.set_title("learning rate and gradient", **_TITLE)
     axis.grid(alpha=0.25)
     steps, norms = _points(rows, "grad_norm", held_out=False)
     if steps and min(norms) > 0:
@@ -254,5 +257,6 @@ def _arrange(figure: Any, columns: int, lines: int, *, panel: tuple[float, float
 
 def _save(figure: Any, path: Path) -> Path:
     with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
+        # Packed less tightly: a little larger, in a quarter of the time.
+        figure.savefig(temporary, format="png", dpi=120, pil_kwargs={"compress_level": 1})
     return path

@@ -52,6 +52,7 @@ class Job:
 
     run: its max_steps or max_minutes must be set. on_save: called after each saved state, in all
     processes. warned: whether the warning about a run that does not learn has been shown.
+    with_curves: whether the log is plotted in ``curves.png`` at the end.
     """
 
     state: TrainState
@@ -65,6 +66,7 @@ class Job:
     world: World = ALONE
     on_save: Callable[[], None] = lambda: None
     meter: Meter = field(default_factory=Meter)
+    with_curves: bool = True
     warned: bool = False
 
     @property

@@ -57,7 +57,7 @@ def train(job: Job, *, resume_from: SavedState | None = None) -> None:
         finally:
             # A plot that cannot be written must not hide why the run ended.
             with contextlib.suppress(InputError):
-                if job.world.first:
+                if job.world.first and job.with_curves:
                     draw_curves(job.folder, log.rows)
     if stop_signals:
         raise Interrupted(

@@ -7,6 +7,7 @@ and the checksum of each file.
 
 import contextlib
 import json
+import os
 import shutil
 import warnings
 import zlib
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ownbert.errors import InputError
@@ -25,6 +27,7 @@ STATES = "checkpoints"
 STATE = "state.json"
 FORMAT = 1
 _KEYS = {"format", "identity", "phase", "position", "clock", "best", "sums", "files"}
+_SHARD = "shard-{:05d}-model-00001-of-00001.safetensors"
 
 
 def list_states(folder: Path) -> list[Path]:
@@ -127,12 +130,25 @@ def require_same_identity(path: Path, before: Mapping[str, str], now: Mapping[st
 
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor], world: World) -> None:
     """Write tensors, sharded or not, by name; all processes must call it."""
+    if world.size == 1:
+        # The file that the distributed writer would make; its planning takes longer than writing.
+        own = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        with (folder / _SHARD.format(1)).open("wb") as file:
+            file.write(to_bytes(own, metadata={"format": "pt"}))
+            file.flush()
+            os.fsync(file.fileno())
+        return
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
     writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    with _quiet():
-        save(dict(tensors), storage_writer=writer, no_dist=world.size == 1)
+    try:
+        with _quiet():
+            save(dict(tensors), storage_writer=writer)
+    except CheckpointException as error:
+        reason = next(iter(error.failures.values()))[0]
+        raise reason if isinstance(reason, OSError) else InputError(str(reason)) from None
 
 
 def read_tensors(folder: Path, into: Mapping[str, Tensor], world: World) -> None:
@@ -163,7 +179,8 @@ def _quiet() -> Iterator[None]:
 
 def files_of_rank(world: World, folder: Path) -> list[Path]:
     """The files that this process wrote: their names have its number, counted from 1."""
-    return sorted(folder.glob(f"shard-{world.rank + 1:05d}-*.safetensors"))
+    file = folder / _SHARD.format(world.rank + 1)
+    return [file] if file.exists() else []
 
 
 def checksum(path: Path) -> dict[str, int]:
@@ -186,17 +203,12 @@ def model_checksums(folder: Path) -> list[tuple[str, dict[str, int]]]:
 
 def write_problem(write: Callable[[], object], path: Path) -> str | None:
     """Call ``write``; if the state ``path`` cannot be written, what to tell the user about it."""
-    from torch.distributed.checkpoint.api import CheckpointException
-
     try:
         write()
-    except (OSError, InputError, CheckpointException) as error:
-        reason = error
-        if isinstance(error, CheckpointException):
-            reason = next(iter(error.failures.values()))[0]
-        if isinstance(reason, OSError) and reason.errno not in WRITE_FAILURES:
+    except (OSError, InputError) as error:
+        if isinstance(error, OSError) and error.errno not in WRITE_FAILURES:
             raise
-        why = reason.strerror if isinstance(reason, OSError) else str(reason).splitlines()[0]
+        why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
         return f"cannot write {path}: {why}; earlier states are complete: continue with --resume"
     return None
 

@@ -27,7 +27,6 @@ from ownbert.inspect.relevance.overlay import draw_relevance
 from ownbert.nn.model import Model
 from support.floats import assert_close
 
-pytestmark = pytest.mark.usefixtures("painted")
 LABELS = ("horizontal", "vertical", "checks", "diagonal")
 SIDE, PATCH, SEED = 16, 4, 3
 

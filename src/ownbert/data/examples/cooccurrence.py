@@ -5,12 +5,17 @@ Dagan 2015 (context distribution smoothing, U sqrt(S)).
 """
 
 import warnings
+from typing import Any, cast
 
 import numpy as np
+import scipy.sparse
 import torch
-from scipy import sparse
 
 from ownbert.data.corpus.store import Store
+
+# It has no types, which the type checker would work out from its source, for seconds.
+sparse = cast(Any, scipy.sparse)
+Matrix = Any  # a csr_array
 
 WINDOW = 8
 _SMOOTHING = 0.75
@@ -46,7 +51,7 @@ def cooccurrence_vectors(
     return vectors
 
 
-def _count(store: Store, vocab_size: int) -> sparse.csr_array:
+def _count(store: Store, vocab_size: int) -> Matrix:
     """How often two tokens occur within ``WINDOW`` of each other in one document, (V, V)."""
     total = sparse.csr_array((vocab_size, vocab_size), dtype=np.float32)
     for start in _block_starts(len(store.tokens)):
@@ -77,7 +82,7 @@ def _block_starts(tokens: int) -> np.ndarray:
     return blocks[np.linspace(0, len(blocks) - 1, _MOST_TOKENS // _BLOCK).astype(int)]
 
 
-def positive_pmi(counts: sparse.csr_array) -> sparse.csr_array:
+def positive_pmi(counts: Matrix) -> Matrix:
     """Positive pointwise mutual information with context distribution smoothing.
 
     max(0, log P(context | word) / P(context)^0.75, renormalised) for symmetric counts (V, V).
@@ -95,7 +100,7 @@ def positive_pmi(counts: sparse.csr_array) -> sparse.csr_array:
     )
 
 
-def _factorise(matrix: sparse.csr_array, rank: int, seed: int) -> np.ndarray:
+def _factorise(matrix: Matrix, rank: int, seed: int) -> np.ndarray:
     """U sqrt(S) of a randomised singular value decomposition, (V, rank)."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")

@@ -57,7 +57,7 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
     if "weight_decay" not in inspect.signature(kind).parameters:
         for group in groups:
             del group["weight_decay"]
-    return kind(groups, **_settings(kind, optim))
+    return _uncompiled(kind)(groups, **_settings(kind, optim))
 
 
 def decay_groups(
@@ -150,6 +150,15 @@ def _optimizer_class(name: str) -> type[torch.optim.Optimizer]:
             f"optim.name is {name!r}; with PyTorch {torch.__version__} one of {', '.join(known)}"
         )
     return kinds[name]
+
+
+def _uncompiled(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """The same optimiser without what keeps its methods out of ``torch.compile``: for that PyTorch
+    imports its compiler, which takes longer than all else before the first step."""
+    marked = (torch.optim.Optimizer.add_param_group, torch.optim.Optimizer.zero_grad)
+    bare: dict[str, Any] = {method.__name__: inspect.unwrap(method) for method in marked}
+    bare["step"] = torch.no_grad()(inspect.unwrap(kind.step))
+    return type(kind.__name__, (kind,), bare)
 
 
 def _settings(kind: type[torch.optim.Optimizer], optim: Optim) -> dict[str, Any]:
