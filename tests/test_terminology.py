@@ -73,3 +73,18 @@ def test_public_class_names_are_unique():
                 places.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
     twice = {name: where for name, where in places.items() if len(where) > 1}
     assert not twice
+
+
+PHRASES = (
+    *("in the place of", "gone on with", "go on with", "goes on with", "head start"),
+    *("a vector a text", "a row a document", "in any company", "where labels are plenty"),
+    *("the way of data", "answers nothing yet", "show the version and leave"),
+)
+ROOT = Path(__file__).resolve().parents[1]
+PROSE = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *FILES]
+
+
+@pytest.mark.parametrize("path", PROSE, ids=[p.name for p in PROSE])
+def test_no_banned_phrases(path: Path):
+    words = " ".join(path.read_text(encoding="utf-8").lower().split())
+    assert not [phrase for phrase in PHRASES if phrase in words]

@@ -19,7 +19,7 @@ from ownbert.nn.kernels.cross_entropy import cross_entropy
 from ownbert.nn.model import Model
 
 # How the model sees a batch. masked: as it is; causal: masked tokens put back, and each token sees
-# those before it; corrupted: a generator's draws in the place of masked tokens (ELECTRA).
+# those before it; corrupted: a generator's draws instead of masked tokens (ELECTRA).
 INPUT_VIEWS = ("masked", "causal", "corrupted")
 
 
