@@ -308,7 +308,7 @@ class FinetuneModel:
         if self.from_scratch and self.pretrain_steps:
             raise InputError(
                 "model.from_scratch and model.pretrain_steps are both set; the one drops the "
-                "weights that the other goes on with"
+                "weights that the other continues from"
             )
 
     @property
