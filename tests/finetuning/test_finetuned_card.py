@@ -133,7 +133,7 @@ def test_a_card_that_somebody_wrote_stays(pretrained: Path, topics: Path, tmp_pa
     given = {"model": pretrained, "train": topics / "train.csv", "output": output, "max_steps": 1}
     finetune(**given)
     assert (output / "README.md").read_text() == "# My own model\n"
-    assert "README.md is not from ownbert and stays" in capfd.readouterr().out
+    assert "README.md was not written by ownbert and is kept" in capfd.readouterr().out
     (output / "README.md").write_text(f"# Of an earlier run\n\n{MARK}\n")
     finetune(**given, overwrite=True, quiet=True)
     assert "# out" in (output / "README.md").read_text()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
@@ -132,7 +133,7 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], world: World) -> 
     """Write tensors, sharded or not, by name; all processes must call it."""
     if world.size == 1:
         # The file that the distributed writer would make; its planning takes longer than writing.
-        own = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        own = {name: _whole(tensor.detach().cpu()) for name, tensor in tensors.items()}
         with (folder / _SHARD.format(1)).open("wb") as file:
             file.write(to_bytes(own, metadata={"format": "pt"}))
             file.flush()
@@ -149,6 +150,12 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], world: World) -> 
     except CheckpointException as error:
         reason = next(iter(error.failures.values()))[0]
         raise reason if isinstance(reason, OSError) else InputError(str(reason)) from None
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """A tensor with memory of its own, as safetensors takes it: a view is copied."""
+    view = tensor.untyped_storage().nbytes() != tensor.nbytes or not tensor.is_contiguous()
+    return tensor.clone(memory_format=torch.contiguous_format) if view else tensor
 
 
 def read_tensors(folder: Path, into: Mapping[str, Tensor], world: World) -> None:
