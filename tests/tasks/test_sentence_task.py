@@ -27,7 +27,14 @@ def tune(topics: Path, model: Path, output: Path, *overrides: str, **options):
     return finetune("classify", model=model, output=output, overrides=overrides, **options)
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+# A full training each: the quick tests take one that reads a single token and one that reads all.
+@pytest.mark.parametrize(
+    "pooling",
+    [
+        p if p in ("pooler", "attention") else pytest.param(p, marks=pytest.mark.slow)
+        for p in POOLINGS
+    ],
+)
 def test_every_pooling_learns_and_is_saved(pooling, pretrained: Path, topics: Path, tmp_path: Path):
     tune(topics, pretrained, tmp_path / "out", pooling=pooling, epochs=4)
     assert evaluate(tmp_path / "out", topics / "test.csv").macro_f1 > 0.8
@@ -48,6 +55,7 @@ def documents(path: Path, *, rows: int, words: int) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("long", ["cut", "windows", "segments"])
 def test_what_stands_at_the_end_of_long_documents(long, pretrained: Path, tmp_path: Path):
     train = documents(tmp_path / "train.csv", rows=60, words=150)
