@@ -150,7 +150,7 @@ def test_a_stopped_ensemble_is_gone_on_with(
             object.__setattr__(job.phases[0], "evaluate", stop)
         train_loop(job, **options)
 
-    monkeypatch.setattr("ownbert.finetuning.run.train", stopping)
+    monkeypatch.setattr("ownbert.run.training_run.train", stopping)
     with pytest.raises(Interrupted):
         tune(topics, pretrained, tmp_path / "parts", folds=2)
     with pytest.raises(InputError, match="not finished"):
