@@ -37,8 +37,6 @@ ALLOWED = {
     "translate": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}
     | {"transformer"},
 }
-# A vocabulary is learnt from a corpus, whose readers are in data and know no tokenizer.
-EXCEPTIONS = {"text/learn.py": {"data"}}
 LEAVES = {"cli", "inspect", "serve", "export"}
 HEAVY = (
     "torch",
@@ -88,7 +86,6 @@ def test_imports_go_one_way(path: Path):
         assert not others, f"{part} is a leaf and must not import {others}"
     else:
         wrong = names - ALLOWED[part] - EVERYONE - {part}
-        wrong -= EXCEPTIONS.get(path.relative_to(SOURCE).as_posix(), set())
         assert not wrong, f"{part} must not import {', '.join(sorted(wrong))}"
 
 

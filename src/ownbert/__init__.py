@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ownbert.checkpoint import load_tokenizer as load_tokenizer
     from ownbert.config import EncoderConfig as EncoderConfig
+    from ownbert.data.corpus.learn_vocabulary import learn_vocabulary as learn_vocabulary
     from ownbert.data.corpus.store import prepare as prepare
     from ownbert.errors import InputError as InputError
     from ownbert.finetuning.estimator import OwnBertClassifier as OwnBertClassifier
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from ownbert.inspect.overview.describe import describe as describe
     from ownbert.nn.model import Model as Model
     from ownbert.pretraining.run import pretrain as pretrain
-    from ownbert.text.learn import learn_vocabulary as learn_vocabulary
     from ownbert.text.tokenizer import Tokenizer as Tokenizer
 
     # Made from the table of families (ownbert.hf.classes).
@@ -67,7 +67,7 @@ _MODULES = {
     "evaluate": "inference.predictor",
     "fill": "inference.fill_mask",
     "finetune": "finetuning.finetune",
-    "learn_vocabulary": "text.learn",
+    "learn_vocabulary": "data.corpus.learn_vocabulary",
     "load": "hf.loading",
     "load_tokenizer": "checkpoint",
     "predict": "inference.predictor",

@@ -40,7 +40,7 @@ def vocab(
 
     Example: ownbert vocab corpus.txt.gz --kind blank -o runs/bert
     """
-    from ownbert.text.learn import format_report, learn_vocabulary
+    from ownbert.data.corpus.learn_vocabulary import format_report, learn_vocabulary
 
     with counting("documents read", quiet=quiet) as progress:
         report = learn_vocabulary(

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
+from ownbert.data.corpus.learn_vocabulary import learn_tokenizer
 from ownbert.text.files import has_tokenizer
-from ownbert.text.learn import learn_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.translate.pairs import Pairs
 from ownbert.translate.recipe import Vocabulary

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ownbert.data.corpus.documents import read_documents
+from ownbert.data.corpus.learn_vocabulary import format_report, learn_vocabulary
 from ownbert.errors import InputError
 from ownbert.text.bert import SPECIAL_TOKENS
 from ownbert.text.files import read_vocabulary
-from ownbert.text.learn import format_report, learn_vocabulary
 from ownbert.text.report import TokenCount, propose_sentence_ends
 from ownbert.text.tokenizer import Tokenizer
 
@@ -132,7 +132,7 @@ def test_wordpiece_keeps_case_on_request(tmp_path: Path):
 
 LEARN = """
 import sys
-from ownbert.text.learn import learn_vocabulary
+from ownbert.data.corpus.learn_vocabulary import learn_vocabulary
 learn_vocabulary(sys.argv[1], sys.argv[2], vocab_size=1500)
 """
 
@@ -209,7 +209,7 @@ def test_a_trained_model_keeps_its_vocabulary(tmp_path: Path):
 FULL_DISK = """
 import resource, sys
 from ownbert.errors import InputError
-from ownbert.text.learn import learn_vocabulary
+from ownbert.data.corpus.learn_vocabulary import learn_vocabulary
 resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
 try:
     learn_vocabulary(sys.argv[1], sys.argv[2], kind="blank", min_count=1)
