@@ -15,7 +15,7 @@ from ownbert.nn.patches import PatchEmbeddings
 
 
 class Encoder(nn.Module):
-    """BERT without its pooler and heads; of pictures, ViT; as a decoder, that of a Transformer.
+    """BERT without its pooler and heads; of images, ViT; as a decoder, that of a Transformer.
 
     With ``config.is_decoder`` no token sees those after it; ``add_cross_attention`` lets it attend
     to an encoder. gradient_checkpointing, false at first: activations inside of the blocks are

@@ -1,6 +1,6 @@
 """Pictures as sequences: patches, the class token, positions (Dosovitskiy et al. 2021, figure 1).
 
-T tokens (patches and class tokens), B pictures, P patches of one, D hidden; a patch is
+T tokens (patches and class tokens), B images, P patches of one, D hidden; a patch is
 channels x height x width numbers.
 """
 
@@ -38,7 +38,7 @@ class PatchEmbeddings(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Packed batch -> (T, D). Raises ``ValueError`` for a batch without patches."""
         if batch.patches is None:
-            raise ValueError("this model reads pictures: the batch has no patches")
+            raise ValueError("this model reads images: the batch has no patches")
         patches = batch.patches.to(self.class_token.dtype)
         rows = self.projection(patches)  # (B P, numbers) -> (B P, D)
         images = rows.unflatten(0, (batch.sequences, -1))  # (B, P, D)
@@ -54,7 +54,7 @@ class PatchEmbeddings(nn.Module):
 def picture_batch(pixel_values: Tensor, image: Image) -> Batch:
     """Pictures (B, C, H, W) as a packed batch on their device; gradients reach the pixels.
 
-    ``InputError`` for pictures of another shape than ``image`` says.
+    ``InputError`` for images of another shape than ``image`` says.
     """
     if pixel_values.ndim != 4 or pixel_values.shape[1:] != (image.channels, *image.size):
         wanted = ", ".join(map(str, (image.channels, *image.size)))

@@ -119,21 +119,21 @@ class TaskSettings:
         LEARNING,
         check=at_least(0),
     )
-    # How training pictures are changed each time they are seen: data.images.augmentation.
+    # How training images are changed each time they are seen: data.images.augmentation.
     flip: bool = setting(
         False,
-        "Mirror half of the training pictures, where left and right mean nothing.",
+        "Mirror half of the training images, where left and right mean nothing.",
         LEARNING,
     )
     shift: float = setting(
         0.1,
-        "Move training pictures by up to this share of their sides.",
+        "Move training images by up to this share of their sides.",
         LEARNING,
         check=between(0, 1, "[)"),
     )
     crop: float = setting(
         1.0,
-        "Cut out a part of each training picture, at least this share of its area.",
+        "Cut out a part of each training image, at least this share of its area.",
         LEARNING,
         check=between(0, 1, "(]"),
         shown="1: all of it",
@@ -199,9 +199,7 @@ class FinetuneData:
         DATA,
         check=positive,
         shown="all",
-        commands={
-            "image": {"help": "Learn from this many pictures of each label, drawn by --seed."}
-        },
+        commands={"image": {"help": "Learn from this many images of each label, drawn by --seed."}},
     )
     max_length: int | None = setting(
         None,
@@ -219,7 +217,7 @@ class FinetuneData:
         commands={
             "image": {
                 "help": "Pictures per batch.",
-                "shown": "64 for a new model, else 16, or 32 from 3,000 pictures",
+                "shown": "64 for a new model, else 16, or 32 from 3,000 images",
             }
         },
     )
@@ -234,7 +232,7 @@ class Vit:
 
     image_size: tuple[int, ...] | None = setting(
         None,
-        "Of a new model: what pictures are resized to, in pixels, or height,width.",
+        "Of a new model: what images are resized to, in pixels, or height,width.",
         MODEL,
         shown="theirs, up to 96",
     )
@@ -265,7 +263,7 @@ class Vit:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneModel:
-    """What to start from. vit: for pictures, what to make where there is no folder."""
+    """What to start from. vit: for images, what to make where there is no folder."""
 
     folder: str = setting(
         "",
@@ -328,9 +326,7 @@ class FinetuneRun(Run):
         check=positive,
         shown="12, or 4 from 3,000 rows",
         resumable=True,
-        commands={
-            "image": {"shown": "60 for a new model, or 20 from 3,000 pictures; else 12, or 4"}
-        },
+        commands={"image": {"shown": "60 for a new model, or 20 from 3,000 images; else 12, or 4"}},
     )
     patience: int = setting(
         4,

@@ -369,7 +369,7 @@ _OF_PAIRS = (
     ),
 )
 
-# What each task reads, by its name; pictures have no columns.
+# What each task reads, by its name; images have no columns.
 COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
     "classify": (_TEXT, _SECOND, _LABEL),
     "multilabel": (
