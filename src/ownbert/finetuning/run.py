@@ -164,10 +164,10 @@ class FinetuningRun(TrainingRun):
         model.encoder.gradient_checkpointing = bool(data.sizes.max() > _LONG)
         learns_words = self.config.image is None and not recipe.model.freeze
         self.words = WordsInUse(model, data) if learns_words else None
-        objective = self.task.objective(model)
-        if recipe.task.rdrop:
-            objective = RDrop(objective, recipe.task.rdrop)
-        return Learner(model, [objective])
+        # The dev rows are evaluated with it, without the second pass of R-Drop.
+        self.objective = self.task.objective(model)
+        rdrop = recipe.task.rdrop
+        return Learner(model, [RDrop(self.objective, rdrop) if rdrop else self.objective])
 
     def phases(self, learner: Learner, world: World) -> list[Phase]:
         recipe = self.recipe
@@ -182,12 +182,9 @@ class FinetuningRun(TrainingRun):
 
     def _evaluate(self, learner: Learner) -> Mapping[str, float]:
         """Metrics on the dev rows, if any, with the full word table."""
-        (objective,) = learner.objectives
-        if isinstance(objective, RDrop):
-            objective = objective.inner
         with self.words.all() if self.words else contextlib.nullcontext():
             scores = self.splits.evaluate(
-                learner.model, precision=self.recipe.run.precision, objective=objective
+                learner.model, precision=self.recipe.run.precision, objective=self.objective
             )
         return {} if scores is None else scores.values
 
