@@ -108,7 +108,11 @@ def at_least(low: float) -> Check:
 
 
 def between(low: float, high: float, ends: str = "()") -> Check:
-    """ends: for each end a bracket if it is included, a parenthesis if not."""
+    """A check that a value is between two numbers.
+
+    Args:
+        ends: for each end a bracket if it is included, a parenthesis if not.
+    """
 
     def valid(value: float) -> bool:
         above = value >= low if ends[0] == "[" else value > low
