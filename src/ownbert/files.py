@@ -186,7 +186,11 @@ def open_text(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
 
 
 def refuse_unreadable(path: Path) -> None:
-    """``InputError`` unless ``path`` is a file (or a pipe) that can be opened."""
+    """Check that ``path`` is a file (or a pipe) that can be opened.
+
+    Raises:
+        InputError: it is not.
+    """
     try:
         with path.open("rb") if not path.is_fifo() else contextlib.nullcontext():
             pass

@@ -115,7 +115,7 @@ class RunFolder:
                 folder is overwritten.
 
         Raises:
-            InputError: they differ.
+            InputError: either is another one.
         """
         if self.saved is not None:
             require_same_identity(self.saved.path, self.saved.metadata["identity"], identity)

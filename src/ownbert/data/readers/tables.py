@@ -115,7 +115,15 @@ def read_values(path: PathLike, names: Sequence[str]) -> Iterator[tuple[int, tup
 def require_column(
     names: Sequence[str], name: str, *, source: PathLike | None, option: str
 ) -> None:
-    """``InputError`` unless there is one column of that name; option: what chooses another."""
+    """Check that there is exactly one column of that name.
+
+    Args:
+        source: the table, for messages.
+        option: what chooses another column.
+
+    Raises:
+        InputError: there is none, or several.
+    """
     start = f"{source} has" if source is not None else "there is"
     if name not in names:
         raise InputError(
