@@ -115,7 +115,7 @@ class RunFolder:
                 folder is overwritten.
 
         Raises:
-            InputError: either is another one.
+            InputError: one of them differs.
         """
         if self.saved is not None:
             require_same_identity(self.saved.path, self.saved.metadata["identity"], identity)

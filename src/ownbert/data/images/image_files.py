@@ -83,7 +83,7 @@ def read_labelled_images(source: Any) -> list[LabelledImage]:
             are skipped.
 
     Raises:
-        InputError: the source is anything else.
+        InputError: the source is none of these.
     """
     if not isinstance(source, str | Path):
         return _of_arrays(source)
