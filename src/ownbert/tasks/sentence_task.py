@@ -44,10 +44,10 @@ class SentenceTask(Task):
         Args:
             path: of the table.
             given: the columns that the user named, by default ``columns``.
-            labelled: whether targets are needed.
+            labelled: whether the targets are looked for too.
 
         Raises:
-            InputError: a column is missing or not clear.
+            InputError: a column is missing or needed twice.
         """
         found = find_columns(
             path, self.column_specs, given or self.columns, labelled=labelled, pair=self.pair
