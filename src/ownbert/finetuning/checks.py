@@ -17,8 +17,12 @@ _LABEL = 40  # the most characters of a target in a message
 class LabelledSplit:
     """The rows of one file.
 
-    name: "training", "dev" or similar. source: the file, "" if the rows were passed in Python.
-    unit: what rows are, in messages. sets: whether targets are sets, whose order has no meaning.
+    Args:
+        name: "training", "dev" or similar.
+        rows: with targets.
+        source: the file, "" if the rows were passed in Python.
+        unit: what rows are, in messages.
+        sets: whether targets are sets, whose order has no meaning.
     """
 
     name: str
@@ -41,8 +45,11 @@ class LabelledSplit:
 class Finding:
     """A group of rows that look wrong.
 
-    kind: conflict, empty, repeated, duplicate or noise. count: number of rows. line: the message.
-    severe: whether to warn before training; the others are common in some kinds of data.
+    Args:
+        kind: conflict, empty, repeated, duplicate or noise.
+        count: number of rows.
+        line: the message.
+        severe: whether to warn before training; the others are common in some kinds of data.
     """
 
     kind: str
