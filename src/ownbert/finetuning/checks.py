@@ -61,10 +61,13 @@ class Finding:
 def check_rows(train: LabelledSplit, *others: LabelledSplit) -> list[Finding]:
     """What looks wrong in the training rows and in those of ``others``, such as dev rows.
 
-    Texts that differ only in whitespace count as equal. conflict: equal texts with different
-    answers (labels, not numbers). empty: a text without characters. repeated: rows of ``others``
-    whose texts are also in the training rows. duplicate: copies of earlier training rows with the
-    same answer. noise: copies with another number.
+    Texts that differ only in whitespace count as equal.
+
+    Returns:
+        Findings of these kinds. conflict: equal texts with different answers (labels, not numbers).
+        empty: a text without characters. repeated: rows of ``others`` whose texts are also in the
+        training rows. duplicate: copies of earlier training rows with the same answer. noise:
+        copies with another number.
     """
     texts = _index(train)
     findings = [*_empty(train), *_conflicts(train, texts)]

@@ -215,7 +215,13 @@ def _made_for(predictor: Predictor, input: Path, columns: ColumnNames) -> dict[s
 def decide_all(
     predictor: Predictor, rows: Sequence[Row], progress: Progress | None = None
 ) -> list[Any]:
-    """The answers to any number of rows. progress: called with the number of rows so far."""
+    """The answers to any number of rows.
+
+    Args:
+        predictor: of their task.
+        rows: as the task reads them.
+        progress: called with the number of rows so far.
+    """
     decided: list[Any] = []
     for block in blocks(rows, size=characters):
         decided += predictor(block)

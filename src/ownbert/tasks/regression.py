@@ -162,13 +162,14 @@ class RegressionTask(SentenceTask):
 def score_regression(truth: np.ndarray, found: np.ndarray, labels: Sequence[str]) -> Scores:
     """Metrics of predicted numbers, each the mean over the columns.
 
-    spearman, pearson: correlations of ranks and of numbers, 0 if one side is constant. mae: mean
-    absolute error, in the user's units. r2: 1 - squared error / squared error of the mean of the
-    truth, 0 if the truth is constant.
-
     Args:
         truth, found: (rows, C).
         labels: C names.
+
+    Returns:
+        spearman and pearson, the correlations of ranks and of numbers, 0 if one side is constant;
+        mae, the mean absolute error, in the user's units; r2, 1 - squared error / squared error of
+        the mean of the truth, 0 if the truth is constant.
     """
     each: dict[str, list[float]] = {name: [] for name in RegressionTask.metrics}
     warnings = []
