@@ -69,7 +69,7 @@ class TextEstimator(BaseEstimator):
     max_length: int | None = None
     seed: int = 0
     pooling: str | None = None
-    long: str = "cut"
+    long: str = "auto"
     dev_share: float = 0.0
     patience: int = 4
     precision: str = "auto"

@@ -207,7 +207,7 @@ def _usage_elsewhere(
             "Transformers loads only the encoder: it has no such head, which is kept in the same "
             "files under names of ownbert (`ownbert_heads` in config.json)."
         )
-    if recipe.task.long != "cut":
+    if recipe.task.long in ("windows", "segments"):
         yield (
             f"ownbert splits texts of more than {recipe.data.max_length} tokens into windows "
             f"(task.long {recipe.task.long}); Transformers does not."

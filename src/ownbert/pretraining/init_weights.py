@@ -40,7 +40,7 @@ def new_config(
     return EncoderConfig.of_size(
         recipe.model.size,
         vocab_size=tokenizer.vocab_size,
-        max_position_embeddings=max(data.max_length for _, data in recipe.parts),
+        max_position_embeddings=recipe.longest,
         hidden_dropout_prob=recipe.model.dropout,
         attention_probs_dropout_prob=recipe.model.dropout,
         pad_token_id=tokenizer.pad_id,

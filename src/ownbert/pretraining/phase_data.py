@@ -14,7 +14,7 @@ from ownbert.data.examples.pairs import PretrainingData, pretraining_data
 from ownbert.data.loader import batches_once
 from ownbert.data.masking import Masking, continuing_tokens
 from ownbert.objectives import PRETRAINING, Learner, Objective, causal_view
-from ownbert.pretraining.recipe import PretrainData, PretrainTask
+from ownbert.pretraining.recipe import SHORT, PretrainData, PretrainTask
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import autocast
 from ownbert.train.meter import add_up, mean_metrics
@@ -127,7 +127,7 @@ def make_phase_data(
         store,
         tokenizer,
         masking,
-        max_length=settings.max_length,
+        max_length=settings.max_length or SHORT,
         pairs=task.pairs,
         held_out=settings.held_out,
         seed=seed,

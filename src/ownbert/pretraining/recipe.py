@@ -16,6 +16,13 @@ OBJECTIVES = ("mlm", "clm", "rtd", "nsp", "sop")
 # Of a run without a limit.
 DEFAULT_MINUTES = 5.0
 
+# Tokens per sequence where none are given: of short documents; and of those whose median has more
+# tokens than ``LONG_DOCUMENTS``, in the last part of the run. Positions that pretraining has not
+# seen are random, so a model reads no further than that; and a short sequence costs less.
+SHORT, LONG = 128, 512
+LONG_DOCUMENTS = 200
+LONG_SHARE = 0.2
+
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainData:
@@ -25,8 +32,13 @@ class PretrainData:
     tokens: str = setting(
         "", "Token store that ownbert prepare wrote.", DATA, path=True, resumable=True
     )
-    max_length: int = setting(
-        128, "Tokens per sequence, including special ones.", DATA, check=at_least(8)
+    max_length: int | None = setting(
+        None,
+        "Tokens per sequence, including special ones.",
+        DATA,
+        check=at_least(8),
+        shown=f"{SHORT}; where the documents have a median above {LONG_DOCUMENTS} tokens, {LONG} "
+        f"in the last {LONG_SHARE:.0%} of the run",
     )
     # Of all processes, so that a step does not depend on their number.
     batch_tokens: int = setting(
@@ -181,6 +193,36 @@ class PretrainRecipe:
         if not self.phases:
             return [(self.task, self.data)]
         return [(_over(self.task, phase), _over(self.data, phase)) for phase in self.phases]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence of any phase."""
+        return max(data.max_length or SHORT for _, data in self.parts)
+
+    def with_lengths(self, median: float, limit: int | None = None) -> "PretrainRecipe":
+        """The recipe, which names no length of sequences, with lengths that fit the documents.
+
+        Long documents are read in short sequences first and in long ones in a last phase; a run of
+        too few steps for that has long ones alone.
+
+        Args:
+            median: tokens of the documents.
+            limit: the most positions that the model can have, if any.
+
+        Source: Devlin et al. 2019, A.2 (short sequences first).
+        """
+        short, long = (length if limit is None else min(length, limit) for length in (SHORT, LONG))
+        if self.phases or median <= LONG_DOCUMENTS or long == short:
+            return replace(self, data=replace(self.data, max_length=short))
+        steps = self.run.max_steps
+        if steps is not None and steps * LONG_SHARE < 1:
+            return replace(self, data=replace(self.data, max_length=long))
+        last = PhaseRecipe(share=LONG_SHARE, max_length=long)
+        return replace(
+            self,
+            data=replace(self.data, max_length=short),
+            phases=(PhaseRecipe(share=1 - LONG_SHARE), last),
+        )
 
 
 def _over(section: T, phase: PhaseRecipe) -> T:

@@ -8,6 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ownbert.checkpoint import CONFIG, save
@@ -25,6 +26,7 @@ from ownbert.pretraining.init_weights import (
 )
 from ownbert.pretraining.phase_data import PhaseData, make_phase_data
 from ownbert.pretraining.recipe import DEFAULT_MINUTES, PretrainRecipe
+from ownbert.pretraining.vocabulary_alignment import position_limit
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
 from ownbert.settings import dump, resolve
@@ -94,6 +96,7 @@ class Pretraining(TrainingRun):
             raise InputError("no token store given; make one with: ownbert prepare")
         self.store = Store.open(recipe.data.tokens)
         self.tokenizer = self.vocabulary = self.store.tokenizer()
+        recipe = _with_lengths(recipe, self.store)
         self.config = new_config(recipe, self.tokenizer, saved)
         self.recipe = self._completed(recipe)
         self.identity = self._identity()
@@ -205,17 +208,31 @@ class Pretraining(TrainingRun):
             shapes = new_learner(recipe, config, ())
         parameters = sum(p.numel() for p in shapes.model.parameters())
         run = recipe.run
-        tasks = ", then ".join(" + ".join(data.task.objectives) for data in self.phase_data)
+        # In order; what two phases have in common is named once.
+        tasks = dict.fromkeys(" + ".join(data.task.objectives) for data in self.phase_data)
+        lengths = dict.fromkeys(f"{data.settings.max_length:,}" for data in self.phase_data)
         first = self.phase_data[0]
         return [
             f"{store.documents:,} documents, {store.sentences:,} sentences, "
             f"{len(store.tokens):,} tokens, {config.vocab_size:,} in the vocabulary; "
-            f"{len(first.examples):,} sequences to learn from, {len(first.held_out):,} held out",
+            f"{len(first.examples):,} sequences of up to {', then '.join(lengths)} tokens to learn "
+            f"from, {len(first.held_out):,} held out",
             f"{recipe.model.init_from or recipe.model.size}: {config.num_hidden_layers} layers "
             f"of {config.hidden_size}, {config.num_attention_heads} heads, "
-            f"{parameters:,} parameters; {describe_limit(run)} of {tasks} on {run.device} in "
-            f"{run.precision}",
+            f"{parameters:,} parameters; {describe_limit(run)} of {', then '.join(tasks)} on "
+            f"{run.device} in {run.precision}",
         ]
+
+
+def _with_lengths(recipe: PretrainRecipe, store: Store) -> PretrainRecipe:
+    """The recipe with sequence lengths that follow the documents, where it names none."""
+    if recipe.data.max_length is not None:
+        return recipe
+    lengths, source = np.diff(store.document_ends, prepend=0), recipe.model.init_from
+    return recipe.with_lengths(
+        float(np.median(lengths)) if len(lengths) else 0.0,
+        position_limit(source) if source else None,
+    )
 
 
 def preview_pretraining(

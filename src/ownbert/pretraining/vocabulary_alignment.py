@@ -253,6 +253,16 @@ class AlignmentReport:
         return "\n".join([*lines, *([self.hint] if self.hint else [])])
 
 
+def position_limit(folder: str | Path) -> int | None:
+    """The most positions that a run from the BERT in ``folder`` can have; None: any number.
+
+    Raises:
+        InputError: the model is of another family.
+    """
+    config = _describe_bert(model_folder(folder)).config
+    return config.longest if config.position_embedding_type in _POSITION_TABLES else None
+
+
 def init_config(folder: str | Path, tokenizer: Tokenizer, recipe: PretrainRecipe) -> EncoderConfig:
     """The structure of the BERT in ``folder`` with our vocabulary and the recipe's dropout.
 
@@ -264,7 +274,7 @@ def init_config(folder: str | Path, tokenizer: Tokenizer, recipe: PretrainRecipe
     """
     path = model_folder(folder)
     config = _describe_bert(path).config
-    longest = max(data.max_length for _, data in recipe.parts)
+    longest = recipe.longest
     if config.position_embedding_type in _POSITION_TABLES and longest > config.longest:
         raise InputError(
             f"data.max_length is {longest}, but {path / CONFIG} has max_position_embeddings "

@@ -21,7 +21,7 @@ from ownbert.train.recipe import DATA, LEARNING, MODEL, RUN, Optim, Run
 ANSWERS = "Answers"
 
 POOLINGS = ("pooler", "first", "mean", "max", "attention", "gru", "lstm")
-LONG = ("cut", "windows", "segments")
+LONG = ("auto", "cut", "windows", "segments")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,10 @@ class TaskSettings:
         },
     )
     long: str = setting(
-        "cut",
+        "auto",
         "Documents beyond --max-length: cut off the end; windows (answers averaged); segments "
-        "(attention over their vectors).",
+        "(attention over their vectors); auto: cut where 95% of the training rows fit, else "
+        "segments.",
         DATA,
         check=one_of(*LONG),
     )
@@ -59,6 +60,12 @@ class TaskSettings:
     )
     max_windows: int = setting(
         64, "Windows per document; what is beyond them is cut off.", check=positive
+    )
+    train_windows: int | None = setting(
+        None,
+        "Windows of a document that an epoch learns from, drawn anew in each.",
+        check=positive,
+        shown="all; with --long auto as many as make 2,048 tokens",
     )
     class_weights: str | None = setting(
         None,
@@ -146,11 +153,17 @@ class TaskSettings:
     def of(cls, name: str, values: Mapping[str, Any]) -> "TaskSettings":
         """Settings out of a config.json; what another version wrote beyond these is left alone."""
         known = {f.name for f in fields(cls)} - {"name"}
-        return cls(name=name, **{k: v for k, v in values.items() if k in known})
+        given = {k: v for k, v in values.items() if k in known}
+        return cls(name=name, **{"long": "cut", **given})
 
     def changed(self) -> dict[str, Any]:
-        """The settings that are not the default."""
+        """The settings that are not the default.
+
+        A finished model cuts long documents unless its folder says otherwise, so "cut" is none.
+        """
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "name"}
+        if self.long == "cut":
+            del values["long"]
         return {k: v for k, v in values.items() if v != getattr(TaskSettings, k)}
 
     def refuse_others(self, task: str, known: Set[str]) -> None:

@@ -17,12 +17,18 @@ from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.tables import at_least_one, kind_of
 from ownbert.errors import InputError
 from ownbert.files import open_text
+from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row, TableRow, read_table
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 
 # Settings of all these tasks.
-COMMON = frozenset({"pooling", "long", "stride", "max_windows", "rdrop"})
+COMMON = frozenset({"pooling", "long", "stride", "max_windows", "train_windows", "rdrop"})
+
+# With ``long`` "auto" documents are cut where no more than this share of the training rows is
+# affected. Otherwise an epoch learns from windows of so many tokens of a document together.
+_FEW_LONG = 0.05
+_TRAINING_TOKENS = 2048
 
 
 class SentenceTask(Task):
@@ -81,8 +87,15 @@ class SentenceTask(Task):
             spec = replace(spec, segments="attention")
         return spec
 
+    def complete_recipe(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
+        recipe, own = super().complete_recipe(recipe, builder), self.settings
+        task = replace(
+            recipe.task, long=own.long, stride=own.stride, train_windows=own.train_windows
+        )
+        return replace(recipe, task=task)
+
     def length_limit(self, max_length: int) -> str:
-        if self.settings.long == "cut":
+        if not self.reads_windows:
             return super().length_limit(max_length)
         return f"{self.settings.max_windows} windows of {max_length} tokens"
 
@@ -90,18 +103,26 @@ class SentenceTask(Task):
     def target(self, row: Row) -> Any:
         """The label of a row as the objective takes it."""
 
+    @property
+    def reads_windows(self) -> bool:
+        """Whether long documents are read in windows; before training they are cut."""
+        return self.settings.long in ("windows", "segments")
+
     def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
         if self.pair is None and rows:
             self.pair = len(rows[0].texts) == 2
+        ids_by_row = list(builder.ids_by_row(rows))
+        if training and self.settings.long == "auto":
+            self._choose_long(ids_by_row, builder)
         settings, examples, truncated = self.settings, [], 0
-        if settings.long != "cut" and builder.room <= settings.stride:
+        if self.reads_windows and builder.room <= settings.stride:
             raise InputError(
                 f"task.stride is {settings.stride}; with sequences of {builder.max_length} tokens "
                 f"it must be below {builder.room}"
             )
-        for row, own in zip(rows, builder.ids_by_row(rows), strict=True):
+        for row, own in zip(rows, ids_by_row, strict=True):
             label = {} if row.target is None else {"label": self.target(row)}
-            if settings.long == "cut":
+            if not self.reads_windows:
                 example, was_truncated = builder.example(own, **label)
             elif len(own) > 1:
                 raise InputError(
@@ -114,7 +135,27 @@ class SentenceTask(Task):
                 )
             examples.append(example)
             truncated += was_truncated
-        return EncodedRows(examples, truncated, [None] * len(examples))
+        windows = settings.train_windows if training else None
+        return EncodedRows(examples, truncated, [None] * len(examples), windows, self.seed)
+
+    def _choose_long(self, ids_by_row: Sequence[Sequence[Sequence[int]]], builder: Any) -> None:
+        """Replace ``long`` "auto" in the settings by what the training rows call for."""
+        settings = self.settings
+        long = sum(len(own[0]) > builder.room for own in ids_by_row)
+        if self.pair or long <= _FEW_LONG * len(ids_by_row):
+            self.settings = replace(settings, long="cut")
+            return
+        self.settings = replace(
+            settings,
+            long="segments",
+            # A window moves on by half of its length at least.
+            stride=min(settings.stride, builder.room // 2),
+            train_windows=settings.train_windows or max(1, _TRAINING_TOKENS // builder.max_length),
+        )
+        self.reading_notes = (
+            f"{long:,} of {len(ids_by_row):,} training {self.unit} are longer than the model's "
+            f"{builder.max_length} tokens: all are read in windows (task.long segments)",
+        )
 
     @abstractmethod
     def probabilities(self, logits: Tensor) -> Tensor:

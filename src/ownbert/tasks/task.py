@@ -92,6 +92,8 @@ class Task(ABC):
     reads_arrays: ClassVar[bool] = False
     # Of random draws for single rows in training.
     seed = 0
+    # Lines for the user on how the rows are read.
+    reading_notes: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,21 +28,37 @@ class EncodedRows:
         truncated: the number of rows that lost tokens.
         notes: for each row, what the task needs to turn its scores into a prediction (positions of
             words, ...).
+        windows: the most windows of a document that ``example`` gives, drawn anew in each epoch;
+            None: all.
+        seed: of the draw.
     """
 
     examples: Sequence[Example]
     truncated: int = 0
     notes: Sequence[Any] = field(default=())
+    windows: int | None = None
+    seed: int = 0
 
     def __len__(self) -> int:
         return len(self.examples)
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        return np.asarray([len(e.token_ids) for e in self.examples], dtype=np.int64)
+        """Lengths (examples) in tokens, of windows that are drawn the longest ones."""
+        sizes = [
+            len(e.token_ids) if e.parts is None else sum(e.parts[: self.windows])
+            for e in self.examples
+        ]
+        return np.asarray(sizes, dtype=np.int64)
 
     def example(self, epoch: int, index: int) -> Example:
-        return self.examples[index]
+        """Row ``index`` as ``epoch`` learns it: a pure function of (seed, epoch, index)."""
+        example = self.examples[index]
+        count = len(example.parts or ())
+        if self.windows is None or count <= self.windows:
+            return example
+        rng = np.random.default_rng((self.seed, epoch, index))
+        return _only(example, np.sort(rng.choice(count, self.windows, replace=False)))
 
     def identity(self) -> str:
         """The number and the digest of the examples, which differ for other rows or targets."""
@@ -52,6 +68,19 @@ class EncodedRows:
                 if part is not None:
                     digest.update(np.asarray(part).tobytes())
         return f"{len(self):,} examples ({digest.hexdigest()[:12]})"
+
+
+def _only(example: Example, chosen: np.ndarray) -> Example:
+    """Some of the sequences of an example that has several."""
+    assert example.parts is not None
+    ends = np.cumsum(example.parts)
+    rows = np.concatenate([np.arange(ends[i] - example.parts[i], ends[i]) for i in chosen])
+    return replace(
+        example,
+        token_ids=example.token_ids[rows],
+        type_ids=example.type_ids[rows],
+        parts=tuple(example.parts[i] for i in chosen),
+    )
 
 
 class TextInputBuilder:

@@ -1,0 +1,130 @@
+"""Which documents are cut and which are read in windows, and what an epoch learns from."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ownbert import InputError, evaluate, finetune
+from ownbert.checkpoint import load
+from ownbert.data.batch import Example
+from ownbert.finetuning.run import FinetuningRun, WordsInUse
+from ownbert.inference.predictor import Predictor
+from ownbert.settings import resolve
+from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
+from ownbert.tasks.rows import Row
+from ownbert.tasks.task import task_class
+from ownbert.tasks.text_input import EncodedRows
+
+
+def documents(path: Path, *words: int) -> Path:
+    """A row for each number of words, with its topic at the end."""
+    rng = np.random.default_rng(len(words))
+    lines = ["label,text"]
+    for number, length in enumerate(words):
+        topic = ("red", "green", "blue")[number % 3]
+        noise = " ".join(f"w{i}" for i in rng.integers(0, 30, length))
+        lines.append(f"{topic},{noise} {' '.join(f'{topic}{i}' for i in rng.integers(0, 12, 4))}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def run_of(model: Path, train: Path, **settings) -> FinetuningRun:
+    recipe = FinetuneRecipe(
+        data=FinetuneData(train=str(train)),
+        model=FinetuneModel(folder=str(model)),
+        task=TaskSettings(**settings),
+    )
+    return FinetuningRun(recipe)
+
+
+def test_rows_that_fit_are_cut(pretrained: Path, tmp_path: Path):
+    # 2 of 40 rows are longer than 48 tokens.
+    train = documents(tmp_path / "train.csv", *[10] * 38, 90, 90)
+    run = run_of(pretrained, train)
+    assert (run.recipe.task.long, run.recipe.task.train_windows) == ("cut", None)
+    assert run.splits.train_data.truncated == 2
+    assert not any(e.parts for e in run.splits.train_data.examples)
+    assert not run.task.reading_notes
+    # Three are too many.
+    run = run_of(pretrained, documents(tmp_path / "more.csv", *[10] * 37, 90, 90, 90))
+    assert run.recipe.task.long == "segments"
+    assert run.splits.train_data.truncated == 0
+
+
+def test_long_documents_are_read_to_their_end(pretrained: Path, tmp_path: Path):
+    train = documents(tmp_path / "train.csv", *[100] * 12)
+    output = tmp_path / "out"
+    finetune("classify", model=pretrained, train=train, output=output, epochs=1, quiet=True)
+    saved = json.loads((output / "config.json").read_text())["ownbert_task"]["settings"]
+    assert saved == {"long": "segments", "stride": 23, "train_windows": 42}
+    recipe = resolve(FinetuneRecipe, config=output / "recipe.yaml")
+    assert recipe.task.long == "segments"
+    assert FinetuningRun(recipe).recipe == recipe
+    predictor = Predictor(output)
+    noise = "w1 " * 400
+    ends = [noise + "red1 red2 red3", noise + "blue1 blue2 blue3"]
+    one, other = predictor([Row(i, (text,)) for i, text in enumerate(ends)])
+    assert predictor.cut == 0
+    assert np.abs(one - other).max() > 1e-6
+    assert evaluate(output, train).accuracy >= 0
+
+
+def test_a_folder_that_names_no_way_cuts(pretrained: Path, topics: Path, tmp_path: Path):
+    finetune("classify", model=pretrained, train=topics / "train.csv", output=tmp_path / "out",
+             long="cut", epochs=1, quiet=True)  # fmt: skip
+    saved = json.loads((tmp_path / "out" / "config.json").read_text())["ownbert_task"]
+    assert "long" not in saved["settings"]  # as all folders were before there was a choice
+    predictor = Predictor(tmp_path / "out")
+    predictor([Row(1, ("w1 " * 100,))])
+    assert (predictor.task.settings.long, predictor.cut) == ("cut", 1)
+
+
+def test_recipes_of_other_tasks_may_have_cut():
+    for long in ("cut", "auto"):
+        task_class("tag")(TaskSettings(name="tag", long=long))
+    with pytest.raises(InputError, match=r"task\.long is of no use to tag"):
+        task_class("tag")(TaskSettings(name="tag", long="windows"))
+
+
+def test_pairs_are_cut(pretrained: Path, tmp_path: Path):
+    rows = [
+        {"premise": "w1 " * 60, "hypothesis": "w2 " * 60, "label": "ab"[i % 2]} for i in range(6)
+    ]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = run_of(pretrained, tmp_path / "train.jsonl")
+    assert run.recipe.task.long == "cut"
+    assert max(len(e.token_ids) for e in run.splits.train_data.examples) == 48
+
+
+def test_an_epoch_learns_from_a_bounded_number_of_tokens(pretrained: Path, tmp_path: Path):
+    train = documents(tmp_path / "train.csv", 10_000, 30, 30)
+    run = run_of(pretrained, train)
+    data = run.splits.train_data
+    assert len(data.examples[0].token_ids) > 3000  # all windows, of which prediction takes 64
+    model = load(pretrained, heads=["classification"], labels=("a", "b", "c"))
+    for rows in (data, WordsInUse(model, data).data):
+        assert len(rows.example(0, 0).token_ids) <= 2048
+        assert rows.sizes[0] <= 2048
+
+
+def test_windows_are_drawn_anew_in_each_epoch():
+    ids = np.asarray([2, 10, 3, 2, 11, 12, 3, 2, 13, 3])
+    long, short = (
+        Example(ids, ids * 0, label=1, parts=(3, 4, 3)),
+        Example(ids[:3], ids[:3] * 0, label=0, parts=(3,)),
+    )
+    data = EncodedRows([long, short], windows=2, seed=5)
+    assert data.sizes.tolist() == [7, 3]
+    found = set()
+    for epoch in range(20):
+        example = data.example(epoch, 0)
+        assert example.parts is not None
+        assert len(example.parts) == 2
+        assert len(example.token_ids) == len(example.type_ids) == sum(example.parts)
+        assert example.label == 1
+        assert np.array_equal(example.token_ids, data.example(epoch, 0).token_ids)
+        found.add(tuple(t for t in example.token_ids.tolist() if t > 3))
+        assert data.example(epoch, 1) is short
+    assert found == {(10, 11, 12), (10, 13), (11, 12, 13)}
