@@ -163,7 +163,7 @@ def test_pairs_are_tuples_or_two_columns(pretrained: Path, train, tmp_path: Path
 
 def test_max_length_holds_after_fit_and_in_a_saved_folder(pretrained: Path, train, tmp_path: Path):
     y, X = train
-    model = OwnBertClassifier(pretrained, epochs=1, max_length=8).fit(X, y)
+    model = OwnBertClassifier(pretrained, epochs=1, max_length=8, long="cut").fit(X, y)
     cut = [" ".join(text.split()[:6]) for text in X]
     expected = model.predict_proba(X)
     assert np.array_equal(model.predict_proba(cut), expected)

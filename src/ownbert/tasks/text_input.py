@@ -58,7 +58,7 @@ class EncodedRows:
         if self.windows is None or count <= self.windows:
             return example
         rng = np.random.default_rng((self.seed, epoch, index))
-        return _only(example, np.sort(rng.choice(count, self.windows, replace=False)))
+        return _only(example, np.sort(rng.choice(count, self.windows, replace=False)).tolist())
 
     def identity(self) -> str:
         """The number and the digest of the examples, which differ for other rows or targets."""
@@ -70,10 +70,10 @@ class EncodedRows:
         return f"{len(self):,} examples ({digest.hexdigest()[:12]})"
 
 
-def _only(example: Example, chosen: np.ndarray) -> Example:
+def _only(example: Example, chosen: Sequence[int]) -> Example:
     """Some of the sequences of an example that has several."""
     assert example.parts is not None
-    ends = np.cumsum(example.parts)
+    ends = np.cumsum(example.parts).tolist()
     rows = np.concatenate([np.arange(ends[i] - example.parts[i], ends[i]) for i in chosen])
     return replace(
         example,
