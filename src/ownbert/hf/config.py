@@ -183,10 +183,14 @@ class PretrainedConfig:
         subfolder: str = "",
         **changes: Any,
     ) -> Any:
-        """The config of a model folder, with ``changes``.
+        """The config of a model folder.
 
-        With ``return_unused_kwargs`` the changes that are not keys are returned beside it, and
-        otherwise kept as further keys.
+        Args:
+            pretrained_model_name_or_path: the folder, or the name of a model on the hub.
+            return_unused_kwargs: whether changes that are not keys are returned beside the config;
+                otherwise they are kept as further keys.
+            subfolder: of the folder.
+            changes: values of keys that override the folder's.
         """
         values = read_config(model_folder(pretrained_model_name_or_path) / subfolder)
         config, unused = cls.from_values(values, changes)
@@ -199,8 +203,15 @@ class PretrainedConfig:
     def from_values(
         cls, values: dict[str, Any], changes: Mapping[str, Any]
     ) -> "tuple[PretrainedConfig, dict[str, Any]]":
-        """The config of the values of a config.json with those of ``changes`` that are keys, and
-        the other changes."""
+        """The config of the values of a config.json, changed.
+
+        Args:
+            values: of the config.json.
+            changes: values that override them.
+
+        Returns:
+            The config, and the changes that are not keys.
+        """
         config = cls.from_dict(values)
         known = {k: v for k, v in changes.items() if config.knows(k)}
         if known:

@@ -285,7 +285,7 @@ class MarianMTModel(PreTrainedModel):
             (B, S) ids: the start token, the translation, the end token and padding.
 
         Raises:
-            InputError: for options that are not supported, and texts without tokens.
+            InputError: an option is not supported, or a text has no tokens.
         """
         check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
         config = self.config
