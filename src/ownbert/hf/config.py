@@ -119,7 +119,11 @@ class PretrainedConfig:
         super().__setattr__(self.aliases.get(name, name), value)
 
     def structure(self) -> EncoderConfig:
-        """The structure of the network. ``InputError`` for values that do not go together."""
+        """The structure of the network.
+
+        Raises:
+            InputError: values do not go together.
+        """
         return self.family.read_config(self.to_dict())
 
     @property
@@ -262,7 +266,11 @@ def _labels(given: Any) -> dict[int, str] | None:
 
 
 def parse_dtype(value: Any) -> torch.dtype | None:
-    """A floating point dtype or its name ("bfloat16"). ``InputError`` for anything else."""
+    """A floating point dtype or its name ("bfloat16"); None stays None.
+
+    Raises:
+        InputError: anything else is given.
+    """
     found = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else value
     if found is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
         found = None

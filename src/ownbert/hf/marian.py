@@ -72,7 +72,11 @@ class MarianConfig(PretrainedConfig):
         vars(self).setdefault("num_hidden_layers", self.encoder_layers)
 
     def structure(self) -> EncoderConfig:
-        """The encoder's structure. ``InputError`` for values that do not go together."""
+        """The encoder's structure.
+
+        Raises:
+            InputError: values do not go together.
+        """
         return self.stacks()[0]
 
     def stacks(self) -> tuple[EncoderConfig, EncoderConfig, bool]:

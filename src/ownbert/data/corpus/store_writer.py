@@ -246,7 +246,14 @@ class StoreWriter:
         entry["crc32"] = zlib.crc32(data, entry["crc32"])
 
     def finish(self, read: dict[str, int]) -> dict[str, Any]:
-        """Write the counts. Returns the entry of each file for the index."""
+        """Write the counts.
+
+        Args:
+            read: what was read: documents, duplicates, bytes of text.
+
+        Returns:
+            The entry of each file for the index.
+        """
         with explained(self.work.output):
             self.work.save({"parts": self.chunks, "files": self.files, "read": read})
             for path in self.folder.iterdir():

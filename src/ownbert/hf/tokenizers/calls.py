@@ -63,7 +63,11 @@ class CallOptions:
 
     @classmethod
     def of(cls, positional: tuple[Any, ...], named: dict[str, Any]) -> "CallOptions":
-        """The options of a call. ``InputError`` for an argument that does not exist."""
+        """The options of a call.
+
+        Raises:
+            InputError: an argument does not exist.
+        """
         known = [field.name for field in dataclasses.fields(cls)]
         unknown = [name for name in named if name not in known]
         if unknown:
@@ -137,7 +141,11 @@ class CallOptions:
 def by_name(
     who: str, order: Sequence[str], positional: tuple[Any, ...], named: dict[str, Any]
 ) -> dict[str, Any]:
-    """All arguments by name. ``InputError`` for too many, or for one that is given twice."""
+    """All arguments by name.
+
+    Raises:
+        InputError: there are too many, or one is given twice.
+    """
     if len(positional) > len(order):
         raise InputError(f"{who}: by position there are {', '.join(order) or 'none'}")
     given = dict(zip(order, positional, strict=False))

@@ -68,7 +68,11 @@ def initial_tokens(
 
 
 def set_special(special: dict[str, Any], name: str, value: Any) -> None:
-    """Set one attribute in ``special``; None removes it. ``InputError`` for anything but tokens."""
+    """Set one attribute in ``special``; None removes it.
+
+    Raises:
+        InputError: anything but tokens is given.
+    """
     from tokenizers import AddedToken
 
     if name == ADDITIONAL:
