@@ -47,9 +47,11 @@ def test_rows_that_fit_are_cut(pretrained: Path, tmp_path: Path):
     assert run.splits.train_data.truncated == 2
     assert not any(e.parts for e in run.splits.train_data.examples)
     assert not run.task.reading_notes
-    # Three are too many.
-    run = run_of(pretrained, documents(tmp_path / "more.csv", *[10] * 37, 90, 90, 90))
-    assert run.recipe.task.long == "segments"
+    # Three are too many; a number of windows that was given stays.
+    more = documents(tmp_path / "more.csv", *[10] * 37, 90, 90, 90)
+    run = run_of(pretrained, more, max_windows=9)
+    assert run.recipe.task.max_windows == 9
+    assert run.recipe.task.long == "windows"
     assert run.splits.train_data.truncated == 0
 
 
@@ -58,9 +60,15 @@ def test_long_documents_are_read_to_their_end(pretrained: Path, tmp_path: Path):
     output = tmp_path / "out"
     finetune("classify", model=pretrained, train=train, output=output, epochs=1, quiet=True)
     saved = json.loads((output / "config.json").read_text())["ownbert_task"]["settings"]
-    assert saved == {"long": "segments", "stride": 23, "train_windows": 42}
+    assert saved == {
+        "long": "windows",
+        "window": 48,
+        "stride": 23,
+        "max_windows": 682,
+        "train_windows": 10,
+    }
     recipe = resolve(FinetuneRecipe, config=output / "recipe.yaml")
-    assert recipe.task.long == "segments"
+    assert recipe.task.long == "windows"
     assert FinetuningRun(recipe).recipe == recipe
     predictor = Predictor(output)
     noise = "w1 " * 400
@@ -69,6 +77,18 @@ def test_long_documents_are_read_to_their_end(pretrained: Path, tmp_path: Path):
     assert predictor.cut == 0
     assert np.abs(one - other).max() > 1e-6
     assert evaluate(output, train).accuracy >= 0
+
+
+def test_windows_may_be_shorter_than_the_longest_sequence(pretrained: Path, tmp_path: Path):
+    train = documents(tmp_path / "train.csv", *[80] * 6)
+    for long in ("auto", "windows", "segments"):
+        run = run_of(pretrained, train, long=long, window=20, stride=4)
+        examples = run.splits.train_data.examples
+        assert {e.parts[0] for e in examples if e.parts} == {20}
+        assert [len(e.parts or ()) for e in examples] == [6] * 6  # 18 tokens, then 14 more each
+        assert run.max_length == 48
+    with pytest.raises(InputError, match=r"task\.stride is 32; with windows of 20 tokens"):
+        run_of(pretrained, train, long="windows", window=20)
 
 
 def test_a_folder_that_names_no_way_cuts(pretrained: Path, topics: Path, tmp_path: Path):
@@ -102,11 +122,12 @@ def test_an_epoch_learns_from_a_bounded_number_of_tokens(pretrained: Path, tmp_p
     train = documents(tmp_path / "train.csv", 10_000, 30, 30)
     run = run_of(pretrained, train)
     data = run.splits.train_data
-    assert len(data.examples[0].token_ids) > 3000  # all windows, of which prediction takes 64
+    assert len(data.examples[0].token_ids) > 10_000  # prediction takes all
+    assert data.truncated == 0
     model = load(pretrained, heads=["classification"], labels=("a", "b", "c"))
     for rows in (data, WordsInUse(model, data).data):
-        assert len(rows.example(0, 0).token_ids) <= 2048
-        assert rows.sizes[0] <= 2048
+        assert len(rows.example(0, 0).token_ids) <= 512
+        assert rows.sizes[0] <= 512
 
 
 def test_windows_are_drawn_anew_in_each_epoch():

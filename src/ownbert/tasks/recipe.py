@@ -47,7 +47,7 @@ class TaskSettings:
         "auto",
         "Documents beyond --max-length: cut off the end; windows (answers averaged); segments "
         "(attention over their vectors); auto: cut where 95% of the training rows fit, else "
-        "segments.",
+        "windows.",
         DATA,
         check=one_of(*LONG),
     )
@@ -58,14 +58,23 @@ class TaskSettings:
         check=at_least(0),
         commands={"tag": {"help": "Words that neighbouring windows of a long sentence share."}},
     )
+    window: int | None = setting(
+        None,
+        "Tokens of a window, including special ones.",
+        check=at_least(8),
+        shown="--max-length; with --long auto at most 128",
+    )
     max_windows: int = setting(
-        64, "Windows per document; what is beyond them is cut off.", check=positive
+        64,
+        "Windows per document; what is beyond them is cut off.",
+        check=positive,
+        shown="64; with --long auto as many as make 32,768 tokens",
     )
     train_windows: int | None = setting(
         None,
         "Windows of a document that an epoch learns from, drawn anew in each.",
         check=positive,
-        shown="all; with --long auto as many as make 2,048 tokens",
+        shown="all; with --long auto as many as make 512 tokens",
     )
     class_weights: str | None = setting(
         None,

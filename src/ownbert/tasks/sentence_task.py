@@ -17,18 +17,24 @@ from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.tables import at_least_one, kind_of
 from ownbert.errors import InputError
 from ownbert.files import open_text
-from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.tasks.recipe import FinetuneRecipe, TaskSettings
 from ownbert.tasks.rows import Row, TableRow, read_table
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 
 # Settings of all these tasks.
-COMMON = frozenset({"pooling", "long", "stride", "max_windows", "train_windows", "rdrop"})
+COMMON = frozenset({"pooling", "long", "window", "stride", "max_windows", "train_windows", "rdrop"})
+
+# Those that ``long`` "auto" fills in.
+_WINDOWS = ("long", "window", "stride", "max_windows", "train_windows")
 
 # With ``long`` "auto" documents are cut where no more than this share of the training rows is
-# affected. Otherwise an epoch learns from windows of so many tokens of a document together.
+# affected. Otherwise they are read in windows of this length, the one that pretraining saw most, up
+# to so many tokens, and an epoch learns from fewer of them (docs/benchmarks.md).
 _FEW_LONG = 0.05
-_TRAINING_TOKENS = 2048
+_WINDOW = 128
+_DOCUMENT_TOKENS = 32_768
+_TRAINING_TOKENS = 512
 
 
 class SentenceTask(Task):
@@ -90,14 +96,15 @@ class SentenceTask(Task):
     def complete_recipe(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
         recipe, own = super().complete_recipe(recipe, builder), self.settings
         task = replace(
-            recipe.task, long=own.long, stride=own.stride, train_windows=own.train_windows
+            recipe.task,
+            **{name: getattr(own, name) for name in _WINDOWS},
         )
         return replace(recipe, task=task)
 
     def length_limit(self, max_length: int) -> str:
         if not self.reads_windows:
             return super().length_limit(max_length)
-        return f"{self.settings.max_windows} windows of {max_length} tokens"
+        return f"{self.settings.max_windows} windows of {self._window(max_length)} tokens"
 
     @abstractmethod
     def target(self, row: Row) -> Any:
@@ -108,6 +115,10 @@ class SentenceTask(Task):
         """Whether long documents are read in windows; before training they are cut."""
         return self.settings.long in ("windows", "segments")
 
+    def _window(self, max_length: int) -> int:
+        """Tokens of a window, including special ones."""
+        return min(self.settings.window or max_length, max_length)
+
     def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
         if self.pair is None and rows:
             self.pair = len(rows[0].texts) == 2
@@ -115,10 +126,12 @@ class SentenceTask(Task):
         if training and self.settings.long == "auto":
             self._choose_long(ids_by_row, builder)
         settings, examples, truncated = self.settings, [], 0
-        if self.reads_windows and builder.room <= settings.stride:
+        window = self._window(builder.max_length)
+        room = builder.room - (builder.max_length - window)
+        if self.reads_windows and room <= settings.stride:
             raise InputError(
-                f"task.stride is {settings.stride}; with sequences of {builder.max_length} tokens "
-                f"it must be below {builder.room}"
+                f"task.stride is {settings.stride}; with windows of {window} tokens it must be "
+                f"below {room}"
             )
         for row, own in zip(rows, ids_by_row, strict=True):
             label = {} if row.target is None else {"label": self.target(row)}
@@ -131,7 +144,7 @@ class SentenceTask(Task):
                 )
             else:
                 example, was_truncated = builder.windows(
-                    own[0], stride=settings.stride, most=settings.max_windows, **label
+                    own[0], room=room, stride=settings.stride, most=settings.max_windows, **label
                 )
             examples.append(example)
             truncated += was_truncated
@@ -145,16 +158,21 @@ class SentenceTask(Task):
         if self.pair or long <= _FEW_LONG * len(ids_by_row):
             self.settings = replace(settings, long="cut")
             return
+        window = min(settings.window or _WINDOW, builder.max_length)
         self.settings = replace(
             settings,
-            long="segments",
-            # A window moves on by half of its length at least.
-            stride=min(settings.stride, builder.room // 2),
-            train_windows=settings.train_windows or max(1, _TRAINING_TOKENS // builder.max_length),
+            long="windows",
+            window=window,
+            # A window moves on by about half of its length at least.
+            stride=min(settings.stride, window // 2 - 1),
+            max_windows=max(settings.max_windows, _DOCUMENT_TOKENS // window)
+            if settings.max_windows == TaskSettings.max_windows
+            else settings.max_windows,
+            train_windows=settings.train_windows or max(1, _TRAINING_TOKENS // window),
         )
         self.reading_notes = (
             f"{long:,} of {len(ids_by_row):,} training {self.unit} are longer than the model's "
-            f"{builder.max_length} tokens: all are read in windows (task.long segments)",
+            f"{builder.max_length} tokens: all are read in windows of {window}",
         )
 
     @abstractmethod

@@ -166,7 +166,7 @@ class TextInputBuilder:
         return Example(ids, types, **targets), truncated
 
     def windows(
-        self, ids: Sequence[int], *, stride: int, most: int, **targets: Any
+        self, ids: Sequence[int], *, stride: int, most: int, room: int | None = None, **targets: Any
     ) -> tuple[Example, bool]:
         """A text of any length as an example of one or more windows.
 
@@ -174,14 +174,16 @@ class TextInputBuilder:
             ids: of the text.
             stride: tokens that neighbours share.
             most: the most windows.
+            room: tokens of a window without the special ones; by default as many as fit.
             targets: fields of the ``Example``.
 
         Returns:
             The example, and whether the text was truncated.
         """
-        step = self.room - stride
+        room = room or self.room
+        step = room - stride
         starts = range(0, max(1, len(ids) - stride), step)
-        pieces = [self.one(ids[start : start + self.room]) for start in starts[:most]]
+        pieces = [self.one(ids[start : start + room]) for start in starts[:most]]
         token_ids = np.concatenate(pieces)
         parts = tuple(map(len, pieces))
         example = Example(token_ids, np.zeros_like(token_ids), parts=parts, **targets)
