@@ -15,6 +15,7 @@ from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
+from ownbert.tasks.soft_targets import refuse_soft_targets
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
 
@@ -62,6 +63,7 @@ class LabelledSplits:
     """The training rows and dev rows, if any, from ``rows`` or the files of a recipe.
 
     The task takes labels and scales from the training rows, unless it has ``learnt`` them before.
+    Training rows may have soft targets (``tasks/soft_targets.py``), dev rows may not.
     ``encode`` must be called before the rows are used. Raises ``InputError`` for rows that cannot
     be used.
     """
@@ -86,7 +88,10 @@ class LabelledSplits:
             task.learn(self.train_rows, source)
         task.check(self.train_rows, source, known)
         if self.dev_rows is not None:
-            task.check(self.dev_rows, recipe.data.dev or "", known)
+            dev = recipe.data.dev or ""
+            if task.takes_soft_targets:
+                refuse_soft_targets(self.dev_rows, dev)
+            task.check(self.dev_rows, dev, known)
 
     def encode(self, builder: Any) -> None:
         """Encode the rows for a model; builder: from ``Task.input_builder``."""

@@ -53,10 +53,11 @@ MICRO_TOKENS = 16_384
 class FinetuningRun(TrainingRun):
     """A recipe with its labelled rows.
 
-    rows: training rows, and dev rows or None, instead of the files of the recipe. labels: of the
-    task, if it does not take them from the rows. like: another run whose task, which has learnt
-    from the training rows, and model are used. with_card: whether to write a model card and plots
-    of the log and the confusion matrix. given: the recipe before it was completed. Raises
+    rows: training rows, and dev rows or None, instead of the files of the recipe; training rows may
+    have soft targets (``tasks/soft_targets.py``). labels: of the task, if it does not take them
+    from the rows; their order is that of soft targets. like: another run whose task, which has
+    learnt from the training rows, and model are used. with_card: whether to write a model card and
+    plots of the log and the confusion matrix. given: the recipe before it was completed. Raises
     ``InputError``.
     """
 

@@ -82,6 +82,10 @@ class SentenceTask(Task):
     def target(self, row: Row) -> Any:
         """The label of a row as the objective takes it."""
 
+    def targets(self, rows: Sequence[Row]) -> list[Any]:
+        """``target`` for each row, None for a row without one."""
+        return [None if row.target is None else self.target(row) for row in rows]
+
     def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
         if self.pair is None and rows:
             self.pair = len(rows[0].texts) == 2
@@ -91,8 +95,9 @@ class SentenceTask(Task):
                 f"task.stride is {settings.stride}; with sequences of {builder.max_length} tokens "
                 f"it must be below {builder.room}"
             )
-        for row, own in zip(rows, builder.ids_by_row(rows), strict=True):
-            label = {} if row.target is None else {"label": self.target(row)}
+        targets = self.targets(rows)
+        for target, own in zip(targets, builder.ids_by_row(rows), strict=True):
+            label = {} if target is None else {"label": target}
             if settings.long == "cut":
                 example, was_truncated = builder.example(own, **label)
             elif len(own) > 1:

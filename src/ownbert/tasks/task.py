@@ -79,6 +79,8 @@ class Task(ABC):
     # a set, whose order has no meaning.
     counts_labels: ClassVar[bool] = False
     label_sets: ClassVar[bool] = False
+    # Whether the target of a training row may be the probability of each label.
+    takes_soft_targets: ClassVar[bool] = False
     # Whether the loss compares the rows of a batch, so that no batch may be split into
     # micro-batches; and the least number of rows in one.
     needs_full_batch: ClassVar[bool] = False
