@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ownbert.errors import InputError
 from ownbert.nn.bottleneck import NoNorm
 from ownbert.train.distributed import is_sharded
+from ownbert.train.optim.joint import JointOptimizer
 from ownbert.train.optim.lamb import Lamb
 from ownbert.train.optim.muon import make_muon
+from ownbert.train.optim.rows import RowAdagrad
 from ownbert.train.recipe import OPTIMIZERS, Optim
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, NoNorm)
@@ -23,6 +25,9 @@ _BLOCK, _BLOCK_OF = re.compile(r"encoder\.blocks\.\d+$"), re.compile(r"encoder\.
 
 # The lowest learning rate of the transition scores of a CRF.
 _CRF_RATE = 5e-3
+
+# The peak learning rate of tables with sparse gradients: most rows are in few steps.
+_TABLE_RATE = 0.1
 
 # These optimisers do not work on sharded parameters (FSDP).
 _UNSHARDED = ("adafactor", "muon", "rprop")
@@ -35,9 +40,23 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
     2020), "muon" is Muon for hidden matrices and AdamW for the rest; the others are PyTorch's. Each
     uses those of betas, eps, momentum and weight_decay that it has. Raises ``InputError`` for a
     name that this PyTorch does not have, and for settings that the optimiser cannot be combined
-    with.
+    with. Tables with sparse gradients have an optimiser and a rate of their own (``RowAdagrad``).
     """
     groups = decay_groups(model, optim.weight_decay, optim.layer_decay)
+    tables = _sparse_tables(model)
+    if not tables:
+        return _make_dense(model, groups, optim)
+    own = {id(p) for p in tables}
+    for group in groups:
+        group["params"] = [p for p in group["params"] if id(p) not in own]
+    scale = _TABLE_RATE / (optim.learning_rate or _TABLE_RATE)
+    rows = RowAdagrad([{"params": tables, "scale": scale}])
+    return JointOptimizer(_make_dense(model, groups, optim), rows)
+
+
+def _make_dense(
+    model: nn.Module, groups: list[dict[str, Any]], optim: Optim
+) -> torch.optim.Optimizer:
     _raise_crf_rate(model, groups, optim.learning_rate)
     if optim.name in _UNSHARDED and is_sharded(model):
         raise InputError(
@@ -88,6 +107,10 @@ def decay_groups(
     ]
     check_groups(model, groups)
     return groups
+
+
+def _sparse_tables(model: nn.Module) -> list[Tensor]:
+    return [m.weight for m in model.modules() if isinstance(m, nn.EmbeddingBag) and m.sparse]
 
 
 def _raise_crf_rate(model: nn.Module, groups: list[dict[str, Any]], rate: float | None) -> None:
