@@ -29,7 +29,7 @@ _LAST = (
     *("precision", "device", "log_every", "save_every", "tensorboard", "seed"),
 )
 # Those of a task that reads single sentences or pairs.
-_SENTENCE = ("pooling", "long", "stride", "rdrop")
+_SENTENCE = ("pooling", "ngrams", "long", "stride", "rdrop")
 # Two names of one task.
 _EMBED = (
     ("pooling", "temperature"),

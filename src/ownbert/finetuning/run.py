@@ -23,6 +23,7 @@ from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.init_weights import make_model
 from ownbert.finetuning.labelled_splits import LabelledSplits, Rows, texts_of
 from ownbert.nn.model import Model
+from ownbert.nn.ngrams import NgramTable
 from ownbert.objectives import Learner
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun
@@ -160,6 +161,8 @@ class FinetuningRun(TrainingRun):
 
     def make_learner(self, world: World, *, fresh: bool, say: Say) -> Learner:
         recipe, data = self.recipe, self.splits.train_data
+        if recipe.task.ngrams is not None and world.size > 1:
+            raise InputError("task.ngrams is trained in one process; run it without torchrun")
         model = make_model(self.description, self.task, recipe, adapted=self.adapted)
         model = model.to(self.device)
         model.encoder.gradient_checkpointing = bool(data.sizes.max() > _LONG)
@@ -275,7 +278,8 @@ class WordsInUse:
         self.index_of[ids] = np.arange(len(ids))
         self.ids = torch.from_numpy(ids).to(model.device)
         self.used = nn.Embedding.from_pretrained(self.full.weight.detach()[self.ids], freeze=False)
-        model.encoder.embeddings.word = self.used
+        self.tables = [m for m in model.heads.modules() if isinstance(m, NgramTable)]
+        self._use()
         self.data = replace(data, examples=[self._reindexed(e) for e in data.examples])
 
     def _reindexed(self, example: Example) -> Example:
@@ -286,6 +290,8 @@ class WordsInUse:
         """Put the full table back, with the trained rows."""
         self.full.weight[self.ids] = self.used.weight
         self.model.encoder.embeddings.word = self.full
+        for table in self.tables:
+            table.ids = None
 
     @contextlib.contextmanager
     def all(self) -> Iterator[None]:
@@ -294,7 +300,12 @@ class WordsInUse:
         try:
             yield
         finally:
-            self.model.encoder.embeddings.word = self.used
+            self._use()
+
+    def _use(self) -> None:
+        self.model.encoder.embeddings.word = self.used
+        for table in self.tables:
+            table.ids = self.ids
 
 
 def _task(recipe: FinetuneRecipe, labels: Sequence[str]) -> Task:

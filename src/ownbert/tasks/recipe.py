@@ -22,6 +22,13 @@ ANSWERS = "Answers"
 
 POOLINGS = ("pooler", "first", "mean", "max", "attention", "gru", "lstm")
 LONG = ("cut", "windows", "segments")
+# The most rows of a table of n-grams: 4 GB.
+_MOST_ROWS = 1 << 23
+
+
+def _check_rows(name: str, rows: int) -> None:
+    if not 1 <= rows <= _MOST_ROWS:
+        raise InputError(f"{name} is {rows}; it must be from 1 to {_MOST_ROWS}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +49,14 @@ class TaskSettings:
                 "shown": "mean",
             }
         },
+    )
+    ngrams: int | None = setting(
+        None,
+        "Also read the pairs and triples of neighbouring tokens, by a table with this many rows; "
+        "try 262144.",
+        MODEL,
+        check=_check_rows,
+        shown="none",
     )
     long: str = setting(
         "cut",

@@ -22,7 +22,7 @@ from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 
 # Settings of all these tasks.
-COMMON = frozenset({"pooling", "long", "stride", "max_windows", "rdrop"})
+COMMON = frozenset({"pooling", "long", "stride", "max_windows", "rdrop", "ngrams"})
 
 
 class SentenceTask(Task):
@@ -71,6 +71,8 @@ class SentenceTask(Task):
             spec = replace(spec, pooling=settings.pooling)
         if settings.long == "segments":
             spec = replace(spec, segments="attention")
+        if settings.ngrams is not None:
+            spec = replace(spec, ngrams=settings.ngrams)
         return spec
 
     def length_limit(self, max_length: int) -> str:
