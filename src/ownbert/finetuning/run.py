@@ -23,7 +23,7 @@ from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.init_weights import make_model
 from ownbert.finetuning.labelled_splits import LabelledSplits, Rows, texts_of
 from ownbert.nn.model import Model
-from ownbert.nn.ngrams import NgramTable
+from ownbert.nn.ngrams import RATE_OF_FEW, NgramTable
 from ownbert.objectives import Learner
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun
@@ -166,6 +166,9 @@ class FinetuningRun(TrainingRun):
         model = make_model(self.description, self.task, recipe, adapted=self.adapted)
         model = model.to(self.device)
         model.encoder.gradient_checkpointing = bool(data.sizes.max() > _LONG)
+        if len(data) < _FEW:
+            for table in _ngram_tables(model):
+                table.rate = RATE_OF_FEW
         learns_words = self.config.image is None and not recipe.model.freeze
         self.words = WordsInUse(model, data) if learns_words else None
         # The dev rows are evaluated with it, without the second pass of R-Drop.
@@ -278,7 +281,7 @@ class WordsInUse:
         self.index_of[ids] = np.arange(len(ids))
         self.ids = torch.from_numpy(ids).to(model.device)
         self.used = nn.Embedding.from_pretrained(self.full.weight.detach()[self.ids], freeze=False)
-        self.tables = [m for m in model.heads.modules() if isinstance(m, NgramTable)]
+        self.tables = _ngram_tables(model)
         self._use()
         self.data = replace(data, examples=[self._reindexed(e) for e in data.examples])
 
@@ -306,6 +309,10 @@ class WordsInUse:
         self.model.encoder.embeddings.word = self.used
         for table in self.tables:
             table.ids = self.ids
+
+
+def _ngram_tables(model: Model) -> list[NgramTable]:
+    return [module for module in model.heads.modules() if isinstance(module, NgramTable)]
 
 
 def _task(recipe: FinetuneRecipe, labels: Sequence[str]) -> Task:

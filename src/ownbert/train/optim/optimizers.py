@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ownbert.errors import InputError
 from ownbert.nn.bottleneck import NoNorm
+from ownbert.nn.ngrams import NgramTable
 from ownbert.train.distributed import is_sharded
 from ownbert.train.optim.joint import JointOptimizer
 from ownbert.train.optim.lamb import Lamb
@@ -26,9 +27,6 @@ _BLOCK, _BLOCK_OF = re.compile(r"encoder\.blocks\.\d+$"), re.compile(r"encoder\.
 # The lowest learning rate of the transition scores of a CRF.
 _CRF_RATE = 5e-3
 
-# The peak learning rate of tables with sparse gradients: most rows are in few steps.
-_TABLE_RATE = 0.1
-
 # These optimisers do not work on sharded parameters (FSDP).
 _UNSHARDED = ("adafactor", "muon", "rprop")
 
@@ -40,18 +38,18 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
     2020), "muon" is Muon for hidden matrices and AdamW for the rest; the others are PyTorch's. Each
     uses those of betas, eps, momentum and weight_decay that it has. Raises ``InputError`` for a
     name that this PyTorch does not have, and for settings that the optimiser cannot be combined
-    with. Tables with sparse gradients have an optimiser and a rate of their own (``RowAdagrad``).
+    with. Tables of n-grams have an optimiser (``RowAdagrad``) and a rate of their own.
     """
     groups = decay_groups(model, optim.weight_decay, optim.layer_decay)
     tables = _sparse_tables(model)
     if not tables:
         return _make_dense(model, groups, optim)
-    own = {id(p) for p in tables}
+    own = {id(table.table.weight) for table in tables}
     for group in groups:
         group["params"] = [p for p in group["params"] if id(p) not in own]
-    scale = _TABLE_RATE / (optim.learning_rate or _TABLE_RATE)
-    rows = RowAdagrad([{"params": tables, "scale": scale}])
-    return JointOptimizer(_make_dense(model, groups, optim), rows)
+    rate = optim.learning_rate or 1.0
+    rows = [{"params": [table.table.weight], "scale": table.rate / rate} for table in tables]
+    return JointOptimizer(_make_dense(model, groups, optim), RowAdagrad(rows))
 
 
 def _make_dense(
@@ -109,8 +107,8 @@ def decay_groups(
     return groups
 
 
-def _sparse_tables(model: nn.Module) -> list[Tensor]:
-    return [m.weight for m in model.modules() if isinstance(m, nn.EmbeddingBag) and m.sparse]
+def _sparse_tables(model: nn.Module) -> list[NgramTable]:
+    return [module for module in model.modules() if isinstance(module, NgramTable)]
 
 
 def _raise_crf_rate(model: nn.Module, groups: list[dict[str, Any]], rate: float | None) -> None:
