@@ -14,6 +14,7 @@ from ownbert.checkpoint import load
 from ownbert.train.state_files import SavedState, list_states, newest_state, step_of
 from support.cli import run_cli
 from support.limits import files_of_at_most
+from support.plots import matplotlib_installed
 from support.training_runs import assert_same, finish, learnt, rows, start, wait_for_step
 
 SHORT = {"max_length": 48, "batch_tokens": 512, "log_every": 1, "quiet": True}
@@ -135,7 +136,8 @@ def test_a_full_disk_loses_no_state(topics: Path, tmp_path: Path):
     before = {p.name: p.stat().st_mtime_ns for p in (folder / "checkpoints").rglob("*")}
     weights = (folder / "model.safetensors").read_bytes()
     run = ("--max-steps", 12, "--resume", "--max-length", 48, "--batch-tokens", 512)
-    with files_of_at_most(100 * 1024):
+    # With the plot at the end of a run, which must not hide why it ended.
+    with files_of_at_most(100 * 1024), matplotlib_installed():
         done = run_cli("pretrain", "-o", folder, *run)
     assert done.returncode == 2, done.stderr
     assert re.fullmatch(r"error: cannot write \S+: File too large.*--resume.*\n", done.stderr)
