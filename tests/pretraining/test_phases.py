@@ -51,7 +51,8 @@ def test_what_is_learnt_decides_what_is_saved(
     topics: Path, tmp_path: Path, objectives: str, architecture: str
 ):
     folder = tmp_path / "run"
-    pretrain(topics / "tokens", folder, objectives=objectives, max_steps=20, **SHORT)
+    steps = {"max_steps": 20, "eval_every": 20}
+    pretrain(topics / "tokens", folder, objectives=objectives, **steps, **SHORT)
     config = json.loads((folder / "config.json").read_text())
     assert config["architectures"] == [architecture]
     model, info = getattr(transformers, architecture).from_pretrained(
@@ -73,7 +74,8 @@ def test_what_is_learnt_decides_what_is_saved(
 
 @pytest.mark.parametrize("masking", ["word", "ngram", "span"])
 def test_each_kind_of_masking_learns(topics: Path, tmp_path: Path, masking: str):
-    pretrain(topics / "tokens", tmp_path / "run", masking=masking, max_steps=15, **SHORT)
+    steps = {"max_steps": 15, "eval_every": 5}
+    pretrain(topics / "tokens", tmp_path / "run", masking=masking, **steps, **SHORT)
     held_out = [r for r in learnt(tmp_path / "run") if r.get("evaluation")]
     assert held_out[-1]["mlm_loss"] < held_out[0]["mlm_loss"]
 
