@@ -37,8 +37,8 @@ def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
 
     A label with fewer than `n` rows gives all of them. The draw of a label depends on `seed`, its
     name and its number of rows only, so adding a label changes no other label's rows; and for one
-    seed the rows for a smaller `n` are among those for a larger one, so that scores at 20, 100,
-    ... labels per class differ by what was added and not by a fresh draw.
+    seed the rows for a smaller `n` are among those for a larger one, so that scores at 20, 100, ...
+    labels per class differ by what was added and not by a fresh draw.
     """
     if n < 1:
         raise InputError(f"labels per class is {n}; it must be at least 1")
@@ -61,9 +61,16 @@ def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
 class LabelledSplits:
     """The training rows and dev rows, if any, from ``rows`` or the files of a recipe.
 
-    The task takes labels and scales from the training rows, unless it has ``learnt`` them before.
-    ``encode`` must be called before the rows are used. Raises ``InputError`` for rows that cannot
-    be used.
+    ``encode`` must be called before the rows are used.
+
+    Args:
+        task: takes labels and scales from the training rows, unless it has ``learnt`` them before.
+        recipe: names the files.
+        rows: training rows, and dev rows or None, instead of the files.
+        learnt: whether the task has its labels and scales already.
+
+    Raises:
+        InputError: rows cannot be used.
     """
 
     builder: Any
@@ -89,7 +96,11 @@ class LabelledSplits:
             task.check(self.dev_rows, recipe.data.dev or "", known)
 
     def encode(self, builder: Any) -> None:
-        """Encode the rows for a model; builder: from ``Task.input_builder``."""
+        """Encode the rows for a model.
+
+        Args:
+            builder: from ``Task.input_builder``.
+        """
         self.builder = builder
         self.train_data = self.task.encode(self.train_rows, builder, training=True)
         if self.dev_rows is not None:
@@ -134,8 +145,16 @@ class LabelledSplits:
     def evaluate(
         self, model: Model, *, precision: str, objective: Objective | None = None
     ) -> Scores | None:
-        """Tune the task's thresholds on the dev rows, and return the metrics on these rows; with
-        ``objective`` also their loss. None without dev rows."""
+        """Tune the task's thresholds on the dev rows, and evaluate the model on them.
+
+        Args:
+            model: with the task's head.
+            precision: of the forward pass.
+            objective: its loss is added to the metrics.
+
+        Returns:
+            None without dev rows.
+        """
         if self.dev_rows is None or self.dev_data is None:
             return None
         task, data, rows = self.task, self.dev_data, self.dev_rows

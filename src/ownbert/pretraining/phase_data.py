@@ -27,8 +27,9 @@ _EVALUATION_TOKENS = 30_000
 class PhaseData:
     """Training and held-out examples of a phase.
 
-    unigram: log probability of each token by its frequency (V). predictable: the number of tokens
-    in the vocabulary that are not special.
+    Args:
+        unigram: (V), log probability of each token by its frequency.
+        predictable: the number of tokens in the vocabulary that are not special.
     """
 
     task: PretrainTask
@@ -106,7 +107,12 @@ def make_phase_data(
     unigram: torch.Tensor,
     seed: int,
 ) -> PhaseData:
-    """The data of a phase. ordinary: true for tokens that are not special (V)."""
+    """The data of a phase.
+
+    Args:
+        ordinary: (V), true for tokens that are not special.
+        unigram: (V), log probability of each token by its frequency.
+    """
     masking = None
     if "mlm" in task.objectives:
         masking = Masking(
