@@ -74,8 +74,7 @@ def test_what_is_learnt_decides_what_is_saved(
 
 @pytest.mark.parametrize("masking", ["word", "ngram", "span"])
 def test_each_kind_of_masking_learns(topics: Path, tmp_path: Path, masking: str):
-    steps = {"max_steps": 15, "eval_every": 5}
-    pretrain(topics / "tokens", tmp_path / "run", masking=masking, **steps, **SHORT)
+    pretrain(topics / "tokens", tmp_path / "run", masking=masking, max_steps=15, **SHORT)
     held_out = [r for r in learnt(tmp_path / "run") if r.get("evaluation")]
     assert held_out[-1]["mlm_loss"] < held_out[0]["mlm_loss"]
 
