@@ -86,6 +86,7 @@ class FinetuningRun(TrainingRun):
         self.splits.encode(self.builder)
         self.monitor = self._monitor(recipe)
         self.given, self.recipe = recipe, self._completed(recipe)
+        self.splits.draw_sample(self._trained_per_evaluation)
         self.adapted: Path | None = None if like is None else like.adapted
         self.name: str | None = None  # in the model card, by default that of the folder
         self.identity = {"training data": self.splits.train_data.identity()}
@@ -125,6 +126,16 @@ class FinetuningRun(TrainingRun):
             optim=replace(recipe.optim, learning_rate=rate),
             run=run,
         )
+
+    @property
+    def _trained_per_evaluation(self) -> float:
+        """The training examples that are learnt between two evaluations."""
+        recipe, count = self.recipe, len(self.splits.train_data)
+        assert recipe.run.eval_every is not None
+        assert recipe.data.batch_size is not None
+        batches = -(-count // recipe.data.batch_size)  # of an epoch
+        passes = 2 if recipe.task.rdrop else 1
+        return recipe.run.eval_every * recipe.run.accumulate * passes * count / batches
 
     @property
     def default_rate(self) -> float:
@@ -184,7 +195,10 @@ class FinetuningRun(TrainingRun):
         """Metrics on the dev rows, if any, with the full word table."""
         with self.words.all() if self.words else contextlib.nullcontext():
             scores = self.splits.evaluate(
-                learner.model, precision=self.recipe.run.precision, objective=self.objective
+                learner.model,
+                precision=self.recipe.run.precision,
+                objective=self.objective,
+                sampled=True,
             )
         return {} if scores is None else scores.values
 
@@ -247,6 +261,11 @@ class FinetuningRun(TrainingRun):
             *splits.truncation_warnings(),
             *splits.unknown_warnings(),
         ]
+        if splits.sample is not None:
+            lines.append(
+                f"evaluates {len(splits.sample):,} of the dev {task.unit} during training, all of "
+                "them at the end"
+            )
         if splits.dev_rows is None:
             lines.append(
                 "no --dev: all epochs are run and the last weights are saved, whether or not they "

@@ -42,6 +42,11 @@ class EncodedRows:
     def example(self, epoch: int, index: int) -> Example:
         return self.examples[index]
 
+    def chosen(self, indices: Sequence[int]) -> "EncodedRows":
+        """The rows of these indices, in their order."""
+        examples, notes = self.examples, self.notes
+        return EncodedRows([examples[i] for i in indices], notes=[notes[i] for i in indices])
+
     def identity(self) -> str:
         """The number and the digest of the examples, which differ for other rows or targets."""
         digest = hashlib.sha256()
