@@ -28,8 +28,15 @@ _PLAIN = "DejaVu Sans"
 
 
 def most_confused(scores: Scores, most: int = 3) -> list[str]:
-    """The ``most`` frequent confusions in words ("film taken for album: 12"); none without a
-    confusion matrix."""
+    """The most frequent confusions in words ("film taken for album: 12").
+
+    Args:
+        scores: of predictions.
+        most: how many confusions.
+
+    Returns:
+        One line each; none without a confusion matrix.
+    """
     if scores.confusion is None:
         return []
     labels = [score.label for score in scores.labels]
@@ -43,11 +50,17 @@ def most_confused(scores: Scores, most: int = 3) -> list[str]:
 def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = _FONTS) -> str | None:
     """Plot the confusion matrix as a PNG file; colours are shares of the rows, the true labels.
 
-    Numbers in the cells are counts. With many labels only the most confused ones are named. fonts:
-    names of fonts to use for characters that matplotlib's own lacks. Returns a warning, if any:
-    without matplotlib nothing is drawn; if no font has the characters of the labels, their numbers
-    in config.json's id2label are shown. Any earlier plot is removed, also if ``scores`` has no
-    confusion matrix.
+    Numbers in the cells are counts. With many labels only the most confused ones are named. Any
+    earlier plot is removed, also if ``scores`` has no confusion matrix.
+
+    Args:
+        path: of the PNG.
+        scores: of predictions.
+        fonts: names of fonts to use for characters that matplotlib's own lacks.
+
+    Returns:
+        A warning, if any: without matplotlib nothing is drawn; if no font has the characters of the
+        labels, their numbers in config.json's id2label are shown.
     """
     path.unlink(missing_ok=True)
     if (confusion := scores.confusion) is None:

@@ -29,13 +29,15 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Models that were trained with the same settings, in ``members``; ``folder`` predicts by the
-    mean of their scores.
+    """Models that were trained with the same settings, and predict by the mean of their scores.
 
-    metrics: of folds, those on all training rows, each predicted by the member that was not trained
-    on it; of seeds, those of the averaged predictions for dev rows. mean, spread: mean and standard
-    deviation of the members' own metrics. dev: of folds, the metrics of the averaged predictions
-    for dev rows, if any.
+    Args:
+        folder: predicts by this mean.
+        members: the folders of the models.
+        metrics: of folds, those on all training rows, each predicted by the member that was not
+            trained on it; of seeds, those of the averaged predictions for dev rows.
+        mean, spread: mean and standard deviation of the members' own metrics.
+        dev: of folds, the metrics of the averaged predictions for dev rows, if any.
     """
 
     folder: Path
@@ -61,7 +63,15 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
     """Train the members that are not finished, in folders of their own, and evaluate them all.
 
     Writes the recipe, a model card and ``ensemble.json``, which makes ``predict`` and ``evaluate``
-    average. Raises ``InputError`` if the rows cannot be split into so many folds.
+    average.
+
+    Args:
+        run: with its rows.
+        folder: of the ensemble.
+        quiet: show nothing.
+
+    Raises:
+        InputError: the rows cannot be split into so many folds.
     """
     output = folder.path
     members = _fold_members(run) if run.given.run.folds else _seed_members(run)
@@ -152,9 +162,17 @@ def _fold_members(run: FinetuningRun) -> list[_Member]:
 def fold_of(
     rows: Sequence[Row], count: int, *, seed: int, texts: Sequence[Sequence[Any]] | None = None
 ) -> list[int]:
-    """The fold of each row, from 0. Folds have about the same size and, for single labels, the same
-    distribution of labels. Rows that share one of their ``texts`` (by default all that the
-    model reads) are in one fold, or answers could be memorised."""
+    """The fold of each row, from 0.
+
+    Folds have about the same size and, for single labels, the same distribution of labels.
+
+    Args:
+        rows: to divide.
+        count: the number of folds.
+        seed: of the draw.
+        texts: of each row; rows that share one of them are in one fold, or answers could be
+            memorised. By default all that the model reads.
+    """
     groups = _groups([row.texts for row in rows] if texts is None else texts)
     order = np.random.default_rng(seed).permutation(len(groups))
     shuffled = sorted((groups[i] for i in order), key=len, reverse=True)

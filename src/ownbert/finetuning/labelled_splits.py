@@ -19,7 +19,7 @@ from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
 from ownbert.train.evaluation_budget import affordable_tokens
 
-# Dev rows that are evaluated even for very few training rows: with less a metric means little.
+# Dev rows to evaluate even for very few training rows: with less a metric means little.
 _LEAST_SAMPLE = 100
 
 Rows = tuple[Sequence[Row], Sequence[Row] | None]
@@ -41,8 +41,8 @@ def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
 
     A label with fewer than `n` rows gives all of them. The draw of a label depends on `seed`, its
     name and its number of rows only, so adding a label changes no other label's rows; and for one
-    seed the rows for a smaller `n` are among those for a larger one, so that scores at 20, 100,
-    ... labels per class differ by what was added and not by a fresh draw.
+    seed the rows for a smaller `n` are among those for a larger one, so that scores at 20, 100, ...
+    labels per class differ by what was added and not by a fresh draw.
     """
     if n < 1:
         raise InputError(f"labels per class is {n}; it must be at least 1")
@@ -63,8 +63,11 @@ def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
 
 
 def stratified_sample(rows: Sequence[Row], count: int, seed: int) -> list[int]:
-    """Indices of ``count`` of the rows, ascending: labels are as frequent among them as among all
-    rows, and numbers are distributed as evenly; otherwise they are drawn at random."""
+    """Draw rows among which labels are as frequent as among all, and numbers distributed alike.
+
+    Returns:
+        Indices of ``count`` rows, ascending.
+    """
     order = np.random.default_rng(seed).random(len(rows)).argsort(kind="stable").tolist()
     order.sort(key=lambda i: _stratum(rows[i].target))
     return sorted(order[i * len(rows) // count] for i in range(count))
@@ -79,15 +82,24 @@ def _stratum(target: Any) -> tuple[Any, ...]:
 class LabelledSplits:
     """The training rows and dev rows, if any, from ``rows`` or the files of a recipe.
 
-    The task takes labels and scales from the training rows, unless it has ``learnt`` them before.
-    ``encode`` must be called before the rows are used. sample: the indices of the dev rows that are
-    evaluated during training; None: all. Raises ``InputError`` for rows that cannot be used.
+    ``encode`` must be called before the rows are used.
+
+    Args:
+        task: takes labels and scales from the training rows, unless it has ``learnt`` them before.
+        recipe: names the files.
+        rows: training rows, and dev rows or None, instead of the files.
+        learnt: whether the task has its labels and scales already.
+
+    Raises:
+        InputError: rows cannot be used.
     """
 
     builder: Any
     train_data: EncodedRows
     dev_data: EncodedRows | None = None
-    sample: Sequence[int] | None = None
+    # Of the dev rows, those that are evaluated during training; None: all.
+    sample_rows: Sequence[Row] | None = None
+    sample_data: EncodedRows | None = None
 
     def __init__(
         self,
@@ -108,21 +120,31 @@ class LabelledSplits:
             task.check(self.dev_rows, recipe.data.dev or "", known)
 
     def encode(self, builder: Any) -> None:
-        """Encode the rows for a model; builder: from ``Task.input_builder``."""
+        """Encode the rows for a model.
+
+        Args:
+            builder: from ``Task.input_builder``.
+        """
         self.builder = builder
         self.train_data = self.task.encode(self.train_rows, builder, training=True)
         if self.dev_rows is not None:
             self.dev_data = self.task.encode(self.dev_rows, builder, training=False)
 
-    def draw_sample(self, examples: float) -> None:
-        """Set ``sample`` so that evaluating it takes at most a fifth of the time, if it is
-        evaluated whenever ``examples`` training examples have been learnt."""
-        if self.dev_data is None or self.dev_rows is None:
+    def draw_sample(self, trained: float) -> None:
+        """Choose which dev rows are evaluated during training, so that it takes a fifth of the time
+        at most, or ``_LEAST_SAMPLE`` rows.
+
+        Args:
+            trained: training examples between two evaluations.
+        """
+        if self.dev_rows is None or self.dev_data is None:
             return
-        tokens = affordable_tokens(examples * self.train_data.sizes.mean())
+        tokens = affordable_tokens(trained * self.train_data.sizes.mean())
         count = max(_LEAST_SAMPLE, int(tokens / self.dev_data.sizes.mean()))
         if count < len(self.dev_rows):
-            self.sample = stratified_sample(self.dev_rows, count, self.recipe.seed)
+            chosen = stratified_sample(self.dev_rows, count, self.recipe.seed)
+            self.sample_rows = [self.dev_rows[i] for i in chosen]
+            self.sample_data = self.dev_data.subset(chosen)
 
     def _read(self) -> Rows:
         data = self.recipe.data
@@ -168,14 +190,22 @@ class LabelledSplits:
         objective: Objective | None = None,
         sampled: bool = False,
     ) -> Scores | None:
-        """Tune the task's thresholds on the dev rows, or with ``sampled`` on the ``sample``, and
-        return the metrics on these rows; with ``objective`` also their loss. None without dev
-        rows."""
+        """Tune the task's thresholds on dev rows, and evaluate the model on them.
+
+        Args:
+            model: with the task's head.
+            precision: of the forward pass.
+            objective: its loss is added to the metrics.
+            sampled: on the sample of the dev rows, if there is one, and not on all.
+
+        Returns:
+            None without dev rows.
+        """
         if self.dev_rows is None or self.dev_data is None:
             return None
         task, data, rows = self.task, self.dev_data, self.dev_rows
-        if sampled and self.sample is not None:
-            data, rows = data.chosen(self.sample), [rows[i] for i in self.sample]
+        if sampled and self.sample_rows is not None and self.sample_data is not None:
+            data, rows = self.sample_data, self.sample_rows
         outputs = forward_rows(model, task, data.examples, precision=precision, objective=objective)
         task.tune(outputs.raws, data, rows)
         decided = [task.decide(*each) for each in zip(outputs.raws, rows, data.notes, strict=True)]

@@ -53,11 +53,18 @@ MICRO_TOKENS = 16_384
 class FinetuningRun(TrainingRun):
     """A recipe with its labelled rows.
 
-    rows: training rows, and dev rows or None, instead of the files of the recipe. labels: of the
-    task, if it does not take them from the rows. like: another run whose task, which has learnt
-    from the training rows, and model are used. with_card: whether to write a model card and plots
-    of the log and the confusion matrix. given: the recipe before it was completed. Raises
-    ``InputError``.
+    Args:
+        recipe: of the run.
+        rows: training rows, and dev rows or None, instead of the files of the recipe.
+        labels: of the task, if it does not take them from the rows.
+        like: another run whose task, which has learnt from the training rows, and model are used.
+        with_card: whether to write a model card and plots of the log and the confusion matrix.
+
+    Attributes:
+        given: the recipe before it was completed.
+
+    Raises:
+        InputError: the recipe, its files or its rows cannot be used.
     """
 
     command = "finetune"
@@ -144,7 +151,11 @@ class FinetuningRun(TrainingRun):
         return peak if len(self.splits.train_data) < _FEW else peak / 2
 
     def check_adapting(self) -> None:
-        """Raises ``InputError`` if pretraining on the texts of the task is impossible."""
+        """Check that pretraining on the texts of the task is possible.
+
+        Raises:
+            InputError: it is not.
+        """
         if self.recipe.model.pretrain_steps:
             from ownbert.finetuning.adapt import require_bert
 
@@ -246,8 +257,11 @@ class FinetuningRun(TrainingRun):
     def _duration(self) -> str:
         steps, epochs = self.given.run.max_steps, self.recipe.run.epochs
         if steps:
-            return f"{steps:,} step{'s' if steps > 1 else ''}"
-        return f"{epochs} epoch{'s' if epochs != 1 else ''}"
+            duration = f"{steps:,} step{'s' if steps > 1 else ''}"
+        else:
+            duration = f"{epochs} epoch{'s' if epochs != 1 else ''}"
+        minutes = self.recipe.run.max_minutes
+        return f"{duration} or {minutes:g} minutes" if minutes else duration
 
     def summary(self) -> list[str]:
         recipe, task, splits = self.recipe, self.task, self.splits
@@ -261,10 +275,10 @@ class FinetuningRun(TrainingRun):
             *splits.truncation_warnings(),
             *splits.unknown_warnings(),
         ]
-        if splits.sample is not None:
+        if splits.sample_rows is not None:
             lines.append(
-                f"evaluates {len(splits.sample):,} of the dev {task.unit} during training, all of "
-                "them at the end"
+                f"evaluates {len(splits.sample_rows):,} of the dev {task.unit} during training, "
+                "all of them at the end"
             )
         if splits.dev_rows is None:
             lines.append(
@@ -281,8 +295,14 @@ class WordsInUse:
     """Replaces the word table (V, E) of a model by one with only the words in ``data``.
 
     Other words get no gradient. Updating them takes an optimiser more than half of a step for short
-    texts (docs/benchmarks.md), and weight decay would shrink them. ``data`` then has the indices of
-    the smaller table.
+    texts (docs/benchmarks.md), and weight decay would shrink them.
+
+    Args:
+        model: its word table is replaced.
+        data: rows whose words are kept.
+
+    Attributes:
+        data: the rows, with the indices of the smaller table.
     """
 
     def __init__(self, model: Model, data: EncodedRows) -> None:

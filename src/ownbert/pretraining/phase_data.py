@@ -27,8 +27,9 @@ _EVALUATION_TOKENS = 30_000
 class PhaseData:
     """Training and held-out examples of a phase.
 
-    unigram: log probability of each token by its frequency (V). predictable: the number of tokens
-    in the vocabulary that are not special.
+    Args:
+        unigram: (V), log probability of each token by its frequency.
+        predictable: the number of tokens in the vocabulary that are not special.
     """
 
     task: PretrainTask
@@ -44,8 +45,11 @@ class PhaseData:
         return [PRETRAINING[name](weight[name]) for name in self.task.objectives]
 
     def held_out_batches(self, most: float = math.inf) -> list[Batch]:
-        """The same held-out examples with the same masks at every evaluation, of about ``most``
-        tokens if there are as many, and at least one."""
+        """The same held-out examples with the same masks at every evaluation.
+
+        Args:
+            most: about how many tokens.
+        """
         batches, tokens = [], 0
         most = min(most, _EVALUATION_TOKENS)
         size = int(min(2 * self.settings.batch_tokens, most))
@@ -109,7 +113,12 @@ def make_phase_data(
     unigram: torch.Tensor,
     seed: int,
 ) -> PhaseData:
-    """The data of a phase. ordinary: true for tokens that are not special (V)."""
+    """The data of a phase.
+
+    Args:
+        ordinary: (V), true for tokens that are not special.
+        unigram: (V), log probability of each token by its frequency.
+    """
     masking = None
     if "mlm" in task.objectives:
         masking = Masking(

@@ -59,11 +59,16 @@ def pretrain(
 ) -> Model:
     """Pretrain a model on a token store and save it, its log, curves and recipe in ``output``.
 
-    options: settings of ``PretrainRecipe`` by name (``size="mini"``, ``max_minutes=30``).
-    resume: continue from the last saved state (or that of ``resume_step``), by the recipe in
-    ``output``; without one, start. Started by torchrun, all processes share the work and the
-    first one writes. Raises ``InputError`` if ``output`` holds a model and neither ``resume`` nor
-    ``overwrite`` is given, and for everything in the corpus or the settings that cannot be used.
+    Started by torchrun, all processes share the work and the first one writes.
+
+    Args:
+        resume: continue from the last saved state (or that of ``resume_step``), by the recipe in
+            ``output``; without one, start.
+        options: settings of ``PretrainRecipe`` by name (``size="mini"``, ``max_minutes=30``).
+
+    Raises:
+        InputError: ``output`` holds a model and neither ``resume`` nor ``overwrite`` is given, or
+            something in the corpus or the settings cannot be used.
     """
     folder = RunFolder(output, resume=resume, overwrite=overwrite, resume_step=resume_step)
     recipe = folder.resolve(
@@ -80,7 +85,8 @@ def pretrain(
 class Pretraining(TrainingRun):
     """A pretraining recipe with its corpus, vocabulary and examples.
 
-    saved: the folder of a resumed run, from which the structure of the model is read.
+    Args:
+        saved: the folder of a resumed run, from which the structure of the model is read.
     """
 
     command = "pretrain"
@@ -229,8 +235,11 @@ def preview_pretraining(
     overrides: Sequence[str] = (),
     **options: Any,
 ) -> str:
-    """What ``pretrain`` would do, without doing it: the resolved recipe, the counts, and the first
-    sequences of the first batch, decoded."""
+    """What ``pretrain`` would do, without doing it.
+
+    Returns:
+        The resolved recipe, the counts, and the first sequences of the first batch, decoded.
+    """
     options["data.tokens"] = None if tokens is None else str(tokens)
     run = Pretraining(resolve(PretrainRecipe, config=config, overrides=overrides, options=options))
     first, tokenizer = run.phase_data[0], run.tokenizer

@@ -17,7 +17,8 @@ from ownbert.tasks.sentence_task import mean_per_row, repeat_per_sequence
 class RowObjective:
     """An objective with one answer per row; ``distance`` makes it usable in ``RDrop``.
 
-    right: whether correct answers are counted.
+    Args:
+        right: whether correct answers are counted.
     """
 
     weight: float = 1.0
@@ -41,8 +42,11 @@ class RowObjective:
 class SingleLabelObjective(RowObjective):
     """Cross entropy of one label per row.
 
-    Every window of a document is trained on its label, and the windows count as one row. smoothing:
-    label smoothing. label_weights: (C) weights of the labels.
+    Every window of a document is trained on its label, and the windows count as one row.
+
+    Args:
+        smoothing: label smoothing.
+        label_weights: (C) weights of the labels.
     """
 
     smoothing: float = 0.0
@@ -74,11 +78,15 @@ def symmetric_kl(one: Tensor, two: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RDrop:
-    """An objective on a batch of each row twice, in the same order, plus the distance between the
-    two predictions for a row, which differ by dropout (R-Drop, Liang et al. 2021, equation 4).
+    """An objective on a batch of each row twice, in the same order, plus a distance.
 
-    inner: an objective with ``distance``. strength: weight of the distance relative to the mean of
-    the two losses.
+    The distance is that between the two predictions for a row, which differ by dropout.
+
+    Args:
+        inner: an objective with ``distance``.
+        strength: weight of the distance relative to the mean of the two losses.
+
+    Source: Liang et al. 2021 (R-Drop), equation 4.
     """
 
     inner: Any

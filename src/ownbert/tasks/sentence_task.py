@@ -26,8 +26,10 @@ COMMON = frozenset({"pooling", "long", "stride", "max_windows", "rdrop"})
 
 
 class SentenceTask(Task):
-    """One answer per text or pair of texts, by the classification head on the pooled text; long
-    documents may be split into segments."""
+    """One answer per text or pair of texts, by the classification head on the pooled text.
+
+    Long documents may be split into segments.
+    """
 
     head = "classification"
     saved_attributes = (*Task.saved_attributes, "pair")
@@ -39,7 +41,13 @@ class SentenceTask(Task):
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The columns of the texts and, if ``labelled``, of the targets.
 
-        given: the columns that the user named, by default ``columns``. Raises ``InputError``.
+        Args:
+            path: of the table.
+            given: the columns that the user named, by default ``columns``.
+            labelled: whether the targets are looked for too.
+
+        Raises:
+            InputError: a column is missing or needed twice.
         """
         found = find_columns(
             path, self.column_specs, given or self.columns, labelled=labelled, pair=self.pair
@@ -117,8 +125,16 @@ class SentenceTask(Task):
 
 
 def repeat_per_sequence(labels: Tensor, scores: Tensor, batch: Batch) -> Tensor:
-    """Labels (rows, ...) for scores (B, ...): repeated for the sequences of each row, or unchanged
-    if there is one score per row already."""
+    """Labels repeated for the sequences of each row.
+
+    Args:
+        labels: (rows, ...).
+        scores: (B, ...).
+        batch: of B sequences.
+
+    Returns:
+        (B, ...), or ``labels`` unchanged if there is one score per row already.
+    """
     if batch.groups is None or len(scores) == len(batch.groups):
         return labels
     return labels.repeat_interleave(torch.tensor(batch.groups, device=labels.device), 0)

@@ -24,8 +24,10 @@ _TEXTS = 5  # of an example in a preview, each on a line
 class EncodedRows:
     """Rows as the model reads them, for a loader.
 
-    truncated: the number of rows that lost tokens. notes: for each row, what the task needs to turn
-    its scores into a prediction (positions of words, ...).
+    Args:
+        truncated: the number of rows that lost tokens.
+        notes: for each row, what the task needs to turn its scores into a prediction (positions of
+            words, ...).
     """
 
     examples: Sequence[Example]
@@ -42,7 +44,7 @@ class EncodedRows:
     def example(self, epoch: int, index: int) -> Example:
         return self.examples[index]
 
-    def chosen(self, indices: Sequence[int]) -> "EncodedRows":
+    def subset(self, indices: Sequence[int]) -> "EncodedRows":
         """The rows of these indices, in their order."""
         examples, notes = self.examples, self.notes
         return EncodedRows([examples[i] for i in indices], notes=[notes[i] for i in indices])
@@ -115,8 +117,11 @@ class TextInputBuilder:
         return np.asarray([cls, *ids[: self.room], sep], dtype=np.int64)
 
     def pair(self, first: Sequence[int], second: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """[CLS] first [SEP] second [SEP], as a vector of ids and one of types; if too long, the
-        longer text loses its end, as with ``longest_first`` in Transformers."""
+        """[CLS] first [SEP] second [SEP], as a vector of ids and one of types.
+
+        If they are too long, the longer text loses its end, as with ``longest_first`` in
+        Transformers.
+        """
         first, second = _cut_longest(first, second, self.pair_room)
         cls, sep = self.tokenizer.cls_id, self.tokenizer.sep_id
         left = [cls, *first, sep]
@@ -139,8 +144,17 @@ class TextInputBuilder:
     def windows(
         self, ids: Sequence[int], *, stride: int, most: int, **targets: Any
     ) -> tuple[Example, bool]:
-        """A text of any length as an example of at most ``most`` windows, which share ``stride``
-        tokens with their neighbours; and whether it was truncated."""
+        """A text of any length as an example of one or more windows.
+
+        Args:
+            ids: of the text.
+            stride: tokens that neighbours share.
+            most: the most windows.
+            targets: fields of the ``Example``.
+
+        Returns:
+            The example, and whether the text was truncated.
+        """
         step = self.room - stride
         starts = range(0, max(1, len(ids) - stride), step)
         pieces = [self.one(ids[start : start + self.room]) for start in starts[:most]]
@@ -186,8 +200,11 @@ class UnknownWords:
 
 
 def readable(example: Example, tokenizer: Tokenizer) -> list[str]:
-    """The tokens of an example, without the middle of long texts: a string for each text of a
-    single sequence, or for each of several sequences."""
+    """The tokens of an example, without the middle of long texts.
+
+    Returns:
+        A string for each text of a single sequence, or for each of several sequences.
+    """
     if not example.parts:
         return _texts(example.token_ids, tokenizer)
     starts = np.cumsum(example.parts)[:-1]

@@ -19,12 +19,13 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Monitor:
-    """The metric that decides which weights are best: the highest value, or the lowest if
-    ``lower``.
+    """The metric that decides which weights are best.
 
-    With ``patience`` (early stopping) the best weights are kept in memory, the latest of equally
-    good ones, and the run stops that many evaluations after the best value was first reached.
-    Without it the saved state of the best evaluation is kept.
+    Args:
+        lower: whether the lowest value is the best, not the highest.
+        patience: with it (early stopping) the best weights are kept in memory, the latest of
+            equally good ones, and the run stops this many evaluations after the best value was
+            first reached. Without it the saved state of the best evaluation is kept.
     """
 
     metric: str
@@ -36,8 +37,9 @@ class Monitor:
 class Phase:
     """A part of the run with its own batches and objectives.
 
-    evaluate: returns the metrics of held-out data, empty if there are none. until: the share of the
-    run, in (0, 1], at which the phase ends.
+    Args:
+        evaluate: returns the metrics of held-out data, empty if there are none.
+        until: share of the run, in (0, 1], at which the phase ends.
     """
 
     loader: Loader
@@ -50,9 +52,11 @@ class Phase:
 class Job:
     """Everything that ``train`` needs.
 
-    run: its max_steps or max_minutes must be set. on_save: called after each saved state, in all
-    processes. warned: whether the warning about a run that does not learn has been shown.
-    with_curves: whether the log is plotted in ``curves.png`` at the end.
+    Args:
+        run: its max_steps or max_minutes must be set.
+        on_save: called after each saved state, in all processes.
+        with_curves: whether the log is plotted in ``curves.png`` at the end.
+        warned: whether the warning about a run that does not learn has been shown.
     """
 
     state: TrainState
@@ -89,8 +93,10 @@ class Job:
 
     @property
     def midway(self) -> float:
-        """Progress in the middle of the next step, for the learning rate; with progress at its
-        start the rate of the first step would be 0."""
+        """Progress in the middle of the next step, for the learning rate.
+
+        With progress at its start the rate of the first step would be 0.
+        """
         ahead = 0.5 / self.run.max_steps if self.run.max_steps else 0.0
         return min(1.0, self.progress + ahead)
 

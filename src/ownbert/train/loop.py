@@ -35,9 +35,13 @@ EVALUATIONS = 10
 def train(job: Job, *, resume_from: SavedState | None = None) -> None:
     """Train to the end or until interrupted; log, curves and the last state are then on disk.
 
-    resume_from: a saved state of the job's folder. Raises ``Interrupted`` after a signal, and
-    ``InputError`` if the loss is not finite, if another process has ended, and for a saved state
-    that cannot be used.
+    Args:
+        resume_from: a saved state of the job's folder.
+
+    Raises:
+        Interrupted: after a signal.
+        InputError: the loss is not finite, another process has ended, or the saved state cannot be
+            used.
     """
     if resume_from is not None:
         job.state.restore(resume_from, world=job.world)

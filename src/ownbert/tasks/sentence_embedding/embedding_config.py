@@ -16,9 +16,12 @@ _OLD_MODE = "pooling_mode_"
 class EmbeddingConfig:
     """How texts are to be embedded.
 
-    pooling: one of ``POOLINGS``, or another one of sentence-transformers, which is not supported.
-    normalize: whether vectors are scaled to unit length. max_length: in tokens, including special
-    tokens. prompt: prepended to every text.
+    Args:
+        pooling: one of ``POOLINGS``, or another one of sentence-transformers, which is not
+            supported.
+        normalize: whether vectors are scaled to unit length.
+        max_length: in tokens, including special tokens.
+        prompt: prepended to every text.
     """
 
     pooling: str = "mean"
@@ -30,7 +33,8 @@ class EmbeddingConfig:
 def read_embedding_config(folder: Path) -> EmbeddingConfig:
     """The settings that sentence-transformers saved with a model; defaults for those it did not.
 
-    Raises ``InputError`` for an unsupported module, which would change the vectors.
+    Raises:
+        InputError: there is an unsupported module, which would change the vectors.
     """
     listed = read_json(folder / "modules.json", list, missing=[])
     if not all(isinstance(module, dict) for module in listed):
