@@ -176,9 +176,9 @@ class LabelledSplits:
                 yield truncation_warning(data.truncated, len(rows), limit, unit)
 
     def unknown_warnings(self) -> Iterator[str]:
-        """A warning if many training tokens are unknown."""
+        """A warning if the vocabulary does not fit the training rows."""
         unknown = UnknownWords(self.builder.tokenizer)
-        unknown.count(self.train_data.examples)
+        unknown.count(self.train_data.examples, self.task.texts_of(self.train_rows))
         if warning := unknown.warning():
             yield warning
 
@@ -220,8 +220,7 @@ class LabelledSplits:
 def texts_of(task: Task, splits: LabelledSplits) -> Iterator[str]:
     """The distinct texts of training and dev rows, to continue pretraining on."""
     seen = set()
-    for row in (*splits.train_rows, *(splits.dev_rows or ())):
-        for text in task.pretraining_texts(row):
-            if text.strip() and text not in seen:
-                seen.add(text)
-                yield text
+    for text in task.texts_of((*splits.train_rows, *(splits.dev_rows or ()))):
+        if text.strip() and text not in seen:
+            seen.add(text)
+            yield text

@@ -272,6 +272,7 @@ class FinetuningRun(TrainingRun):
             f"{len(splits.train_rows):,} training and {dev} dev {task.unit}{labels}, from {start}; "
             f"{self._duration()} of batches of {recipe.data.batch_size} on "
             f"{recipe.run.device} in {recipe.run.precision}",
+            *task.notes(),
             *splits.truncation_warnings(),
             *splits.unknown_warnings(),
         ]
