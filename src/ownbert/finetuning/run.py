@@ -96,6 +96,8 @@ class FinetuningRun(TrainingRun):
         self.splits.draw_sample(self._trained_per_evaluation)
         self.adapted: Path | None = None if like is None else like.adapted
         self.name: str | None = None  # in the model card, by default that of the folder
+        # Of the saved weights on all dev rows, in the end.
+        self.metrics: Mapping[str, float] = {}
         self.identity = {"training data": self.splits.train_data.identity()}
 
     def _monitor(self, recipe: FinetuneRecipe) -> Monitor:
@@ -227,10 +229,18 @@ class FinetuningRun(TrainingRun):
     def _save_best(self, job: Job, output: Path) -> tuple[Model, Scores | None]:
         """Tune thresholds, evaluate and save; in float32, as the folder will be used."""
         model, best = job.state.learner.model, job.state.best
-        scores = self.splits.evaluate(model, precision="float32")
+        scores = self.splits.evaluate(model, precision="float32", objective=self.objective)
+        if scores is not None:
+            self.metrics = scores.values
+            losses = ("loss", f"{self.objective.name}_loss")
+            values = {n: value for n, value in scores.values.items() if n not in losses}
+            scores = replace(scores, values=values)
         if best is not None:
             name = shown_name(self.monitor.metric)
-            job.display.say(f"best dev {name} {best['value']:.3f} at step {best['step']:,}")
+            line = f"best dev {name} {best['value']:.3f} at step {best['step']:,}"
+            if self.splits.sample_rows is not None:
+                line += f" on the sample, {self.metrics[self.monitor.metric]:.3f} on all rows"
+            job.display.say(line)
         for line in () if scores is None else scores.warnings:
             job.display.say(f"warning: {line}")
         model = self.task.finish(model)

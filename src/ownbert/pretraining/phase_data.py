@@ -48,15 +48,16 @@ class PhaseData:
         """The same held-out examples with the same masks at every evaluation.
 
         Args:
-            most: about how many tokens.
+            most: how many tokens there may be, beyond the first example.
         """
         batches, tokens = [], 0
-        most = min(most, _EVALUATION_TOKENS)
         size = int(min(2 * self.settings.batch_tokens, most))
         for batch in batches_once(self.held_out, batch_tokens=size):
+            if batches and tokens + batch.tokens > most:
+                break
             batches.append(batch)
             tokens += batch.tokens
-            if tokens >= most:
+            if tokens >= _EVALUATION_TOKENS:
                 break
         return batches
 
