@@ -1,5 +1,6 @@
 """Of many dev rows a sample is evaluated during training, and all of them at the end."""
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -68,6 +69,18 @@ def test_the_sample_is_proportional_to_the_rows_of_an_evaluation(
     assert len(run.splits.sample_rows) == 180
     few = FinetuningRun(FinetuneRecipe(model=recipe.model, data=FinetuneData(train=str(many))))
     assert few.splits.sample_rows is None
+
+
+def test_a_search_compares_its_runs_on_all_dev_rows(
+    pretrained: Path, topics: Path, many: Path, tmp_path: Path
+):
+    options = {"model": pretrained, "train": topics / "train.csv", "dev": many, "quiet": True}
+    options |= {"precision": "float32", "overrides": ["search.epochs=[1, 2]"]}
+    finetune("classify", output=tmp_path / "out", **options)
+    found = json.loads((tmp_path / "out" / "search.json").read_text())
+    best = found["runs"][found["best"] - 1]["measures"]
+    assert best["macro_f1"] == pytest.approx(evaluate(tmp_path / "out", many).macro_f1)
+    assert best["macro_f1"] == max(run["measures"]["macro_f1"] for run in found["runs"])
 
 
 def test_thresholds_and_metrics_are_those_of_all_dev_rows(
