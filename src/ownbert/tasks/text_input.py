@@ -231,7 +231,8 @@ class UnknownWords:
         least = max(_LEAST_TEXTS, _FREQUENT * len(found))
         frequent = [word for word, count in texts.most_common() if count >= least]
         covered = sum(occurrences[word] for word in frequent)
-        return frequent[:_NAMED], covered > _SYSTEMATIC * occurrences.total()
+        named = [word for word in frequent if any(map(str.isalnum, word))] or frequent
+        return named[:_NAMED], covered > _SYSTEMATIC * occurrences.total()
 
 
 def readable(example: Example, tokenizer: Tokenizer) -> list[str]:
