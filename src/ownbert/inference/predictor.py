@@ -77,7 +77,7 @@ class Predictor:
         data = self.task.encode(rows, self.builder, training=False)
         self.seen += len(rows)
         self.cut += data.truncated
-        self.unknown.count(data.examples)
+        self.unknown.count(data.examples, self.task.texts_of(rows))
         scores = [
             forward_rows(model, self.task, data.examples, precision=self.precision).raws
             for model in self.models
