@@ -43,8 +43,9 @@ def explained(output: str | os.PathLike[str]) -> Iterator[None]:
 def lock_file(file: BinaryIO, output: str | os.PathLike[str]) -> None:
     """Lock an open file for this process; the system releases the lock when the file is closed.
 
-    Raises ``InputError`` if another process holds it, and so is writing ``output``; the file is
-    closed then.
+    Raises:
+        InputError: another process holds the lock, and so is writing ``output``; the file is closed
+            then.
     """
     try:
         import fcntl
@@ -185,7 +186,11 @@ def open_text(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
 
 
 def refuse_unreadable(path: Path) -> None:
-    """``InputError`` unless ``path`` is a file (or a pipe) that can be opened."""
+    """Check that ``path`` is a file (or a pipe) that can be opened.
+
+    Raises:
+        InputError: it is not.
+    """
     try:
         with path.open("rb") if not path.is_fifo() else contextlib.nullcontext():
             pass
@@ -217,12 +222,15 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def refuse_same(sources: Any, output: str | os.PathLike[str] | None) -> None:
-    """``InputError`` if an output would overwrite an input.
+    """Refuse to overwrite an input with an output.
 
     Args:
         sources: a path, or a list or tuple of paths, files or folders. Anything else, such as
             arrays or an iterator, and paths that do not exist cannot be overwritten.
         output: the file to be written; None is none.
+
+    Raises:
+        InputError: the output would overwrite an input.
     """
     if output is None or not Path(output).exists():
         return

@@ -24,10 +24,14 @@ INPUT_VIEWS = ("masked", "causal", "corrupted")
 
 
 class Loss(NamedTuple):
-    """Summed loss (a scalar with gradient), summed right answers, and how many there were.
+    """The loss of an objective on a batch.
 
-    zeros: of two classes, how many targets were of the first: who always says the commoner one
-    is right that often.
+    Args:
+        total: summed loss, a scalar with gradient.
+        correct: summed right answers.
+        count: how many answers there were.
+        zeros: of two classes, how many targets were of the first: who always says the commoner one
+            is right that often.
     """
 
     total: Tensor
@@ -39,9 +43,14 @@ class Loss(NamedTuple):
 class Objective(Protocol):
     """What every objective has.
 
-    name: that in the log. head: name of the head whose logits it takes. weight: of its loss beside
-    the others'. input_view: in which of ``INPUT_VIEWS`` the model sees a batch. ``count``: how many
-    targets a batch holds. Called on logits and the batch in its view, it gives their loss.
+    Called on logits and the batch in its view, it gives their loss; ``count`` is how many targets a
+    batch holds.
+
+    Attributes:
+        name: that in the log.
+        head: name of the head whose logits it takes.
+        weight: of its loss beside the others'.
+        input_view: in which of ``INPUT_VIEWS`` the model sees a batch.
     """
 
     @property
@@ -96,9 +105,11 @@ class CausalLM:
 
 @dataclass(frozen=True)
 class Translation:
-    """Cross entropy of each next token, by a decoder that sees those before it and the source; with
-    label smoothing (Szegedy et al. 2016, section 7) a share of each target is spread evenly over
-    the vocabulary."""
+    """Cross entropy of each next token, by a decoder that sees those before it and the source.
+
+    With label smoothing (Szegedy et al. 2016, section 7) a share of each target is spread evenly
+    over the vocabulary.
+    """
 
     smoothing: float = 0.1
     weight: float = 1.0
@@ -116,9 +127,11 @@ class Translation:
 
 @dataclass(frozen=True)
 class SentencePair:
-    """Cross entropy of how two parts stand to each other: whether the second follows the first
-    ("nsp", Devlin et al. 2019, section 3.1, task 2) or they were exchanged ("sop", Lan et al.
-    2020, section 3.1)."""
+    """Cross entropy of how two parts stand to each other.
+
+    The label is whether the second follows the first ("nsp", Devlin et al. 2019, section 3.1, task
+    2) or they were exchanged ("sop", Lan et al. 2020, section 3.1).
+    """
 
     weight: float = 1.0
     name: str = "nsp"
@@ -168,9 +181,11 @@ PRETRAINING: Mapping[str, Callable[[float], Objective]] = {
 class Learner(nn.Module):
     """A model and what it learns.
 
-    model: its heads are those that the objectives name. objectives: those that have an input view
-    in common share one pass through the model. generator: predicts the masked tokens in place of
-    the model, which then sees what it draws (ELECTRA, Clark et al. 2020, section 2).
+    Args:
+        model: its heads are those that the objectives name.
+        objectives: those that have an input view in common share one pass through the model.
+        generator: predicts the masked tokens in place of the model, which then sees what it draws
+            (ELECTRA, Clark et al. 2020, section 2).
     """
 
     def __init__(
@@ -186,7 +201,8 @@ class Learner(nn.Module):
     ) -> dict[str, Loss]:
         """The loss of each objective by its name; those of a dummy batch are zero.
 
-        objectives: those of the phase; all by default.
+        Args:
+            objectives: those of the phase; all by default.
         """
         objectives = self.objectives if objectives is None else objectives
         losses: dict[str, Loss] = {}

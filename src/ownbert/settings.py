@@ -54,13 +54,21 @@ class Setting:
 
 
 def setting(default: Any, help: str = "", panel: str | None = None, **about: Any) -> Any:
-    """The field of a setting; ``about``: further fields of ``Setting``."""
+    """The field of a setting.
+
+    Args:
+        about: further fields of ``Setting``.
+    """
     metadata = {"setting": Setting(help=help, panel=panel, **about)}
     return field(default=default, metadata=metadata)
 
 
 def section(default: Any, **changes: Mapping[str, Any]) -> Any:
-    """The field of a section; ``changes``: fields that differ in this recipe, by setting."""
+    """The field of a section.
+
+    Args:
+        changes: fields that differ in this recipe, by setting.
+    """
     return field(default=default, metadata={"changes": changes})
 
 
@@ -85,7 +93,11 @@ def _each(
 
 
 def validate(section: Any, name: str = "") -> None:
-    """``InputError`` for an invalid value in the section ``name``."""
+    """Check the values in the section ``name``.
+
+    Raises:
+        InputError: a value is invalid.
+    """
     for f in fields(section):
         about, value = f.metadata.get("setting"), getattr(section, f.name)
         if about is not None and about.check is not None and value is not None:
@@ -108,7 +120,11 @@ def at_least(low: float) -> Check:
 
 
 def between(low: float, high: float, ends: str = "()") -> Check:
-    """ends: for each end a bracket if it is included, a parenthesis if not."""
+    """A check that a value is between two numbers.
+
+    Args:
+        ends: for each end a bracket if it is included, a parenthesis if not.
+    """
 
     def valid(value: float) -> bool:
         above = value >= low if ends[0] == "[" else value > low

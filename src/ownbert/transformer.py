@@ -39,13 +39,22 @@ def make_model(
     share_embeddings: bool = False,
     **changes: Any,
 ) -> Model:
-    """The paper's model with new weights: N layers, hidden size d_model, feed-forward size d_ff, h
-    heads.
+    """The paper's model with new weights.
 
-    share_embeddings: source, target and generator share one matrix (section 3.4), so source and
-    target must have one vocabulary. changes: other fields of ``EncoderConfig``; ``encoder`` and
-    ``decoder`` are mappings of fields for one of the stacks. ``norm_first=True`` makes both
-    pre-norm with a final LayerNorm. Raises ``InputError`` for sizes that do not fit each other.
+    Args:
+        src_vocab, tgt_vocab: sizes of the vocabularies.
+        N: layers.
+        d_model: hidden size.
+        d_ff: feed-forward size.
+        h: heads.
+        share_embeddings: source, target and generator share one matrix (section 3.4), so source and
+            target must have one vocabulary.
+        changes: other fields of ``EncoderConfig``; ``encoder`` and ``decoder`` are mappings of
+            fields for one of the stacks. ``norm_first=True`` makes both pre-norm with a final
+            LayerNorm.
+
+    Raises:
+        InputError: the sizes do not fit each other.
     """
     if share_embeddings and src_vocab != tgt_vocab:
         raise InputError(
@@ -86,7 +95,8 @@ def from_configs(
 ) -> Model:
     """An encoder, a decoder that attends to it, and a generator, with Xavier initialisation.
 
-    Raises ``InputError`` for different hidden sizes.
+    Raises:
+        InputError: the hidden sizes differ.
     """
     if source.hidden_size != target.hidden_size:
         raise InputError(
@@ -106,8 +116,10 @@ def from_configs(
 
 
 def initialize(model: nn.Module) -> None:
-    """Xavier-uniform initialisation of all matrices (Glorot and Bengio 2010, equation 16), those of
-    queries, keys and values each by itself; zero biases."""
+    """Xavier-uniform initialisation of all matrices (Glorot and Bengio 2010, equation 16).
+
+    Those of queries, keys and values are initialised each by itself; biases are zero.
+    """
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             for matrix in module.weight.data.chunk(_FUSED.get(name.rsplit(".", 1)[-1], 1)):
@@ -124,7 +136,9 @@ def to_batch(
 ) -> tuple[Batch, Tensor]:
     """A packed batch of padded ids (B, S') and (B, S), and the index that ``to_padded`` takes.
 
-    Masks are 1 at tokens and 0 at padding, which has no effect; without them all are tokens.
+    Args:
+        source_mask, target_mask: 1 at tokens and 0 at padding, which has no effect; without them
+            all are tokens.
     """
     source_batch, _ = from_padded(source, source_mask)
     batch, index = from_padded(target, target_mask)
@@ -149,9 +163,12 @@ def log_probs(
 
 
 def from_torch(theirs: Mapping[str, Tensor], *, layers: tuple[int, int]) -> dict[str, Tensor]:
-    """The tensors of a ``torch.nn.Transformer`` by our names. layers: of its encoder and decoder.
+    """The tensors of a ``torch.nn.Transformer`` by our names.
 
     Its final LayerNorms correspond to ``final_norm``; it has no embeddings and no generator.
+
+    Args:
+        layers: of its encoder and decoder.
     """
     ours = {}
     for stack, count in zip(("encoder", "decoder"), layers, strict=True):

@@ -21,13 +21,17 @@ from ownbert.data.layout import Layout, make_layout
 class Example:
     """One sequence before it is packed.
 
-    token_ids, type_ids (T). masked_positions, masked_ids (M): where tokens are masked, and which
-    they were. next_sentence: 0 if the second part follows the first, 1 if it comes from elsewhere
-    or the two are swapped. label: a class, or numbers (C). tags (T): a class for each token, or -1
-    where there is none. parts: the lengths of several sequences that lie in it end to end and have
-    one answer (choices, segments of a document, texts to compare); they do not see each other.
-    patches (P, values): an image, whose token_ids mean nothing. source: the sequence that this one
-    is a translation of.
+    Args:
+        token_ids, type_ids: (T).
+        masked_positions, masked_ids: (M), where tokens are masked, and which they were.
+        next_sentence: 0 if the second part follows the first, 1 if it comes from elsewhere or the
+            two are swapped.
+        label: a class, or numbers (C).
+        tags: (T), a class for each token, or -1 where there is none.
+        parts: the lengths of several sequences that lie in it end to end and have one answer
+            (choices, segments of a document, texts to compare); they do not see each other.
+        patches: (P, values), an image, whose token_ids mean nothing.
+        source: the sequence that this one is a translation of.
     """
 
     token_ids: np.ndarray
@@ -46,15 +50,24 @@ class Example:
 class Batch:
     """Packed sequences and their targets.
 
-    token_ids, type_ids, positions (T). layout: which rows attend to which. masked_positions (M):
-    rows of the packed batch; masked_ids (M): the ids of these tokens before masking. next_sentence
-    (B). labels (answers) or (answers, C). tags (T). groups: how many consecutive sequences each
-    answer is for; None: one each. task_ids (T): for models that have them. embeds (T, E): replaces
-    the word embeddings of token_ids. replaced (T): true for tokens that a generator has replaced.
-    patches (T - B, values): of images, each after its class token. source: the sequences that a
-    decoder attends to, one for each sequence; cross: the layout of this attention. dummy: the batch
-    counts nothing; it lets a process that has no sequence in a step take part in it, as all must.
-    continues_step: the next batch belongs to the same step, split off this one to save memory.
+    Args:
+        token_ids, type_ids, positions: (T).
+        layout: which rows attend to which.
+        masked_positions: (M), rows of the packed batch.
+        masked_ids: (M), the ids of these tokens before masking.
+        next_sentence: (B), as in ``Example``.
+        labels: (answers) or (answers, C).
+        tags: (T), as in ``Example``.
+        groups: how many consecutive sequences each answer is for; None: one each.
+        task_ids: (T), for models that have them.
+        embeds: (T, E), replaces the word embeddings of token_ids.
+        replaced: (T), true for tokens that a generator has replaced.
+        patches: (T - B, values), of images, each after its class token.
+        source: the sequences that a decoder attends to, one for each sequence.
+        cross: the layout of this attention.
+        dummy: the batch counts nothing; it lets a process that has no sequence in a step take part
+            in it, as all must.
+        continues_step: the next batch belongs to the same step, split off this one to save memory.
     """
 
     token_ids: Tensor
@@ -110,7 +123,8 @@ class Batch:
 def pack(examples: Sequence[Example]) -> Batch:
     """Lay examples end to end.
 
-    examples: at least one; all have the targets that the first one has. Returns the batch.
+    Args:
+        examples: at least one; all have the targets that the first one has.
     """
     parts = [e.parts or (len(e.token_ids),) for e in examples]
     lengths = tuple(length for of_one in parts for length in of_one)
@@ -174,13 +188,19 @@ def from_padded(
 ) -> tuple[Batch, Tensor]:
     """Pack a padded batch.
 
-    input_ids, attention_mask, token_type_ids, position_ids, task_type_ids (B, S), as in
-    Transformers; attention_mask is 0 for padding. inputs_embeds (B, S, E): word embeddings. Tokens
-    keep the positions of the padded batch, so padding on the left means what it does in
+    Tokens keep the positions of the padded batch, so padding on the left means what it does in
     Transformers.
 
-    Returns the batch, and the index (T) that ``to_padded`` takes. Raises ``InputError`` for a row
-    without tokens.
+    Args:
+        input_ids, token_type_ids, position_ids, task_type_ids: (B, S), as in Transformers.
+        attention_mask: (B, S), 0 for padding.
+        inputs_embeds: (B, S, E), word embeddings.
+
+    Returns:
+        The batch, and the index (T) that ``to_padded`` takes.
+
+    Raises:
+        InputError: a row has no tokens.
     """
     size = input_ids.shape
     if attention_mask is None:
@@ -206,7 +226,10 @@ def from_padded(
 def to_padded(hidden: Tensor, index: Tensor, size: tuple[int, int]) -> Tensor:
     """Undo ``from_padded``: (T, ...) -> (B, S, ...), with zeros where there is no token.
 
-    hidden (T, ...): a row per token. index (T): from ``from_padded``. size: (B, S).
+    Args:
+        hidden: (T, ...), a row per token.
+        index: (T), from ``from_padded``.
+        size: (B, S).
     """
     if len(index) == size[0] * size[1]:
         return hidden.reshape(*size, *hidden.shape[1:])

@@ -27,13 +27,16 @@ _CALL_COST_ELSEWHERE = 60_000
 class Layout:
     """What attention must know about a batch: which rows belong together and see each other.
 
-    cu_seqlens (B+1): sequence b is the rows ``cu_seqlens[b] : cu_seqlens[b + 1]``. lengths (B): the
-    same on the host, so that no forward pass waits for a device. keys: the layout of the keys where
-    they are of another batch (cross attention, a cache). causal: the last query of a sequence sees
-    all of its keys, the one before all but the last, and so on. mask (B, S or 1, S'): true where a
-    query sees a key; only for sequences of equal length.
+    Args:
+        cu_seqlens: (B+1), sequence b is the rows ``cu_seqlens[b] : cu_seqlens[b + 1]``.
+        lengths: (B), the same on the host, so that no forward pass waits for a device.
+        keys: the layout of the keys where they are of another batch (cross attention, a cache).
+        causal: the last query of a sequence sees all of its keys, the one before all but the last,
+            and so on.
+        mask: (B, S or 1, S'), true where a query sees a key; only for sequences of equal length.
 
-    Raises ``ValueError`` for keys or a mask that do not match the queries.
+    Raises:
+        ValueError: the keys or the mask do not match the queries.
     """
 
     cu_seqlens: Tensor
@@ -106,8 +109,12 @@ class Layout:
 def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> Layout:
     """The layout of sequences that lie end to end.
 
-    lengths (B): in tokens. device: where ``cu_seqlens`` is to be. Raises ``InputError`` if there is
-    no sequence, or an empty one.
+    Args:
+        lengths: (B), in tokens.
+        device: where ``cu_seqlens`` is to be.
+
+    Raises:
+        InputError: there is no sequence, or an empty one.
     """
     if not lengths or min(lengths) < 1:
         raise InputError("a batch needs at least one sequence, and every sequence one token")
@@ -119,8 +126,11 @@ def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> L
 class EqualLengths:
     """Sequences of equal length that are contiguous.
 
-    spans: (first row, sequences, length) each. order (T): the rows sorted by the length of their
-    sequence; places (T): the inverse permutation; both None where the batch is sorted already.
+    Args:
+        spans: (first row, sequences, length) each.
+        order: (T), the rows sorted by the length of their sequence; None where the batch is sorted
+            already.
+        places: (T), the inverse permutation; None as ``order`` is.
     """
 
     spans: tuple[tuple[int, int, int], ...]
@@ -151,9 +161,11 @@ def find_equal_lengths(lengths: Sequence[int], device: torch.device) -> EqualLen
 class PaddedIndex:
     """The index from rows to places and back, of the queries or of the keys.
 
-    rows (places): the row at each place, some real row at padding. places (T): the place of each
-    row. padding (places): true where a place holds no token, or None where there is no padding.
-    same: whether rows and places are identical, so that nothing has to be moved.
+    Args:
+        rows: (places), the row at each place, some real row at padding.
+        places: (T), the place of each row.
+        padding: (places), true where a place holds no token, or None where there is no padding.
+        same: whether rows and places are identical, so that nothing has to be moved.
     """
 
     rows: Tensor
@@ -166,10 +178,14 @@ class PaddedIndex:
 class PaddedGroup:
     """Sequences of similar length, their queries and keys padded to the longest of each.
 
-    members: the numbers of the sequences. queries, keys: their places. shift: see ``distances``.
-    mask, broadcastable to (B, 1, S, S'): true where a query sees a key, and everywhere for a query
-    that sees nothing; None where all see all. seen, broadcastable to (B, 1, S, 1): false for a
-    query that sees nothing; None where there certainly is none.
+    Args:
+        members: the numbers of the sequences.
+        queries, keys: their places.
+        shift: see ``distances``.
+        mask: broadcastable to (B, 1, S, S'), true where a query sees a key, and everywhere for a
+            query that sees nothing; None where all see all.
+        seen: broadcastable to (B, 1, S, 1), false for a query that sees nothing; None where there
+            certainly is none.
     """
 
     members: tuple[int, ...]
@@ -207,8 +223,9 @@ def lowest(dtype: torch.dtype) -> float:
 def distances(queries: int, keys: int, shift: Tensor) -> Tensor:
     """The position of each query minus that of each key of its sequence, (1 or B, S, S').
 
-    queries, keys: S and S'. shift (1 or B): by how many tokens the keys of a sequence begin before
-    its queries.
+    Args:
+        queries, keys: S and S'.
+        shift: (1 or B), by how many tokens the keys of a sequence begin before its queries.
     """
     rows = torch.arange(queries, device=shift.device)[:, None]
     return shift[:, None, None] + rows - torch.arange(keys, device=shift.device)

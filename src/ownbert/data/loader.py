@@ -17,10 +17,11 @@ _PREFETCHED = 4
 
 
 class Dataset(Protocol):
-    """Examples by number.
+    """Examples by number; ``example`` must be a pure function.
 
-    sizes (examples): their lengths in tokens, exact or nominal; batches are formed by them, so that
-    no example has to be made for that. ``example`` must be a pure function.
+    Attributes:
+        sizes: (examples), their lengths in tokens, exact or nominal; batches are formed by them, so
+            that no example has to be made for that.
     """
 
     @property
@@ -45,12 +46,16 @@ _Key = tuple[int, int]
 class Loader:
     """Endless batches of examples, by the number of tokens or of examples.
 
-    data: the examples. seed: of the order. batch_tokens: a batch takes examples while they fit, and
-    continues into the next epoch. batch_size: a batch has so many examples, and the last one of an
-    epoch is smaller. process, processes: each process gets its share of every batch, about equal in
-    tokens; which batches there are does not depend on how many processes share them. repeat: how
-    often each batch holds its examples, one time after the other. most_tokens: a larger batch is
-    split into several, which together replace it (``Batch.continues_step``).
+    Args:
+        data: the examples.
+        seed: of the order.
+        batch_tokens: a batch takes examples while they fit, and continues into the next epoch.
+        batch_size: a batch has this many examples, and the last one of an epoch is smaller.
+        process, processes: each process gets its share of every batch, about equal in tokens; which
+            batches there are does not depend on how many processes share them.
+        repeat: how often each batch holds its examples, one time after the other.
+        most_tokens: a larger batch is split into several, which together replace it
+            (``Batch.continues_step``).
     """
 
     data: Dataset
@@ -65,9 +70,14 @@ class Loader:
     def batches(self, position: Position) -> Generator[tuple[Batch, Position], None, None]:
         """Batches from a position on, prefetched by a thread.
 
-        Yields (batch, position after it). Close the generator when done, or a thread of torch
-        outlives its interpreter and aborts the process. Raises ``InputError`` if there is no
-        example.
+        Close the generator when done, or a thread of torch outlives its interpreter and aborts the
+        process.
+
+        Yields:
+            (batch, position after it).
+
+        Raises:
+            InputError: there is no example.
         """
         return _prefetch(
             (batch, after) for keys, after in self._keys(position) for batch in self._make(keys)
@@ -132,8 +142,10 @@ class Loader:
         return [keys[place] for place in sorted(mine)]
 
     def batches_per_epoch(self) -> int:
-        """How many batches an epoch has; with ``batch_tokens`` the first epoch, including the batch
-        that continues into the second."""
+        """How many batches an epoch has.
+
+        With ``batch_tokens`` the first epoch, including the batch that continues into the second.
+        """
         if self.batch_size:
             return -(-len(self.data) // self.batch_size)
         batches = enumerate(self._keys(Position()), 1)
@@ -143,8 +155,10 @@ class Loader:
 def batches_once(data: Dataset, *, batch_tokens: int, epoch: int = 0) -> Iterator[Batch]:
     """Every example once, in order, for evaluation.
 
-    data: the examples. batch_tokens: how many tokens a batch has at most, unless one example alone
-    has more. epoch: the epoch of the examples.
+    Args:
+        data: the examples.
+        batch_tokens: how many tokens a batch has at most, unless one example alone has more.
+        epoch: of the examples.
     """
     examples: list[Example] = []
     tokens = 0

@@ -31,21 +31,26 @@ LONGEST_WORD = 16
 class Masking:
     """BERT's masking, of tokens or of runs of them.
 
-    mask_id: the id of [MASK]. ordinary (V): false for special tokens, which are never targets and
-    never replacements. rate: the share of the tokens that become targets; of these 80 % show
-    [MASK], 10 % a random token of the vocabulary, 10 % stay as they are. kind:
+    Args:
+        mask_id: the id of [MASK].
+        ordinary: (V), false for special tokens, which are never targets and never replacements.
+        rate: share of the tokens that become targets; of these 80 % show [MASK], 10 % a random
+            token of the vocabulary, 10 % stay as they are.
+        kind: what is masked together:
+            - token: single tokens.
+            - word: whole words (google-research/bert, May 2019), skipping those that are too long
+              for what is left to mask.
+            - ngram: runs of 1 to ``longest`` tokens (3), of length n with a probability
+              proportional to 1/n (ALBERT, Lan et al. 2020, section 4.1).
+            - span: runs of whole words (of tokens where words are unknown), their number geometric
+              with p = 0.2 up to ``longest`` (10); all tokens of a span are replaced in the same way
+              (SpanBERT, Joshi et al. 2020, section 3.1).
+        continues: (V), true for tokens that continue the word before; without it every token is a
+            word.
+        longest: the maximum length of a run.
 
-    - token: single tokens.
-    - word: whole words (google-research/bert, May 2019), skipping those that are too long for
-      what is left to mask.
-    - ngram: runs of 1 to ``longest`` tokens (3), of length n with a probability proportional to
-      1/n (ALBERT, Lan et al. 2020, section 4.1).
-    - span: runs of whole words (of tokens where words are unknown), their number geometric with
-      p = 0.2 up to ``longest`` (10); all tokens of a span are replaced in the same way (SpanBERT,
-      Joshi et al. 2020, section 3.1).
-
-    continues (V): true for tokens that continue the word before; without it every token is a word.
-    longest: the maximum length of a run. Raises ``InputError`` for values out of range.
+    Raises:
+        InputError: a value is out of range.
 
     Source: Devlin et al. 2019, section 3.1, task 1.
     """
@@ -75,12 +80,15 @@ class Masking:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mask a sequence.
 
-        ids (T): the tokens. rng: the source of all random numbers. begins (T): true where a word
-        begins; replaces ``continues``.
+        Args:
+            ids: (T), the tokens.
+            rng: the source of all random numbers.
+            begins: (T), true where a word begins; replaces ``continues``.
 
-        Returns the ids that the model sees (T), the positions of the targets (M, ascending) and
-        their ids before masking (M). There is at least one target, if there is any ordinary token,
-        and never more than ``rate`` allows, unless the first word alone has more.
+        Returns:
+            The ids that the model sees (T), the positions of the targets (M, ascending) and their
+            ids before masking (M). There is at least one target, if there is any ordinary token,
+            and never more than ``rate`` allows, unless the first word alone has more.
         """
         candidates = self.ordinary[ids].nonzero()[0]
         size = len(candidates)

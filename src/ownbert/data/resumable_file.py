@@ -28,12 +28,17 @@ from ownbert.files import (
 class ResumableFile:
     """Lines for ``path``, compressed where the name ends with .gz.
 
-    path: the file that appears once it is complete. made_for: what the lines depend on; None: a
-    stopped run keeps nothing. resume: keep the lines of a stopped run with the same ``made_for``
-    instead of dropping them. The attribute ``done`` is the number of lines so far.
+    Args:
+        path: the file that appears once it is complete.
+        made_for: what the lines depend on; None: a stopped run keeps nothing.
+        resume: keep the lines of a stopped run with the same ``made_for`` instead of dropping them.
 
-    Raises ``InputError`` for a path that cannot be written, for another process that is writing
-    it, and for lines to resume that were made for something else.
+    Attributes:
+        done: the number of lines so far.
+
+    Raises:
+        InputError: the path cannot be written, another process is writing it, or the lines to
+            resume were made for something else.
     """
 
     def __init__(
@@ -95,11 +100,16 @@ class ResumableFile:
     ) -> int:
         """Write all lines that are not there yet, and give the file its final name.
 
-        blocks: the inputs. convert: makes the lines of a block, one per input. progress: called
-        with the number of inputs so far. Returns how many there are.
-
         Whatever ends it early, the file is left so that it can be resumed, and the ``InputError``
         or ``KeyboardInterrupt`` says so.
+
+        Args:
+            blocks: the inputs.
+            convert: makes the lines of a block, one per input.
+            progress: called with the number of inputs so far.
+
+        Returns:
+            How many inputs there are.
         """
         before, count = self.done, 0
         try:

@@ -37,7 +37,11 @@ def all_families() -> dict[str, Family]:
 
 
 def family_of(model_type: str, where: str) -> Family:
-    """The family of a ``config.json``. Raises ``InputError`` for one that is not known."""
+    """The family of a ``config.json``.
+
+    Raises:
+        InputError: the family is not known.
+    """
     name = str(model_type).removeprefix(OWN)
     families = all_families()
     if name == marian.MODEL_TYPE:

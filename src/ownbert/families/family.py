@@ -62,7 +62,11 @@ class Family:
     labelled: tuple[str, ...] = ()
 
     def read_config(self, theirs: Mapping[str, Any]) -> EncoderConfig:
-        """The structure in a ``config.json``. ``InputError`` for values that are not supported."""
+        """The structure in a ``config.json``.
+
+        Raises:
+            InputError: a value is not supported.
+        """
         if "vocab_size" in self.defaults and "vocab_size" not in theirs:
             raise InputError("vocab_size is missing")
         values = {**self.defaults, **theirs}
@@ -85,7 +89,8 @@ class Family:
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
         """The keys of a ``config.json`` for this structure, with model_type.
 
-        ``InputError`` for a structure that Transformers' format cannot express.
+        Raises:
+            InputError: Transformers' format cannot express the structure.
         """
         theirs: dict[str, Any] = {"model_type": self.model_type}
         for name, value in asdict(config).items():

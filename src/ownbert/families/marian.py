@@ -117,7 +117,8 @@ _APART = (
 def weight_map(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> WeightMap:
     """The weight map of a model of these two stacks, with rules that depend on no config.
 
-    ``shared``: encoder, decoder and generator share their embeddings.
+    Args:
+        shared: whether encoder, decoder and generator share their embeddings.
     """
     words = decoder.vocab_size
     return WeightMap(
@@ -133,7 +134,8 @@ def weight_map(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) 
 def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig, bool]:
     """Encoder, decoder, and whether they share their embeddings, from a ``config.json``.
 
-    ``InputError`` for values that are not supported.
+    Raises:
+        InputError: a value is not supported.
     """
     for key, allowed in _REQUIRED.items():
         if values.get(key) not in allowed:
@@ -177,7 +179,11 @@ def read_config(values: Mapping[str, Any]) -> tuple[EncoderConfig, EncoderConfig
 
 
 def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> dict[str, Any]:
-    """The ``config.json`` of the two; ``InputError`` for what the format cannot express."""
+    """The ``config.json`` of the two.
+
+    Raises:
+        InputError: the format cannot express them.
+    """
     theirs: dict[str, Any] = {
         "model_type": MODEL_TYPE,
         "vocab_size": encoder.vocab_size,

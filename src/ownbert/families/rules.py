@@ -37,7 +37,9 @@ class Fuse:
 class Reshape:
     """One tensor, another name and another shape; its numbers stay in their order.
 
-    shape and their_shape give both shapes for a config. Names include ``.weight`` or ``.bias``.
+    Args:
+        ours, theirs: the names, with ``.weight`` or ``.bias``.
+        shape, their_shape: give both shapes for a config.
     """
 
     ours: str
@@ -75,7 +77,9 @@ class Make:
     """Theirs has a tensor that ours lacks for configs for which ``when`` is true.
 
     Not read; written as ``make`` returns it: theirs never uses it, or it can be computed.
-    head: the kind of head that it belongs to, if it is not the encoder's.
+
+    Args:
+        head: the kind of head that it belongs to, if it is not the encoder's.
     """
 
     theirs: str

@@ -104,10 +104,14 @@ class WeightMap:
         bare: bool,
         kinds: Sequence[str] | None = None,
     ) -> Tensors:
-        """A checkpoint's tensors from ours; ``bare`` leaves out the prefix.
+        """A checkpoint's tensors from ours.
 
-        Tensors of heads that are not in ``kinds`` (by default all are), and those without a rule,
-        keep our names after ``OWN_TENSOR``.
+        Tensors of heads that are not in ``kinds``, and those without a rule, keep our names after
+        ``OWN_TENSOR``.
+
+        Args:
+            bare: leave out the prefix.
+            kinds: heads that get the checkpoint's names; by default all.
         """
         theirs, left = {}, dict(ours)
         there = {name.split(".")[1] for name in ours if name.startswith("heads.")}

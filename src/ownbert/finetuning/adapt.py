@@ -22,7 +22,11 @@ _TOKENS, _SEQUENCES = 2048, 8
 
 
 def require_bert(description: Description, folder: str) -> None:
-    """Raises ``InputError`` for a model whose pretraining cannot be continued."""
+    """Check that the pretraining of a model can be continued.
+
+    Raises:
+        InputError: it cannot.
+    """
     kind = str(description.values.get("model_type"))
     if kind not in _KINDS:
         raise InputError(
@@ -42,7 +46,18 @@ def adapt(
     """Continue the pretraining of the recipe's model on ``texts``, and save it in ``folder``.
 
     If resumed, a finished model is kept and an interrupted run continues. The texts do not remain
-    on disk. Returns the path of ``folder``.
+    on disk.
+
+    Args:
+        recipe: of the fine-tuning.
+        texts: distinct ones of the task.
+        folder: of this pretraining.
+        learning_rate: the peak.
+        max_length: tokens of a sequence.
+        quiet: show nothing.
+
+    Returns:
+        The path of ``folder``.
     """
     if folder.resume and folder.finished:
         return folder.path

@@ -12,7 +12,11 @@ from ownbert.tasks.rows import Row, label_text
 
 
 def texts_of(X: Any) -> list[tuple[str, ...]]:
-    """The text or the two texts of each row of X. Raises ``InputError`` for anything else."""
+    """The text or the two texts of each row of X.
+
+    Raises:
+        InputError: X is anything else.
+    """
     if isinstance(X, str):
         raise InputError("X is a single text; a list of texts is needed")
     X = X.to_numpy() if hasattr(X, "to_numpy") else X
@@ -43,7 +47,11 @@ def _text(value: Any, where: str) -> str:
 
 
 def name_of(label: Any, where: str) -> str:
-    """A label as text. Raises ``InputError`` for a missing one."""
+    """A label as text.
+
+    Raises:
+        InputError: it is missing.
+    """
     plain = label.item() if isinstance(label, np.generic) else label
     if plain is None or (isinstance(plain, float) and math.isnan(plain)):
         raise InputError(f"{where} is {plain}; every text needs a label")
@@ -51,15 +59,22 @@ def name_of(label: Any, where: str) -> str:
 
 
 def rows_of(texts: Sequence[tuple[str, ...]], targets: Sequence[Any]) -> list[Row]:
-    """Texts with their targets. Raises ``InputError`` if their numbers differ."""
+    """Texts with their targets.
+
+    Raises:
+        InputError: their numbers differ.
+    """
     if len(texts) != len(targets):
         raise InputError(f"X has {len(texts)} texts and y has {len(targets)} answers")
     return [Row(i, *each) for i, each in enumerate(zip(texts, targets, strict=True))]
 
 
 def numbers_of(y: Any) -> np.ndarray:
-    """y as an array (texts) or (texts, numbers). Raises ``InputError`` unless all are finite and
-    every column has at least two different ones."""
+    """y as an array (texts) or (texts, numbers).
+
+    Raises:
+        InputError: a number is not finite, or a column has fewer than two different ones.
+    """
     if y is None:
         raise InputError("y is None; a number for every text is needed")
     try:

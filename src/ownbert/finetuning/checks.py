@@ -17,8 +17,12 @@ _LABEL = 40  # the most characters of a target in a message
 class LabelledSplit:
     """The rows of one file.
 
-    name: "training", "dev" or similar. source: the file, "" if the rows were passed in Python.
-    unit: what rows are, in messages. sets: whether targets are sets, whose order has no meaning.
+    Args:
+        name: "training", "dev" or similar.
+        rows: with targets.
+        source: the file, "" if the rows were passed in Python.
+        unit: what rows are, in messages.
+        sets: whether targets are sets, whose order has no meaning.
     """
 
     name: str
@@ -41,8 +45,11 @@ class LabelledSplit:
 class Finding:
     """A group of rows that look wrong.
 
-    kind: conflict, empty, repeated, duplicate or noise. count: number of rows. line: the message.
-    severe: whether to warn before training; the others are common in some kinds of data.
+    Args:
+        kind: conflict, empty, repeated, duplicate or noise.
+        count: number of rows.
+        line: the message.
+        severe: whether to warn before training; the others are common in some kinds of data.
     """
 
     kind: str
@@ -54,10 +61,13 @@ class Finding:
 def check_rows(train: LabelledSplit, *others: LabelledSplit) -> list[Finding]:
     """What looks wrong in the training rows and in those of ``others``, such as dev rows.
 
-    Texts that differ only in whitespace count as equal. conflict: equal texts with different
-    answers (labels, not numbers). empty: a text without characters. repeated: rows of ``others``
-    whose texts are also in the training rows. duplicate: copies of earlier training rows with the
-    same answer. noise: copies with another number.
+    Texts that differ only in whitespace count as equal.
+
+    Returns:
+        Findings of these kinds. conflict: equal texts with different answers (labels, not numbers).
+        empty: a text without characters. repeated: rows of ``others`` whose texts are also in the
+        training rows. duplicate: copies of earlier training rows with the same answer. noise:
+        copies with another number.
     """
     texts = _index(train)
     findings = [*_empty(train), *_conflicts(train, texts)]

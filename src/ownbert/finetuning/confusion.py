@@ -28,8 +28,15 @@ _PLAIN = "DejaVu Sans"
 
 
 def most_confused(scores: Scores, most: int = 3) -> list[str]:
-    """The ``most`` frequent confusions in words ("film taken for album: 12"); none without a
-    confusion matrix."""
+    """The most frequent confusions in words ("film taken for album: 12").
+
+    Args:
+        scores: of predictions.
+        most: how many confusions.
+
+    Returns:
+        One line each; none without a confusion matrix.
+    """
     if scores.confusion is None:
         return []
     labels = [score.label for score in scores.labels]
@@ -43,11 +50,17 @@ def most_confused(scores: Scores, most: int = 3) -> list[str]:
 def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = _FONTS) -> str | None:
     """Plot the confusion matrix as a PNG file; colours are shares of the rows, the true labels.
 
-    Numbers in the cells are counts. With many labels only the most confused ones are named. fonts:
-    names of fonts to use for characters that matplotlib's own lacks. Returns a warning, if any:
-    without matplotlib nothing is drawn; if no font has the characters of the labels, their numbers
-    in config.json's id2label are shown. Any earlier plot is removed, also if ``scores`` has no
-    confusion matrix.
+    Numbers in the cells are counts. With many labels only the most confused ones are named. Any
+    earlier plot is removed, also if ``scores`` has no confusion matrix.
+
+    Args:
+        path: of the PNG.
+        scores: of predictions.
+        fonts: names of fonts to use for characters that matplotlib's own lacks.
+
+    Returns:
+        A warning, if any: without matplotlib nothing is drawn; if no font has the characters of the
+        labels, their numbers in config.json's id2label are shown.
     """
     path.unlink(missing_ok=True)
     if (confusion := scores.confusion) is None:
@@ -70,8 +83,8 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = _FONTS)
     named: Sequence[int] = range(count)
     if count > _NAMES:
         named = _worst(confusion, apart=font / 72 * count / side)
-    # The matrix fills the figure; names and colour bar are outside, and bbox_inches makes room.
-    figure = Figure(figsize=(side, side))
+    # The matrix fills the figure; names and colour bar are outside, and the saved box has all.
+    figure = Figure(figsize=(side, side), dpi=_DPI)
     axis = figure.add_axes((0, 0, 1, 1))
     image = _cells(axis, confusion)
     _names(axis, named, labels, font, family)
@@ -79,8 +92,10 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = _FONTS)
     if len(named) < count:
         words = f"the {len(named)} most confused of {count} labels are named"
         axis.set_title(words, fontsize=9, loc="left")
+    # What bbox_inches="tight" would find, which draws everything once more before.
+    box = figure.get_tightbbox().padded(0.1)
     with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=_DPI, bbox_inches="tight")
+        figure.savefig(temporary, format="png", dpi=_DPI, bbox_inches=box)
     return warning
 
 

@@ -9,18 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.checkpoint import describe
 from ownbert.errors import InputError
 from ownbert.files import read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.run import FinetuningRun
-from ownbert.inference.predictor import Predictor, combine_tasks, decide_all
+from ownbert.inference.predictor import Predictor, average, decide_all
 from ownbert.run.run_folder import ENSEMBLE, RECIPE
 from ownbert.settings import dump
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
-from ownbert.tasks.task import task_of
 from ownbert.train.display import Display
 from ownbert.train.state_files import require_same_identity
 
@@ -29,13 +27,15 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Models that were trained with the same settings, in ``members``; ``folder`` predicts by the
-    mean of their scores.
+    """Models that were trained with the same settings, and predict by the mean of their scores.
 
-    metrics: of folds, those on all training rows, each predicted by the member that was not trained
-    on it; of seeds, those of the averaged predictions for dev rows. mean, spread: mean and standard
-    deviation of the members' own metrics. dev: of folds, the metrics of the averaged predictions
-    for dev rows, if any.
+    Args:
+        folder: predicts by this mean.
+        members: the folders of the models.
+        metrics: of folds, those on all training rows, each predicted by the member that was not
+            trained on it; of seeds, those of the averaged predictions for dev rows.
+        mean, spread: mean and standard deviation of the members' own metrics.
+        dev: of folds, the metrics of the averaged predictions for dev rows, if any.
     """
 
     folder: Path
@@ -61,7 +61,15 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
     """Train the members that are not finished, in folders of their own, and evaluate them all.
 
     Writes the recipe, a model card and ``ensemble.json``, which makes ``predict`` and ``evaluate``
-    average. Raises ``InputError`` if the rows cannot be split into so many folds.
+    average.
+
+    Args:
+        run: with its rows.
+        folder: of the ensemble.
+        quiet: show nothing.
+
+    Raises:
+        InputError: the rows cannot be split into so many folds.
     """
     output = folder.path
     members = _fold_members(run) if run.given.run.folds else _seed_members(run)
@@ -82,11 +90,10 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
         {"folder": m.name, "seed": m.recipe.seed, "rows": len(m.rows[0]), "measures": values}
         for m, values in zip(members, results.each, strict=True)
     ]
-    # Only now, so that an incomplete ensemble cannot be used.
-    write_json(output / ENSEMBLE, {**header, "members": summaries})
     ensemble = results.ensemble()
     metrics = {"measures": ensemble.metrics, "mean": ensemble.mean}
     metrics |= {"spread": ensemble.spread, "dev": ensemble.dev}
+    # With members only now, so that an incomplete ensemble cannot be used.
     write_json(output / ENSEMBLE, {**header, "members": summaries, **metrics})
     warning = write_card(
         output,
@@ -152,9 +159,17 @@ def _fold_members(run: FinetuningRun) -> list[_Member]:
 def fold_of(
     rows: Sequence[Row], count: int, *, seed: int, texts: Sequence[Sequence[Any]] | None = None
 ) -> list[int]:
-    """The fold of each row, from 0. Folds have about the same size and, for single labels, the same
-    distribution of labels. Rows that share one of their ``texts`` (by default all that the
-    model reads) are in one fold, or answers could be memorised."""
+    """The fold of each row, from 0.
+
+    Folds have about the same size and, for single labels, the same distribution of labels.
+
+    Args:
+        rows: to divide.
+        count: the number of folds.
+        seed: of the draw.
+        texts: of each row; rows that share one of them are in one fold, or answers could be
+            memorised. By default all that the model reads.
+    """
     groups = _groups([row.texts for row in rows] if texts is None else texts)
     order = np.random.default_rng(seed).permutation(len(groups))
     shuffled = sorted((groups[i] for i in order), key=len, reverse=True)
@@ -195,18 +210,17 @@ class _Results:
 
     def __init__(self, run: FinetuningRun, members: Sequence[_Member], output: Path) -> None:
         self.run, self.members, self.output = run, members, output
+        self.predictors: list[Predictor] = []
         self.decided: list[Any] = [None] * len(run.splits.train_rows)
         self.each = [self._evaluate(member) for member in members]
 
-    def _predictor(self, folder: Path) -> Predictor:
-        run = self.run.recipe.run
-        return Predictor(folder, device=run.device, precision=run.precision)
-
     def _evaluate(self, member: _Member) -> Mapping[str, float]:
-        rows = member.rows[1]
+        rows, run = member.rows[1], self.run.recipe.run
         if rows is None:
             return {}
-        predictor = self._predictor(self.output / member.name)
+        folder = self.output / member.name
+        predictor = Predictor(folder, device=run.device, precision=run.precision)
+        self.predictors.append(predictor)
         decided = decide_all(predictor, rows)
         for index, prediction in zip(member.held_out or (), decided, strict=False):
             self.decided[index] = prediction
@@ -223,20 +237,17 @@ class _Results:
             mean={name: mean(v) for name, v in values.items()},
             spread={name: stdev(v) for name, v in values.items()},
         )
-        dev = self._averaged()
+        if not self.predictors or not self.run.task.averageable:
+            return ensemble
+        averaged, splits = average(self.predictors), self.run.splits
+        dev: Mapping[str, float] = {}
+        if splits.dev_rows is not None:
+            decided = decide_all(averaged, splits.dev_rows)
+            dev = averaged.task.score(splits.dev_rows, decided).values
         if not self.run.given.run.folds:
             return replace(ensemble, metrics=dev)
-        task = combine_tasks([task_of(describe(folder), folder) for folder in folders])
-        metrics = task.score(self.run.splits.train_rows, self.decided).values
+        metrics = averaged.task.score(splits.train_rows, self.decided).values
         return replace(ensemble, metrics=metrics, dev=dev)
-
-    def _averaged(self) -> Mapping[str, float]:
-        """Metrics of the averaged predictions for the dev rows, if any."""
-        rows = self.run.splits.dev_rows
-        if rows is None or not self.run.task.averageable:
-            return {}
-        predictor = self._predictor(self.output)
-        return predictor.task.score(rows, decide_all(predictor, rows)).values
 
 
 def _show(

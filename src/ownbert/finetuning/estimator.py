@@ -41,19 +41,24 @@ except ImportError:
 class TextEstimator(BaseEstimator):
     """A model that is fine-tuned by ``fit`` and then kept in memory.
 
-    model: the folder to start from. epochs, learning_rate, batch_size: by default chosen by the
-    number of texts and the size of the model. max_length: the most tokens of a text, in ``fit`` and
-    after it; by default the model's positions. pooling, long, precision, device: as the settings
-    of ``ownbert finetune``; predictions are in float32, so that they are the same regardless of the
-    batch.
+    X is a list, an array or a Series of texts. A text may also be a list of words, which are joined
+    by blanks. Pairs of texts are tuples of two, or an array (texts, 2).
 
-    Without ``dev_share`` all epochs are run and the last weights are kept. With it that share of
-    the texts is held out; ``patience`` epochs without a better score on it end the run, and the
-    best weights are kept. output: a new folder for the model, recipe, log and curves; by default
-    nothing remains on disk. verbose: show the run.
+    Predictions are in float32, so that they are the same regardless of the batch.
 
-    X is a list, an array or a Series of texts. A text may also be a list of words, which are
-    joined by blanks. Pairs of texts are tuples of two, or an array (texts, 2).
+    Args:
+        model: the folder to start from.
+        epochs, learning_rate, batch_size: by default chosen by the number of texts and the size of
+            the model.
+        max_length: the most tokens of a text, in ``fit`` and after it; by default the model's
+            positions.
+        pooling, long, precision, device: as the settings of ``ownbert finetune``.
+        dev_share: the share of the texts that is held out, so that the best weights are kept.
+            Without it all epochs are run and the last weights are kept.
+        patience: this many epochs without a better score on the held-out texts end the run.
+        output: a new folder for the model, recipe, log and curves; by default nothing remains on
+            disk.
+        verbose: show the run.
     """
 
     model: str | Path
@@ -73,8 +78,10 @@ class TextEstimator(BaseEstimator):
     verbose: bool = False
 
     def save(self, folder: str | Path) -> None:
-        """Write the fitted model as an ordinary Hugging Face folder, for ``ownbert predict`` and
-        Transformers. Its labels are the classes as text."""
+        """Write the fitted model as an ordinary Hugging Face folder.
+
+        It is for ``ownbert predict`` and Transformers. Its labels are the classes as text.
+        """
         check_is_fitted(self)
         save(self.model_, folder, tokenizer=self.tokenizer_, values=self.task_.values())
 
@@ -174,17 +181,31 @@ class TextEstimator(BaseEstimator):
 class OwnBertClassifier(ClassifierMixin, TextEstimator):
     """Classification of texts or pairs of texts, one label each.
 
-    class_weights: "balanced", or a mapping from label to weight, 1 for labels that are not in it.
-    label_smoothing: the probability mass that is spread over all labels. The other parameters are
-    those of ``TextEstimator``; ``classes_`` are the labels in the order of the probabilities.
+    The parameters that are not listed are those of ``TextEstimator``.
+
+    Args:
+        class_weights: "balanced", or a mapping from label to weight, 1 for labels that are not in
+            it.
+        label_smoothing: the probability mass that is spread over all labels.
+
+    Attributes:
+        classes_: the labels in the order of the probabilities.
     """
 
     class_weights: str | Mapping[Any, float] | None = None
     label_smoothing: float = 0.0
 
     def fit(self, X: Any, y: Any) -> "OwnBertClassifier":
-        """Fine-tune on texts X and their labels y, which are of any one type. Raises ``InputError``
-        for texts and labels that cannot be used, and ``ValueError`` for continuous numbers."""
+        """Fine-tune on texts and their labels.
+
+        Args:
+            X: texts.
+            y: labels, of any one type.
+
+        Raises:
+            InputError: texts or labels cannot be used.
+            ValueError: the labels are continuous numbers.
+        """
         texts = texts_of(X)
         if y is None:
             raise InputError("y is None; a label for every text is needed")
@@ -224,15 +245,25 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
 class OwnBertRegressor(RegressorMixin, TextEstimator):
     """Regression: one number, or several, for each text or pair of texts.
 
-    loss: mse or huber. The other parameters are those of ``TextEstimator``. Predictions are in the
-    units of ``y``.
+    Predictions are in the units of ``y``. The parameters that are not listed are those of
+    ``TextEstimator``.
+
+    Args:
+        loss: mse or huber.
     """
 
     loss: str = "mse"
 
     def fit(self, X: Any, y: Any) -> "OwnBertRegressor":
-        """Fine-tune on texts X and numbers y, (texts) or (texts, numbers). Raises ``InputError``
-        for texts and numbers that cannot be used."""
+        """Fine-tune on texts and numbers.
+
+        Args:
+            X: texts.
+            y: numbers, (texts) or (texts, numbers).
+
+        Raises:
+            InputError: texts or numbers cannot be used.
+        """
         texts, numbers = texts_of(X), numbers_of(y)
         columns = numbers.reshape(len(numbers), -1)
         flat = numbers.ndim == 1

@@ -30,13 +30,21 @@ def finetune(
 ) -> "Model | Ensemble":
     """Fine-tune a model folder on labelled files and save the best weights in ``output``.
 
-    task: one of ``ownbert.tasks.task.TASKS`` ("classify" by default). config: a recipe file.
-    overrides: "section.name=value" settings. resume, overwrite: what to do with an ``output`` that
-    holds a run. options: settings of ``FinetuneRecipe`` by name: ``model`` (the folder), ``train``,
-    ``dev``, ``epochs``, ... For "image" ``train`` and ``dev`` may be arrays, (images, labels).
+    Args:
+        task: one of ``ownbert.tasks.task.TASKS`` ("classify" by default).
+        output: the folder for the model.
+        config: a recipe file.
+        overrides: "section.name=value" settings.
+        resume, overwrite: what to do with an ``output`` that holds a run.
+        quiet: show nothing.
+        options: settings of ``FinetuneRecipe`` by name: ``model`` (the folder), ``train``, ``dev``,
+            ``epochs``, ... For "image" ``train`` and ``dev`` may be arrays, (images, labels).
 
-    Returns the model, or an ``Ensemble`` if ``folds`` or ``seeds`` ask for several. Raises
-    ``InputError`` for files, labels and settings that cannot be used, before writing to ``output``.
+    Returns:
+        The model, or an ``Ensemble`` if ``folds`` or ``seeds`` ask for several.
+
+    Raises:
+        InputError: files, labels or settings cannot be used; raised before writing to ``output``.
     """
     if under_torchrun():
         raise InputError("fine-tuning runs in one process; start it without torchrun")
@@ -78,8 +86,11 @@ def recipe_options(task: str | None, options: Mapping[str, Any]) -> dict[str, An
 def rows_of_arrays(
     task: str | None, options: Mapping[str, Any]
 ) -> tuple[Rows | None, dict[str, Any]]:
-    """The rows of a task that takes arrays instead of files, if they are arrays, and the other
-    options."""
+    """The rows of a task that takes arrays instead of files.
+
+    Returns:
+        The rows, None if they are not arrays, and the other options.
+    """
     options = dict(options)
     if task is None or not task_class(task).reads_arrays:
         return None, options

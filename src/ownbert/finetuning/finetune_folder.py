@@ -26,8 +26,10 @@ PRETRAINED = "pretrained"
 
 
 class FinetuneFolder(RunFolder):
-    """A ``RunFolder`` that may consist of several runs, and so can be resumed without a state of
-    its own."""
+    """A ``RunFolder`` that may consist of several runs.
+
+    So it can be resumed without a state of its own.
+    """
 
     @property
     def several(self) -> list[str]:

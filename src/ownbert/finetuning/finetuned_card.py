@@ -30,11 +30,19 @@ def write_card(
 ) -> str | None:
     """Write README.md into a model folder, unless the user has written one there.
 
-    recipe: a completed one. parts: the training and dev rows. metrics: by name, one value, or that
-    of each of several models, of which mean and standard deviation are shown. several: what these
-    models are ("3 seeds"). labels: the scores of each label. model: the folder of one of them, if
-    ``folder`` is an ensemble. name: of the folder, if the card is written before it is moved.
-    Returns a warning, if any.
+    Args:
+        folder: of the model or ensemble.
+        recipe: a completed one.
+        parts: the training and dev rows.
+        metrics: by name, one value, or that of each of several models, of which mean and standard
+            deviation are shown.
+        labels: the scores of each label.
+        several: what these models are ("3 seeds").
+        model: the folder of one of them, if ``folder`` is an ensemble.
+        name: of the folder, if the card is written before it is moved.
+
+    Returns:
+        A warning, if any.
     """
     description, task = describe(model or folder), task_class(recipe.task.name)
     name = name or Path(folder).resolve().name

@@ -22,10 +22,13 @@ def make_model(
     *,
     adapted: Path | None = None,
 ) -> Model:
-    """The encoder of the recipe's folder (or, from scratch, one of its size) with the task's head.
+    """The encoder of the recipe's folder, or from scratch one of its size, with the task's head.
 
-    description: of the folder. adapted: the folder of the same encoder after pretraining on the
-    texts of the task, if any.
+    Args:
+        description: of the folder.
+        task: has the head.
+        recipe: names the folder.
+        adapted: the folder of the same encoder after pretraining on the texts of the task, if any.
     """
     torch.manual_seed(recipe.seed)
     settings = recipe.model
@@ -66,10 +69,18 @@ def make_model(
 
 
 def sinusoidal_positions(grid: tuple[int, int], width: int) -> Tensor:
-    """Initial position embeddings of patches: sines and cosines of row and column (Beyer et al.
-    2022, section 2), from which training is much faster than from random ones.
+    """Initial position embeddings of patches: sines and cosines of row and column.
 
-    grid: patches down and across. width: D. Returns (P, D).
+    Training is much faster from these than from random ones.
+
+    Args:
+        grid: patches down and across.
+        width: D.
+
+    Returns:
+        (P, D).
+
+    Source: Beyer et al. 2022, section 2.
     """
     count = -(-width // 4)
     rates = _FREQUENCY_RATIO ** -(torch.arange(count) / max(1, count - 1))

@@ -28,8 +28,12 @@ def preview_finetuning(
     overrides: Sequence[str] = (),
     **options: Any,
 ) -> str:
-    """The resolved recipe, counts, columns, label distribution, lengths, rows that look wrong, and
-    examples as the model sees them, as text. Arguments as those of ``finetune``."""
+    """What ``finetune`` would do, as text; the arguments are the same.
+
+    Returns:
+        The resolved recipe, counts, columns, label distribution, lengths, rows that look wrong, and
+        examples as the model sees them.
+    """
     rows, options = rows_of_arrays(task, recipe_options(task, options))
     recipe = resolve(FinetuneRecipe, config=config, overrides=overrides, options=options)
     run = FinetuningRun(recipe, rows)

@@ -33,11 +33,22 @@ _KEPT = (LOG, CURVES, RECIPE, BOARD)
 
 
 def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
-    """Train with each combination, in ``search/run-N`` below ``folder``, and move the best model
-    into it; of the others, log and recipe remain.
+    """Train with each combination of the settings to try, and keep the best model.
 
-    ``search.json`` lists all combinations with the metrics of their best evaluations. Returns the
-    best model. Raises ``InputError`` without dev rows.
+    Each run is in ``search/run-N`` below ``folder``, and the best model is moved into ``folder``;
+    of the others, log and recipe remain. ``search.json`` lists all combinations with the metrics of
+    their best evaluations.
+
+    Args:
+        run: with what to try in its recipe.
+        folder: of the search.
+        quiet: show nothing.
+
+    Returns:
+        The best model.
+
+    Raises:
+        InputError: there are no dev rows.
     """
     if run.splits.dev_rows is None:
         raise InputError("a search needs --dev: the rows that tell which settings are best")
@@ -71,8 +82,10 @@ def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
 
 
 def combinations(run: FinetuningRun) -> Iterator[dict[str, Any]]:
-    """Learning rate, epochs and batch size of each training; those that are not searched have the
-    value that they would have without a search."""
+    """Learning rate, epochs and batch size of each training.
+
+    Those that are not searched have the value that they would have without a search.
+    """
     grid: Search = run.given.search
     chosen: dict[str, tuple[Any, ...]] = {
         "learning_rate": grid.learning_rate,
@@ -109,14 +122,18 @@ def _train(
     run: FinetuningRun, tried: Mapping[str, Any], folder: FinetuneFolder, *, name: str, quiet: bool
 ) -> tuple[Mapping[str, float], float]:
     """The metrics of the best evaluation, and the seconds. name: for the model card."""
+    sampled, best = False, {}
     if not (folder.resume and folder.finished):
         rows = (run.splits.train_rows, run.splits.dev_rows)
         one = FinetuningRun(_recipe(run, tried), rows, like=run)
         one.name = name
         one.reserve(folder)
         one.train(folder, quiet=quiet)
+        sampled, best = one.splits.sample_rows is not None, one.metrics
     evaluations = [row for row in read_log(folder.path) if row.get("evaluation")]
-    best = max(evaluations, key=lambda row: _value(run, row))
+    # The log has only a sample of many dev rows, on which runs can hardly be compared.
+    if not sampled:
+        best = max(evaluations, key=lambda row: _value(run, row))
     metrics = {name: best[name] for name in (*run.task.metrics, "loss") if name in best}
     return metrics, evaluations[-1]["seconds"]
 

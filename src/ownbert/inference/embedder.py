@@ -35,10 +35,18 @@ class Embedder:
     pooling, whether vectors are normalized, and where texts are truncated. Without them the vector
     is the mean over all tokens, and texts are truncated at the model's limit.
 
-    device: auto (default), cpu or cuda. precision: float32 (default), bfloat16, or auto for the
-    faster one. max_length: where texts are truncated instead, in tokens including special ones.
-    seen, cut: how many texts there were, and how many of them were truncated. Raises ``InputError``
-    for a folder or a value that cannot be used.
+    Args:
+        folder: of the model.
+        device: auto (default), cpu or cuda.
+        precision: float32 (default), bfloat16, or auto for the faster one.
+        max_length: where texts are truncated instead, in tokens including special ones.
+
+    Attributes:
+        seen: how many texts there were.
+        cut: how many of them were truncated.
+
+    Raises:
+        InputError: a folder or a value cannot be used.
     """
 
     def __init__(
@@ -77,13 +85,23 @@ class Embedder:
         batch_tokens: int = BATCH_TOKENS,
         progress: Progress | None = None,
     ) -> np.ndarray:
-        """One vector per text, in their order: float32 (len(texts), D). An empty text has one too.
+        """One vector per text, in their order; an empty text has one too.
 
-        pooling: mean, first or max over the tokens, special ones included. normalize: whether
-        vectors have length one. Both are by default as in the folder. batch_tokens: tokens in one
-        forward pass; a longer text is a batch by itself. progress: called with the number of texts
-        so far. Raises ``InputError`` for a value that is not possible, and ``TypeError`` for a
-        single text instead of a list.
+        Args:
+            texts: a list, not a single text.
+            pooling: mean, first or max over the tokens, special ones included; by default as in the
+                folder.
+            normalize: whether vectors have length one; by default as in the folder.
+            precision: instead of the embedder's.
+            batch_tokens: tokens in one forward pass; a longer text is a batch by itself.
+            progress: called with the number of texts so far.
+
+        Returns:
+            float32 (len(texts), D).
+
+        Raises:
+            InputError: a value is not possible.
+            TypeError: a single text was given instead of a list.
         """
         if isinstance(texts, str):
             raise TypeError("texts must be a list of texts, not one text")
@@ -111,10 +129,14 @@ class Embedder:
     def stream(
         self, texts: Iterable[str], *, progress: Progress | None = None, **options: Any
     ) -> Iterator[np.ndarray]:
-        """Vectors of texts that need not fit in memory: one matrix for some thousand texts at a
-        time, in their order.
+        """Vectors of texts that need not fit in memory, in their order.
 
-        progress, options: as in ``encode``.
+        Args:
+            texts: any number.
+            progress, options: as in ``encode``.
+
+        Returns:
+            One matrix for some thousand texts at a time.
         """
         done = 0
         for block in in_blocks(texts):

@@ -27,8 +27,12 @@ _WORD_START = ("Ġ", "▁")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token for a mask. text: the token without markers. joined: whether it continues the word
-    before it."""
+    """A token for a mask.
+
+    Args:
+        text: the token without markers.
+        joined: whether it continues the word before it.
+    """
 
     token: str
     id: int
@@ -39,8 +43,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask of a text. position: the index of its token; the first special token has 0.
-    candidates: the most probable first."""
+    """A mask of a text.
+
+    Args:
+        position: the index of its token; the first special token has 0.
+        candidates: the most probable first.
+    """
 
     position: int
     candidates: tuple[Candidate, ...]
@@ -60,9 +68,15 @@ class Filled:
 
 
 class Filler:
-    """A model folder with an MLM head, ready to fill masks. top: candidates per mask.
+    """A model folder with an MLM head, ready to fill masks.
 
-    Raises ``InputError`` for a folder without that head and for a left-to-right model.
+    Args:
+        folder: of the model.
+        top: candidates per mask.
+        device: auto, cpu or cuda.
+
+    Raises:
+        InputError: the folder lacks that head, or holds a left-to-right model.
     """
 
     def __init__(self, folder: str | Path, *, top: int = 5, device: str = "auto") -> None:
@@ -95,8 +109,9 @@ class Filler:
     def __call__(self, texts: Iterable[str]) -> Iterator[Filled]:
         """Fill the masks of each text, in order.
 
-        Raises ``InputError`` for a text without a mask and for one that is longer than the model
-        takes, with the number of the text.
+        Raises:
+            InputError: a text has no mask or is longer than the model takes; names the number of
+                the text.
         """
         count, texts = 0, iter(texts)
         while block := list(islice(texts, _TEXTS)):
@@ -178,9 +193,17 @@ def fill(
 ) -> list[Filled]:
     """The most probable tokens for each mask of each text, with their probabilities.
 
-    A mask is written as the tokenizer's own token, as [MASK] or as <mask>. Each of several masks in
-    a text is filled as if the others remained masked. top: candidates per mask. Raises
-    ``InputError`` as ``Filler`` does.
+    Each of several masks in a text is filled as if the others remained masked.
+
+    Args:
+        folder: of a model with an MLM head.
+        texts: one or several; a mask is written as the tokenizer's own token, as [MASK] or as
+            <mask>.
+        top: candidates per mask.
+        device: auto, cpu or cuda.
+
+    Raises:
+        InputError: as for ``Filler``.
     """
     filler = Filler(folder, top=top, device=device)
     return list(filler([texts] if isinstance(texts, str) else texts))

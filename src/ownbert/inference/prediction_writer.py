@@ -15,12 +15,21 @@ _LINES = (".jsonl", ".json", ".ndjson")
 
 
 class PredictionWriter(ResumableFile):
-    """Writes rows to ``path`` in the format of its extension (.csv, .tsv, .jsonl, each also .gz).
+    """Writes rows to a file in the format of its extension.
 
     A table has a column for each key of the first row; a nested mapping has columns ``key.inner``,
-    and a list is written as JSON. made_for: the identity of the predictions, which ``resume``
-    requires to be the same. done: the number of rows so far. Raises ``InputError`` for another
-    extension.
+    and a list is written as JSON.
+
+    Args:
+        path: ends with .csv, .tsv or .jsonl, or one of these and .gz.
+        made_for: the identity of the predictions, which ``resume`` requires to be the same.
+        resume: continue an interrupted file.
+
+    Attributes:
+        done: the number of rows so far.
+
+    Raises:
+        InputError: the extension is another one, or, with ``resume``, the identity is.
     """
 
     def __init__(self, path: str | Path, made_for: Mapping[str, Any], *, resume: bool) -> None:
@@ -54,7 +63,11 @@ class PredictionWriter(ResumableFile):
         return end
 
     def write(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Append rows. Raises ``InputError`` for a row with a column that the first one lacks."""
+        """Append rows.
+
+        Raises:
+            InputError: a row has a column that the first one lacks.
+        """
         super().write([self._line(row, self.done + i) for i, row in enumerate(lines, start=1)])
 
     def _line(self, row: Mapping[str, Any], number: int) -> str:

@@ -1,5 +1,6 @@
 """Predict and evaluate with a fine-tuned folder, or with several that are averaged."""
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -31,9 +32,21 @@ class Predictor:
     """A fine-tuned folder, or an ensemble of such folders, ready to answer rows of its task.
 
     The scores of an ensemble's members are averaged, and so are their thresholds; everything else
-    of the task is that of the first member. precision: with float32, the default, an answer does
-    not depend on the other rows of the batch. seen, cut: how many rows there were, and how many of
-    them were truncated. Raises ``InputError`` for a folder that cannot be used.
+    of the task is that of the first member.
+
+    Args:
+        folder: of the model or the ensemble.
+        columns: named by the user; others are as in training.
+        device: auto, cpu or cuda.
+        precision: with float32, the default, an answer does not depend on the other rows of the
+            batch.
+
+    Attributes:
+        seen: how many rows there were.
+        cut: how many of them were truncated.
+
+    Raises:
+        InputError: the folder cannot be used.
     """
 
     def __init__(
@@ -64,7 +77,7 @@ class Predictor:
         data = self.task.encode(rows, self.builder, training=False)
         self.seen += len(rows)
         self.cut += data.truncated
-        self.unknown.count(data.examples)
+        self.unknown.count(data.examples, self.task.texts_of(rows))
         scores = [
             forward_rows(model, self.task, data.examples, precision=self.precision).raws
             for model in self.models
@@ -83,10 +96,24 @@ class Predictor:
             yield warning
 
 
+def average(predictors: Sequence[Predictor]) -> Predictor:
+    """A predictor that averages the scores of several, the members of an ensemble, with the models
+    that these have loaded.
+
+    Raises ``InputError`` for a task whose answers cannot be averaged.
+    """
+    together = copy.copy(predictors[0])
+    together.task = combine_tasks([predictor.task for predictor in predictors])
+    together.members = [member for predictor in predictors for member in predictor.members]
+    together.models = [model for predictor in predictors for model in predictor.models]
+    return together
+
+
 def list_members(folder: Path) -> list[Path]:
     """The folders whose answers are averaged: those of an ensemble, or ``folder`` alone.
 
-    Raises ``InputError`` for a folder that does not exist and for unfinished training.
+    Raises:
+        InputError: the folder does not exist, or its training is unfinished.
     """
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
@@ -107,7 +134,8 @@ def list_members(folder: Path) -> list[Path]:
 def combine_tasks(tasks: Sequence[Task]) -> Task:
     """The task of an ensemble: that of the first member, with the mean of all thresholds.
 
-    Raises ``InputError`` for a task whose answers cannot be averaged.
+    Raises:
+        InputError: the answers of this task cannot be averaged.
     """
     task = tasks[0]
     if len(tasks) > 1:
@@ -136,14 +164,28 @@ def predict(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> int:
-    """Write one row of predictions for each row of a file, in the same order; returns how many.
+    """Write one row of predictions for each row of a file, in the same order.
 
-    ``output`` is a table if its name ends with .csv or .tsv, else JSON lines, and compressed if it
-    ends with .gz. It appears complete or not at all. Rows are streamed, so neither file need fit in
-    memory. What an interrupted run has answered is kept beside ``output``, and ``resume`` continues
-    there. progress: called with the number of rows so far. say: called with warnings. Raises
-    ``InputError`` for a row that cannot be read, and, with ``resume``, if the model, the input, the
-    columns or the precision differ.
+    Rows are streamed, so neither file need fit in memory. ``output`` appears complete or not at
+    all; what an interrupted run has answered is kept beside it.
+
+    Args:
+        folder: of a fine-tuned model or an ensemble.
+        input: the file with the rows.
+        output: a table if its name ends with .csv or .tsv, else JSON lines, and compressed if it
+            ends with .gz.
+        text_column, second_column: by default as in training.
+        device, precision: as for ``Predictor``.
+        resume: continue an interrupted run.
+        progress: called with the number of rows so far.
+        say: called with warnings.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        InputError: a row cannot be read, or, with ``resume``, the model, the input, the columns or
+            the precision differ.
     """
     columns = ColumnNames(text=text_column, second=second_column)
     _refuse_missing(Path(input))
@@ -187,7 +229,13 @@ def _made_for(predictor: Predictor, input: Path, columns: ColumnNames) -> dict[s
 def decide_all(
     predictor: Predictor, rows: Sequence[Row], progress: Progress | None = None
 ) -> list[Any]:
-    """The answers to any number of rows. progress: called with the number of rows so far."""
+    """The answers to any number of rows.
+
+    Args:
+        predictor: of their task.
+        rows: as the task reads them.
+        progress: called with the number of rows so far.
+    """
     decided: list[Any] = []
     for block in blocks(rows, size=characters):
         decided += predictor(block)
@@ -214,10 +262,21 @@ def evaluate(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Scores:
-    """Metrics of a fine-tuned folder on labelled rows, also written as JSON to ``output`` if given.
+    """Metrics of a fine-tuned folder on labelled rows.
 
-    data: a file, or anything else that the task reads; for "image" a folder or arrays (images,
-    labels). Raises ``InputError`` naming the line of a label that the model does not have.
+    Args:
+        folder: of a fine-tuned model or an ensemble.
+        data: a file, or anything else that the task reads; for "image" a folder or arrays (images,
+            labels).
+        output: a file to which the metrics are also written, as JSON.
+        text_column, second_column, label_column: by default as in training.
+        device, precision: as for ``Predictor``.
+        progress: called with the number of rows so far.
+        say: called with warnings.
+
+    Raises:
+        InputError: a row cannot be read, or has a label that the model does not have; names its
+            line.
     """
     columns = ColumnNames(text_column, second_column, label_column)
     if named := isinstance(data, str | Path):

@@ -34,13 +34,24 @@ def embed(
     say: Say | None = None,
     **options: Any,
 ) -> int:
-    """Embed all texts of files, folders or globs into one file, in their order; returns how many.
+    """Embed all texts of files, folders or globs into one file, in their order.
 
     The extension of ``output`` decides its format: .npy is a float32 matrix with one row per text;
     .parquet and .jsonl have one row per text with ``text`` and ``embedding``. Texts are streamed,
-    so neither side need fit in memory, and ``output`` appears complete or not at all. options:
-    those of ``Embedder.encode``. progress: called with the number of texts so far. say: called with
-    warnings. Raises ``InputError`` for files that cannot be read or written.
+    so neither side need fit in memory, and ``output`` appears complete or not at all.
+
+    Args:
+        folder, device, precision, max_length: as for ``Embedder``.
+        text_column: the column of tables that holds the texts.
+        progress: called with the number of texts so far.
+        say: called with warnings.
+        options: those of ``Embedder.encode``.
+
+    Returns:
+        The number of texts.
+
+    Raises:
+        InputError: a file cannot be read or written.
     """
     writer = _writer(Path(output))
     texts = texts_of(inputs, text_column=text_column)
@@ -57,10 +68,10 @@ def embed(
 
 
 def texts_of(inputs: Inputs, *, text_column: str | None = None) -> Iterator[str]:
-    """All texts of files, folders or globs, empty ones too: the cells of a table's column, or
-    lines.
+    """All texts of files, folders or globs, empty ones too: the cells of a column, or lines.
 
-    Raises ``InputError`` at once for a name without files, and while reading for other problems.
+    Raises:
+        InputError: at once for a name without files, and while reading for other problems.
     """
     files = find_files(inputs)
     return (text for path in files for text in read_texts(path, text_column=text_column))

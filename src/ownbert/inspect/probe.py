@@ -19,7 +19,8 @@ AttendObserver = Callable[[Tensor, Tensor, Tensor, Context, int], None]
 def core_model(model: nn.Module) -> Model:
     """The packed model: ``model`` itself, or that of a model of ``ownbert.hf``.
 
-    ``InputError`` for any other module.
+    Raises:
+        InputError: it is any other module.
     """
     core = model if isinstance(model, Model) else getattr(model, "model", None)
     if not isinstance(core, Model):
@@ -36,7 +37,13 @@ def text_ids(text: str, tokenizer: Tokenizer) -> list[int]:
 def text_batch(model: Model, ids: Sequence[int], note: str = "") -> Batch:
     """A batch of one text on the device of the model.
 
-    ``InputError`` for more ids than the model takes; ``note`` is added to the message.
+    Args:
+        model: reads texts.
+        ids: of the text, special tokens included.
+        note: added to the message of the error.
+
+    Raises:
+        InputError: there are more ids than the model takes.
     """
     longest = model.config.max_length
     if longest is not None and len(ids) > longest:

@@ -22,9 +22,13 @@ from ownbert.nn.heads import ClassificationHead, MaskedLMHead, NextTokenHead, Po
 class Outputs:
     """What a forward pass returns.
 
-    hidden (T, D). pooled (B, D), where there is a pooler. logits: by the name of the head. If they
-    are wanted, hidden_states: before and after each layer, L + 1 tensors (T, D); attentions and
-    cross_attentions: by layer, (H, S, S') for each sequence. cache: that of the context.
+    Args:
+        hidden: (T, D).
+        pooled: (B, D), where there is a pooler.
+        logits: by the name of the head.
+        hidden_states: if wanted, before and after each layer, L + 1 tensors (T, D).
+        attentions, cross_attentions: if wanted, by layer, (H, S, S') for each sequence.
+        cache: that of the context.
     """
 
     hidden: Tensor
@@ -39,15 +43,19 @@ class Outputs:
 class Model(nn.Module):
     """An encoder, its pooler if it has one, and heads by the name of their kind.
 
-    config: of the encoder. heads: kinds ("mlm", "nsp", "classification", ...) as BERT has them, or
-    specs of others. pooler: whether there is one, by default if a head needs it or there are no
-    heads. labels: of the sequence or token classification. model_type: Hugging Face's name of the
-    family, in whose format the model is saved. decoder: that of an encoder-decoder Transformer,
-    which the heads then stand on: it writes the sequences of a batch, and attends to the encoder's
-    of ``batch.source``. share_embeddings: encoder, decoder and next-token head have one word table
-    (Vaswani et al. 2017, section 3.4).
+    Args:
+        config: of the encoder.
+        heads: kinds ("mlm", "nsp", "classification", ...) as BERT has them, or specs of others.
+        pooler: whether there is one, by default if a head needs it or there are no heads.
+        labels: of the sequence or token classification.
+        model_type: Hugging Face's name of the family, in whose format the model is saved.
+        decoder: that of an encoder-decoder Transformer, which the heads then stand on: it writes
+            the sequences of a batch, and attends to the encoder's of ``batch.source``.
+        share_embeddings: encoder, decoder and next-token head have one word table (Vaswani et al.
+            2017, section 3.4).
 
-    Raises ``ValueError`` for a head that is not known, or needs a pooler where there is to be none.
+    Raises:
+        ValueError: a head is not known, or needs a pooler where there is to be none.
     """
 
     def __init__(
@@ -122,9 +130,12 @@ class Model(nn.Module):
     ) -> Outputs:
         """Run the model on a packed batch.
 
-        heads: names of those to run, by default all. context: masks of heads, an encoder to attend
-        to, a cache, layers whose attention weights to keep; by default that of the batch alone.
-        keep_hidden: also return the hidden states between layers.
+        Args:
+            batch: of B sequences.
+            heads: names of those to run, by default all.
+            context: masks of heads, an encoder to attend to, a cache, layers whose attention
+                weights to keep; by default that of the batch alone.
+            keep_hidden: also return the hidden states between layers.
         """
         if self.decoder is None:
             stack = self.encoder
@@ -149,7 +160,8 @@ class Model(nn.Module):
     def decoder_context(self, batch: Batch) -> Context:
         """The decoder's context: a token sees those before it, and all of its encoded source.
 
-        Raises ``ValueError`` for a batch without a source.
+        Raises:
+            ValueError: the batch has no source.
         """
         source = batch.source
         if source is None:
@@ -170,9 +182,13 @@ class Model(nn.Module):
         return found
 
     def prune_heads(self, heads: dict[int, Sequence[int]]) -> None:
-        """Remove attention heads for good. heads: their numbers, by layer; earlier ones stay gone.
+        """Remove attention heads for good.
 
-        Raises ``InputError`` for a head that does not exist, and where a layer would lose all.
+        Args:
+            heads: their numbers, by layer; earlier ones stay gone.
+
+        Raises:
+            InputError: a head does not exist, or a layer would lose all.
         """
         gone = {layer: set(numbers) for layer, numbers in self.config.pruned_heads.items()}
         for layer, numbers in heads.items():
@@ -184,9 +200,13 @@ class Model(nn.Module):
         self.config = self.encoder.config = config
 
     def set_words(self, words: nn.Embedding) -> None:
-        """Replace the word embeddings by another table (V, E); a tied output follows.
+        """Replace the word embeddings by another table; a tied output follows.
 
-        Raises ``InputError`` for another E, and for a model with a decoder.
+        Args:
+            words: (V, E).
+
+        Raises:
+            InputError: E is another one, or the model has a decoder.
         """
         self._refuse_decoder()
         old, size = self.encoder.embeddings.word, words.num_embeddings
@@ -203,7 +223,8 @@ class Model(nn.Module):
     def resize(self, vocab_size: int) -> None:
         """Give the vocabulary another size; new tokens start as the mean of the old ones.
 
-        Raises ``InputError`` for a model with a decoder.
+        Raises:
+            InputError: the model has a decoder.
         """
         self._refuse_decoder()
         config = replace(self.config, vocab_size=vocab_size)

@@ -26,8 +26,13 @@ def new_config(
 ) -> EncoderConfig:
     """The structure that a recipe describes, or that of the model to start from (``init_from``).
 
-    With "clm" as the only objective it is a decoder. saved: the folder of a resumed run, which is
-    read instead of ``init_from``. Raises ``InputError`` as ``init_config`` does.
+    With "clm" as the only objective it is a decoder.
+
+    Args:
+        saved: the folder of a resumed run, which is read instead of ``init_from``.
+
+    Raises:
+        InputError: as ``init_config``.
     """
     if recipe.model.init_from:
         return init_config(saved or recipe.model.init_from, tokenizer, recipe)
@@ -88,13 +93,18 @@ def initialise(
     ordinary: np.ndarray,
     unigram: torch.Tensor,
 ) -> str | None:
-    """Set the initial weights; returns a report of what was copied from another model, if any.
+    """Set the initial weights.
 
     Word embeddings come from the model of ``init_from``, or from co-occurrences in the corpus
     unless the recipe has "random". The bias of the MLM decoder starts at the unigram log
     probabilities, so that the first steps are not spent on learning which words are frequent.
 
-    ordinary: true for tokens that are not special (V). unigram: log probability of each token (V).
+    Args:
+        ordinary: (V), true for tokens that are not special.
+        unigram: (V), log probability of each token.
+
+    Returns:
+        A report of what was copied from another model, if any.
     """
     report = None
     word = learner.model.encoder.embeddings.word.weight.data
@@ -120,9 +130,14 @@ def initialise(
 
 
 def unigram_log_probabilities(counts: np.ndarray, ordinary: np.ndarray) -> torch.Tensor:
-    """Log probability of each token (V) by its count in the corpus (V), with add-one smoothing.
+    """Log probability of each token by its count in the corpus, with add-one smoothing.
 
-    Special tokens (``ordinary`` is false), which are never predicted, get a count of one.
+    Args:
+        counts: (V).
+        ordinary: (V), false for special tokens, which are never predicted and get a count of one.
+
+    Returns:
+        (V).
     """
     smoothed = np.where(ordinary, counts, 0) + 1.0
     return torch.from_numpy(np.log(smoothed / smoothed.sum()).astype(np.float32))

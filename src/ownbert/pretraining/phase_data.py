@@ -27,8 +27,9 @@ _EVALUATION_TOKENS = 30_000
 class PhaseData:
     """Training and held-out examples of a phase.
 
-    unigram: log probability of each token by its frequency (V). predictable: the number of tokens
-    in the vocabulary that are not special.
+    Args:
+        unigram: (V), log probability of each token by its frequency.
+        predictable: the number of tokens in the vocabulary that are not special.
     """
 
     task: PretrainTask
@@ -43,10 +44,17 @@ class PhaseData:
         weight = {name: getattr(self.task, f"{name}_weight") for name in self.task.objectives}
         return [PRETRAINING[name](weight[name]) for name in self.task.objectives]
 
-    def held_out_batches(self) -> list[Batch]:
-        """The same held-out examples with the same masks at every evaluation."""
+    def held_out_batches(self, most: float = math.inf) -> list[Batch]:
+        """The same held-out examples with the same masks at every evaluation.
+
+        Args:
+            most: how many tokens there may be, beyond the first example.
+        """
         batches, tokens = [], 0
-        for batch in batches_once(self.held_out, batch_tokens=2 * self.settings.batch_tokens):
+        size = int(min(2 * self.settings.batch_tokens, most))
+        for batch in batches_once(self.held_out, batch_tokens=size):
+            if batches and tokens + batch.tokens > most:
+                break
             batches.append(batch)
             tokens += batch.tokens
             if tokens >= _EVALUATION_TOKENS:
@@ -106,7 +114,12 @@ def make_phase_data(
     unigram: torch.Tensor,
     seed: int,
 ) -> PhaseData:
-    """The data of a phase. ordinary: true for tokens that are not special (V)."""
+    """The data of a phase.
+
+    Args:
+        ordinary: (V), true for tokens that are not special.
+        unigram: (V), log probability of each token by its frequency.
+    """
     masking = None
     if "mlm" in task.objectives:
         masking = Masking(

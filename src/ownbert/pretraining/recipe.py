@@ -129,8 +129,11 @@ class PretrainTask:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseRecipe:
-    """A part of the run that learns something else. share: of the run; the rest as the recipe
-    has it where it is not given."""
+    """A part of the run that learns something else.
+
+    Args:
+        share: of the run; the rest is as the recipe has it where it is not given.
+    """
 
     share: float = 0.0
     objectives: tuple[str, ...] | None = None
@@ -144,8 +147,11 @@ class PhaseRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainRecipe:
-    """All settings of ``ownbert pretrain``. phases: one after the other; without any the whole
-    run is one."""
+    """All settings of ``ownbert pretrain``.
+
+    Args:
+        phases: one after the other; without any the whole run is one.
+    """
 
     seed: int = setting(0, "Seed of everything random.", check=at_least(0))
     data: PretrainData = section(PretrainData())

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -31,8 +32,10 @@ from ownbert.settings import dump, resolve
 from ownbert.train import distributed
 from ownbert.train.device import pick_precision
 from ownbert.train.distributed import ALONE, World
+from ownbert.train.evaluation_budget import affordable_tokens
 from ownbert.train.flops import matmul_rate
 from ownbert.train.job import Phase
+from ownbert.train.loop import EVALUATIONS
 
 # Peak learning rates by hidden size. Those of tiny and mini were measured in runs of five minutes;
 # those of larger sizes are cautious values for the same small batches.
@@ -56,11 +59,16 @@ def pretrain(
 ) -> Model:
     """Pretrain a model on a token store and save it, its log, curves and recipe in ``output``.
 
-    options: settings of ``PretrainRecipe`` by name (``size="mini"``, ``max_minutes=30``).
-    resume: continue from the last saved state (or that of ``resume_step``), by the recipe in
-    ``output``; without one, start. Started by torchrun, all processes share the work and the
-    first one writes. Raises ``InputError`` if ``output`` holds a model and neither ``resume`` nor
-    ``overwrite`` is given, and for everything in the corpus or the settings that cannot be used.
+    Started by torchrun, all processes share the work and the first one writes.
+
+    Args:
+        resume: continue from the last saved state (or that of ``resume_step``), by the recipe in
+            ``output``; without one, start.
+        options: settings of ``PretrainRecipe`` by name (``size="mini"``, ``max_minutes=30``).
+
+    Raises:
+        InputError: ``output`` holds a model and neither ``resume`` nor ``overwrite`` is given, or
+            something in the corpus or the settings cannot be used.
     """
     folder = RunFolder(output, resume=resume, overwrite=overwrite, resume_step=resume_step)
     recipe = folder.resolve(
@@ -77,7 +85,8 @@ def pretrain(
 class Pretraining(TrainingRun):
     """A pretraining recipe with its corpus, vocabulary and examples.
 
-    saved: the folder of a resumed run, from which the structure of the model is read.
+    Args:
+        saved: the folder of a resumed run, from which the structure of the model is read.
     """
 
     command = "pretrain"
@@ -162,7 +171,7 @@ class Pretraining(TrainingRun):
         return [self._phase(data, until, learner, world) for data, until in pairs]
 
     def _phase(self, data: PhaseData, until: float, learner: Learner, world: World) -> Phase:
-        held_out = data.held_out_batches()
+        held_out = data.held_out_batches(self._evaluation_tokens(data))
         loader = Loader(
             data.examples,
             self.recipe.seed,
@@ -176,6 +185,13 @@ class Pretraining(TrainingRun):
             lambda: data.evaluate(learner, held_out, self.recipe.run.precision),
             until,
         )
+
+    def _evaluation_tokens(self, data: PhaseData) -> float:
+        """How many tokens an evaluation may have, by the tokens that are trained between two of
+        them; infinite where the clock decides when there is one."""
+        run = self.recipe.run
+        steps = run.eval_every or (run.max_steps or math.inf) / EVALUATIONS
+        return affordable_tokens(steps * run.accumulate * data.settings.batch_tokens)
 
     def peak_flops(self, world: World) -> float:
         kind = torch.bfloat16 if self.recipe.run.precision == "bfloat16" else torch.float32
@@ -219,8 +235,11 @@ def preview_pretraining(
     overrides: Sequence[str] = (),
     **options: Any,
 ) -> str:
-    """What ``pretrain`` would do, without doing it: the resolved recipe, the counts, and the first
-    sequences of the first batch, decoded."""
+    """What ``pretrain`` would do, without doing it.
+
+    Returns:
+        The resolved recipe, the counts, and the first sequences of the first batch, decoded.
+    """
     options["data.tokens"] = None if tokens is None else str(tokens)
     run = Pretraining(resolve(PretrainRecipe, config=config, overrides=overrides, options=options))
     first, tokenizer = run.phase_data[0], run.tokenizer

@@ -54,9 +54,11 @@ Ids = Sequence[int]
 class TokenMatch:
     """What each token of a vocabulary was matched with.
 
-    kinds: of match for each token, one of ``MATCH_KINDS`` (V). ids: for each token the old tokens
-    whose mean vector it starts from, empty if it is new (V). unnamed: whether some tokens are
-    anonymised ids and no ranking was given.
+    Args:
+        kinds: (V), of match for each token, one of ``MATCH_KINDS``.
+        ids: (V), for each token the old tokens whose mean vector it starts from, empty if it is
+            new.
+        unnamed: whether some tokens are anonymised ids and no ranking was given.
     """
 
     kinds: list[str]
@@ -74,12 +76,15 @@ def match_vocabulary(
 
     Special tokens are matched by their role, others by name: with the same token, or with what the
     old tokenizer makes of the text (one token or several pieces). Anonymised tokens are matched by
-    rank: the n-th most frequent by ``counts`` (V) with the n-th most frequent of ``ranking``, the
-    frequencies of old tokens or words; a word in it that the old vocabulary cannot encode leaves
-    its rank empty.
+    rank: the n-th most frequent by ``counts`` with the n-th most frequent of ``ranking``.
 
     Tokens are anonymised if most tokens of blank text are integers (unless those of the old
     vocabulary are, too: then they are names); with a ranking all tokens of other vocabularies are.
+
+    Args:
+        counts: (V), in the corpus.
+        ranking: the frequencies of old tokens or words; a word in it that the old vocabulary cannot
+            encode leaves its rank empty.
     """
     size = tokenizer.vocab_size
     kinds = ["new"] * size
@@ -103,10 +108,13 @@ def match_vocabulary(
 
 
 def read_counts(path: str | Path) -> dict[str, int]:
-    """The frequency of each token from a text file, plain or gzip, with lines of a token and a
-    count separated by a tab or blanks.
+    """The frequency of each token from a text file, plain or gzip.
 
-    The counts of a token that occurs twice are added. Raises ``InputError`` naming a bad line.
+    Each line has a token and a count separated by a tab or blanks. The counts of a token that
+    occurs twice are added.
+
+    Raises:
+        InputError: a line is bad; the message names it.
     """
     counts: dict[str, int] = {}
     for number, line in open_text(path):
@@ -212,9 +220,12 @@ def _ranked(old: Tokenizer, ranking: Mapping[str, int]) -> list[Ids]:
 class AlignmentReport:
     """What was copied from the checkpoint in ``folder``.
 
-    tokens, shares: how many tokens of our vocabulary were matched in each of ``MATCH_KINDS``, and
-    their share of the corpus. copied, new: names of our tensors. unused: names of tensors of the
-    checkpoint that were not copied. hint: advice for a better match, if any.
+    Args:
+        tokens, shares: how many tokens of our vocabulary were matched in each of ``MATCH_KINDS``,
+            and their share of the corpus.
+        copied, new: names of our tensors.
+        unused: names of tensors of the checkpoint that were not copied.
+        hint: advice for a better match, if any.
     """
 
     folder: str
@@ -245,8 +256,11 @@ class AlignmentReport:
 def init_config(folder: str | Path, tokenizer: Tokenizer, recipe: PretrainRecipe) -> EncoderConfig:
     """The structure of the BERT in ``folder`` with our vocabulary and the recipe's dropout.
 
-    The table of positions keeps its length. Raises ``InputError`` for another family, for a
-    structure that pretraining cannot train, and for sequences longer than that table.
+    The table of positions keeps its length.
+
+    Raises:
+        InputError: the model is of another family or has a structure that pretraining cannot train,
+            or sequences are longer than that table.
     """
     path = model_folder(folder)
     config = _describe_bert(path).config
@@ -288,9 +302,13 @@ def copy_checkpoint(
 
     Word embeddings are copied as ``match_vocabulary`` matches the tokens; those of new tokens are
     drawn from a normal distribution with the mean and standard deviation of the copied ones. The
-    bias of the MLM decoder is left to the caller: it depends on the corpus. counts_file: see
-    ``read_counts``. Raises ``InputError`` for tensors that do not fit the config, and for counts
-    that cannot be read.
+    bias of the MLM decoder is left to the caller: it depends on the corpus.
+
+    Args:
+        counts_file: see ``read_counts``.
+
+    Raises:
+        InputError: tensors do not fit the config, or the counts cannot be read.
     """
     path = model_folder(folder)
     ranking = None if counts_file is None else read_counts(counts_file)

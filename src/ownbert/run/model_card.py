@@ -36,8 +36,13 @@ def save_card(
 ) -> str | None:
     """Write README.md into a model folder, unless the user has written one there.
 
-    front: the metadata that the hub reads. blocks: Markdown, separated by blank lines. name: of the
-    model, by default that of the folder. Returns a warning, if any.
+    Args:
+        front: the metadata that the hub reads.
+        blocks: Markdown, separated by blank lines.
+        name: of the model, by default that of the folder.
+
+    Returns:
+        A warning, if any.
     """
     path = Path(folder) / CARD
     if path.exists() and not is_ours(path):
@@ -60,8 +65,11 @@ def is_ours(card: Path) -> bool:
 def changed_settings(
     recipe: Any, default: Any, sections: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Name and value of the settings of a recipe that change what is learnt and differ from
-    ``default``."""
+    """The settings of a recipe that change what is learnt and differ from ``default``.
+
+    Yields:
+        (name, value).
+    """
     for section in sections:
         ours, theirs = getattr(recipe, section), getattr(default, section)
         for field in fields(ours):

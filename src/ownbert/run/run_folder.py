@@ -29,11 +29,18 @@ T = TypeVar("T")
 class RunFolder:
     """The output folder of a run; nothing is written to it before ``reserve``.
 
-    path: of the folder, which need not exist. resume: continue from its newest saved state, or
-    that of ``resume_step``; start from the beginning if there is none. overwrite: replace the model
-    in it. saved: the state to resume from, or None. Raises ``InputError`` if ``path`` is a file, if
-    it holds a model and neither ``resume`` nor ``overwrite`` is given, and for a state that is
-    damaged or missing.
+    Args:
+        path: of the folder, which need not exist.
+        resume: continue from its newest saved state; start from the beginning if there is none.
+        overwrite: replace the model in it.
+        resume_step: continue from the saved state of this step instead.
+
+    Attributes:
+        saved: the state to resume from, or None.
+
+    Raises:
+        InputError: ``path`` is a file, or holds a model and neither ``resume`` nor ``overwrite`` is
+            given, or a state is damaged or missing.
     """
 
     def __init__(
@@ -70,8 +77,12 @@ class RunFolder:
     ) -> T:
         """The recipe of the run; a resumed run starts from the recipe in the folder.
 
-        kind: the class of the recipe. config, overrides, options: see ``ownbert.settings.resolve``.
-        Raises ``InputError`` if they change a setting that a resumed run must keep.
+        Args:
+            kind: the class of the recipe.
+            config, overrides, options: see ``ownbert.settings.resolve``.
+
+        Raises:
+            InputError: they change a setting that a resumed run must keep.
         """
         return self._resolve(
             kind,
@@ -98,9 +109,13 @@ class RunFolder:
     def reserve(self, identity: Mapping[str, str], vocabulary: Tokenizer | None = None) -> None:
         """Create the folder, or prepare it to be written to.
 
-        identity: what the run learns from, which must be what the saved state has learnt from.
-        vocabulary: of the run, which must be that of a tokenizer in the folder unless the folder
-        is overwritten. Raises ``InputError`` if they differ.
+        Args:
+            identity: what the run learns from, which must be what the saved state has learnt from.
+            vocabulary: of the run, which must be that of a tokenizer in the folder unless the
+                folder is overwritten.
+
+        Raises:
+            InputError: one of them differs.
         """
         if self.saved is not None:
             require_same_identity(self.saved.path, self.saved.metadata["identity"], identity)

@@ -29,10 +29,14 @@ class TrainingRun(ABC):
     """A resolved recipe with its data; ``train`` makes the model.
 
     The constructor reads and checks everything that can be refused, so that nothing has been
-    written by then. recipe: the complete recipe, as written to recipe.yaml. identity: what is
-    learnt from; a run cannot be resumed on anything else. monitor: the metric that decides which
-    weights are best. vocabulary: what a tokenizer in the output folder must be equal to, if
-    anything. with_curves: whether the log is plotted.
+    written by then.
+
+    Attributes:
+        recipe: the complete recipe, as written to recipe.yaml.
+        identity: what is learnt from; a run cannot be resumed on anything else.
+        monitor: the metric that decides which weights are best.
+        vocabulary: what a tokenizer in the output folder must be equal to, if anything.
+        with_curves: whether the log is plotted.
     """
 
     command: ClassVar[str]
@@ -49,14 +53,17 @@ class TrainingRun(ABC):
 
     @property
     def limits(self) -> Run:
-        """The run section of the recipe as the training loop takes it, with max_steps or
-        max_minutes."""
+        """The run section of the recipe as the training loop takes it.
+
+        It has max_steps or max_minutes.
+        """
         return self.recipe.run
 
     def execute(self, folder: RunFolder, *, quiet: bool) -> Model:
         """Reserve ``folder`` and train, together with the other processes under torchrun.
 
-        Returns the trained model in evaluation mode.
+        Returns:
+            The trained model in evaluation mode.
         """
         world = distributed.join(self.device)
         try:
@@ -66,7 +73,11 @@ class TrainingRun(ABC):
             distributed.leave(world)
 
     def reserve(self, folder: RunFolder) -> None:
-        """Prepare the folder and write the recipe. Raises ``InputError``."""
+        """Prepare the folder and write the recipe.
+
+        Raises:
+            InputError: as ``RunFolder.reserve``.
+        """
         folder.reserve(self.identity, self.vocabulary)
         write_text(folder.path / RECIPE, dump(self.recipe))
 
@@ -110,7 +121,8 @@ class TrainingRun(ABC):
     def make_learner(self, world: World, *, fresh: bool, say: Say) -> Learner:
         """The model with its initial weights, the same in all processes.
 
-        fresh: False if a saved state will replace the weights.
+        Args:
+            fresh: False if a saved state will replace the weights.
         """
 
     @abstractmethod
@@ -126,8 +138,7 @@ class TrainingRun(ABC):
         return job.state.learner.model
 
     def peak_flops(self, world: World) -> float:
-        """Measured matmul peak of all processes in FLOP per second, for the MFU; 0: not
-        measured."""
+        """Measured matmul peak of all processes in FLOP/s, for the MFU; 0: not measured."""
         return 0.0
 
 

@@ -23,7 +23,12 @@ ROWS, CHARACTERS = 2048, 4_000_000
 
 @dataclass(frozen=True)
 class RowOutputs:
-    """raws: the ``Task.raw`` scores of each row. loss: the mean loss, None without targets."""
+    """What the model computes for rows.
+
+    Args:
+        raws: the ``Task.raw`` scores of each row.
+        loss: the mean loss, None without targets.
+    """
 
     raws: list[np.ndarray]
     loss: float | None
@@ -77,8 +82,14 @@ def batches_by_tokens(
 def blocks(
     items: Iterable[T], rows: int = ROWS, characters: float = CHARACTERS, size: Any = len
 ) -> Iterator[list[T]]:
-    """Items in lists of ``rows`` items or about ``characters`` by ``size``, for input that need not
-    fit in memory."""
+    """Items in lists, for input that need not fit in memory.
+
+    Args:
+        items: any number.
+        rows: the number of items after which a list ends.
+        characters: the sum of sizes after which a list ends.
+        size: of an item.
+    """
     block: list[T] = []
     total = 0
     for item in items:

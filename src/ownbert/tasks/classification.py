@@ -148,10 +148,18 @@ def sort_labels(names: set[str]) -> tuple[str, ...]:
 def label_weights(
     given: str | None, labels: Sequence[str], counts: np.ndarray
 ) -> tuple[float, ...] | None:
-    """The weight of each label: None if ``given`` is None, rows / (C count) if "balanced", else as
-    listed ("label=weight,..."), with 1 for labels that are not.
+    """The weight of each label.
 
-    counts: (C) rows of each label. Raises ``InputError`` for an invalid weight or unknown label.
+    Args:
+        given: None, "balanced" (rows / (C count)) or a list ("label=weight,...").
+        labels: C labels.
+        counts: (C) rows of each label.
+
+    Returns:
+        (C), with 1 for labels that are not listed; None if ``given`` is None.
+
+    Raises:
+        InputError: a weight is invalid, or a label unknown.
     """
     if given is None:
         return None

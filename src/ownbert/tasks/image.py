@@ -196,8 +196,10 @@ def choose_sizes(
 
 
 def fit_processor(images: Sequence[ImageSource], image: Image) -> Processor:
-    """The processor of a new model, with the mean and standard deviation of each channel over the
-    training images (over 5,000 of them, evenly spaced, if there are more)."""
+    """The processor of a new model, with mean and standard deviation of each channel.
+
+    They are those of the training images (over 5,000 of them, evenly spaced, if there are more).
+    """
     ones, zeros = (1.0,) * image.channels, (0.0,) * image.channels
     plain = Processor(image.size, zeros, ones, image.channels)
     builder = ImageInputBuilder(plain, image, "")

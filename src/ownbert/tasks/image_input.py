@@ -38,11 +38,20 @@ class ImageRow(Row):
 
 
 class ImageInputBuilder:
-    """The counterpart of ``TextInputBuilder`` for images: their pixels as patches, in the size and
-    range of values that the model expects.
+    """The counterpart of ``TextInputBuilder`` for images: their pixels as patches.
 
-    image: the input of the model. source: the model, for messages. max_length: the number of
-    patches and the class token. Raises ``InputError`` if processor and model do not agree.
+    They are in the size and range of values that the model expects.
+
+    Args:
+        processor: of the model.
+        image: the input of the model.
+        source: the model, for messages.
+
+    Attributes:
+        max_length: the number of patches and the class token.
+
+    Raises:
+        InputError: processor and model do not agree.
     """
 
     tokenizer = None
@@ -103,7 +112,13 @@ class ImageInputBuilder:
 
 
 class ImageExamples(Sequence[Example]):
-    """The examples of images, each made on access. targets: their labels, None if unknown."""
+    """The examples of images, each made on access.
+
+    Args:
+        images: any number.
+        targets: their labels, None if unknown.
+        builder: of their pixels.
+    """
 
     def __init__(
         self,
@@ -128,8 +143,12 @@ class ImageExamples(Sequence[Example]):
 
 @dataclass(frozen=True)
 class EncodedImages(EncodedRows):
-    """As ``EncodedRows``. With ``augmentation`` an image changes in each epoch, as a function of
-    seed, epoch and index."""
+    """As ``EncodedRows``.
+
+    Args:
+        augmentation: with it an image changes in each epoch, as a function of seed, epoch and
+            index.
+    """
 
     examples: ImageExamples
     augmentation: Augmentation | None = None
@@ -146,6 +165,12 @@ class EncodedImages(EncodedRows):
         rng = np.random.default_rng((self.seed, epoch, index))
         pixels = self.augmentation(builder.pixels(examples.images[index]), rng)
         return builder.example(pixels, examples.targets[index])
+
+    def subset(self, indices: Sequence[int]) -> EncodedRows:
+        images, targets = self.examples.images, self.examples.targets
+        chosen = [images[i] for i in indices], [targets[i] for i in indices]
+        notes = [self.notes[i] for i in indices]
+        return EncodedImages(ImageExamples(*chosen, self.examples.builder), notes=notes)
 
     def identity(self) -> str:
         digest = hashlib.sha256()

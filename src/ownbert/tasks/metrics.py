@@ -9,7 +9,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class LabelScore:
-    """Precision, recall and F1 of one label; support: the rows (or entities) that have it."""
+    """Precision, recall and F1 of one label.
+
+    Args:
+        support: the rows (or entities) that have it.
+    """
 
     label: str
     precision: float
@@ -22,10 +26,12 @@ class LabelScore:
 class Scores:
     """The metrics of a set of predictions.
 
-    values: metrics by name, the most important first; each is an attribute too
-    (``scores.macro_f1``). labels: the scores of each label, if predictions are labels. confusion:
-    (C, C) counts by true label (row) and predicted label (column). warnings: what the values do not
-    show by themselves.
+    Args:
+        values: metrics by name, the most important first; each is an attribute too
+            (``scores.macro_f1``).
+        labels: the scores of each label, if predictions are labels.
+        confusion: (C, C) counts by true label (row) and predicted label (column).
+        warnings: what the values do not show by themselves.
     """
 
     values: Mapping[str, float]
@@ -60,10 +66,14 @@ def score_labels(
 ) -> Scores:
     """Metrics of predictions with one label per row.
 
-    truth, predicted: (rows) indices of labels. Macro-F1 is the mean over the labels in the truth or
-    the predictions, where a label that is never predicted counts 0, as in scikit-learn's f1_score.
-    mcc: Matthews correlation coefficient for any number of labels (Gorodkin 2004), 0 if all rows,
-    or all predictions, have one label.
+    Macro-F1 is the mean over the labels in the truth or the predictions, where a label that is
+    never predicted counts 0, as in scikit-learn's f1_score. mcc is the Matthews correlation
+    coefficient for any number of labels (Gorodkin 2004), 0 if all rows, or all predictions, have
+    one label.
+
+    Args:
+        truth, predicted: (rows) indices of labels.
+        labels: C names.
     """
     size = len(labels)
     pairs = np.asarray(truth) * size + np.asarray(predicted)
@@ -87,7 +97,14 @@ def score_labels(
 def label_scores(
     labels: Sequence[str], right: np.ndarray, support: np.ndarray, found: np.ndarray
 ) -> tuple[LabelScore, ...]:
-    """The scores of each label, from (C) true positives, true instances and predictions."""
+    """The scores of each label.
+
+    Args:
+        labels: C names.
+        right: (C) true positives.
+        support: (C) true instances.
+        found: (C) predictions.
+    """
     precision = right / np.maximum(found, 1)
     recall = right / np.maximum(support, 1)
     f1 = 2 * right / np.maximum(support + found, 1)

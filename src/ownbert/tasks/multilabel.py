@@ -40,8 +40,10 @@ class MultiLabelObjective(RowObjective):
     """Binary cross entropy, averaged over the labels; a target is 0, 1 or a probability.
 
     Every window of a document is trained on its labels, and the windows count as one row. A row
-    counts as correct if exactly its labels have a probability of 0.5 or more. label_weights: (C)
-    weights of positive rows; negative rows have 1.
+    counts as correct if exactly its labels have a probability of 0.5 or more.
+
+    Args:
+        label_weights: (C) weights of positive rows; negative rows have 1.
     """
 
     label_weights: tuple[float, ...] | None = None
@@ -207,7 +209,11 @@ class MultiLabelTask(SentenceTask):
 def best_threshold(truth: np.ndarray, probabilities: np.ndarray) -> float:
     """The threshold on probabilities with the best micro-F1; 0.5 if there are no positives.
 
-    truth, probabilities: (rows, C). The threshold is midway between two probabilities.
+    Args:
+        truth, probabilities: (rows, C).
+
+    Returns:
+        A number midway between two probabilities.
     """
     values, right, found = _counts_by_threshold(truth.ravel(), probabilities.ravel())
     if not right[-1]:
@@ -221,9 +227,14 @@ def score_multilabel(
 ) -> Scores:
     """Metrics of predictions with any number of labels per row.
 
-    truth: (rows, C) of 0 and 1; probabilities: (rows, C). Macro-F1 is the mean over the labels in
-    the truth or the predictions (scikit-learn's zero_division=nan), average precision that over
-    the labels in the truth.
+    Macro-F1 is the mean over the labels in the truth or the predictions (scikit-learn's
+    zero_division=nan), average precision that over the labels in the truth.
+
+    Args:
+        truth: (rows, C) of 0 and 1.
+        probabilities: (rows, C).
+        threshold: the probability from which a label is predicted.
+        labels: C names.
     """
     true, predicted = truth.astype(bool), probabilities >= threshold
     right, support, found = (x.sum(0) for x in (true & predicted, true, predicted))
@@ -247,7 +258,8 @@ def score_multilabel(
 def average_precision(truth: np.ndarray, probabilities: np.ndarray) -> float:
     """Precision at each threshold, weighted by the recall gained there.
 
-    truth, probabilities: (rows), with at least one positive.
+    Args:
+        truth, probabilities: (rows), with at least one positive.
     """
     _, right, found = _counts_by_threshold(truth, probabilities)
     return float((np.diff(right, prepend=0) * right / found).sum() / right[-1])

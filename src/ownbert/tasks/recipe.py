@@ -42,12 +42,13 @@ class TaskSettings:
         "lstm.",
         MODEL,
         check=one_of(*POOLINGS),
-        shown="the family's",
+        shown="that of sentence-transformers in the folder, else the family's",
         commands={
+            "choose": {"shown": "the family's"},
             "embed": {
                 "help": "The vector of a text: mean or max over its tokens, or the first one.",
                 "shown": "mean",
-            }
+            },
         },
     )
     ngrams: int | None = setting(
@@ -169,7 +170,11 @@ class TaskSettings:
         return {k: v for k, v in values.items() if v != getattr(TaskSettings, k)}
 
     def refuse_others(self, task: str, known: Set[str]) -> None:
-        """``InputError`` for a setting that task ``task`` has no use for."""
+        """Check that only settings of this task are set.
+
+        Raises:
+            InputError: there is a setting that task ``task`` has no use for.
+        """
         if others := [name for name in self.changed() if name not in known]:
             raise InputError(
                 f"task.{others[0]} is of no use to {task}, which knows {', '.join(sorted(known))}"
@@ -243,7 +248,11 @@ class FinetuneData:
 
 @dataclass(frozen=True, kw_only=True)
 class Vit:
-    """Sizes of a new ViT. image_size, patch: height and width in pixels, or one number for both."""
+    """Sizes of a new ViT.
+
+    Args:
+        image_size, patch: height and width in pixels, or one number for both.
+    """
 
     image_size: tuple[int, ...] | None = setting(
         None,
@@ -278,7 +287,11 @@ class Vit:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneModel:
-    """What to start from. vit: for images, what to make where there is no folder."""
+    """What to start from.
+
+    Args:
+        vit: for images, what to make where there is no folder.
+    """
 
     folder: str = setting(
         "",

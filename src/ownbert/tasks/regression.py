@@ -31,11 +31,13 @@ _NEARLY_CONSTANT = 0.05
 
 @dataclass(frozen=True)
 class RegressionObjective(RowObjective):
-    """Squared error (mse) or Huber loss (Huber 1964, quadratic up to 1) of standardised numbers,
-    averaged over the columns.
+    """Squared error or Huber loss of standardised numbers, averaged over the columns.
 
     The prediction for a document is the mean over its windows. A row counts as correct if all its
     numbers are within half a standard deviation.
+
+    Args:
+        loss: mse, or huber (Huber 1964, quadratic up to 1).
     """
 
     loss: str = "mse"
@@ -59,8 +61,9 @@ class RegressionObjective(RowObjective):
 class RegressionTask(SentenceTask):
     """One linear output per column, trained on standardised numbers and saved in the user's units.
 
-    mean, std: (C), to undo the standardisation of the model's outputs; 0 and 1 once the model
-    itself has the user's units.
+    Attributes:
+        mean, std: (C), to undo the standardisation of the model's outputs; 0 and 1 once the model
+            itself has the user's units.
     """
 
     name = "regress"
@@ -159,9 +162,14 @@ class RegressionTask(SentenceTask):
 def score_regression(truth: np.ndarray, found: np.ndarray, labels: Sequence[str]) -> Scores:
     """Metrics of predicted numbers, each the mean over the columns.
 
-    truth, found: (rows, C). spearman, pearson: correlations of ranks and of numbers, 0 if one side
-    is constant. mae: mean absolute error, in the user's units. r2: 1 - squared error / squared
-    error of the mean of the truth, 0 if the truth is constant.
+    Args:
+        truth, found: (rows, C).
+        labels: C names.
+
+    Returns:
+        spearman and pearson, the correlations of ranks and of numbers, 0 if one side is constant;
+        mae, the mean absolute error, in the user's units; r2, 1 - squared error / squared error of
+        the mean of the truth, 0 if the truth is constant.
     """
     each: dict[str, list[float]] = {name: [] for name in RegressionTask.metrics}
     warnings = []

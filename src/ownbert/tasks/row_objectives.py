@@ -17,7 +17,8 @@ from ownbert.tasks.sentence_task import mean_per_row, repeat_per_sequence
 class RowObjective:
     """An objective with one answer per row; ``distance`` makes it usable in ``RDrop``.
 
-    right: whether correct answers are counted.
+    Args:
+        right: whether correct answers are counted.
     """
 
     weight: float = 1.0
@@ -43,10 +44,11 @@ class SingleLabelObjective(RowObjective):
 
     A distribution is what another model says of the row (Hinton et al. 2015, section 2, at
     temperature 1); the answer counts as correct if it is its most likely label. Every window of a
-    document is trained on its label, and the windows count as one row. smoothing: label smoothing.
-    label_weights: (C) weights of the labels. Both mean the same for a label and for the
-    distribution that gives it probability 1: a share of ``smoothing`` is spread evenly, and the
-    term of each label has its weight.
+    document is trained on its label, and the windows count as one row.
+
+    Args:
+        smoothing: label smoothing: the share of a label or distribution that is spread evenly.
+        label_weights: (C) weights of the labels, each of its term of the loss.
     """
 
     smoothing: float = 0.0
@@ -79,11 +81,15 @@ def symmetric_kl(one: Tensor, two: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RDrop:
-    """An objective on a batch of each row twice, in the same order, plus the distance between the
-    two predictions for a row, which differ by dropout (R-Drop, Liang et al. 2021, equation 4).
+    """An objective on a batch of each row twice, in the same order, plus a distance.
 
-    inner: an objective with ``distance``. strength: weight of the distance relative to the mean of
-    the two losses.
+    The distance is that between the two predictions for a row, which differ by dropout.
+
+    Args:
+        inner: an objective with ``distance``.
+        strength: weight of the distance relative to the mean of the two losses.
+
+    Source: Liang et al. 2021 (R-Drop), equation 4.
     """
 
     inner: Any

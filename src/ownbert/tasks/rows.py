@@ -13,8 +13,10 @@ from ownbert.errors import InputError
 class Row:
     """One row of a file.
 
-    texts: what the model reads (for tagging, the words). target: what it should answer, None if
-    unknown. line: the line in the file, for messages.
+    Args:
+        line: the line in the file, for messages.
+        texts: what the model reads (for tagging, the words).
+        target: what it should answer, None if unknown.
     """
 
     line: int
@@ -27,7 +29,12 @@ class Row:
 
 
 class TableRow(NamedTuple):
-    """A row of a table. where: its place, for messages. cells: the values of other columns."""
+    """A row of a table.
+
+    Args:
+        where: its place, for messages.
+        cells: the values of other columns.
+    """
 
     line: int
     where: str
@@ -40,8 +47,12 @@ def read_table(
 ) -> Iterator[TableRow]:
     """Stream the rows of a table, including empty texts.
 
-    texts, others: names of columns. Raises ``InputError`` for a missing text or a table without
-    rows.
+    Args:
+        path: of the table.
+        texts, others: names of columns.
+
+    Raises:
+        InputError: a text is missing, or the table has no rows.
     """
     for line, values in at_least_one(read_values(path, [*texts, *others]), path):
         where = place(path, line)
@@ -50,7 +61,11 @@ def read_table(
 
 
 def label_text(value: Any, where: str, column: str | None = None) -> str:
-    """A label as text without surrounding whitespace. Raises ``InputError`` if it is empty."""
+    """A label as text without surrounding whitespace.
+
+    Raises:
+        InputError: it is empty.
+    """
     text = as_text(value, column or "label", where).strip()
     if not text:
         which = "" if column is None else f" (column {column!r})"

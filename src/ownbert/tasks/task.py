@@ -48,8 +48,13 @@ class Task(ABC):
     averaged over models), ``decide``, ``output_row``. Evaluation: ``tune`` (thresholds, on dev
     rows), ``score``.
 
-    settings: those of the recipe; columns: the columns that the user named; labels: known labels.
-    Raises ``InputError`` for settings of other tasks.
+    Args:
+        settings: those of the recipe.
+        columns: the columns that the user named.
+        labels: known labels.
+
+    Raises:
+        InputError: there are settings of other tasks.
     """
 
     # The name on the command line, the kind of the head, and the columns of a table.
@@ -106,8 +111,14 @@ class Task(ABC):
     # The model and its input.
 
     def describe_base(self, model: FinetuneModel) -> Description | None:
-        """The description of the folder that training starts from, or None if ``describe_new``
-        designs a model for the rows. Raises ``InputError`` for a folder that does not fit."""
+        """The description of the folder that training starts from.
+
+        Returns:
+            None if ``describe_new`` designs a model for the rows.
+
+        Raises:
+            InputError: the folder does not fit.
+        """
         if not model.folder:
             raise InputError("--model is needed: the folder to start from")
         if model.vit != Vit():
@@ -121,7 +132,11 @@ class Task(ABC):
         raise NotImplementedError
 
     def check_modality(self, description: Description, folder: str | Path) -> None:
-        """Raises ``InputError`` if the model reads images and the rows are texts, or vice versa."""
+        """Check that the model reads what the rows are.
+
+        Raises:
+            InputError: the model reads images and the rows are texts, or vice versa.
+        """
         if description.config.image is not None:
             raise InputError(
                 f"{folder} reads images and {self.name} is about texts; for images: ownbert "
@@ -149,21 +164,34 @@ class Task(ABC):
 
     @abstractmethod
     def read(self, path: str | Path) -> list[Row]:
-        """Labelled rows, at least one. Raises ``InputError`` with file and line."""
+        """Labelled rows, at least one.
+
+        Raises:
+            InputError: a row cannot be read; with file and line.
+        """
 
     @abstractmethod
     def stream(self, path: str | Path) -> Iterator[Row]:
         """Rows to predict, without targets."""
 
     def learn(self, rows: Sequence[Row], source: str | Path) -> None:
-        """Take labels and scales from the training rows. Raises ``InputError``."""
+        """Take labels and scales from the training rows.
+
+        Raises:
+            InputError: nothing can be learnt from them.
+        """
         return
 
     def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
         """Check that the targets can be learnt and evaluated.
 
-        source: the file of the rows, and known: where the labels come from, both for messages.
-        Raises ``InputError`` with file and line.
+        Args:
+            rows: labelled.
+            source: the file of the rows, for messages.
+            known: where the labels come from, for messages.
+
+        Raises:
+            InputError: a target cannot be used; with file and line.
         """
         return
 
@@ -181,8 +209,10 @@ class Task(ABC):
     def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
         """Rows as the model reads them, with targets where the rows have them.
 
-        builder: what ``input_builder`` returned. In ``training`` a row may become several
-        examples, otherwise it is one.
+        Args:
+            rows: with targets or without.
+            builder: what ``input_builder`` returned.
+            training: whether a row may become several examples; otherwise it is one.
         """
 
     @abstractmethod
@@ -220,7 +250,12 @@ class Task(ABC):
         return
 
     def load(self, folder: str | Path, description: Description | None = None) -> Model:
-        """The model of a finished folder, with its head. description: of the folder, if known."""
+        """The model of a finished folder, with its head.
+
+        Args:
+            folder: of the model.
+            description: of the folder, if known.
+        """
         return load(folder, description=description)
 
     def values(self) -> dict[str, Any]:
@@ -244,6 +279,10 @@ class Task(ABC):
 
     def warnings(self) -> list[str]:
         """Warnings about rows that were odd but could be used."""
+        return []
+
+    def notes(self) -> list[str]:
+        """What the task has taken from the base model."""
         return []
 
     def length_limit(self, max_length: int) -> str:
@@ -272,9 +311,17 @@ class Task(ABC):
         """The texts of a row, to continue pretraining on."""
         return row.texts
 
+    def texts_of(self, rows: Sequence[Row]) -> Iterator[str]:
+        """The texts of all rows."""
+        return (text for row in rows for text in self.pretraining_texts(row))
+
 
 def task_class(name: str) -> type[Task]:
-    """The class of a task. Raises ``InputError`` for an unknown name."""
+    """The class of a task.
+
+    Raises:
+        InputError: the name is unknown.
+    """
     name = ALIASES.get(name, name)
     if name not in TASKS:
         raise InputError(f"task {name!r} is not known; one of {', '.join([*TASKS, *ALIASES])}")
@@ -287,8 +334,13 @@ def task_of(
 ) -> Task:
     """The task that a folder was fine-tuned for: as its config.json says, or by its head.
 
-    columns: named by the user; others are as in training. Raises ``InputError`` for a folder
-    without a task head.
+    Args:
+        description: of the folder.
+        folder: for messages.
+        columns: named by the user; others are as in training.
+
+    Raises:
+        InputError: the folder has no task head.
     """
     saved = description.values.get(KEY) or {}
     name = saved.get("name") or _by_head(description, folder)

@@ -25,10 +25,13 @@ NO_LIMIT = 10**9
 class Tokenizer:
     """A vocabulary and the rules that split text into its tokens.
 
-    kind: ``blank`` (text that is already tokens), ``wordpiece`` (BERT's rules), ``bpe`` (RoBERTa's
-    byte-level BPE) or ``unigram`` (SentencePiece). max_length: the longest input of the model that
-    it belongs to, if known; nothing is truncated here. The backend's padding, truncation and
-    special tokens are not used by ``encode_batch``.
+    The backend's padding, truncation and special tokens are not used by ``encode_batch``.
+
+    Attributes:
+        kind: ``blank`` (text that is already tokens), ``wordpiece`` (BERT's rules), ``bpe``
+            (RoBERTa's byte-level BPE) or ``unigram`` (SentencePiece).
+        max_length: the longest input of the model that it belongs to, if known; nothing is
+            truncated here.
     """
 
     def __init__(
@@ -41,10 +44,15 @@ class Tokenizer:
     ):
         """From a tokenizer of the ``tokenizers`` library.
 
-        special: the tokens by ``pad_token``, ``unk_token``, ``cls_token``, ``sep_token`` and
-        ``mask_token``; None: those of the family. config: the contents of tokenizer_config.json.
+        Args:
+            backend: this tokenizer.
+            max_length: the longest input of the model, if known.
+            special: the tokens by ``pad_token``, ``unk_token``, ``cls_token``, ``sep_token`` and
+                ``mask_token``; None: those of the family.
+            config: the contents of tokenizer_config.json.
 
-        Raises ``InputError`` when the vocabulary lacks a special token.
+        Raises:
+            InputError: the vocabulary lacks a special token.
         """
         self.special = dict(special or guess_style(backend).special)
         tokens = [self.special[name] for name in NEEDED_NAMES]
@@ -95,10 +103,10 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
-        """Read a folder with tokenizer.json or a family's own files.
+        """Read a folder with tokenizer.json or a family's own files; see ``ownbert.text.files``.
 
-        Raises ``InputError`` for files that are missing, damaged or contradictory; see
-        ``ownbert.text.files``.
+        Raises:
+            InputError: files are missing, damaged or contradictory.
         """
         found = read_folder(folder)
         limit = found.config.get("model_max_length")
@@ -156,8 +164,25 @@ class Tokenizer:
         encode = getattr(self.encoder, "encode_batch_fast", self.encoder.encode_batch)
         return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
 
+    def unknown_words(self, texts: Sequence[str]) -> list[list[str]]:
+        """What becomes the unknown token in each text, as it stands there."""
+        encodings = self.encoder.encode_batch(texts, add_special_tokens=False)
+        unknown = self.unk_id
+        return [
+            [
+                text[start:end]
+                for index, (start, end) in zip(e.ids, e.offsets, strict=True)
+                if index == unknown
+            ]
+            for text, e in zip(texts, encodings, strict=True)
+        ]
+
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The token of each id. ``ValueError`` for an id that is not in the vocabulary."""
+        """The token of each id.
+
+        Raises:
+            ValueError: an id is not in the vocabulary.
+        """
         size = self.vocab_size
         found = []
         for index in ids:

@@ -34,8 +34,12 @@ _TITLE = {"y": 1.0}
 def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
     """Plot losses, accuracies and other metrics over the steps of a run.
 
-    rows: of its log. Returns the path of ``curves.png`` in ``folder``; None if matplotlib is
-    missing or nothing was logged.
+    Args:
+        rows: of its log.
+
+    Returns:
+        The path of ``curves.png`` in ``folder``; None if matplotlib is missing or nothing was
+        logged.
     """
     rows = [_plain(row) for row in rows]
     panels = _panels(rows)
@@ -57,10 +61,13 @@ def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
 
 
 def draw_runs(path: Path, panels: Mapping[str, Mapping[str, Sequence[Row]]]) -> Path | None:
-    """Plot held-out metrics of several runs over the steps; returns ``path``, or None without
-    matplotlib.
+    """Plot held-out metrics of several runs over the steps.
 
-    panels: metric -> name of the run -> rows of its log.
+    Args:
+        panels: metric -> name of the run -> rows of its log.
+
+    Returns:
+        ``path``, or None without matplotlib.
     """
     figure = _figure()
     if figure is None:

@@ -14,7 +14,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 def pick_device(name: str) -> torch.device:
     """The device for "cpu", "cuda" or "auto" (the GPU if there is one).
 
-    Raises ``InputError`` for another name, and for "cuda" without a GPU.
+    Raises:
+        InputError: the name is another one, or "cuda" without a GPU.
     """
     if name not in ("auto", "cpu", "cuda"):
         raise InputError(f"device {name!r} is not known; one of auto, cpu, cuda")
@@ -25,8 +26,11 @@ def pick_device(name: str) -> torch.device:
 
 
 def pick_precision(name: str, device: torch.device) -> str:
-    """``name``, or for "auto" bfloat16 if the device multiplies it faster than float32, else
-    float32."""
+    """The precision that ``name`` stands for.
+
+    That is ``name`` itself, or for "auto" bfloat16 if the device multiplies it faster than float32,
+    else float32.
+    """
     if name != "auto":
         return name
     if device.type == "cuda":
@@ -35,8 +39,11 @@ def pick_precision(name: str, device: torch.device) -> str:
 
 
 def keep_memory() -> None:
-    """Tell glibc to keep freed memory: by default it returns large buffers to the system after
-    every operation, and requesting them again costs more than the operation itself."""
+    """Tell glibc to keep freed memory.
+
+    By default it returns large buffers to the system after every operation, and requesting them
+    again costs more than the operation itself.
+    """
     if sys.platform != "linux":
         return
     try:

@@ -26,7 +26,8 @@ _MAX_METRICS = 3
 class Display:
     """Shows progress, the time left, and the numbers of the last logged rows; nothing if ``quiet``.
 
-    title: what the run is called at the start of each line.
+    Args:
+        title: what the run is called at the start of each line.
     """
 
     def __init__(self, title: str, *, quiet: bool = False) -> None:
@@ -52,8 +53,12 @@ class Display:
             self.live = None
 
     def update(self, progress: float, row: Mapping[str, Any] | None = None) -> None:
-        """Show ``progress`` in [0, 1]; called after every step, with the row that was logged, if
-        any."""
+        """Show the progress; called after every step.
+
+        Args:
+            progress: in [0, 1].
+            row: the row that was logged, if any.
+        """
         if self.quiet:
             return
         if self.first is None:
@@ -127,8 +132,10 @@ def describe(row: Mapping[str, Any]) -> str:
 
 
 def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]:
-    """The training loss and the metrics of held-out data (before the first evaluation of training
-    data), the most important first."""
+    """The training loss and the metrics of held-out data, the most important first.
+
+    Before the first evaluation, the metrics are those of training data.
+    """
     known = held_out or row
     parts = [*_place(row), *([f"loss {row['loss']:.3f}"] if "loss" in row else [])]
     first = len(parts)

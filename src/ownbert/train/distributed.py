@@ -27,8 +27,13 @@ _TIMEOUT = datetime.timedelta(minutes=30)
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a run. rank: of this process. size: how many there are. ours: whether
-    ``join`` created the process group, not a program that calls us."""
+    """The processes of a run.
+
+    Args:
+        rank: of this process.
+        size: how many there are.
+        ours: whether ``join`` created the process group, not a program that calls us.
+    """
 
     rank: int = 0
     size: int = 1
@@ -135,8 +140,10 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def reshard(learner: nn.Module) -> None:
-    """Free the full weights that a forward pass has gathered: until then the parameters are not
-    the tensors that the optimiser knows."""
+    """Free the full weights that a forward pass has gathered.
+
+    Until then the parameters are not the tensors that the optimiser knows.
+    """
     for module in learner.modules():
         if hasattr(module, "reshard"):
             module.reshard()  # pyright: ignore[reportCallIssue]
@@ -164,8 +171,10 @@ def data_parallel(learner: Learner, objectives: Sequence[Objective], world: Worl
 
 
 def gradient_sync(module: nn.Module, last: bool) -> AbstractContextManager:
-    """A context for the backward pass: gradients are averaged over the processes only in the
-    ``last`` micro-batch of a step."""
+    """A context for the backward pass of a micro-batch.
+
+    Gradients are averaged over the processes only in the ``last`` micro-batch of a step.
+    """
     if isinstance(module, DistributedDataParallel):
         return nullcontext() if last else module.no_sync()
     if is_sharded(module):
@@ -199,8 +208,10 @@ def first_to_report() -> bool:
 
 
 def gather_full_model(model: Model) -> Model:
-    """The model itself, or, if its weights are sharded, a copy with full weights on the CPU; all
-    processes must call it."""
+    """The model itself, or, if its weights are sharded, a copy with full weights on the CPU.
+
+    All processes must call it.
+    """
     if not is_sharded(model):
         return model
     weights = {name: full_tensor(tensor).cpu() for name, tensor in model.state_dict().items()}

@@ -19,9 +19,12 @@ _SIDES = {"cpu": (512, 1536), "cuda": (8192,)}
 def training_flops(config: EncoderConfig, lengths: Sequence[int], masked: int) -> float:
     """FLOPs of a forward and a backward pass over sequences of these lengths.
 
-    masked: how many tokens go through the MLM head; 0 for a model without one. Only the matrix
-    products that the model defines count, not padding, nor what the backward pass computes a second
-    time. The backward pass has two products for each product of the forward pass.
+    Only the matrix products that the model defines count, not padding, nor what the backward pass
+    computes a second time. The backward pass has two products for each product of the forward pass.
+
+    Args:
+        lengths: in tokens.
+        masked: how many tokens go through the MLM head; 0 for a model without one.
     """
     tokens, squares = sum(lengths), sum(n * n for n in lengths)
     size = config.head_size
@@ -79,10 +82,10 @@ def _head_weights(config: EncoderConfig) -> int:
 def matmul_rate(
     device: torch.device | str, dtype: torch.dtype = torch.float32, seconds: float = 0.3
 ) -> float:
-    """The measured matmul peak in FLOP per second: the fastest of the large matrix products that
-    ``seconds`` allow, with the threads that torch uses.
+    """The measured matmul peak in FLOP per second.
 
-    The MFU of a step is its ``training_flops`` per second as a share of this.
+    It is that of the fastest of the large matrix products that ``seconds`` allow, with the threads
+    that torch uses. The MFU of a step is its ``training_flops`` per second as a share of this.
     """
     device = torch.device(device)
     products: list[tuple[int, Callable[[], Tensor]]] = []

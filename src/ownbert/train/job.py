@@ -19,12 +19,13 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Monitor:
-    """The metric that decides which weights are best: the highest value, or the lowest if
-    ``lower``.
+    """The metric that decides which weights are best.
 
-    With ``patience`` (early stopping) the best weights are kept in memory, the latest of equally
-    good ones, and the run stops that many evaluations after the best value was first reached.
-    Without it the saved state of the best evaluation is kept.
+    Args:
+        lower: whether the lowest value is the best, not the highest.
+        patience: with it (early stopping) the best weights are kept in memory, the latest of
+            equally good ones, and the run stops this many evaluations after the best value was
+            first reached. Without it the saved state of the best evaluation is kept.
     """
 
     metric: str
@@ -36,8 +37,9 @@ class Monitor:
 class Phase:
     """A part of the run with its own batches and objectives.
 
-    evaluate: returns the metrics of held-out data, empty if there are none. until: the share of the
-    run, in (0, 1], at which the phase ends.
+    Args:
+        evaluate: returns the metrics of held-out data, empty if there are none.
+        until: share of the run, in (0, 1], at which the phase ends.
     """
 
     loader: Loader
@@ -50,9 +52,11 @@ class Phase:
 class Job:
     """Everything that ``train`` needs.
 
-    run: its max_steps or max_minutes must be set. on_save: called after each saved state, in all
-    processes. warned: whether the warning about a run that does not learn has been shown.
-    with_curves: whether the log is plotted in ``curves.png`` at the end.
+    Args:
+        run: its max_steps or max_minutes must be set.
+        on_save: called after each saved state, in all processes.
+        with_curves: whether the log is plotted in ``curves.png`` at the end.
+        warned: whether the warning about a run that does not learn has been shown.
     """
 
     state: TrainState
@@ -72,15 +76,27 @@ class Job:
     @property
     def progress(self) -> float:
         """The share of the run that is done, by steps or by time, whichever is larger."""
-        run, state = self.run, self.state
-        steps = state.step / run.max_steps if run.max_steps else 0.0
-        clock = state.seconds / (60 * run.max_minutes) if run.max_minutes else 0.0
-        return min(1.0, max(steps, clock))
+        return min(1.0, max(self._progress_by_steps, self._progress_by_time))
+
+    @property
+    def limited_by_time(self) -> bool:
+        """Whether the run is going to end by the clock and not by its number of steps."""
+        return self._progress_by_time > self._progress_by_steps
+
+    @property
+    def _progress_by_steps(self) -> float:
+        return self.state.step / self.run.max_steps if self.run.max_steps else 0.0
+
+    @property
+    def _progress_by_time(self) -> float:
+        return self.state.seconds / (60 * self.run.max_minutes) if self.run.max_minutes else 0.0
 
     @property
     def midway(self) -> float:
-        """Progress in the middle of the next step, for the learning rate; with progress at its
-        start the rate of the first step would be 0."""
+        """Progress in the middle of the next step, for the learning rate.
+
+        With progress at its start the rate of the first step would be 0.
+        """
         ahead = 0.5 / self.run.max_steps if self.run.max_steps else 0.0
         return min(1.0, self.progress + ahead)
 

@@ -21,9 +21,13 @@ _NO_METRIC = ("step", "evaluation")
 class RunLog:
     """Writes the rows of ``log.jsonl`` and keeps them in ``rows``.
 
-    step: rows of earlier runs up to this step are kept, so that the log of a resumed run has each
-    step once; None drops all. tensorboard: write the same for TensorBoard. Raises ``InputError`` if
-    the disk is full, and if TensorBoard is not installed.
+    Args:
+        step: rows of earlier runs up to this step are kept, so that the log of a resumed run has
+            each step once; None drops all.
+        tensorboard: write the same for TensorBoard.
+
+    Raises:
+        InputError: the disk is full, or TensorBoard is not installed.
     """
 
     def __init__(self, folder: Path, *, step: int | None = None, tensorboard: bool = False) -> None:
@@ -36,7 +40,11 @@ class RunLog:
         self._file = self.path.open("a", encoding="utf-8")
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append a row. Raises ``InputError`` if the disk is full."""
+        """Append a row.
+
+        Raises:
+            InputError: the disk is full.
+        """
         rounded = {k: _rounded(v) for k, v in row.items()}
         self.rows.append(rounded)
         try:
@@ -58,7 +66,8 @@ class RunLog:
 def read_log(folder: Path) -> Iterator[dict[str, Any]]:
     """The rows of the log in ``folder``; none without a log, and without an incomplete last row.
 
-    Raises ``InputError`` for any other line that is not a row.
+    Raises:
+        InputError: any other line is not a row.
     """
     path = folder / LOG
     try:

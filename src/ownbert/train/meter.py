@@ -17,7 +17,8 @@ _NORM = "grad_norm"
 class Meter:
     """Sums since the last row of the log.
 
-    peak_flops: the measured matmul peak of all processes in FLOP per second; 0 if not measured.
+    Args:
+        peak_flops: the measured matmul peak of all processes in FLOP per second; 0 if not measured.
     """
 
     def __init__(self, peak_flops: float = 0.0) -> None:
@@ -47,8 +48,11 @@ class Meter:
             add(self.sums, name, values)
 
     def collect(self, world: World) -> dict[str, list[float]]:
-        """The sums over all processes, for a saved state. From then on the first process holds
-        them, so that a run resumed from the state adds up in the same order."""
+        """The sums over all processes, for a saved state.
+
+        From then on the first process holds them, so that a run resumed from the state adds up in
+        the same order.
+        """
         total = self._total(world)
         self._take(total, world)
         return total
@@ -112,8 +116,12 @@ def mean_metrics(sums: Mapping[str, Sequence]) -> dict[str, float]:
 
 
 def add_up(sums: dict[str, list], losses: Mapping[str, Loss]) -> None:
-    """Add the losses of a batch to ``sums``, which maps each objective to (sum of losses, correct,
-    count)."""
+    """Add the losses of a batch to ``sums``.
+
+    Args:
+        sums: maps each objective to (sum of losses, correct, count).
+        losses: of the batch, by objective.
+    """
     for name, loss in losses.items():
         add(sums, name, (float(loss.total), int(loss.correct), loss.count))
 

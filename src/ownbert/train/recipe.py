@@ -25,8 +25,10 @@ def _check_betas(name: str, betas: tuple[float, ...]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Optim:
-    """The optimiser and its schedule; each optimiser uses those of betas, eps, momentum and
-    weight_decay that it has."""
+    """The optimiser and its schedule.
+
+    Each optimiser uses those of betas, eps, momentum and weight_decay that it has.
+    """
 
     learning_rate: float | None = setting(
         None, "Peak learning rate.", LEARNING, check=positive, shown="by size", resumable=True
@@ -74,8 +76,11 @@ class Optim:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """How long, how, and how often to log, evaluate and save: in steps, or by the clock where
-    these are None (a save every five minutes, ten evaluations per run)."""
+    """How long, how, and how often to log, evaluate and save.
+
+    Intervals are in steps, or by the clock where these are None (a save every five minutes, ten
+    evaluations per run).
+    """
 
     max_steps: int | None = setting(
         None, "Stop after this many steps.", RUN, check=positive, resumable=True

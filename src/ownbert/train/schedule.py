@@ -11,14 +11,17 @@ _SHORTEST_WARMUP = 0.01
 
 
 def factor(optim: Optim, progress: float, step: int = 1) -> float:
-    """The factor of the peak learning rate at ``progress`` in [0, 1] and at ``step``, counted
-    from 1.
+    """The factor of the peak learning rate.
 
     It rises linearly during ``warmup``. Then "linear" falls to 0 at the end (as BERT), "cosine"
     falls to 0 along half a wave (Loshchilov and Hutter 2017), "wsd" stays at 1 and falls to 0
     during the last ``decay`` (warmup-stable-decay), "inverse_sqrt" falls as 1 / sqrt(progress)
     (Vaswani et al. 2017, equation 3), "constant" stays at 1. "noam" is the same equation in steps,
     regardless of the length of the run: it rises for ``warmup_steps`` and falls as 1 / sqrt(step).
+
+    Args:
+        progress: in [0, 1].
+        step: counted from 1.
     """
     if optim.schedule == "noam":
         warmup = optim.warmup_steps or NOAM_STEPS

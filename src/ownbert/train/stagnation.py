@@ -18,8 +18,11 @@ MARGIN = 0.02
 def diagnose_stagnation(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """A warning of two lines if the run does not seem to learn anything, else None.
 
-    rows: of the log so far. The loss of the last evaluation is compared with its ``unigram_loss``,
-    that of a model that knows only the frequencies of the tokens.
+    The loss of the last evaluation is compared with its ``unigram_loss``, that of a model that
+    knows only the frequencies of the tokens.
+
+    Args:
+        rows: of the log so far.
     """
     last = next((row for row in reversed(rows) if row.get("evaluation")), {})
     trained = [row for row in rows if not row.get("evaluation") and "tokens" in row]

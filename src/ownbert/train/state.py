@@ -39,12 +39,16 @@ from ownbert.train.state_files import (
 class TrainState:
     """Weights, optimiser, position in the data, clocks and the best evaluation of a run.
 
-    identity: what the run learns from; it cannot be resumed on anything else. position: where the
-    loader continues. phase: index of the current phase. seconds: time in the training loop, over
-    all resumptions. best: {"step", "value", "since"} of the monitored metric; ``since`` is the step
-    at which the value was first reached. best_weights: the weights at that evaluation, if they are
-    to be restored at the end. average: the running mean of the weights, if there is one. sums: what
-    the next log row has added up so far.
+    Args:
+        identity: what the run learns from; it cannot be resumed on anything else.
+        position: where the loader continues.
+        phase: index of the current phase.
+        seconds: time in the training loop, over all resumptions.
+        best: {"step", "value", "since"} of the monitored metric; ``since`` is the step at which the
+            value was first reached.
+        best_weights: the weights at that evaluation, if they are to be restored at the end.
+        average: the running mean of the weights, if there is one.
+        sums: what the next log row has added up so far.
     """
 
     learner: Learner
@@ -61,10 +65,15 @@ class TrainState:
     sums: dict[str, list[float]] = field(default_factory=dict)
 
     def save(self, folder: Path, *, keep: int = 2, world: World = ALONE) -> Path:
-        """Save the state of this step in ``folder``, and delete older ones except the last ``keep``
-        and that of the best evaluation. All processes must call it.
+        """Save the state of this step in ``folder``; all processes must call it.
 
-        Returns its path. Raises ``InputError`` on a full disk; earlier states are kept then.
+        Older states are deleted, except the last ``keep`` and that of the best evaluation.
+
+        Returns:
+            The path of the state.
+
+        Raises:
+            InputError: the disk is full; earlier states are kept then.
         """
         path = folder / STATES / f"step-{self.step:08d}"
         if path.exists():
@@ -110,8 +119,12 @@ class TrainState:
             shutil.rmtree(old, ignore_errors=True)
 
     def restore(self, state: SavedState, *, world: World = ALONE) -> None:
-        """Replace this state by a saved one. Raises ``InputError`` for one that is damaged, naming
-        the file and what to do, and for one of another run or model."""
+        """Replace this state by a saved one.
+
+        Raises:
+            InputError: the saved state is damaged (the message names the file and what to do), or
+                is of another run or model.
+        """
         state.verify()
         path, metadata = state.path, state.metadata
         require_same_identity(path, metadata["identity"], self.identity)
@@ -147,8 +160,10 @@ class TrainState:
 
     @torch.no_grad()
     def take_average(self, decay: float) -> None:
-        """Update the running mean of the weights. In the first steps it moves faster, otherwise the
-        initial weights would dominate it."""
+        """Update the running mean of the weights.
+
+        In the first steps it moves faster, otherwise the initial weights would dominate it.
+        """
         parameters = dict(self.learner.named_parameters())
         if self.average is None:
             self.average = {name: p.detach().clone() for name, p in parameters.items()}

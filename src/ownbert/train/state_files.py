@@ -49,7 +49,8 @@ def step_of(path: Path) -> int:
 def find_state(folder: Path, step: int | None = None) -> Path | None:
     """The state to resume from: that of ``step``, or the newest one, if any.
 
-    Raises ``InputError`` if there is none of ``step``.
+    Raises:
+        InputError: there is none of ``step``.
     """
     if step is None:
         return newest_state(folder)
@@ -69,8 +70,12 @@ class SavedState:
 
     @classmethod
     def read(cls, path: Path) -> "SavedState":
-        """Read ``state.json``. Raises ``DamagedState`` if it is not as it was written, and
-        ``InputError`` for another format."""
+        """Read ``state.json``.
+
+        Raises:
+            DamagedState: it is not as it was written.
+            InputError: it has another format.
+        """
         file = path / STATE
         try:
             metadata = read_json(file)
@@ -87,7 +92,11 @@ class SavedState:
         return cls(path, metadata)
 
     def verify(self) -> None:
-        """Compare every file with its checksum. Raises ``DamagedState``."""
+        """Compare every file with its checksum.
+
+        Raises:
+            DamagedState: a file is missing or differs.
+        """
         for name, entry in self.metadata["files"].items():
             file = self.path / name
             size = file.stat().st_size if file.exists() else 0
@@ -226,8 +235,10 @@ def remove_states(folder: Path) -> None:
 
 
 def remove_states_after(folder: Path, step: int) -> None:
-    """Delete the states after ``step``, which a run resumed from there replaces, and incomplete
-    ones."""
+    """Delete the states after ``step``, and incomplete ones.
+
+    A run resumed from there replaces them.
+    """
     for path in list_states(folder):
         if step_of(path) > step:
             shutil.rmtree(path, ignore_errors=True)

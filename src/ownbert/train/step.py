@@ -19,8 +19,12 @@ from ownbert.train.recipe import Optim
 
 @dataclass(frozen=True)
 class StepStats:
-    """Statistics of a step in this process: (sum of losses, correct, count) of each objective, and
-    the gradient norm before clipping."""
+    """Statistics of a step in this process.
+
+    Args:
+        sums: (sum of losses, correct, count) of each objective.
+        norm: of the gradient, before clipping.
+    """
 
     sums: Mapping[str, Sequence]
     norm: Tensor
@@ -40,10 +44,15 @@ def step(
 ) -> StepStats:
     """Update by the mean gradient over micro-batches and processes, at learning rate ``rate``.
 
-    module: a ``Learner``, or what ``distributed.data_parallel`` made of it. counts: the number of
-    targets of each of ``objectives`` in all micro-batches of all processes; each loss is divided
-    by its count, so the gradient does not depend on how the step is split. Raises ``NotANumber``
-    before any weight is changed.
+    Args:
+        module: a ``Learner``, or what ``distributed.data_parallel`` made of it.
+        counts: the number of targets of each of ``objectives`` in all micro-batches of all
+            processes; each loss is divided by its count, so the gradient does not depend on how the
+            step is split.
+
+    Raises:
+        NotANumber: the loss or the gradient is infinite or not a number; no weight has been
+            changed.
     """
     learner = module if isinstance(module, Learner) else module.module
     assert isinstance(learner, Learner)
@@ -82,9 +91,14 @@ def step(
 
 @contextmanager
 def moved_words(model: Model, length: float) -> Iterator[None]:
-    """Within the context the word embeddings are moved by ``length`` along their gradient, in the
-    direction in which the loss grows fastest (Miyato et al. 2017, equation 5, applied to the table
-    instead of a text). Raises ``InputError`` if they are frozen."""
+    """Within the context the word embeddings are moved by ``length`` along their gradient.
+
+    That is the direction in which the loss grows fastest (Miyato et al. 2017, equation 5, applied
+    to the table instead of a text).
+
+    Raises:
+        InputError: the word embeddings are frozen.
+    """
     table = model.encoder.embeddings.word.weight
     if table.grad is None:
         raise InputError("optim.adversarial moves word vectors, and these are frozen")
@@ -145,7 +159,9 @@ def count_targets(objectives: Sequence[Objective], micro_batches: Sequence[Batch
 
 
 def seed_step(seed: int, number: int, world: World = ALONE) -> None:
-    """Seed the random draws of a step (dropout, replaced tokens) by a pure function of the
-    arguments, so that a resumed run draws the same."""
+    """Seed the random draws of a step (dropout, replaced tokens).
+
+    The seed is a pure function of the arguments, so that a resumed run draws the same.
+    """
     entropy = (seed, number, world.rank)
     torch.manual_seed(int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1))

@@ -30,12 +30,15 @@ _BLOCK_TEXTS = 512
 class Translator:
     """A translation model with its vocabularies, loaded from a folder and ready to translate.
 
-    beams: width of the beam search; 1 is greedy. length_penalty: see
-    ``ownbert.nn.generate.beam_search``. max_length: of a translation in tokens; by default twice
-    the length of the source plus 20. batch_tokens: tokens of the sources, times beams, that are
-    translated together. cached: cache keys and values of the generated tokens (the result is the
-    same without). Raises ``InputError`` for a value out of range and for a folder that cannot be
-    used.
+    Args:
+        beams: width of the beam search; 1 is greedy.
+        length_penalty: see ``ownbert.nn.generate.beam_search``.
+        max_length: of a translation in tokens; by default twice the length of the source plus 20.
+        batch_tokens: tokens of the sources, times beams, that are translated together.
+        cached: cache keys and values of the generated tokens (the result is the same without).
+
+    Raises:
+        InputError: a value is out of range, or the folder cannot be used.
     """
 
     def __init__(
@@ -81,7 +84,8 @@ class Translator:
     def __call__(self, texts: Iterable[str]) -> Iterator[str]:
         """Yield the translations in the order of the texts; a blank text gives "".
 
-        Raises ``InputError`` for a single string.
+        Raises:
+            InputError: a single string is given.
         """
         if isinstance(texts, str):
             raise InputError("texts is one string; give a list of texts")
@@ -89,8 +93,10 @@ class Translator:
             yield from self.translate_block(block)
 
     def blocks(self, texts: Iterable[str]) -> Iterator[list[str]]:
-        """Split texts into those that are translated together: what a resumed file must repeat,
-        because another batch may round differently."""
+        """Split texts into those that are translated together.
+
+        A resumed file must repeat them, because another batch may round differently.
+        """
         rest = iter(texts)
         while block := list(islice(rest, _BLOCK_TEXTS)):
             yield block
@@ -155,12 +161,20 @@ def translate_file(
     resume: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Translate the lines of a file, or texts, into one line each; returns how many.
+    """Translate the lines of a file, or texts, into one line each.
 
     ``output`` appears complete or not at all, compressed if its name ends with .gz. Of a file, what
     an interrupted run has translated is kept beside ``output``, and ``resume`` continues there.
-    progress: called with the number of lines so far. Raises ``InputError`` for a file that cannot
-    be read or written, and, with ``resume``, if the model, the input or the search differ.
+
+    Args:
+        progress: called with the number of lines so far.
+
+    Returns:
+        How many lines there are.
+
+    Raises:
+        InputError: a file cannot be read or written, or, with ``resume``, the model, the input or
+            the search differ.
     """
     identity = None
     if isinstance(input, str | Path):

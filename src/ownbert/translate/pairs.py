@@ -19,7 +19,11 @@ _ENCODED_AT_ONCE = 1000
 
 @dataclass(frozen=True)
 class Pairs:
-    """Sources and their targets. empty: how many pairs were left out because a side was blank."""
+    """Sources and their targets.
+
+    Args:
+        empty: how many pairs were left out because a side was blank.
+    """
 
     sources: list[str]
     targets: list[str]
@@ -35,8 +39,9 @@ class Pairs:
 def read_pairs(files: PairFiles, *, dev: bool = False) -> Pairs | None:
     """The training or the dev pairs that ``files`` names; None if it names none.
 
-    Raises ``InputError`` for two files of different lengths, one file without the other, and files
-    without any pair.
+    Raises:
+        InputError: two files have different lengths, one file is given without the other, or there
+            is no pair in them.
     """
     prefix, names = "dev_" if dev else "", ("source", "target", "pairs")
     source, target, table = (getattr(files, prefix + name) for name in names)
@@ -95,7 +100,11 @@ def _from_table(path: str, files: PairFiles) -> list[tuple[str, str]]:
 
 
 def hold_out(pairs: Pairs, share: float, seed: int) -> tuple[Pairs, Pairs]:
-    """Training pairs and a random ``share`` of dev pairs. ``InputError`` for fewer than two."""
+    """Training pairs and a random ``share`` of dev pairs.
+
+    Raises:
+        InputError: there are fewer than two pairs.
+    """
     if len(pairs) < 2:
         raise InputError("there is one pair only; two or more are needed to hold one out")
     order = np.random.default_rng((seed, 77)).permutation(len(pairs)).tolist()
@@ -104,11 +113,16 @@ def hold_out(pairs: Pairs, share: float, seed: int) -> tuple[Pairs, Pairs]:
 
 
 class PairData:
-    """Pairs as examples: the decoder reads the target from [CLS] on and predicts each next token
-    up to [SEP]; the encoder reads the source between [CLS] and [SEP].
+    """Pairs as examples.
 
-    long: how many pairs with more than ``max_length`` tokens on a side were left out. Raises
-    ``InputError`` if none is left.
+    The decoder reads the target from [CLS] on and predicts each next token up to [SEP]; the encoder
+    reads the source between [CLS] and [SEP].
+
+    Attributes:
+        long: how many pairs with more than ``max_length`` tokens on a side were left out.
+
+    Raises:
+        InputError: no pair is left.
     """
 
     def __init__(

@@ -16,8 +16,10 @@ DEFAULT_EPOCHS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class PairFiles:
-    """Two files whose lines belong together, or one table with two columns; the same to evaluate
-    on, without which a share of the training pairs is held out."""
+    """Two files whose lines belong together, or one table with two columns.
+
+    There may be the same to evaluate on; without it a share of the training pairs is held out.
+    """
 
     source: str | None = setting(
         None, "Texts to translate from, one per line.", DATA, path=True, resumable=True

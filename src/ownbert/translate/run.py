@@ -53,13 +53,18 @@ def train_translation(
     quiet: bool = False,
     **options: Any,
 ) -> Model:
-    """Learn vocabularies and a Transformer from pairs of texts; save the model, its log, curves and
-    recipe in ``output``.
+    """Learn vocabularies and a Transformer from pairs of texts.
 
-    options: settings of ``TranslateRecipe`` by name (``source="a.de"``, ``target="a.en"``,
-    ``d_model=512``). resume: continue from the last saved state, also with more ``epochs``. Raises
-    ``InputError`` if ``output`` holds a model and neither ``resume`` nor ``overwrite`` is given,
-    and for everything in the files or settings that cannot be used.
+    The model, its log, curves and recipe are saved in ``output``.
+
+    Args:
+        resume: continue from the last saved state, also with more ``epochs``.
+        options: settings of ``TranslateRecipe`` by name (``source="a.de"``, ``target="a.en"``,
+            ``d_model=512``).
+
+    Raises:
+        InputError: ``output`` holds a model and neither ``resume`` nor ``overwrite`` is given, or
+            something in the files or settings cannot be used.
     """
     folder = RunFolder(output, resume=resume, overwrite=overwrite)
     recipe = folder.resolve(TranslateRecipe, config=config, overrides=overrides, options=options)
@@ -70,7 +75,8 @@ def train_translation(
 class TranslationRun(TrainingRun):
     """A translation recipe with its pairs of texts and vocabularies.
 
-    saved: the folder of a run that is resumed, which has the vocabularies.
+    Args:
+        saved: the folder of a run that is resumed, which has the vocabularies.
     """
 
     command = "translate"
@@ -273,8 +279,13 @@ def evaluate(learner: Learner, batches: Sequence[Batch], precision: str) -> dict
 
 
 def load_state_mean(learner: Learner, folder: Path, count: int, world: World) -> int:
-    """Give the model the mean weights of the last ``count`` saved states in ``folder``, damaged
-    ones left out; returns how many there were."""
+    """Give the model the mean weights of the last ``count`` saved states in ``folder``.
+
+    Damaged states are left out.
+
+    Returns:
+        How many states there were.
+    """
     paths = [path for path in list_states(folder)[-count:] if _is_intact(path)]
     parameters = dict(learner.named_parameters())
     total = {name: torch.zeros_like(p) for name, p in parameters.items()}
@@ -304,8 +315,11 @@ def _copy_weights(learner: Learner, weights: Mapping[str, torch.Tensor]) -> None
 def preview_translation(
     *, config: str | Path | None = None, overrides: Sequence[str] = (), **options: Any
 ) -> str:
-    """What ``train_translation`` would do, without doing it: the resolved recipe, counts, lengths,
-    and the first pairs as the model sees them."""
+    """What ``train_translation`` would do, without doing it.
+
+    Returns:
+        The resolved recipe, counts, lengths, and the first pairs as the model sees them.
+    """
     recipe = resolve(TranslateRecipe, config=config, overrides=overrides, options=options)
     run = TranslationRun(recipe)
     lines = [dump(run.recipe), *run.summary()]

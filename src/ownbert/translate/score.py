@@ -13,7 +13,12 @@ _UNSPACED = {"HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN
 
 @dataclass(frozen=True)
 class Bleu:
-    """A score from 0 to 100, and sacrebleu's signature, which says how it was computed."""
+    """A BLEU score.
+
+    Args:
+        score: from 0 to 100.
+        signature: sacrebleu's, which says how the score was computed.
+    """
 
     score: float
     signature: str
@@ -31,8 +36,10 @@ def bleu(
     """Corpus BLEU of detokenized texts with one reference each.
 
     sacrebleu splits them into words by its rules "13a", Chinese by "zh", and scripts written
-    without spaces by characters. Raises ``InputError`` if sacrebleu is missing, and for different
-    numbers of texts.
+    without spaces by characters.
+
+    Raises:
+        InputError: sacrebleu is missing, or the numbers of texts differ.
     """
     need_sacrebleu()
     from sacrebleu.metrics.bleu import BLEU

@@ -21,8 +21,14 @@ def write_card(
 ) -> str | None:
     """Write README.md into a model folder; see ``ownbert.run.model_card.save_card``.
 
-    recipe: a completed one. pairs: how many there are in "training" and "dev". shared: whether
-    both sides have one vocabulary. metrics: on the dev pairs. Returns a warning, if any.
+    Args:
+        recipe: a completed one.
+        pairs: how many there are in "training" and "dev".
+        shared: whether both sides have one vocabulary.
+        metrics: on the dev pairs.
+
+    Returns:
+        A warning, if any.
     """
     name, net = folder.resolve().name, recipe.model
     ours = net.norm_first or not shared

@@ -46,7 +46,11 @@ def save_vocabularies(folder: Path, source: Tokenizer, target: Tokenizer) -> Non
 
 
 def load_vocabularies(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of source and target. ``InputError`` for a folder without a tokenizer."""
+    """The tokenizers of source and target.
+
+    Raises:
+        InputError: the folder has no tokenizer.
+    """
     target = Tokenizer.load(folder)
     if not has_tokenizer(folder / SOURCE):
         return target, target

@@ -31,11 +31,16 @@ def cooccurrence_vectors(
 ) -> np.ndarray:
     """Word vectors from the co-occurrences of a corpus.
 
-    store: the corpus. size: D. ordinary (V): false for special tokens. std: the standard deviation
-    of the vectors. seed: of the factorisation.
+    Args:
+        store: the corpus.
+        size: D.
+        ordinary: (V), false for special tokens.
+        std: standard deviation of the vectors.
+        seed: of the factorisation.
 
-    Returns (V, D) float32; zero for tokens that are special or never occur, and in dimensions that
-    the vocabulary is too small for.
+    Returns:
+        (V, D) float32; zero for tokens that are special or never occur, and in dimensions that the
+        vocabulary is too small for.
     """
     counts = _count(store, len(ordinary))
     keep = np.flatnonzero(ordinary & (np.asarray(counts.sum(1)).ravel() > 0))
@@ -85,8 +90,11 @@ def _block_starts(tokens: int) -> np.ndarray:
 def positive_pmi(counts: Matrix) -> Matrix:
     """Positive pointwise mutual information with context distribution smoothing.
 
-    max(0, log P(context | word) / P(context)^0.75, renormalised) for symmetric counts (V, V).
-    Returns (V, V) float32.
+    Args:
+        counts: (V, V), symmetric.
+
+    Returns:
+        (V, V) float32: max(0, log(P(context | word) / P(context)^0.75)), the powers renormalised.
     """
     sums = np.asarray(counts.sum(1)).ravel()
     context = sums**_SMOOTHING

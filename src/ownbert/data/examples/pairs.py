@@ -25,12 +25,18 @@ PAIRS = ("nsp", "sop")
 class PretrainingData:
     """Examples with masked tokens and, with ``pairs``, a label in ``next_sentence``.
 
-    store: the corpus. spans: one for each example. others: spans that the second part of a pair may
-    come from. masking: None leaves all tokens as they are. cls_id, sep_id: the special tokens.
-    max_length: tokens of an example at most. pairs: None; ``nsp``: the label is 1 where the second
-    part comes from another document; ``sop``: 1 where the two parts of a span are swapped. seed: of
-    everything random. short_rate: share of sequences truncated to a random length, so that short
-    ones are learnt too.
+    Args:
+        store: the corpus.
+        spans: one for each example.
+        others: spans that the second part of a pair may come from.
+        masking: None leaves all tokens as they are.
+        cls_id, sep_id: the special tokens.
+        max_length: maximum length of an example, in tokens.
+        pairs: None; ``nsp``: the label is 1 where the second part comes from another document;
+            ``sop``: 1 where the two parts of a span are swapped.
+        seed: of everything random.
+        short_rate: share of sequences truncated to a random length, so that short ones are learnt
+            too.
 
     Source: google-research/bert, create_pretraining_data.py.
     """
@@ -195,8 +201,13 @@ def truncate_pair(
 ) -> tuple[range, range]:
     """Shorten the longer part until both fit, at its front or back at random for every token.
 
-    first, second: positions of tokens. budget: how many may remain. rng: the source of random
-    numbers. Returns the shortened parts.
+    Args:
+        first, second: positions of tokens.
+        budget: how many may remain.
+        rng: the source of random numbers.
+
+    Returns:
+        The shortened parts.
 
     Source: google-research/bert, truncate_seq_pair.
     """
@@ -226,11 +237,15 @@ def pretraining_data(
 ) -> tuple[PretrainingData, PretrainingData]:
     """Training and held-out examples of a store.
 
-    store: the corpus. tokenizer: that of the store. masking, max_length, pairs, seed: see
-    ``PretrainingData``. held_out: the share of the corpus for evaluation; what is held out depends
-    on the corpus, this share and the seed alone.
+    Args:
+        store: the corpus.
+        tokenizer: that of the store.
+        masking, max_length, pairs, seed: see ``PretrainingData``.
+        held_out: share of the corpus for evaluation; what is held out depends on the corpus, this
+            share and the seed alone.
 
-    Raises ``InputError`` for values out of range, and for pairs where the corpus has none.
+    Raises:
+        InputError: a value is out of range, or ``pairs`` is given and the corpus has none.
     """
     if max_length < 8:
         raise InputError(f"max_length {max_length} is too short; at least 8")

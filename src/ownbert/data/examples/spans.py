@@ -25,8 +25,10 @@ _VECTORISED = 32
 class Spans:
     """Spans of a corpus.
 
-    starts, stops (spans): in tokens. documents (spans): the number of the document, ascending.
-    breaks (segments): where each segment ends, in tokens, ascending.
+    Args:
+        starts, stops: (spans), in tokens.
+        documents: (spans), the number of the document, ascending.
+        breaks: (segments), where each segment ends, in tokens, ascending.
     """
 
     starts: np.ndarray
@@ -49,11 +51,15 @@ class Spans:
 def split_into_spans(sentence_ends: np.ndarray, document_ends: np.ndarray, limit: int) -> Spans:
     """Split every document into spans of whole sentences.
 
-    sentence_ends, document_ends: one past the last token of each, ascending. limit: the most tokens
-    of a span; a longer sentence is split at the limit. Returns the spans, in order.
-
     All documents advance together, so that the work is done by numpy; the few longest ones are
     finished one by one.
+
+    Args:
+        sentence_ends, document_ends: one past the last token of each, ascending.
+        limit: maximum number of tokens in a span; a longer sentence is split at the limit.
+
+    Returns:
+        The spans, in order.
     """
     sentence_ends = np.asarray(sentence_ends, dtype=np.int64)
     breaks = np.asarray(document_ends, dtype=np.int64)
@@ -125,14 +131,19 @@ def hold_out(
 ) -> HeldOutSplit:
     """Hold out a part of the corpus for evaluation.
 
-    sentence_ends, document_ends: one past the last token of each, ascending. share: about how much
-    to hold out. seed: of the choice. Returns the segments, held out and not.
-
     What is chosen depends on nothing but the corpus, the share and the seed, so runs with other
     sequence lengths or objectives, and the phases of one run, hold out the same text. Whole
     documents are chosen where there are enough of them, else pieces of whole sentences (spans do
-    not cross the ends of a piece). At least two documents remain for training, if there are two;
-    of a corpus that is too small nothing is held out.
+    not cross the ends of a piece). At least two documents remain for training, if there are two; of
+    a corpus that is too small nothing is held out.
+
+    Args:
+        sentence_ends, document_ends: one past the last token of each, ascending.
+        share: about how much to hold out.
+        seed: of the choice.
+
+    Returns:
+        The segments, held out and not.
     """
     ends = np.asarray(document_ends, dtype=np.int64)
     number = np.arange(len(ends))

@@ -9,9 +9,11 @@ import numpy as np
 class Augmentation:
     """Random flips, shifts and crops.
 
-    flip: whether half of the images are mirrored horizontally. shift: the largest translation, a
-    share of height and width; the pixels of the edge fill the gap. crop: the smallest share of the
-    area that is cropped and resized to the whole (1: none).
+    Args:
+        flip: whether half of the images are mirrored horizontally.
+        shift: the largest translation, a share of height and width; the pixels of the edge fill the
+            gap.
+        crop: the smallest share of the area that is cropped and resized to the whole (1: none).
     """
 
     flip: bool = False

@@ -33,8 +33,9 @@ def is_idx_of_images(path: Path) -> bool:
 def read_idx(path: Path) -> np.ndarray:
     """The numbers of a file, uint8 in its dimensions.
 
-    Raises ``InputError`` for a file that is no IDX file, is truncated or too long, and for numbers
-    of another type than bytes.
+    Raises:
+        InputError: the file is no IDX file, is truncated or too long, or has numbers of another
+            type than bytes.
     """
     refuse_unreadable(path)
     data = path.read_bytes()
@@ -67,8 +68,10 @@ def read_idx(path: Path) -> np.ndarray:
 def labels_beside(path: Path) -> Path:
     """The file of labels that belongs to a file of images, by its name.
 
-    train-images-idx3-ubyte.gz has train-labels-idx1-ubyte.gz, plain or gzip. Raises ``InputError``
-    where there is none.
+    train-images-idx3-ubyte.gz has train-labels-idx1-ubyte.gz, plain or gzip.
+
+    Raises:
+        InputError: there is none.
     """
     name = _NAME.sub(lambda m: m[0].replace(f"idx{m[1]}", "idx1"), path.name)
     name = name.replace("images", "labels")

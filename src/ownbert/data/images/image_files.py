@@ -31,9 +31,12 @@ _ORIENTATION, _QUARTER_TURNS = 0x0112, (5, 6, 7, 8)
 class ImageSource:
     """An image that can be read.
 
-    source: a file, or an array of bytes (height, width) or (height, width, 3). name: where it is,
-    for messages and predictions. digest: the same for the same bytes. size: (height, width),
-    rotated as it is read. channels: 1 (greyscale) or 3 (RGB).
+    Args:
+        source: a file, or an array of bytes (height, width) or (height, width, 3).
+        name: where it is, for messages and predictions.
+        digest: the same for the same bytes.
+        size: (height, width), rotated as it is read.
+        channels: 1 (greyscale) or 3 (RGB).
     """
 
     source: Path | np.ndarray
@@ -50,9 +53,14 @@ class ImageSource:
     def read(self, channels: int) -> Any:
         """The image as ``Processor`` takes it.
 
-        channels: how many the model reads. Returns an array if it has no more channels than that,
-        else a Pillow image. Raises ``InputError`` for a damaged file, and for floats in it that are
-        no fractions from 0 to 1.
+        Args:
+            channels: how many the model reads.
+
+        Returns:
+            An array if it has no more channels than that, else a Pillow image.
+
+        Raises:
+            InputError: the file is damaged, or holds floats that are no fractions from 0 to 1.
         """
         if isinstance(self.source, Path):
             return _decoded(self.source)
@@ -68,11 +76,14 @@ LabelledImage = tuple[ImageSource, Any]
 def read_labelled_images(source: Any) -> list[LabelledImage]:
     """Images with their labels, at least one.
 
-    source: a folder that has a folder of images for each label; an IDX file of images with that of
-    the labels beside it, or a folder with one such pair; an .npz file with ``images`` and
-    ``labels``; or the two arrays. Hidden files and tables (csv, tsv, JSON) in a folder are skipped.
+    Args:
+        source: a folder that has a folder of images for each label; an IDX file of images with that
+            of the labels beside it, or a folder with one such pair; an .npz file with ``images``
+            and ``labels``; or the two arrays. Hidden files and tables (csv, tsv, JSON) in a folder
+            are skipped.
 
-    Raises ``InputError`` for anything else.
+    Raises:
+        InputError: the source is none of these.
     """
     if not isinstance(source, str | Path):
         return _of_arrays(source)
@@ -97,9 +108,12 @@ def read_labelled_images(source: Any) -> list[LabelledImage]:
 def stream_images(source: Any) -> Iterator[ImageSource]:
     """Images without labels, at least one.
 
-    source: a folder, whose images at any depth are sorted by name; one file; an IDX or .npz file;
-    an array. Hidden files and tables in a folder are skipped. Raises ``InputError`` for another
-    file that is no image.
+    Args:
+        source: a folder, whose images at any depth are sorted by name; one file; an IDX or .npz
+            file; an array. Hidden files and tables in a folder are skipped.
+
+    Raises:
+        InputError: any other file is no image.
     """
     if not isinstance(source, str | Path):
         yield from images_of_array(source, "")
@@ -125,9 +139,13 @@ def stream_images(source: Any) -> Iterator[ImageSource]:
 def images_of_array(images: Any, source: str) -> list[ImageSource]:
     """The images of an array.
 
-    images: (images, height, width), with or without channels at the end; bytes, or fractions from 0
-    to 1, which become bytes. source: where the array is, for messages. Raises ``InputError`` for
-    other values and shapes.
+    Args:
+        images: (images, height, width), with or without channels at the end; bytes, or fractions
+            from 0 to 1, which become bytes.
+        source: where the array is, for messages.
+
+    Raises:
+        InputError: the array has other values or another shape.
     """
     array = _as_bytes(images, f"{source}: images" if source else "images")
     found = []

@@ -22,9 +22,13 @@ _NPZ_ERRORS = (
 def open_npz(path: Path, needed: str) -> Iterator[Mapping[str, np.ndarray]]:
     """The arrays of an .npz file by their names, each read when it is accessed.
 
-    path: the file. needed: what it should hold, for the message. Raises ``InputError`` for a file
-    that is no .npz file, is damaged or holds objects, also for errors inside the block, which
-    should do nothing but read.
+    Args:
+        path: the file.
+        needed: what it should hold, for the message.
+
+    Raises:
+        InputError: the file is no .npz file, is damaged or holds objects; also for errors inside
+            the block, which should do nothing but read.
     """
     refuse_unreadable(path)
     try:

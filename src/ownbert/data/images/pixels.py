@@ -22,12 +22,16 @@ _RESAMPLES = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4,
 class Processor:
     """The preprocessing of images for a model, as in ViTImageProcessor of Transformers.
 
-    size: (height, width) in pixels. mean, std: for each channel, what is subtracted from the values
-    from 0 to 1, and what they are divided by. channels: 1 (greyscale) or 3 (RGB). resample: how
-    images are resized. scale: what integers are multiplied by first; a fraction x counts as the
-    number 255 x.
+    Args:
+        size: (height, width) in pixels.
+        mean, std: for each channel, what is subtracted from the values from 0 to 1, and what they
+            are divided by.
+        channels: 1 (greyscale) or 3 (RGB).
+        resample: how images are resized.
+        scale: what integers are multiplied by first; a fraction x counts as the number 255 x.
 
-    Raises ``InputError`` for values out of range.
+    Raises:
+        InputError: a value is out of range.
     """
 
     size: tuple[int, int]
@@ -58,14 +62,18 @@ class Processor:
     def __call__(self, images: Any) -> np.ndarray:
         """Preprocess images.
 
-        images: an array or a list; each image is an array (height, width) or (height, width,
-        channels), of integers from 0 to 255 or of fractions from 0 to 1, or a Pillow image. A list
-        may mix sizes; greyscale images get three equal channels where the model reads three. Pillow
-        images with transparency are laid on white; Transformers drops the transparency, so that
-        only opaque images give the same numbers there.
+        Args:
+            images: an array or a list; each image is an array (height, width) or (height, width,
+                channels), of integers from 0 to 255 or of fractions from 0 to 1, or a Pillow image.
+                A list may mix sizes; greyscale images get three equal channels where the model
+                reads three. Pillow images with transparency are laid on white; Transformers drops
+                the transparency, so that only opaque images give the same numbers there.
 
-        Returns (B, channels, height, width) float32. Raises ``InputError`` for other values, shapes
-        and channels.
+        Returns:
+            (B, channels, height, width) float32.
+
+        Raises:
+            InputError: the images have other values, shapes or channels.
         """
         if isinstance(images, np.ndarray) and images.ndim < 3:
             raise InputError(
@@ -79,7 +87,11 @@ class Processor:
     def resized(self, image: Any) -> np.ndarray:
         """An image in the right size, (height, width, channels) of bytes or fractions from 0 to 1.
 
-        image: as in a call. Raises ``InputError`` for other values and shapes.
+        Args:
+            image: as in a call.
+
+        Raises:
+            InputError: the image has other values or another shape.
         """
         array = image if isinstance(image, np.ndarray) else self._array_of(image)
         if array.ndim not in (2, 3) or not array.size:
@@ -134,7 +146,8 @@ class Processor:
     def load(cls, folder: str | Path) -> "Processor":
         """Read preprocessor_config.json of a folder.
 
-        Raises ``InputError`` for a file that is missing or damaged, and for unsupported steps.
+        Raises:
+            InputError: the file is missing or damaged, or has steps that are not supported.
         """
         path = Path(folder) / PROCESSOR
         values = read_json(path)
@@ -167,9 +180,13 @@ class Processor:
 def checked_values(array: np.ndarray, what: str, *, most: int = 255) -> np.ndarray:
     """The values of images as bytes, or as fractions from 0 to 1.
 
-    array: integers or fractions. what: what they are, for messages. most: the largest integer
-    (white); if it is not 255, integers become fractions. Raises ``InputError`` for values outside
-    the range, and for what is not numeric.
+    Args:
+        array: integers or fractions.
+        what: what they are, for messages.
+        most: the largest integer (white); if it is not 255, integers become fractions.
+
+    Raises:
+        InputError: a value is outside the range, or not numeric.
     """
     if array.dtype == np.uint8 and most == 255:
         return array
@@ -187,16 +204,23 @@ def checked_values(array: np.ndarray, what: str, *, most: int = 255) -> np.ndarr
 
 
 def is_deep(mode: str) -> bool:
-    """Whether a Pillow mode is greyscale in 16 or 32 bits, or in floats, which Pillow would clip at
-    255 when converting."""
+    """Whether a Pillow mode is greyscale in 16 or 32 bits, or in floats.
+
+    Pillow would clip these at 255 when converting.
+    """
     return mode == "F" or mode.startswith("I")
 
 
 def read_deep_grey(image: Any, what: str) -> np.ndarray:
     """The values of a Pillow image with an ``is_deep`` mode, fractions (height, width).
 
-    what: what they are, for messages. Integers are taken as 16 bits. Raises ``InputError`` for
-    values outside the range.
+    Integers are taken as 16 bits.
+
+    Args:
+        what: what they are, for messages.
+
+    Raises:
+        InputError: a value is outside the range.
     """
     return checked_values(np.asarray(image), what, most=65535)
 
@@ -204,10 +228,15 @@ def read_deep_grey(image: Any, what: str) -> np.ndarray:
 def split_into_patches(pixels: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
     """Split an image into patches, row by row.
 
-    pixels (channels, height, width). patch: (height, width) of a patch, in pixels. Returns float32
-    (P, values); the values of a patch are ordered by channel, row, column.
+    Args:
+        pixels: (channels, height, width).
+        patch: (height, width) of a patch, in pixels.
 
-    Raises ``InputError`` for an image that patches of this size do not cover exactly.
+    Returns:
+        (P, values) float32; the values of a patch are ordered by channel, row, column.
+
+    Raises:
+        InputError: patches of this size do not cover the image exactly.
     """
     (channels, height, width), (down, across) = pixels.shape, patch
     if height % down or width % across:

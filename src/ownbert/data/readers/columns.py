@@ -61,14 +61,20 @@ class ColumnNames:
 class ColumnSpec:
     """A column that a task reads, and how it is found where the user does not name it.
 
-    role: text, second or label, as in ``ColumnNames``; others have no option. what: it holds, in
-    messages. help: of the option. names: the usual ones in small letters, in the order of
-    preference. pairs: names of this column and of another, which are taken together. set_aside:
-    where no name fits, the only column that is left without these is taken; None: none is.
-    prefixes: it may be several columns, with these names before a number or letter, and ``names``
-    are then those of columns of lists. several: the user may name several, with commas between
-    them. required: whether a file must have it. labelled: whether it is looked for only in files
-    with answers. note: ends the default that --help shows.
+    Args:
+        role: text, second or label, as in ``ColumnNames``; others have no option.
+        what: what it holds, in messages.
+        help: of the option.
+        names: the usual ones in small letters, in the order of preference.
+        pairs: names of this column and of another, which are taken together.
+        set_aside: where no name fits, the only column that is left without these is taken; None:
+            none is.
+        prefixes: it may be several columns, with these names before a number or letter, and
+            ``names`` are then those of columns of lists.
+        several: the user may name several, with commas between them.
+        required: whether a file must have it.
+        labelled: whether it is looked for only in files with answers.
+        note: ends the default that --help shows.
     """
 
     role: str
@@ -126,11 +132,19 @@ def find_columns(
     counters and what cannot be meant are set aside. A second text is taken where it was named, or
     where the file has both columns of a pair and no text column was named.
 
-    path: a table; see ``ownbert.data.readers.tables``. given: what the user named. labelled:
-    whether answers are looked for too. pair: there must be a second text, or (False) none.
-    Returns one column for each role that was found, several where the spec allows it. Raises
-    ``InputError`` for a column that is not there or is needed twice, with the columns there are
-    and the option that names one.
+    Args:
+        path: a table; see ``ownbert.data.readers.tables``.
+        specs: the columns that the task reads.
+        given: what the user named.
+        labelled: whether answers are looked for too.
+        pair: there must be a second text, or (False) none.
+
+    Returns:
+        One column for each role that was found, several where the spec allows it.
+
+    Raises:
+        InputError: a column is not there or is needed twice; the message has the columns there are
+            and the option that names one.
     """
     names, given = columns(path), given or ColumnNames()
     wanted = [spec for spec in specs if labelled or not spec.labelled]
@@ -268,8 +282,10 @@ def _missing(path: PathLike, names: Sequence[str], spec: ColumnSpec) -> str:
 def read_texts(path: PathLike, *, text_column: str | None = None) -> Iterator[str]:
     """Stream the texts to predict: a table's text column, or plain text with one per line.
 
-    Empty texts are kept, so that the n-th answer belongs to the n-th text. ``InputError`` when
-    there is none at all.
+    Empty texts are kept, so that the n-th answer belongs to the n-th text.
+
+    Raises:
+        InputError: there is no text at all.
     """
     if kind_of(path) == "txt":
         return at_least_one((text for _, text in open_text(path)), path)

@@ -19,8 +19,13 @@ DOCUMENT = "-DOCSTART-"
 
 @dataclass(frozen=True, slots=True)
 class ConllSentence:
-    """The words of a sentence, one tag per word (none where they are not read), and the line of its
-    first word."""
+    """A sentence of a CoNLL file.
+
+    Args:
+        line: that of its first word.
+        words: of the sentence.
+        tags: one per word; none where they are not read.
+    """
 
     line: int
     words: tuple[str, ...]
@@ -57,9 +62,12 @@ def read_conll(
 ) -> Iterator[ConllSentence]:
     """Stream the sentences; without ``tags`` a file of words alone will do.
 
-    Columns are numbers from 1. Raises ``InputError`` with file and line for a column that is not
-    there, a line with another number of columns and an empty word or tag; at the end for a file
-    without any word.
+    Args:
+        word_column, tag_column: numbers from 1.
+
+    Raises:
+        InputError: a column is not there, a line has another number of columns, or a word or tag is
+            empty, with file and line; at the end, if the file has no word at all.
     """
     layout = _layout(Path(path), tags, word_column, tag_column)
     line, words, kept = 0, [], []

@@ -20,7 +20,11 @@ def sniff_delimiter(header: str) -> str:
 
 
 def read_header(path: Path) -> list[str]:
-    """The names in the first line, stripped of blanks. ``InputError`` when there is none."""
+    """The names in the first line, stripped of blanks.
+
+    Raises:
+        InputError: there is none.
+    """
     for _, fields in _all_rows(path):
         return [name.strip() for name in fields]
     raise InputError(f"{path} is empty")
@@ -29,7 +33,8 @@ def read_header(path: Path) -> list[str]:
 def read_rows(path: Path, wanted: Sequence[int]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Stream ``(line number, the wanted fields)`` of every row after the header.
 
-    ``InputError`` for a row with another number of fields than the header has.
+    Raises:
+        InputError: a row has another number of fields than the header.
     """
     rows = _all_rows(path)
     _, header = next(rows, (0, []))

@@ -26,7 +26,11 @@ NEEDED = (
 
 
 class GoldAnswer(NamedTuple):
-    """An answer. start: its first character in the context, None if it is nowhere in it."""
+    """An answer.
+
+    Args:
+        start: its first character in the context, None if it is nowhere in it.
+    """
 
     text: str
     start: int | None
@@ -34,8 +38,13 @@ class GoldAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """line: of the file, or the number of the question in SQuAD's JSON. where: for messages.
-    answers: none if the context holds no answer."""
+    """A question about a context.
+
+    Args:
+        line: of the file, or the number of the question in SQuAD's JSON.
+        where: for messages.
+        answers: none if the context holds no answer.
+    """
 
     line: int
     where: str
@@ -50,9 +59,14 @@ def read_questions(
 ) -> Iterator[Question]:
     """Questions in the order of the file; without ``labelled`` their answers are not looked at.
 
-    given: the columns of a table that hold questions, contexts and answers. Answers that are not
-    where the file says are searched for (``locate``). Raises ``InputError`` for a file that is
-    empty or something else, and for what is missing, with the file and the line or question.
+    Answers that are not where the file says are searched for (``locate``).
+
+    Args:
+        given: the columns of a table that hold questions, contexts and answers.
+
+    Raises:
+        InputError: the file is empty or of another kind, or something is missing in it; the message
+            names the file and the line or question.
     """
     document = _document(path)
     if document is None:
@@ -68,9 +82,12 @@ def read_questions(
 
 
 def locate(context: str, text: str, start: int | None = None) -> GoldAnswer:
-    """The answer where it really stands in the context: at ``start``, or at the occurrence that is
-    nearest to it (the first where it is not known), else at one that differs in case and blanks
-    alone, and then with the words of the context."""
+    """The answer where it really stands in the context.
+
+    It is taken at ``start``, or at the occurrence that is nearest to it (the first where it is not
+    known), else at one that differs in case and blanks alone, and then with the words of the
+    context.
+    """
     if start is not None and start >= 0 and context.startswith(text, start):
         return GoldAnswer(text, start)
     loose = r"\s+".join(map(re.escape, text.split()))

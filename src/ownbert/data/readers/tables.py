@@ -57,7 +57,8 @@ def place(path: PathLike, position: int) -> str:
 def columns(path: PathLike) -> list[str]:
     """The names of the columns; for jsonl, the keys of the first object.
 
-    ``InputError`` for an empty file and for plain text, which has no columns.
+    Raises:
+        InputError: the file is empty, or plain text, which has no columns.
     """
     source = Path(path)
     kind = kind_of(source)
@@ -82,9 +83,10 @@ def read_column(path: PathLike, column: str) -> Iterator[tuple[int, str]]:
 def read_records(path: PathLike, names: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Stream ``(line or row number, values of the named columns)``.
 
-    Numbers and truth values become text as JSON writes them; a list of tokens is joined by
-    blanks. ``InputError`` for a column that is missing, a row that cannot be read and a value
-    that is missing or null.
+    Numbers and truth values become text as JSON writes them; a list of tokens is joined by blanks.
+
+    Raises:
+        InputError: a column is missing, a row cannot be read, or a value is missing or null.
     """
     rows = read_values(path, names)
     return (
@@ -94,8 +96,10 @@ def read_records(path: PathLike, names: Sequence[str]) -> Iterator[tuple[int, tu
 
 
 def read_values(path: PathLike, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """As ``read_records``, with the values as they are: lists, numbers, None where one is null or
-    missing; texts alone in csv and tsv."""
+    """As ``read_records``, with the values as they are.
+
+    Lists, numbers, None where one is null or missing; texts alone in csv and tsv.
+    """
     source = Path(path)
     present = columns(source)
     for name in names:
@@ -111,7 +115,15 @@ def read_values(path: PathLike, names: Sequence[str]) -> Iterator[tuple[int, tup
 def require_column(
     names: Sequence[str], name: str, *, source: PathLike | None, option: str
 ) -> None:
-    """``InputError`` unless there is one column of that name; option: what chooses another."""
+    """Check that there is exactly one column of that name.
+
+    Args:
+        source: the table, for messages.
+        option: what chooses another column.
+
+    Raises:
+        InputError: there is none, or several.
+    """
     start = f"{source} has" if source is not None else "there is"
     if name not in names:
         raise InputError(
@@ -158,7 +170,11 @@ def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def as_text(value: object, name: str, where: str) -> str:
-    """A value of column ``name`` as text. ``InputError`` for none, half a character, an object."""
+    """A value of column ``name`` as text.
+
+    Raises:
+        InputError: the value is missing, half a character or an object.
+    """
     if isinstance(value, str):
         # JSON can write half of a surrogate pair, which no encoder of UTF-8 accepts.
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):

@@ -60,7 +60,12 @@ class ModuleParameters:
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Embeddings, identical blocks, the pooler or a head. ``times``: how many are identical."""
+    """Embeddings, identical blocks, the pooler or a head.
+
+    Args:
+        times: how many are identical.
+        parts: the modules of one of them.
+    """
 
     name: str
     times: int

@@ -96,7 +96,13 @@ Observed = dict[tuple[str, str], Sizes]
 
 @dataclass(frozen=True)
 class ShapeStep:
-    """``letters`` ("T H K") and ``sizes`` of a step's output, and what it is."""
+    """The output of a step.
+
+    Args:
+        letters: of its shape ("T H K").
+        sizes: of its shape.
+        meaning: what it is.
+    """
 
     name: str
     letters: str

@@ -130,8 +130,11 @@ def gradient_relevance(
     """The relevance (S) of the tokens of each sequence for a class: the first token's row.
 
     The first token, which heads read, is included with its initial 1; the patches of an image
-    follow, row by row (``over_patches``). target and layers: as ``target`` and ``keep_attention``
-    of ``attention_and_gradient``.
+    follow, row by row (``over_patches``).
+
+    Args:
+        model, batch, target, head: as for ``attention_and_gradient``.
+        layers: as ``keep_attention`` there.
     """
     return first_rows(
         attention_and_gradient(model, batch, keep_attention=layers, target=target, head=head)
@@ -158,7 +161,11 @@ def over_patches(row: Tensor, model: Model) -> Tensor:
 
 
 def class_number(model: Model, label: str) -> int:
-    """The number of a class by its label. ``InputError`` names the known labels."""
+    """The number of a class by its label.
+
+    Raises:
+        InputError: there is no such label; the message names the known ones.
+    """
     if label not in model.labels:
         raise InputError(f"the model has no class {label!r}; one of {', '.join(model.labels)}")
     return model.labels.index(label)

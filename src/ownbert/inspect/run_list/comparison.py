@@ -35,7 +35,9 @@ _NAMES = {
 def show_runs(runs: Sequence[RunSummary], *, width: int | None = None) -> str:
     """A table for pretraining and one for fine-tuning: state, time, differing settings, results.
 
-    A table wider than ``width`` characters becomes a block for each run; None: no limit.
+    Args:
+        runs: to compare.
+        width: in characters; a wider table becomes a block for each run. None: no limit.
     """
     parts = []
     for kind, title in _TITLES.items():

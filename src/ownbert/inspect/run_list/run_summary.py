@@ -113,7 +113,15 @@ def find_runs(folder: str | os.PathLike[str], *, sort: str = "name") -> RunList:
 
 
 def read_run(folder: Path, *, name: str | None = None) -> RunSummary:
-    """The run in ``folder``; ``InputError`` if its log or recipe is missing or damaged."""
+    """The run in a folder.
+
+    Args:
+        folder: of the run.
+        name: by default that of the folder.
+
+    Raises:
+        InputError: the log or the recipe is missing or damaged.
+    """
     for needed in (_RECIPE, LOG):
         if not (folder / needed).exists():
             raise InputError(f"{folder} has no {needed}")
@@ -156,8 +164,12 @@ def differing(runs: Sequence[RunSummary]) -> list[str]:
 
 
 def main_metric(runs: Sequence[RunSummary]) -> str | None:
-    """The metric to compare ``runs`` by in a plot: the loss of tokens, the first metric of a task
-    other than accuracy, or the loss."""
+    """The metric to compare runs by in a plot.
+
+    Returns:
+        The loss of tokens, the first metric of a task other than accuracy, or the loss; without
+        these any metric, None if there is none.
+    """
     for name in (*_TOKEN_LOSSES, *(n for n in UP_TO_ONE if n != "accuracy"), "loss"):
         if any(name in run.last for run in runs):
             return name

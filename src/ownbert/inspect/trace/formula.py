@@ -28,7 +28,10 @@ def number(value: float) -> str:
 def formula_of(step: TraceStep, row: int, column: int, matrices: Matrices) -> str:
     """How a number of a step is computed: "scores[1][2] = queries[1] . keys[2] = ...".
 
-    matrices: those of all steps, by their keys.
+    Args:
+        step: the one with the number.
+        row, column: of the number, from 0.
+        matrices: those of all steps, by their keys.
     """
     name, value = f"{step.key}[{row}][{column}]", number(step.values[row, column])
     return " = ".join([name, *_terms(step.made, row, column, matrices), value])

@@ -47,7 +47,15 @@ def attention_steps(
     weights: Tensor,
     tokens: tuple[str, ...],
 ) -> list[TraceStep]:
-    """All steps of the head ``cut``. weights: its attention weights (T, T)."""
+    """All steps of one head.
+
+    Args:
+        attention: of the layer.
+        cut: the head's part of it.
+        captured: of a forward pass.
+        weights: the head's attention weights (T, T).
+        tokens: T, of the text.
+    """
     steps = _projected(attention, cut, captured, tokens)
     index, size = cut.rows[0] // cut.head_size, cut.head_size
     q, k = (_array(x[:, index]) for x in captured.attended[:2])

@@ -38,7 +38,13 @@ class Derivation:
 
 @dataclass(frozen=True)
 class TraceStep:
-    """One matrix. key: its name in formulas. rows, columns: their names."""
+    """One matrix.
+
+    Args:
+        key: its name in formulas.
+        made: how its numbers are computed.
+        rows, columns: their names.
+    """
 
     key: str
     title: str
@@ -89,7 +95,13 @@ class HeadSlice:
 
 
 def score_steps(scores: np.ndarray, *, factor: float | None, size: int) -> list[TraceStep]:
-    """The scores (T, T) and, with a ``factor``, the scaled ones. size: K."""
+    """The scores and, with a ``factor``, the scaled ones.
+
+    Args:
+        scores: (T, T).
+        factor: of the scaled scores.
+        size: K.
+    """
     steps = [
         TraceStep(
             "scores",
@@ -116,7 +128,12 @@ def score_steps(scores: np.ndarray, *, factor: float | None, size: int) -> list[
 
 
 def weights_step(weights: np.ndarray, scores: str) -> TraceStep:
-    """The attention weights (T, T), the softmax of the step ``scores``."""
+    """The attention weights, the softmax of some scores.
+
+    Args:
+        weights: (T, T).
+        scores: key of the step that has the scores.
+    """
     return TraceStep(
         "weights",
         "attention weights",

@@ -23,7 +23,13 @@ _MORE = "…"
 
 @dataclass(frozen=True)
 class Trace:
-    """All steps in order. facts: about the input, by name. cut: the head's part of its layer."""
+    """All steps in order.
+
+    Args:
+        facts: about the input, by name.
+        steps: of one attention head.
+        cut: the head's part of its layer.
+    """
 
     title: str
     facts: Mapping[str, str]

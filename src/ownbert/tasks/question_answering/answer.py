@@ -35,8 +35,13 @@ from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
 @dataclass(frozen=True, slots=True)
 class QuestionRow(Row):
-    """A question and its context; ``target``: the answers (``GoldAnswer``),
-    empty if the context has none. id: as in the file. where: the place, for messages."""
+    """A question and its context.
+
+    Args:
+        target: the answers (``GoldAnswer``), empty if the context has none.
+        id: as in the file.
+        where: the place, for messages.
+    """
 
     id: str | None = None
     where: str = ""
@@ -52,9 +57,14 @@ class EncodedQuestion:
 
 @dataclass(frozen=True)
 class PredictedAnswer:
-    """An answer: its text and characters ``start`` to ``end`` (exclusive) of the context; empty and
-    None for no answer. score: the probability of its first token times that of its last in their
-    window. difference: the score of "no answer" minus that of the best answer, in logits."""
+    """An answer, or none.
+
+    Args:
+        text: empty for no answer.
+        start, end: its characters in the context, end exclusive; None for no answer.
+        score: the probability of its first token times that of its last in their window.
+        difference: the score of "no answer" minus that of the best answer, in logits.
+    """
 
     text: str
     start: int | None
@@ -180,9 +190,13 @@ class QuestionAnsweringTask(Task):
         )
 
     def output_row(self, decided: PredictedAnswer, row: Row) -> dict[str, Any]:
-        """answer; its characters start and end (exclusive) in the context; score, a probability;
-        and no_answer_score, the difference of logits that is compared with the threshold (null if
-        the context has no words)."""
+        """The answer with its characters and scores.
+
+        Returns:
+            answer; its characters start and end (exclusive) in the context; score, a probability;
+            and no_answer_score, the difference of logits that is compared with the threshold (null
+            if the context has no words).
+        """
         id = getattr(row, "id", None)
         finite = np.isfinite(decided.difference)
         return {

@@ -32,8 +32,10 @@ def normalise(text: str) -> str:
 
 
 def compare(golds: Sequence[str], answer: str) -> tuple[float, float]:
-    """Exact match and F1, each with the closest of the gold answers. If there are none, both are 1
-    for an empty answer and 0 for any other."""
+    """Exact match and F1, each with the closest of the gold answers.
+
+    If there are none, both are 1 for an empty answer and 0 for any other.
+    """
     if any(_HAS_CHINESE.search(gold) for gold in golds):
         pairs = [_chinese(gold, answer) for gold in golds]
     else:
@@ -64,10 +66,14 @@ def _f1(common: int, gold: int, predicted: int) -> float:
 
 
 def score_answers(golds: Sequence[Sequence[str]], answers: Sequence[str]) -> Scores:
-    """f1 and exact_match over all rows; if there are unanswerable questions, also the share of them
-    without an answer (no_answer_accuracy) and the F1 of the others, if any (has_answer_f1).
+    """f1 and exact_match over all rows.
 
-    golds: the gold answers of each row; answers: the predicted texts, empty for no answer.
+    If there are unanswerable questions, the share of them without an answer (no_answer_accuracy)
+    and the F1 of the others, if any (has_answer_f1), are added.
+
+    Args:
+        golds: the gold answers of each row.
+        answers: the predicted texts, empty for no answer.
     """
     pairs = [compare(gold, answer) for gold, answer in zip(golds, answers, strict=True)]
     exact, f1 = np.asarray(pairs, dtype=float).T  # (rows) each
@@ -83,9 +89,13 @@ def score_answers(golds: Sequence[Sequence[str]], answers: Sequence[str]) -> Sco
 def best_threshold(differences: np.ndarray, f1: np.ndarray, has_answer: np.ndarray) -> float:
     """The threshold with the best F1, if rows with a difference above it are left unanswered.
 
-    differences: (rows) score of "no answer" minus that of the answer. f1: (rows) of the answers.
-    has_answer: (rows) whether there is a gold answer. As ``find_best_thresh`` of SQuAD's script,
-    but midway to the next difference, so that rounding moves no row across it.
+    As ``find_best_thresh`` of SQuAD's script, but midway to the next difference, so that rounding
+    moves no row across it.
+
+    Args:
+        differences: (rows) score of "no answer" minus that of the answer.
+        f1: (rows) of the answers.
+        has_answer: (rows) whether there is a gold answer.
     """
     order = np.argsort(differences, kind="stable")
     above = differences[order]

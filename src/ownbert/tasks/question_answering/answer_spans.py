@@ -23,8 +23,12 @@ _TEXTS = 256
 
 
 class EncodedContext(NamedTuple):
-    """The tokens of a text: ids (tokens), and their character offsets (tokens, 2), ends
-    exclusive."""
+    """The tokens of a text.
+
+    Args:
+        ids: (tokens).
+        offsets: their character offsets (tokens, 2), ends exclusive.
+    """
 
     ids: np.ndarray
     offsets: np.ndarray
@@ -45,8 +49,11 @@ def encode_contexts(texts: Sequence[str], builder: TextInputBuilder) -> dict[str
 
 
 def token_span(context: EncodedContext, start: int, end: int) -> tuple[int, int] | None:
-    """The first and last token of the characters ``start`` to ``end`` (exclusive), or None if the
-    tokenizer dropped them all."""
+    """The first and last token of the characters ``start`` to ``end`` (exclusive).
+
+    Returns:
+        None if the tokenizer dropped them all.
+    """
     starts, ends = context.offsets.T
     first = int(np.searchsorted(ends, start, side="right"))
     last = int(np.searchsorted(starts, end, side="left")) - 1
@@ -54,9 +61,16 @@ def token_span(context: EncodedContext, start: int, end: int) -> tuple[int, int]
 
 
 def characters(text: str, offsets: np.ndarray, first: int, last: int) -> tuple[int, int]:
-    """The characters of tokens ``first`` to ``last``, end exclusive, without surrounding blanks
-    (which some tokenizers count among a word's first token) and with the accents of the last letter
-    (which some drop). offsets: (tokens, 2)."""
+    """The characters of tokens ``first`` to ``last``, end exclusive.
+
+    They are without surrounding blanks (which some tokenizers count among a word's first token) and
+    with the accents of the last letter (which some drop).
+
+    Args:
+        text: of the tokens.
+        offsets: (tokens, 2).
+        first, last: indices of tokens.
+    """
     start, end = int(offsets[first, 0]), int(offsets[last, 1])
     while start < end and text[start].isspace():
         start += 1
@@ -70,8 +84,11 @@ def characters(text: str, offsets: np.ndarray, first: int, last: int) -> tuple[i
 class WindowPosition(NamedTuple):
     """Where a window is in the concatenated windows of its question and in the context.
 
-    cls, end: indices of its first token and after its last one. first: index of its first context
-    token, which is token ``begin`` of the context. size: the number of context tokens.
+    Args:
+        cls, end: indices of its first token and after its last one.
+        first: index of its first context token.
+        begin: index of this token in the context.
+        size: the number of context tokens.
     """
 
     cls: int
@@ -83,16 +100,25 @@ class WindowPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class QuestionWindows:
-    """A question with all of its windows. pieces: token ids and types of each. truncated: whether
-    the question or the context lost its end."""
+    """A question with all of its windows.
+
+    Args:
+        pieces: token ids and types of each window.
+        positions: of each window.
+        truncated: whether the question or the context lost its end.
+    """
 
     pieces: tuple[tuple[np.ndarray, np.ndarray], ...]
     positions: tuple[WindowPosition, ...]
     truncated: bool
 
     def examples(self, span: tuple[int, int] | None) -> list[Example]:
-        """One example per window. span: first and last token of the answer in the context; if it is
-        not entirely in the window, the answer is the first token, [CLS]."""
+        """One example per window.
+
+        Args:
+            span: first and last token of the answer in the context; if it is not entirely in the
+                window, the answer is the first token, [CLS].
+        """
         examples = []
         for (ids, types), (cls, _, first, begin, size) in zip(
             self.pieces, self.positions, strict=True
@@ -116,8 +142,12 @@ def split_context(
 ) -> QuestionWindows:
     """Windows "[CLS] question [SEP] part of the context [SEP]", as many as the context needs.
 
-    The question takes at most half of a window. stride: tokens that neighbours share, at most half
-    of the context tokens of a window. most: the most windows.
+    Args:
+        question: ids, of which at most half a window is used.
+        context: what the windows divide.
+        builder: adds the special tokens.
+        stride: tokens that neighbours share, at most half of the context tokens of a window.
+        most: the most windows.
     """
     question_ids = question[: min(LONGEST_QUESTION, builder.pair_room // 2)]
     size = builder.pair_room - len(question_ids)
@@ -136,8 +166,13 @@ def split_context(
 
 
 class Span(NamedTuple):
-    """Tokens ``first`` to ``last`` of the context, in window ``window``; score: the sum of the
-    start and end logits."""
+    """Tokens of the context, in one window.
+
+    Args:
+        score: the sum of the start and end logits.
+        window: number of the window.
+        first, last: tokens of the context, both inclusive.
+    """
 
     score: float
     window: int
@@ -146,8 +181,16 @@ class Span(NamedTuple):
 
 
 def best_span(raw: np.ndarray, positions: Sequence[WindowPosition], longest: int) -> Span | None:
-    """The span of at most ``longest`` tokens in one window with the highest score; None if the
-    context has no token. raw: (tokens, 2), from ``QuestionAnsweringTask.raw``."""
+    """The span in one window with the highest score.
+
+    Args:
+        raw: (tokens, 2), from ``QuestionAnsweringTask.raw``.
+        positions: of the windows.
+        longest: the most tokens of a span.
+
+    Returns:
+        None if the context has no token.
+    """
     best = None
     for number, (_, _, first, begin, size) in enumerate(positions):
         if not size:
@@ -165,8 +208,10 @@ def best_span(raw: np.ndarray, positions: Sequence[WindowPosition], longest: int
 
 
 def null_span(raw: np.ndarray, positions: Sequence[WindowPosition]) -> Span:
-    """The [CLS] with the lowest score among the windows: the score of "no answer" (Devlin et al.
-    2019, section 4.3)."""
+    """The [CLS] with the lowest score among the windows: the score of "no answer".
+
+    Source: Devlin et al. 2019, section 4.3.
+    """
     scores = [float(raw[window.cls].sum()) for window in positions]
     number = int(np.argmin(scores))
     return Span(scores[number], number, 0, 0)
@@ -183,8 +228,12 @@ def probability(raw: np.ndarray, positions: Sequence[WindowPosition], span: Span
 
 @dataclass(frozen=True)
 class SpanObjective(RowObjective):
-    """The mean of the cross entropies of the first and the last token of the answer, over all
-    tokens of each window (Devlin et al. 2019, section 4.2). The tags of a batch mark the two."""
+    """The mean of the cross entropies of the first and the last token of the answer.
+
+    They are over all tokens of each window. The tags of a batch mark the two.
+
+    Source: Devlin et al. 2019, section 4.2.
+    """
 
     name: str = "answer"
     head: str = "span"

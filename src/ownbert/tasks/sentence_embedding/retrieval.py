@@ -31,8 +31,10 @@ def vectors_of_rows(logits: Tensor, batch: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class CosineObjective(RowObjective):
-    """Squared difference between the cosine of a row's texts and its label in [0, 1] (Reimers and
-    Gurevych 2019, section 3, regression objective)."""
+    """Squared difference between the cosine of a row's texts and its label in [0, 1].
+
+    Source: Reimers and Gurevych 2019, section 3, regression objective.
+    """
 
     name: str = "cosine"
     right: bool = False
@@ -47,13 +49,17 @@ class CosineObjective(RowObjective):
 
 @dataclass(frozen=True)
 class ContrastiveObjective(RowObjective):
-    """InfoNCE with in-batch negatives: the mean of the cross entropies of finding each positive by
-    its query and each query by its positive, by their cosines / ``temperature`` (van den Oord et
-    al. 2018, equation 4; both directions as in Radford et al. 2021, section 2.3). Hard negatives
-    are further candidates for all queries.
+    """InfoNCE with in-batch negatives.
+
+    The loss is the mean of the cross entropies of finding each positive by its query and each query
+    by its positive, by their cosines / ``temperature``. Hard negatives are further candidates for
+    all queries.
 
     Labels (rows, texts of a row) number the texts; equal texts have one number. Rows that share a
     text are not negatives of each other. The loss depends on the size of the batch.
+
+    Source: van den Oord et al. 2018, equation 4; both directions as in Radford et al. 2021, section
+    2.3.
     """
 
     temperature: float = 0.05
@@ -84,9 +90,15 @@ class ContrastiveObjective(RowObjective):
 def ranks(texts: Sequence[tuple[str, str]], vectors: np.ndarray) -> np.ndarray:
     """The rank of each row's positive among all different positives, by the cosine with the query.
 
-    texts: query and positive of each row. vectors: (rows, 2, D) of unit length. Returns (rows),
-    from 1. The query itself and its positives in other rows are not counted. Ties count against the
+    The query itself and its positives in other rows are not counted. Ties count against the
     positive, or equal vectors for all texts would get the best rank.
+
+    Args:
+        texts: query and positive of each row.
+        vectors: (rows, 2, D) of unit length.
+
+    Returns:
+        (rows), from 1.
     """
     places: dict[str, int] = {}
     rows = [places.setdefault(positive, len(places)) for _, positive in texts]

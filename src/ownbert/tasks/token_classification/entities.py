@@ -67,8 +67,13 @@ def continuation_tag(tag: str) -> str:
 
 
 def score_entities(truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Scores:
-    """Precision, recall and F1 of entities, micro-averaged and by type; an entity is correct if its
-    type, first and last word are. truth, predicted: the tags of each sentence."""
+    """Precision, recall and F1 of entities, micro-averaged and by type.
+
+    An entity is correct if its type, first and last word are.
+
+    Args:
+        truth, predicted: the tags of each sentence.
+    """
     hits, gold, found = Counter[str](), Counter[str](), Counter[str]()
     for true_tags, tags in zip(truth, predicted, strict=True):
         theirs, ours = set(entities(true_tags)), set(entities(tags))

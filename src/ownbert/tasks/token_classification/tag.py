@@ -49,7 +49,12 @@ _SHOWN = 20  # the most types of entities, or tags, in the distribution of a fil
 
 @dataclass(frozen=True)
 class TaggedSentence:
-    """tags: one per word. probabilities: (words) of these tags."""
+    """A sentence with its predicted tags.
+
+    Args:
+        tags: one per word.
+        probabilities: (words) of these tags.
+    """
 
     tags: tuple[str, ...]
     probabilities: np.ndarray
@@ -163,8 +168,12 @@ class TaggingTask(Task):
         return TaggedSentence(tuple(self.labels[i] for i in raw.argmax(-1)), raw.max(-1))
 
     def output_row(self, decided: TaggedSentence, row: Row) -> dict[str, Any]:
-        """text, words, tags, and entities with their characters in the text; the score of an entity
-        is the mean probability of its tags."""
+        """The sentence with its tags and entities.
+
+        Returns:
+            text, words, tags, and entities with their characters in the text; the score of an
+            entity is the mean probability of its tags.
+        """
         text, starts = text_of(row)
         output: dict[str, Any] = {
             "text": text,

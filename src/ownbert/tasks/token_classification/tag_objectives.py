@@ -58,9 +58,13 @@ class TaggingObjective(RowObjective):
 
 @dataclass(frozen=True)
 class CrfObjective(TaggingObjective):
-    """Negative log likelihood of the tags of a sentence under a linear-chain CRF (Lafferty,
-    McCallum, Pereira 2001, section 3) with the logits as emission scores. It is counted per word,
-    to be comparable with cross entropy; the count of correct tags is by the logits alone."""
+    """Negative log likelihood of the tags of a sentence under a linear-chain CRF.
+
+    The logits are the emission scores. It is counted per word, to be comparable with cross entropy;
+    the count of correct tags is by the logits alone.
+
+    Source: Lafferty, McCallum, Pereira 2001, section 3.
+    """
 
     crf: Any = None
 
@@ -84,8 +88,15 @@ def _right(logits: Tensor, tags: Tensor) -> Tensor:
 
 
 def pad_sentences(values: Tensor, counts: list[int]) -> tuple[Tensor, Tensor]:
-    """Pad words (words, ...) to sentences (sentences, longest, ...); returns these and the mask of
-    words (sentences, longest). Sentences without words are left out."""
+    """Pad words to sentences; sentences without words are left out.
+
+    Args:
+        values: (words, ...).
+        counts: words of each sentence.
+
+    Returns:
+        (sentences, longest, ...), and the mask of words (sentences, longest).
+    """
     counts = [n for n in counts if n]
     padded = nn.utils.rnn.pad_sequence(list(values.split(counts)), batch_first=True)
     lengths = torch.tensor(counts, device=values.device)
@@ -103,12 +114,20 @@ def word_marginals(logits: Tensor, batch: Batch, crf: Any) -> Tensor:
 
 
 def log_marginals(crf: Any, emissions: Tensor, mask: Tensor) -> Tensor:
-    """Marginal log probabilities by the forward-backward algorithm in log space (Lafferty et al.
-    2001, section 3).
+    """Marginal log probabilities by the forward-backward algorithm in log space.
 
-    emissions: (sentences, longest, C). mask: (sentences, longest). Returns (sentences, longest, C).
     Taking the best tag of each word by these minimises the expected number of wrong words; the tags
     need not be the single best path.
+
+    Args:
+        crf: its transitions are used.
+        emissions: (sentences, longest, C).
+        mask: (sentences, longest).
+
+    Returns:
+        (sentences, longest, C).
+
+    Source: Lafferty et al. 2001, section 3.
     """
     transitions = crf.transitions.float()  # (C, C), from row to column
     forward = [crf.start_transitions + emissions[:, 0]]

@@ -52,7 +52,12 @@ _BLANKS = re.compile(r"\S+")
 
 @dataclass(frozen=True, slots=True)
 class PlainTextRow(Row):
-    """A row whose words were split from ``text``; starts: the offset of each word in it."""
+    """A row whose words were split from ``text``.
+
+    Args:
+        text: the original.
+        starts: the offset of each word in it.
+    """
 
     text: str = ""
     starts: tuple[int, ...] = ()
@@ -72,14 +77,24 @@ def text_of(row: Row) -> tuple[str, Sequence[int]]:
 
 
 def split_text(line: int, text: str, *, chinese: bool = True) -> PlainTextRow:
-    """A row of plain text. chinese: whether every Chinese character is a word."""
+    """A row of plain text.
+
+    Args:
+        line: in the file.
+        text: to split.
+        chinese: whether every Chinese character is a word.
+    """
     matches = list((_WORD if chinese else _BLANKS).finditer(text))
     words, starts = tuple(m[0] for m in matches), tuple(m.start() for m in matches)
     return PlainTextRow(line, words, None, text, starts)
 
 
 def read_sentences(path: str | Path, given: ColumnNames) -> list[Row]:
-    """Rows with a tag for each word, at least one. Raises ``InputError`` with file and line."""
+    """Rows with a tag for each word, at least one.
+
+    Raises:
+        InputError: a row cannot be read; with file and line.
+    """
     if _is_table(path, given):
         rows = list(_tagged(path, given))
     else:

@@ -14,8 +14,13 @@ NO_TAG = -1
 
 @dataclass(frozen=True, slots=True)
 class WordWindow:
-    """Words ``start`` to ``stop`` of a sentence (exclusive), of which the window tags ``first`` to
-    ``last`` (exclusive): those with more context here than in its neighbours."""
+    """Words of a sentence, and which of them the window tags.
+
+    Args:
+        start, stop: the words (stop exclusive).
+        first, last: those that are tagged (last exclusive), because they have more context here
+            than in the neighbours.
+    """
 
     start: int
     stop: int
@@ -40,9 +45,12 @@ def encode_words(words: Sequence[str], builder: TextInputBuilder) -> dict[str, l
 def split_into_windows(sizes: Sequence[int], room: int, stride: int) -> list[WordWindow]:
     """The windows of a sentence, each of as many words as fit in ``room`` pieces.
 
-    sizes: the number of pieces of each word. Neighbours share ``stride`` words, or half of the
-    earlier window if that is less. Windows that would tag no word are left out; a sentence without
-    words has one empty window.
+    Windows that would tag no word are left out; a sentence without words has one empty window.
+
+    Args:
+        sizes: the number of pieces of each word.
+        room: the most pieces of a window.
+        stride: words that neighbours share, or half of the earlier window if that is less.
     """
     spans = list(_spans(sizes, room, stride))
     words, far = np.arange(len(sizes)), len(sizes)
@@ -89,9 +97,13 @@ def window_example(
 ) -> Example:
     """A window as an example with a tag for each token.
 
-    pieces: the ids of each word of the sentence. tags: the class of each word, given to its first
-    piece; None gives these pieces class 0, to mark them. continuation: for each class, that of the
-    other pieces of a word; None: they have no tag.
+    Args:
+        window: the words to read and to tag.
+        pieces: the ids of each word of the sentence.
+        tags: the class of each word, given to its first piece; None gives these pieces class 0, to
+            mark them.
+        builder: adds the special tokens.
+        continuation: for each class, that of the other pieces of a word; None: they have no tag.
     """
     ids: list[int] = []
     token_tags = [NO_TAG]  # of [CLS]

@@ -14,8 +14,11 @@ class Lamb(torch.optim.Optimizer):
     """LAMB for very large batches (You et al. 2020, algorithm 2, with the identity for phi).
 
     The update of a tensor is the direction of Adam plus weight decay, scaled by the trust ratio:
-    the norm of the weights divided by that of the direction, or 1 if either is 0. With ``adapt``
-    False a group has no trust ratio, as biases and LayerNorms in the authors' code.
+    the norm of the weights divided by that of the direction, or 1 if either is 0.
+
+    Args:
+        adapt: whether a group has a trust ratio; biases and LayerNorms have none in the authors'
+            code.
     """
 
     def __init__(

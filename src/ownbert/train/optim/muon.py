@@ -16,9 +16,13 @@ def make_muon(
 ) -> JointOptimizer:
     """Muon for the matrices of hidden layers and AdamW for all other parameters.
 
-    groups: parameters with weight decay, then those without. Muon's steps are scaled to the size of
-    AdamW's (Liu et al. 2025), so that both use one learning rate. adamw: the settings of AdamW.
-    momentum: of Muon.
+    Muon's steps are scaled to the size of AdamW's (Liu et al. 2025), so that both use one learning
+    rate.
+
+    Args:
+        groups: parameters with weight decay, then those without.
+        adamw: the settings of AdamW.
+        momentum: of Muon.
     """
     hidden = _hidden_matrices(model)
     decayed, plain = groups

@@ -36,9 +36,12 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
 
     "adamw" is AdamW (Loshchilov and Hutter 2019) as one fused kernel, "lamb" is LAMB (You et al.
     2020), "muon" is Muon for hidden matrices and AdamW for the rest; the others are PyTorch's. Each
-    uses those of betas, eps, momentum and weight_decay that it has. Raises ``InputError`` for a
-    name that this PyTorch does not have, and for settings that the optimiser cannot be combined
-    with. Tables of n-grams have an optimiser (``RowAdagrad``) and a rate of their own.
+    uses those of betas, eps, momentum and weight_decay that it has. Tables of
+    n-grams have an optimiser (``RowAdagrad``) and a rate of their own.
+
+    Raises:
+        InputError: this PyTorch does not have the optimiser, or settings cannot be combined with
+            it.
     """
     groups = decay_groups(model, optim.weight_decay, optim.layer_decay)
     tables = _sparse_tables(model)
@@ -80,13 +83,15 @@ def _make_dense(
 def decay_groups(
     model: nn.Module, weight_decay: float, layer_decay: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Two parameter groups: one with ``weight_decay``, and one without for biases and norms (as in
-    BERT).
+    """Two parameter groups: with ``weight_decay``, and without for biases and norms (as in BERT).
 
-    With ``layer_decay`` below 1 there are two groups per layer, from the top; each layer learns at
-    that share of the rate of the layer above (Clark et al. 2020, appendix A), the "scale" of its
-    groups. A shared parameter is in the group of its first occurrence. Frozen ones are included,
-    since a later phase may train them.
+    A shared parameter is in the group of its first occurrence. Frozen ones are included, since a
+    later phase may train them.
+
+    Args:
+        layer_decay: below 1 there are two groups per layer, from the top; each layer learns at that
+            share of the rate of the layer above (Clark et al. 2020, appendix A), the "scale" of its
+            groups.
     """
     by_scale: dict[float, tuple[list, list]] = {1.0: ([], [])}
     seen = set()
@@ -133,8 +138,11 @@ def _depth(path: str, layers: int) -> int:
 
 
 def check_groups(model: nn.Module, groups: list[dict[str, Any]]) -> None:
-    """Raise ``ValueError`` naming the trained parameters of ``model`` that are not in exactly one
-    group."""
+    """Check that every trained parameter of ``model`` is in exactly one group.
+
+    Raises:
+        ValueError: there are others; the message names them.
+    """
     found = Counter(id(parameter) for group in groups for parameter in group["params"])
     counts = [(n, found[id(p)]) for n, p in model.named_parameters() if p.requires_grad]
     if missing := [name for name, count in counts if count == 0]:
