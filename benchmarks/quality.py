@@ -13,11 +13,15 @@ one that is best on the test rows, which favours the baselines.
 Every result is appended to --out as one line of JSON, and a run that is repeated with the same
 --out computes what is missing.
 
-Methods: ``linear`` is short for the linear ones and their geometric mean, ``ours`` is ``ownbert
-fit`` with --minutes for each draw (its blend, and its network alone), ``trainer`` is Transformers'
-Trainer from random weights in the same minutes. --probe FOLDER is a pretrained model for ``frozen +
-LR``, and with --ours-from FOLDER ours starts from one. ``more`` in a name adds characters to words;
-benchmarks/quality_baselines.py says what it means for Chinese and for ids.
+Methods:
+
+- ``linear`` is short for the linear ones and their geometric mean; ``more`` in a name adds
+  characters to words (benchmarks/quality_baselines.py has what it means for Chinese and for ids).
+- ``frozen + LR``: the vectors of the pretrained model of --probe FOLDER. ``fastText``: needs its
+  package, fasttext. Without them they are skipped.
+- ``trainer``: Transformers' Trainer from random weights in --minutes; needs the package accelerate.
+- ``ours``: ``ownbert fit`` in --minutes for each draw, its blend and its network alone; with
+  --ours-from FOLDER it starts from a pretrained model.
 """
 
 import argparse
@@ -306,7 +310,9 @@ def main(arguments: list[str] | None = None) -> None:
         with given.out.open("a", encoding="utf-8") as file:
             for name in given.sets:
                 features = Features(load_set(name, given.data), given.probe)
-                usable = [m for m in methods if m not in BASELINES or available(m, features)]
+                usable = [m for m in methods if available(m, features)]
+                for method in sorted(set(methods) - set(usable)):
+                    print(f"skipped: {method} (see --help)", file=sys.stderr)
                 for count in given.counts:
                     for draw in range(given.draws):
                         for cell in run_draw(features, count, draw, usable, given, done):

@@ -374,9 +374,10 @@ BASELINES = ("majority", *LINEAR, BLEND, "fastText", "frozen + LR")
 
 
 def available(method: str, features: Features) -> bool:
-    """Whether a baseline can be computed: fastText needs its package, the probe a model."""
-    if method == "fastText":
-        return importlib.util.find_spec("fasttext") is not None
+    """Whether a method can run here: two need a package, the frozen vectors a model."""
+    needed = {"fastText": "fasttext", "trainer": "accelerate"}
+    if method in needed:
+        return importlib.util.find_spec(needed[method]) is not None
     return method != "frozen + LR" or features.probe is not None
 
 
