@@ -18,10 +18,11 @@ from ownbert.nn.model import Model
 class LoadReport:
     """The result of copying tensors into a model.
 
+    Tensors that are new or unused are allowed only with ``lenient``.
+
     Args:
         problems: what does not fit, one line each.
-        new: tensors that are newly initialised, by the checkpoint's names; allowed only with
-            ``lenient``, as is
+        new: tensors that are newly initialised, by the checkpoint's names.
         unused: tensors that were left out.
     """
 
@@ -88,9 +89,15 @@ def copy_weights(
 
 
 def require_fit(report: LoadReport, path: Path, description: Description | None = None) -> None:
-    """``InputError`` naming the first tensors of the file ``path`` that do not fit.
+    """Check that a model has all tensors of a file.
 
-    With a ``description`` of the folder it says how to load it if only heads do not fit.
+    Args:
+        report: of ``copy_weights``.
+        path: of the file, for the message.
+        description: of the folder; if only heads do not fit, the error then says how to load it.
+
+    Raises:
+        InputError: tensors do not fit; it names the first ones.
     """
     if report.problems:
         advice = "" if description is None else hint(report.problems, description)

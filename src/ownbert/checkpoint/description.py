@@ -44,8 +44,12 @@ class Description:
 def describe(folder: str | Path, *, any_architecture: bool = False) -> Description:
     """The description of a model folder, from its config.json.
 
-    Without architectures it is the base model; so is, with ``any_architecture``, an unknown one
-    (a custom class). Raises ``InputError`` for values that are not supported.
+    Args:
+        folder: of the model; where config.json names no architecture, it is the base model.
+        any_architecture: an unknown one (a custom class) is the base model too.
+
+    Raises:
+        InputError: values are not supported.
     """
     path = Path(folder) / CONFIG
     return describe_config(read_model_json(path), path, any_architecture=any_architecture)

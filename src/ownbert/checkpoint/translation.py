@@ -23,8 +23,14 @@ def save_translation(
 ) -> None:
     """Write config.json and model.safetensors, and a tokenizer's files if it is given.
 
-    ``values`` are further keys of config.json. Raises ``InputError`` for a structure that Marian's
-    format cannot express.
+    Args:
+        model: an encoder-decoder model.
+        folder: is made if it does not exist.
+        values: further keys of config.json.
+        tokenizer: of source and target.
+
+    Raises:
+        InputError: Marian's format cannot express the structure.
     """
     assert model.decoder is not None
     encoder, decoder, shared = model.config, model.decoder.config, model.share_embeddings

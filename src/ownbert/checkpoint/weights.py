@@ -52,8 +52,10 @@ def write_model(
     *,
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Write config.json, model.safetensors and the tokenizer's files, replacing old ones only after
-    all of them are written."""
+    """Write config.json, model.safetensors and the tokenizer's files.
+
+    Old files are replaced only after all of them are written.
+    """
     folder = files.make_folder(folder)
     with (
         files.atomic_path(folder / CONFIG) as config_path,

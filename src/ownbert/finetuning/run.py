@@ -93,8 +93,11 @@ class FinetuningRun(TrainingRun):
         self.splits.encode(self.builder)
         self.monitor = self._monitor(recipe)
         self.given, self.recipe = recipe, self._completed(recipe)
+        self.splits.draw_sample(self._trained_per_evaluation)
         self.adapted: Path | None = None if like is None else like.adapted
         self.name: str | None = None  # in the model card, by default that of the folder
+        # Of the saved weights on all dev rows, in the end.
+        self.metrics: Mapping[str, float] = {}
         self.identity = {"training data": self.splits.train_data.identity()}
 
     def _monitor(self, recipe: FinetuneRecipe) -> Monitor:
@@ -132,6 +135,16 @@ class FinetuningRun(TrainingRun):
             optim=replace(recipe.optim, learning_rate=rate),
             run=run,
         )
+
+    @property
+    def _trained_per_evaluation(self) -> float:
+        """The training examples that are learnt between two evaluations."""
+        recipe, count = self.recipe, len(self.splits.train_data)
+        assert recipe.run.eval_every is not None
+        assert recipe.data.batch_size is not None
+        batches = -(-count // recipe.data.batch_size)  # of an epoch
+        passes = 2 if recipe.task.rdrop else 1
+        return recipe.run.eval_every * recipe.run.accumulate * passes * count / batches
 
     @property
     def default_rate(self) -> float:
@@ -195,7 +208,10 @@ class FinetuningRun(TrainingRun):
         """Metrics on the dev rows, if any, with the full word table."""
         with self.words.all() if self.words else contextlib.nullcontext():
             scores = self.splits.evaluate(
-                learner.model, precision=self.recipe.run.precision, objective=self.objective
+                learner.model,
+                precision=self.recipe.run.precision,
+                objective=self.objective,
+                sampled=True,
             )
         return {} if scores is None else scores.values
 
@@ -213,10 +229,18 @@ class FinetuningRun(TrainingRun):
     def _save_best(self, job: Job, output: Path) -> tuple[Model, Scores | None]:
         """Tune thresholds, evaluate and save; in float32, as the folder will be used."""
         model, best = job.state.learner.model, job.state.best
-        scores = self.splits.evaluate(model, precision="float32")
+        scores = self.splits.evaluate(model, precision="float32", objective=self.objective)
+        if scores is not None:
+            self.metrics = scores.values
+            losses = ("loss", f"{self.objective.name}_loss")
+            values = {n: value for n, value in scores.values.items() if n not in losses}
+            scores = replace(scores, values=values)
         if best is not None:
             name = shown_name(self.monitor.metric)
-            job.display.say(f"best dev {name} {best['value']:.3f} at step {best['step']:,}")
+            line = f"best dev {name} {best['value']:.3f} at step {best['step']:,}"
+            if self.splits.sample_rows is not None:
+                line += f" on the sample, {self.metrics[self.monitor.metric]:.3f} on all rows"
+            job.display.say(line)
         for line in () if scores is None else scores.warnings:
             job.display.say(f"warning: {line}")
         model = self.task.finish(model)
@@ -243,8 +267,11 @@ class FinetuningRun(TrainingRun):
     def _duration(self) -> str:
         steps, epochs = self.given.run.max_steps, self.recipe.run.epochs
         if steps:
-            return f"{steps:,} step{'s' if steps > 1 else ''}"
-        return f"{epochs} epoch{'s' if epochs != 1 else ''}"
+            duration = f"{steps:,} step{'s' if steps > 1 else ''}"
+        else:
+            duration = f"{epochs} epoch{'s' if epochs != 1 else ''}"
+        minutes = self.recipe.run.max_minutes
+        return f"{duration} or {minutes:g} minutes" if minutes else duration
 
     def summary(self) -> list[str]:
         recipe, task, splits = self.recipe, self.task, self.splits
@@ -255,9 +282,15 @@ class FinetuningRun(TrainingRun):
             f"{len(splits.train_rows):,} training and {dev} dev {task.unit}{labels}, from {start}; "
             f"{self._duration()} of batches of {recipe.data.batch_size} on "
             f"{recipe.run.device} in {recipe.run.precision}",
+            *task.notes(),
             *splits.truncation_warnings(),
             *splits.unknown_warnings(),
         ]
+        if splits.sample_rows is not None:
+            lines.append(
+                f"evaluates {len(splits.sample_rows):,} of the dev {task.unit} during training, "
+                "all of them at the end"
+            )
         if splits.dev_rows is None:
             lines.append(
                 "no --dev: all epochs are run and the last weights are saved, whether or not they "

@@ -72,7 +72,7 @@ def read_arguments(
         options: those that are keys of the config change it.
 
     Raises:
-        InputError: for a folder that is missing and for what is not supported.
+        InputError: a folder is missing, or something is not supported.
     """
     if not isinstance(name, str | Path):
         raise InputError(f"from_pretrained needs a folder, not {name!r}")

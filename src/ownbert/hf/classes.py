@@ -55,7 +55,11 @@ def custom_model_of(model_type: str) -> type[CustomModel]:
 
 @cache
 def model_of(architecture: str) -> type[PreTrainedModel]:
-    """The class with the name of an architecture. ``InputError`` for an unknown one."""
+    """The class with the name of an architecture.
+
+    Raises:
+        InputError: it is unknown.
+    """
     for family in all_families().values():
         if architecture in family.architectures:
             return _model_class(family, architecture)

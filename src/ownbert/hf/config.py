@@ -119,7 +119,11 @@ class PretrainedConfig:
         super().__setattr__(self.aliases.get(name, name), value)
 
     def structure(self) -> EncoderConfig:
-        """The structure of the network. ``InputError`` for values that do not go together."""
+        """The structure of the network.
+
+        Raises:
+            InputError: values do not go together.
+        """
         return self.family.read_config(self.to_dict())
 
     @property
@@ -183,10 +187,14 @@ class PretrainedConfig:
         subfolder: str = "",
         **changes: Any,
     ) -> Any:
-        """The config of a model folder, with ``changes``.
+        """The config of a model folder.
 
-        With ``return_unused_kwargs`` the changes that are not keys are returned beside it, and
-        otherwise kept as further keys.
+        Args:
+            pretrained_model_name_or_path: the folder, or the name of a model on the hub.
+            return_unused_kwargs: whether changes that are not keys are returned beside the config;
+                otherwise they are kept as further keys.
+            subfolder: of the folder.
+            changes: values of keys that override the folder's.
         """
         values = read_config(model_folder(pretrained_model_name_or_path) / subfolder)
         config, unused = cls.from_values(values, changes)
@@ -199,8 +207,15 @@ class PretrainedConfig:
     def from_values(
         cls, values: dict[str, Any], changes: Mapping[str, Any]
     ) -> "tuple[PretrainedConfig, dict[str, Any]]":
-        """The config of the values of a config.json with those of ``changes`` that are keys, and
-        the other changes."""
+        """The config of the values of a config.json, changed.
+
+        Args:
+            values: of the config.json.
+            changes: values that override them.
+
+        Returns:
+            The config, and the changes that are not keys.
+        """
         config = cls.from_dict(values)
         known = {k: v for k, v in changes.items() if config.knows(k)}
         if known:
@@ -251,7 +266,11 @@ def _labels(given: Any) -> dict[int, str] | None:
 
 
 def parse_dtype(value: Any) -> torch.dtype | None:
-    """A floating point dtype or its name ("bfloat16"). ``InputError`` for anything else."""
+    """A floating point dtype or its name ("bfloat16"); None stays None.
+
+    Raises:
+        InputError: anything else is given.
+    """
     found = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else value
     if found is not None and not (isinstance(found, torch.dtype) and found.is_floating_point):
         found = None

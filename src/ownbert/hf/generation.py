@@ -44,7 +44,7 @@ class GreedyGeneration:
             (B, S + new) ids; texts that end early are padded.
 
         Raises:
-            InputError: for options that are not supported, and where nothing may be appended.
+            InputError: an option is not supported, or nothing may be appended.
         """
         model: Any = self
         check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})

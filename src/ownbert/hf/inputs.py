@@ -45,7 +45,12 @@ class PaddedInputs:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(B, S). Raises ``InputError`` unless there are either ids or embeddings."""
+        """(B, S).
+
+        Raises:
+            InputError: there are not either ids or embeddings, or their shape is not that of a
+                batch.
+        """
         if (self.input_ids is None) == (self.inputs_embeds is None):
             both = ", not both" if self.input_ids is not None else ""
             raise InputError("give either input_ids or inputs_embeds" + both)

@@ -41,9 +41,16 @@ def cross_entropy(logits: Tensor, labels: Tensor, name: str = "labels") -> Tenso
 def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
     """Loss of the labels of sequences, by ``config.problem_type``.
 
-    If that is None, it is set from the logits (B, C) and labels: regression (mean squared error)
-    for one output, one class (cross entropy) for integer labels, else a binary cross entropy for
-    each class.
+    If that is None, it is set: regression (mean squared error) for one output, one class (cross
+    entropy) for integer labels, else a binary cross entropy for each class.
+
+    Args:
+        logits: (B, C).
+        labels: (B) classes, or a number for each logit.
+        config: of the model.
+
+    Raises:
+        InputError: labels do not fit, or the problem type is not known.
     """
     if config.problem_type is None:
         integers = labels.dtype in (torch.long, torch.int)
@@ -67,9 +74,11 @@ def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
 
 
 def span(start: Tensor, end: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
-    """Mean of the cross entropies of an answer's start and end, logits (B, S) and positions (B).
+    """Mean of the cross entropies of an answer's start and end.
 
-    Positions beyond S are ignored.
+    Args:
+        start, end: (B, S), logits.
+        starts, ends: (B), positions; those beyond S are ignored.
     """
     size, losses = start.shape[1], []
     for name, logits, positions in (("start", start, starts), ("end", end, ends)):

@@ -72,7 +72,11 @@ class MarianConfig(PretrainedConfig):
         vars(self).setdefault("num_hidden_layers", self.encoder_layers)
 
     def structure(self) -> EncoderConfig:
-        """The encoder's structure. ``InputError`` for values that do not go together."""
+        """The encoder's structure.
+
+        Raises:
+            InputError: values do not go together.
+        """
         return self.stacks()[0]
 
     def stacks(self) -> tuple[EncoderConfig, EncoderConfig, bool]:
@@ -285,7 +289,7 @@ class MarianMTModel(PreTrainedModel):
             (B, S) ids: the start token, the translation, the end token and padding.
 
         Raises:
-            InputError: for options that are not supported, and texts without tokens.
+            InputError: an option is not supported, or a text has no tokens.
         """
         check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
         config = self.config

@@ -50,7 +50,10 @@ def their_parameter_names(
 ) -> dict[str, str]:
     """Their name of each parameter of ours; of a fused one, the joined names of its parts.
 
-    reshaped: include parameters that have another shape there.
+    Args:
+        model: whose parameters they are.
+        weight_map: between their names and ours.
+        reshaped: include parameters that have another shape there.
     """
     names = {}
     for rule in written_out(weight_map.rules, model.config):

@@ -26,10 +26,13 @@ _FURTHER = {"past_key_value", "cache_position", "num_items_in_batch", "next_sent
 
 
 class PreTrainedModel(nn.Module):
-    """A model with the arguments and outputs of Transformers 4.57.6 around a packed one, ``model``.
+    """A model with the arguments and outputs of Transformers 4.57.6 around a packed one.
 
-    Padding costs nothing: it is removed before the encoder, and outputs are zero there. With
-    ``packed = False`` padding goes through the encoder too, as in Transformers.
+    Padding costs nothing: it is removed before the encoder, and outputs are zero there.
+
+    Attributes:
+        model: the packed model.
+        packed: if false, padding goes through the encoder too, as in Transformers.
     """
 
     family: ClassVar[Family]
@@ -304,7 +307,14 @@ class PreTrainedModel(nn.Module):
     ) -> None:
         """Write ``config.json`` and ``model.safetensors``, which Transformers loads.
 
-        With ``state_dict`` those weights instead of the model's own.
+        Args:
+            save_directory: is made if it does not exist.
+            is_main_process: if false, nothing is written.
+            state_dict: weights instead of the model's own.
+            options: others of Transformers, which have no effect.
+
+        Raises:
+            InputError: ``push_to_hub`` is requested, or the folder cannot be written.
         """
         if options.get("push_to_hub"):
             raise InputError("push_to_hub is not supported; save the folder and upload it")
@@ -328,6 +338,9 @@ class PreTrainedModel(nn.Module):
     ) -> Any:
         """The model of a folder, or of a model of the hub, in evaluation mode.
 
+        A head that the folder lacks is newly initialised, with a warning; so are tensors of another
+        shape with ``ignore_mismatched_sizes``. A head that this class lacks is left out.
+
         Args:
             pretrained_model_name_or_path: the folder, or the name on the hub.
             config: by default the folder's.
@@ -335,11 +348,8 @@ class PreTrainedModel(nn.Module):
             options: keys of the config change it; ``dtype``, ``ignore_mismatched_sizes``,
                 ``revision`` and ``subfolder`` are as in Transformers.
 
-        A head that the folder lacks is newly initialised, with a warning; so are tensors of
-        another shape with ``ignore_mismatched_sizes``. A head that this class lacks is left out.
-
         Raises:
-            InputError: for anything else that does not fit.
+            InputError: anything else does not fit.
         """
         given = read_arguments(cls.config_class, pretrained_model_name_or_path, config, options)
         model = cls(given.config, *positional, **given.further)

@@ -23,7 +23,12 @@ _LONG = 1024
 
 
 class AttentionResult(NamedTuple):
-    """out (T, H, K); weights, if wanted: (H, S, S') of each sequence, without padding."""
+    """What ``attend`` returns.
+
+    Args:
+        out: (T, H, K).
+        weights: if wanted, (H, S, S') of each sequence, without padding.
+    """
 
     out: Tensor
     weights: list[Tensor] | None
@@ -42,9 +47,14 @@ class AttentionOptions:
 class Backend:
     """One way to compute attention, and what it can do.
 
-    dropout, weights: it drops attention weights, and returns them. gradients: it can be trained
-    through. masks: it takes layouts that hide keys, or whose keys are of another batch. biases: it
-    adds them to the scores. unsupported: why it cannot take these queries and this layout, or None.
+    Args:
+        run: computes it.
+        dropout: whether it drops attention weights.
+        weights: whether it returns them.
+        gradients: whether it can be trained through.
+        masks: whether it takes layouts that hide keys, or whose keys are of another batch.
+        biases: whether it adds them to the scores.
+        unsupported: why it cannot take these queries and this layout, or None.
     """
 
     run: Callable[[Tensor, Tensor, Tensor, Layout, AttentionOptions], AttentionResult]
@@ -69,13 +79,21 @@ def attend(
 ) -> AttentionResult:
     """Attention of each query to the keys that ``layout`` lets it see.
 
-    q (T, H, K): queries. k, v (T', H, K): keys and values. dropout: rate for the attention weights,
-    which must be 0 in evaluation. bias: what to add to the scores. weights: also return the
-    attention weights. backend: one of ``BACKENDS``, by default the fastest that can do it; all
-    compute the same.
+    Args:
+        q: (T, H, K), queries.
+        k, v: (T', H, K), keys and values.
+        layout: of queries and keys.
+        dropout: rate for the attention weights, which must be 0 in evaluation.
+        bias: what to add to the scores.
+        weights: also return the attention weights.
+        backend: one of ``BACKENDS``, by default the fastest that can do it; all compute the same.
 
-    Returns (T, H, K), and the weights if wanted. A query that sees no key gets the mean of all
-    values of its sequence. Raises ``ValueError`` for a backend that is not known or cannot do this.
+    Returns:
+        (T, H, K), and the weights if wanted. A query that sees no key gets the mean of all values
+        of its sequence.
+
+    Raises:
+        ValueError: the backend is not known or cannot do this.
 
     Source: Vaswani et al. 2017, equation 1.
     """

@@ -59,7 +59,12 @@ class EncoderBlock(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
 
     def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
-        """(T, D) -> (T, D). Raises ``ValueError`` for an encoder to attend to, if it cannot."""
+        """Hidden states (T, D) -> (T, D).
+
+        Raises:
+            ValueError: ``context`` has an encoder to attend to, and the block has no cross
+                attention.
+        """
         if context.cross is not None and not hasattr(self, "cross_attention"):
             raise ValueError("this model attends to no encoder: add_cross_attention is false")
         x = hidden

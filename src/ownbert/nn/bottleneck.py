@@ -35,7 +35,10 @@ class NoNorm(nn.Module):
 def make_norm(config: EncoderConfig, size: int, *, eps: float | None = None) -> nn.Module:
     """LayerNorm, or what MobileBERT has instead of it.
 
-    size: channels. eps: of LayerNorm, by default the config's.
+    Args:
+        config: which of the two.
+        size: channels.
+        eps: of LayerNorm, by default the config's.
     """
     if config.mobile is not None and config.mobile.normalization_type == "no_norm":
         return NoNorm(size)

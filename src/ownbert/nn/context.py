@@ -14,7 +14,11 @@ from ownbert.data.layout import Layout, make_layout
 
 
 def per_sequence(rows: Tensor, layout: Layout) -> Tensor:
-    """(T, ...) -> (B, S, ...). Raises ``ValueError`` unless all sequences are of one length."""
+    """(T, ...) -> (B, S, ...).
+
+    Raises:
+        ValueError: the sequences differ in length.
+    """
     if len({*layout.lengths}) > 1:
         raise ValueError(
             f"a cache needs sequences of one length, not {min(layout.lengths)} to "
@@ -35,11 +39,13 @@ def rows_of(layout: Layout, order: Tensor) -> tuple[Tensor, Layout]:
 class Cache:
     """Keys and values that need not be computed again, by layer.
 
-    self_attention: of earlier tokens, (B, S, H, K) each; a mask hides padding. cross_attention: of
-    an encoder's hidden states, (T', H, K) each, laid end to end as ``memory_layout`` describes.
-
     ``cache[layer]`` gives (keys, values), or (keys, values, cross keys, cross values) in a decoder
     with cross attention, each (B, H, S, K) as in Transformers.
+
+    Attributes:
+        self_attention: of earlier tokens, (B, S, H, K) each; a mask hides padding.
+        cross_attention: of an encoder's hidden states, (T', H, K) each, laid end to end.
+        memory_layout: of these hidden states.
     """
 
     def __init__(self) -> None:
@@ -55,9 +61,15 @@ class Cache:
     def append(
         self, layer: int, keys: Tensor, values: Tensor, layout: Layout
     ) -> tuple[Tensor, Tensor]:
-        """Put keys and values (T, H, K) of new tokens behind those of the layer.
+        """Put keys and values of new tokens behind those of the layer.
 
-        Returns all of the layer, laid end to end: (T', H, K) each.
+        Args:
+            layer: its number.
+            keys, values: (T, H, K).
+            layout: of the new tokens.
+
+        Returns:
+            All keys and values of the layer, laid end to end: (T', H, K) each.
         """
         keys, values = per_sequence(keys, layout), per_sequence(values, layout)
         if layer in self.self_attention:
@@ -118,12 +130,20 @@ class Cache:
 class Context:
     """What the blocks need besides hidden states, and what they collect.
 
-    layout, positions (T): of the batch. head_mask (L, H) or (L, B, H): factors for the outputs of
-    heads. keep: layers whose attention weights are wanted; they go to ``attentions`` and
-    ``cross_attentions``, (H, S, S') for each sequence. Layers are counted as blocks run, so one of
-    ALBERT's may count several times. differentiable: whether these weights are part of the
-    autograd graph (for ``torch.autograd.grad``), which is slower. encoder_hidden (T', D): what
-    cross attention attends to, by the layout ``cross``. cache: keys and values of earlier tokens.
+    Layers are counted as blocks run, so one of ALBERT's may count several times.
+
+    Args:
+        layout: of the batch.
+        positions: (T), of the batch.
+        head_mask: (L, H) or (L, B, H), factors for the outputs of heads.
+        keep: layers whose attention weights are wanted.
+        encoder_hidden: (T', D), what cross attention attends to.
+        cross: the layout of this attention.
+        cache: keys and values of earlier tokens.
+        attentions, cross_attentions: the weights that are wanted, by layer, (H, S, S') for each
+            sequence.
+        differentiable: whether these weights are part of the autograd graph (for
+            ``torch.autograd.grad``), which is slower.
     """
 
     layout: Layout

@@ -51,7 +51,11 @@ class Embeddings(nn.Module):
             self.projection = Linear(width * (3 if self.trigram else 1), hidden)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Packed batch -> (T, D). Raises ``ValueError`` for a sequence that is too long."""
+        """Packed batch -> (T, D).
+
+        Raises:
+            ValueError: a sequence is too long.
+        """
         length = (batch.layout.keys or batch.layout).max_seqlen  # with what a cache has of it
         if self.longest is not None and length > self.longest:
             raise ValueError(

@@ -18,8 +18,11 @@ class Encoder(nn.Module):
     """BERT without its pooler and heads; of images, ViT; as a decoder, that of a Transformer.
 
     With ``config.is_decoder`` no token sees those after it; ``add_cross_attention`` lets it attend
-    to an encoder. gradient_checkpointing, false at first: activations inside of the blocks are
-    computed again for the backward pass (Chen et al. 2016): less memory, a third more time.
+    to an encoder.
+
+    Attributes:
+        gradient_checkpointing: false at first; whether activations inside of the blocks are
+            computed again for the backward pass (Chen et al. 2016): less memory, a third more time.
 
     Source: Devlin et al. 2019, section 3; Vaswani et al. 2017, section 3.1.
     """
@@ -42,9 +45,11 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Packed batch -> hidden states (T, D), and those between layers.
 
-        context: by default ``plain_context``. keep_hidden: also return the hidden states before and
-        after each layer (of the last one before ``final_norm``, as in Transformers' ViT), L + 1
-        tensors (T, D).
+        Args:
+            batch: of T tokens.
+            context: by default ``plain_context``.
+            keep_hidden: also return the hidden states before and after each layer (of the last one
+                before ``final_norm``, as in Transformers' ViT), L + 1 tensors (T, D).
         """
         context = self.plain_context(batch) if context is None else context
         hidden = self.embeddings(batch)

@@ -19,8 +19,10 @@ from ownbert.nn.model import Model
 class Hypothesis:
     """A finished output sequence.
 
-    ids: token ids without start and end. score: log-probability in nats, in beam search over the
-    length penalty. ended: whether the end token was reached, and not the longest length.
+    Args:
+        ids: token ids without start and end.
+        score: log-probability in nats, in beam search over the length penalty.
+        ended: whether the end token was reached, and not the longest length.
     """
 
     ids: tuple[int, ...]
@@ -97,11 +99,16 @@ def greedy(
 ) -> list[Hypothesis]:
     """Decode by taking the likeliest token each time.
 
-    source: a packed batch of B sequences. start, end: ids of these tokens. longest (B): most
-    tokens, the end included. cached: keep keys and values between steps (the same, but faster).
-    banned: ids of tokens that are never written.
+    Args:
+        model: an encoder-decoder model.
+        source: a packed batch of B sequences.
+        start, end: ids of these tokens.
+        longest: (B), most tokens, the end included.
+        cached: keep keys and values between steps (the same, but faster).
+        banned: ids of tokens that are never written.
 
-    Returns a hypothesis for each source, whose score is the sum of its log-probabilities in nats.
+    Returns:
+        A hypothesis for each source, whose score is the sum of its log-probabilities in nats.
     """
     decoder = _Decoder(model, source, 1, cached=cached, banned=banned)
     device = source.token_ids.device
@@ -145,12 +152,17 @@ def beam_search(
 ) -> list[Hypothesis]:
     """Decode by beam search.
 
-    source, start, end, longest, cached, banned: as for ``greedy``. beams: candidates at a time.
-    length_penalty: a finished text of n tokens (its end included) is ranked by its log-probability
-    over ((5 + n) / 6) ** length_penalty. A source is done when no candidate can be better than the
-    ``beams`` finished ones, or has ``longest`` tokens.
+    A source is done when no candidate can be better than the ``beams`` finished ones, or has
+    ``longest`` tokens.
 
-    Returns the best hypothesis for each source.
+    Args:
+        model, source, start, end, longest, cached, banned: as for ``greedy``.
+        beams: candidates at a time.
+        length_penalty: a finished text of n tokens (its end included) is ranked by its
+            log-probability over ((5 + n) / 6) ** length_penalty.
+
+    Returns:
+        The best hypothesis for each source.
 
     Source: Wu et al. 2016, section 7.
     """

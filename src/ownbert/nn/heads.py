@@ -42,10 +42,10 @@ class Pooler(nn.Module):
 class MaskedLMHead(nn.Module):
     """Logits over the vocabulary at the masked positions only: (T, D) -> (M, V).
 
-    A batch that names no masked positions gets logits at all of them, (T, V).
-    The matrix of ``decoder`` is the table of word embeddings itself: ``Model`` ties them. Where
-    words are narrower than the encoder and ``dense`` does not narrow (MobileBERT), the rest of
-    the matrix is ``decoder_rest`` (D - E, V).
+    A batch that names no masked positions gets logits at all of them, (T, V). The matrix of
+    ``decoder`` is the table of word embeddings itself: ``Model`` ties them. Where words are
+    narrower than the encoder and ``dense`` does not narrow (MobileBERT), the rest of the matrix is
+    ``decoder_rest`` (D - E, V).
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
@@ -215,7 +215,8 @@ def _crf(tags: int) -> nn.Module:
 def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> nn.Module:
     """The head that ``spec`` describes, on an encoder of ``config``, with an output per label.
 
-    Raises ``ValueError`` for a kind or pooling that is not known.
+    Raises:
+        ValueError: a kind or pooling is not known.
     """
     if spec.pooling != "pooler" and spec.pooling not in POOLINGS:
         known = ", ".join(["pooler", *POOLINGS])

@@ -23,10 +23,15 @@ class MultiHeadAttention(nn.Module):
 
     What queries, keys and values are made of, each kind defines in its ``forward``.
 
-    config: sizes, rates and the position kind. block: number of the block, for its pruned heads.
-    projections: by name, the matrices that make queries, keys and values (D, HK), or two or three
-    of these side by side, which ``fused`` counts. Head h owns the columns ``h * K : (h + 1) * K``
-    of each. ``kept`` are the numbers of the heads that pruning has left.
+    Args:
+        config: sizes, rates and the position kind.
+        block: number of the block, for its pruned heads.
+        projections: by name, the matrices that make queries, keys and values (D, HK), or two or
+            three of these side by side. Head h owns the columns ``h * K : (h + 1) * K`` of each.
+
+    Attributes:
+        kept: the numbers of the heads that pruning has left.
+        fused: how many matrices are side by side in each projection, by its name.
     """
 
     def __init__(self, config: EncoderConfig, block: int, **projections: Linear) -> None:
@@ -65,8 +70,15 @@ class MultiHeadAttention(nn.Module):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: Context, layer: int) -> Tensor:
         """Attention of all heads, their masks, and the output matrix.
 
-        q (T, H, K), k and v (T, H, K) or (T', H, K) -> (T, D). Attention weights that ``context``
-        wants go into its ``attentions`` or ``cross_attentions``.
+        Args:
+            q: (T, H, K).
+            k, v: (T, H, K) or (T', H, K).
+            context: of the batch; attention weights that it wants go into its ``attentions`` or
+                ``cross_attentions``.
+            layer: its number.
+
+        Returns:
+            (T, D).
         """
         layout, collected = self.layout_of(context)
         out, weights = attend(

@@ -36,7 +36,11 @@ class PatchEmbeddings(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Packed batch -> (T, D). Raises ``ValueError`` for a batch without patches."""
+        """Packed batch -> (T, D).
+
+        Raises:
+            ValueError: the batch has no patches.
+        """
         if batch.patches is None:
             raise ValueError("this model reads images: the batch has no patches")
         patches = batch.patches.to(self.class_token.dtype)
@@ -54,7 +58,8 @@ class PatchEmbeddings(nn.Module):
 def picture_batch(pixel_values: Tensor, image: Image) -> Batch:
     """Pictures (B, C, H, W) as a packed batch on their device; gradients reach the pixels.
 
-    ``InputError`` for images of another shape than ``image`` says.
+    Raises:
+        InputError: the images have another shape than ``image`` says.
     """
     if pixel_values.ndim != 4 or pixel_values.shape[1:] != (image.channels, *image.size):
         wanted = ", ".join(map(str, (image.channels, *image.size)))

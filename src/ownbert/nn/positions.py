@@ -15,7 +15,10 @@ from ownbert.config import EncoderConfig
 def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:
     """Sinusoidal position embeddings: (T) -> (T, D).
 
-    size: D. halves: first all sines, then all cosines, in place of sine and cosine in turn.
+    Args:
+        positions: (T).
+        size: D.
+        halves: first all sines, then all cosines, in place of sine and cosine in turn.
 
     Source: Vaswani et al. 2017, section 3.5.
     """
@@ -28,10 +31,17 @@ def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:
 
 
 def rotate(x: Tensor, positions: Tensor) -> Tensor:
-    """Turn pairs of channels of x (T, H, K) by angles that grow with the position (T).
+    """Turn pairs of channels by angles that grow with the position.
 
     The product of a rotated query and a rotated key depends on their distance alone. Channel i is
     paired with channel i + K/2.
+
+    Args:
+        x: (T, H, K).
+        positions: (T).
+
+    Returns:
+        (T, H, K).
 
     Source: Su et al. 2021, equation 34.
     """

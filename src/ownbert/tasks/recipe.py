@@ -35,12 +35,13 @@ class TaskSettings:
         "lstm.",
         MODEL,
         check=one_of(*POOLINGS),
-        shown="the family's",
+        shown="that of sentence-transformers in the folder, else the family's",
         commands={
+            "choose": {"shown": "the family's"},
             "embed": {
                 "help": "The vector of a text: mean or max over its tokens, or the first one.",
                 "shown": "mean",
-            }
+            },
         },
     )
     long: str = setting(

@@ -17,7 +17,9 @@ from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.tables import at_least_one, kind_of
 from ownbert.errors import InputError
 from ownbert.files import open_text
+from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe
 from ownbert.tasks.rows import Row, TableRow, read_table
+from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 
@@ -35,6 +37,8 @@ class SentenceTask(Task):
     saved_attributes = (*Task.saved_attributes, "pair")
     # Whether a row is two texts; None before the first file.
     pair: bool | None = None
+    # What to say about the pooling of the base model, if it is used.
+    pooling_note = ""
 
     def find_columns(
         self, path: str | Path, given: ColumnNames | None = None, *, labelled: bool = True
@@ -72,6 +76,27 @@ class SentenceTask(Task):
     def describe_columns(self, path: str | Path) -> str:
         texts, labels = (map(repr, names) for names in self.find_columns(path))
         return f"{' and '.join(texts)} to read, {', '.join(labels)} to answer"
+
+    def describe_base(self, model: FinetuneModel) -> Description | None:
+        description = super().describe_base(model)
+        pooling = read_pooling(Path(model.folder)) if self.settings.pooling is None else None
+        if description is not None and pooling is not None:
+            usual = self.head_spec(description).pooling
+            # Kept, so that the other models of an ensemble have it too.
+            self.settings = replace(self.settings, pooling=pooling)
+            if pooling != usual:
+                self.pooling_note = (
+                    f"{pooling} pooling, as {model.folder} has it for embeddings; Transformers "
+                    f"has no such classifier (with --pooling {usual} it loads the folder as one)"
+                )
+        return description
+
+    def complete_recipe(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
+        recipe = super().complete_recipe(recipe, builder)
+        return replace(recipe, task=replace(recipe.task, pooling=self.settings.pooling))
+
+    def notes(self) -> list[str]:
+        return [self.pooling_note] if self.pooling_note else []
 
     def head_spec(self, description: Description) -> HeadSpec:
         spec, settings = super().head_spec(description), self.settings

@@ -279,6 +279,10 @@ class Task(ABC):
         """Warnings about rows that were odd but could be used."""
         return []
 
+    def notes(self) -> list[str]:
+        """What the task has taken from the base model."""
+        return []
+
     def length_limit(self, max_length: int) -> str:
         """The length at which rows are truncated, in words."""
         return f"the model's {max_length} tokens"
@@ -304,6 +308,10 @@ class Task(ABC):
     def pretraining_texts(self, row: Row) -> Sequence[str]:
         """The texts of a row, to continue pretraining on."""
         return row.texts
+
+    def texts_of(self, rows: Sequence[Row]) -> Iterator[str]:
+        """The texts of all rows."""
+        return (text for row in rows for text in self.pretraining_texts(row))
 
 
 def task_class(name: str) -> type[Task]:

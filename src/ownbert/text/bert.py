@@ -30,8 +30,10 @@ def wordpiece_backend(
 ) -> "tokenizers.Tokenizer":
     """A tokenizer with BERT's rules and special tokens.
 
-    vocabulary: the tokens in the order of their ids. strip_accents: None follows ``do_lower_case``,
-    as in Google's code. The other settings are those of Transformers' BertTokenizer.
+    Args:
+        vocabulary: the tokens in the order of their ids.
+        do_lower_case, tokenize_chinese_chars: as in Transformers' BertTokenizer.
+        strip_accents: None follows ``do_lower_case``, as in Google's code.
     """
     backend = wordpiece_rules(
         {token: index for index, token in enumerate(vocabulary)},
@@ -53,8 +55,11 @@ def wordpiece_rules(
 ) -> "tokenizers.Tokenizer":
     """``wordpiece_backend`` for any ids and without special tokens.
 
-    ids: the id of each token. do_basic_tokenize: if false, text is split at whitespace only, and
-    nothing is cleaned up. unk_token: the token for unknown words.
+    Args:
+        ids: the id of each token.
+        do_lower_case, strip_accents, tokenize_chinese_chars: as for ``wordpiece_backend``.
+        do_basic_tokenize: if false, text is split at whitespace only, and nothing is cleaned up.
+        unk_token: the token for unknown words.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -132,9 +137,13 @@ def _strips_accents(normalizer: "normalizers.BertNormalizer") -> bool:
 class WordRules:
     """BERT's rules except for some words, as a pre-tokenizer of the ``tokenizers`` library.
 
-    normalizer: BERT's rules. whole: the words that are kept. unknown: those of them that are not in
-    the vocabulary. lower_first: whether words are lower-cased, if at all, before they are compared
-    with ``whole``. split_punctuation: whether punctuation is separated.
+    Args:
+        normalizer: BERT's rules.
+        whole: the words that are kept.
+        unknown: those of them that are not in the vocabulary.
+        lower_first: whether words are lower-cased, if at all, before they are compared with
+            ``whole``.
+        split_punctuation: whether punctuation is separated.
     """
 
     def __init__(

@@ -17,8 +17,10 @@ WHITESPACE = re.compile("[^\\S\x1c-\x1f]+")
 def blank_backend(vocabulary: Sequence[str]) -> "tokenizers.Tokenizer":
     """A tokenizer that changes nothing.
 
-    vocabulary: the tokens in the order of their ids. It has a normaliser that does nothing, because
-    Transformers' BertTokenizerFast expects one.
+    It has a normaliser that does nothing, because Transformers' BertTokenizerFast expects one.
+
+    Args:
+        vocabulary: the tokens in the order of their ids.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 

@@ -27,8 +27,13 @@ def build(
 ) -> "tokenizers.Tokenizer":
     """The backend of ``style``, without special tokens and post-processor.
 
-    style: the family. files: paths by the keys of ``style.files``. settings: arguments of
-    Transformers' constructors; unknown ones are ignored. Raises ``InputError`` for a damaged file.
+    Args:
+        style: the family.
+        files: paths by the keys of ``style.files``.
+        settings: arguments of Transformers' constructors; unknown ones are ignored.
+
+    Raises:
+        InputError: a file is damaged.
     """
     if style is BERT:
         known = {name: settings[name] for name in BERT_SETTINGS if name in settings}
@@ -55,8 +60,13 @@ def special_token(
 ) -> "str | tokenizers.AddedToken":
     """A special token as Transformers registers it where it is given as a plain string.
 
-    style: the family. name: ``mask_token`` and so on. text: the token. built: whether there was no
-    tokenizer.json. Except for BERT, the mask token includes the space before it.
+    Except for BERT, the mask token includes the space before it.
+
+    Args:
+        style: the family.
+        name: ``mask_token`` and so on.
+        text: the token.
+        built: whether there was no tokenizer.json.
     """
     from tokenizers import AddedToken
 

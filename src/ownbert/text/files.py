@@ -50,8 +50,10 @@ CASE_SETTINGS = {
 class TokenizerFiles:
     """What the files of a folder say about its tokenizer.
 
-    special: the tokens by ``pad_token`` and so on. config: tokenizer_config.json, with the class
-    that config.json implies where it names none.
+    Args:
+        backend: the tokenizer itself.
+        special: the tokens by ``pad_token`` and so on.
+        config: tokenizer_config.json, with the class that config.json implies where it names none.
     """
 
     backend: "tokenizers.Tokenizer"
@@ -65,11 +67,14 @@ def has_tokenizer(folder: str | os.PathLike[str]) -> bool:
 
 
 def read_folder(folder: str | os.PathLike[str]) -> TokenizerFiles:
-    """Read the tokenizer of ``folder``.
+    """Read the tokenizer of a folder.
 
     What tokenizer_config.json states about case, accents and Chinese characters takes precedence
-    over tokenizer.json, as in Transformers. Raises ``InputError`` for files that are missing,
-    damaged or contradictory, and for a vocabulary that lacks a special token.
+    over tokenizer.json, as in Transformers.
+
+    Raises:
+        InputError: files are missing, damaged or contradictory, or the vocabulary lacks a special
+            token.
     """
     place = Path(folder)
     if not place.is_dir():
@@ -109,7 +114,12 @@ def styles_of(folder: Path) -> list[Style]:
 def choose_style(folder: Path, named: str | None) -> Style:
     """The style for a folder without tokenizer.json.
 
-    named: its class, see ``class_name``. Raises ``InputError`` where none or several are possible.
+    Args:
+        folder: of the tokenizer.
+        named: its class, see ``class_name``.
+
+    Raises:
+        InputError: none or several are possible.
     """
     found = styles_of(folder)
     if named and CLASSES[named][0] in found:
@@ -151,7 +161,8 @@ def special_names(folder: Path, config: Mapping[str, Any], style: Style) -> dict
 def read_vocabulary(path: str | os.PathLike[str]) -> list[str]:
     """The tokens of a vocab.txt, in the order of their ids.
 
-    Raises ``InputError`` for an empty file, an empty line and a token that occurs twice.
+    Raises:
+        InputError: the file or a line is empty, or a token occurs twice.
     """
     lines: dict[str, int] = {}
     for number, token in open_text(path):
@@ -234,7 +245,8 @@ def apply_case_settings(backend: "tokenizers.Tokenizer", config: Mapping[str, An
 def never_split_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The words of ``never_split``, a setting of BERT's tokenizers in Transformers.
 
-    Raises ``InputError`` if it is no list of words.
+    Raises:
+        InputError: it is no list of words.
     """
     words = config.get("never_split") or ()
     if not isinstance(words, list | tuple | set | frozenset) or not all(

@@ -41,8 +41,10 @@ class VocabularyReport:
 
     For ``blank`` a token is a word between whitespace, counted before unknown ones become [UNK].
     For ``wordpiece`` it is a piece; coverage and the out-of-vocabulary rate then count words.
-    vocabulary_size: includes the special tokens. sentence_ends: proposals for ``blank`` text, the
-    most frequent first.
+
+    Args:
+        vocabulary_size: includes the special tokens.
+        sentence_ends: proposals for ``blank`` text, the most frequent first.
     """
 
     kind: str
@@ -81,8 +83,12 @@ def most_frequent(counts: Counter[str], ends: Counter[str], *, documents: int) -
 def propose_sentence_ends(top: Sequence[TokenCount], *, documents: int) -> list[str]:
     """The frequent tokens that end documents far more often than by chance; often none.
 
-    top: the most frequent tokens. documents: how many there are. By chance a token would end
-    ``documents * share`` documents. See the constants above for the rule.
+    By chance a token would end ``documents * share`` documents. See the constants above for the
+    rule.
+
+    Args:
+        top: the most frequent tokens.
+        documents: how many there are.
     """
     found = [row for row in top if _ends_often(row, documents)]
     if sum(row.end_share for row in found) < LEAST_COMMON_SHARE:

@@ -25,7 +25,11 @@ _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
 
 @dataclass(frozen=True)
 class Piece:
-    """An entry of the vocabulary; kind: its type in the protocol buffer, such as ``CONTROL``."""
+    """An entry of the vocabulary.
+
+    Args:
+        kind: its type in the protocol buffer, such as ``CONTROL``.
+    """
 
     text: str
     score: float
@@ -36,8 +40,9 @@ class Piece:
 class SentencePieceModel:
     """The contents of a .model file.
 
-    pieces: in the order of their ids. charsmap: the normaliser's compiled table of characters, or
-    empty.
+    Args:
+        pieces: in the order of their ids.
+        charsmap: the normaliser's compiled table of characters, or empty.
     """
 
     pieces: tuple[Piece, ...]

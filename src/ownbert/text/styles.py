@@ -24,10 +24,13 @@ WITHOUT_TYPES = ("input_ids", "attention_mask")
 class Style:
     """How a family splits text, and the special tokens around it.
 
-    files: what a tokenizer is built from where there is no tokenizer.json. special: the tokens by
-    ``pad_token`` and so on. settings: the arguments of Transformers' constructor and their
-    defaults. double_sep: in a pair two separators stand between the texts, and the second text has
-    type 0, too. additional: more special tokens.
+    Args:
+        files: what a tokenizer is built from where there is no tokenizer.json.
+        special: the tokens by ``pad_token`` and so on.
+        settings: the arguments of Transformers' constructor and their defaults.
+        double_sep: in a pair two separators stand between the texts, and the second text has type
+            0, too.
+        additional: more special tokens.
     """
 
     name: str
@@ -128,9 +131,11 @@ MODEL_TYPES = {
 
 
 def class_name(config: Mapping[str, object], model_config: Mapping[str, object]) -> str | None:
-    """The class that tokenizer_config.json and config.json of a folder name, without ``Fast``.
+    """The class that a folder's files name, without ``Fast``; None where neither names a known one.
 
-    None where neither names a known one.
+    Args:
+        config: tokenizer_config.json.
+        model_config: config.json.
     """
     for named in (config.get("tokenizer_class"), model_config.get("tokenizer_class")):
         if isinstance(named, str) and named.removesuffix("Fast") in CLASSES:

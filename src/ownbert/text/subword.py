@@ -48,9 +48,13 @@ def bpe_backend(
 ) -> "tokenizers.Tokenizer":
     """Byte-level BPE: every byte has a token, so no text is unknown.
 
-    vocabulary: the id of each token. merges: pairs of tokens, by priority. add_prefix_space:
-    whether a text starts with a space. Raises ``ValueError`` where a merge needs a token that the
-    vocabulary lacks.
+    Args:
+        vocabulary: the id of each token.
+        merges: pairs of tokens, by priority.
+        add_prefix_space: whether a text starts with a space.
+
+    Raises:
+        ValueError: a merge needs a token that the vocabulary lacks.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -88,8 +92,10 @@ def pieces_backend(
 ) -> "tokenizers.Tokenizer":
     """The tokenizer of a .model file.
 
-    model: its contents. style: decides the ids and the normaliser. do_lower_case, keep_accents:
-    ALBERT's settings.
+    Args:
+        model: its contents.
+        style: decides the ids and the normaliser.
+        do_lower_case, keep_accents: ALBERT's settings.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 

@@ -17,10 +17,14 @@ def choose_alphabet(
 ) -> tuple[list[str], list[str]]:
     """The characters to start from, and those of them that also continue a word, as ``##x``.
 
-    characters: how often each occurs. backend: its normaliser is applied to them. room: the most
-    entries of the vocabulary that they may use; punctuation and Chinese characters are words by
-    themselves and need one, a letter needs two, ``x`` and ``##x``. min_count: rarer ones are left
-    out. The most frequent ones come first, ties in the order of the characters.
+    The most frequent ones come first, ties in the order of the characters.
+
+    Args:
+        characters: how often each occurs.
+        backend: its normaliser is applied to them.
+        room: the most entries of the vocabulary that they may use; punctuation and Chinese
+            characters are words by themselves and need one, a letter needs two, ``x`` and ``##x``.
+        min_count: rarer ones are left out.
     """
     counts: Counter[str] = Counter()
     for character, count in characters.items():
@@ -73,7 +77,12 @@ def train_bpe(
 ) -> "tokenizers.Tokenizer":
     """Learn byte-level BPE; ids are those of ``special`` tokens, the 256 bytes, then merges.
 
-    size: the most entries in total. min_count: of a merge. lowercase: whether text is lower-cased.
+    Args:
+        texts: to learn from.
+        special: tokens that come first.
+        size: the most entries in total.
+        min_count: of a merge.
+        lowercase: whether text is lower-cased.
 
     Source: Sennrich et al. 2016, over bytes as in GPT-2.
     """

@@ -45,9 +45,14 @@ def write_folder(
 ) -> None:
     """Write the files of a tokenizer; no file is replaced before all are complete.
 
-    special: the tokens by ``pad_token`` and so on. config: the earlier tokenizer_config.json.
-    max_length: the longest input of the model, if known. A SentencePiece model is written to
-    tokenizer.json alone.
+    A SentencePiece model is written to tokenizer.json alone.
+
+    Args:
+        folder: where they go.
+        backend: the tokenizer.
+        special: the tokens by ``pad_token`` and so on.
+        config: the earlier tokenizer_config.json.
+        max_length: the longest input of the model, if known.
     """
     described = _config_of(backend, special, config, max_length)
     texts = {
@@ -59,7 +64,11 @@ def write_folder(
 
 
 def write_files(folder: str | os.PathLike[str], contents: Mapping[str, bytes]) -> list[Path]:
-    """Write files by their names; no file is replaced unless all are. Returns their paths."""
+    """Write files by their names; no file is replaced unless all are.
+
+    Returns:
+        Their paths.
+    """
     paths = [Path(folder, name) for name in contents]
     with contextlib.ExitStack() as stack:
         for path, data in zip(paths, contents.values(), strict=True):

@@ -34,9 +34,11 @@ _TAIL = 1 << 12
 class Chunk:
     """Sections of documents.
 
-    pieces: the text of all sections. counts: how many of the pieces each section has, in order.
-    flags: for each section, whether its pieces are sentences already (PRESPLIT), whether its
-    document ends with it (DOCUMENT_ENDS) and whether its last piece does (PIECE_ENDS).
+    Args:
+        pieces: the text of all sections.
+        counts: how many of the pieces each section has, in order.
+        flags: for each section, whether its pieces are sentences already (PRESPLIT), whether its
+            document ends with it (DOCUMENT_ENDS) and whether its last piece does (PIECE_ENDS).
     """
 
     pieces: list[str] = field(default_factory=list)
@@ -62,8 +64,10 @@ class ReadStats:
 class ChunkingOptions:
     """How documents are split.
 
-    by_rule: whether sentences of plain text are found by rule. sentence_ends: tokens that end a
-    sentence in text that is already tokens. drop_duplicates: whether to leave duplicates out.
+    Args:
+        by_rule: whether sentences of plain text are found by rule.
+        sentence_ends: tokens that end a sentence in text that is already tokens.
+        drop_duplicates: whether to leave duplicates out.
     """
 
     by_rule: bool

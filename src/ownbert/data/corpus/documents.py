@@ -32,7 +32,12 @@ HASH_BLOCK = 1 << 20
 
 @dataclass(slots=True)
 class Document:
-    """One text: its pieces in order, and whether each piece is a sentence already."""
+    """One text.
+
+    Args:
+        pieces: in order.
+        presplit: whether each piece is a sentence already.
+    """
 
     pieces: list[str]
     presplit: bool
@@ -41,11 +46,13 @@ class Document:
 def find_files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     """Resolve files, folders and globs to files, in the order given, each once.
 
-    paths: a folder gives, sorted, every file below it with a known extension (.txt, .csv, .tsv,
-    .jsonl, .ndjson, .json, .parquet, each also with .gz); hidden files and folders are skipped. A
-    glob gives its files regardless of their extension.
+    Args:
+        paths: a folder gives, sorted, every file below it with a known extension (.txt, .csv, .tsv,
+            .jsonl, .ndjson, .json, .parquet, each also with .gz); hidden files and folders are
+            skipped. A glob gives its files regardless of their extension.
 
-    Raises ``InputError`` for a name that gives no file.
+    Raises:
+        InputError: a name gives no file.
     """
     names = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     if not names:
@@ -89,14 +96,18 @@ def read_documents(
     text_column: str | None = None,
     layout: str = "auto",
 ) -> Iterator[Document]:
-    """Stream the documents of ``paths`` (see ``find_files``); empty ones are skipped.
+    """Stream the documents of files; empty ones are skipped.
 
-    layout: how plain text is laid out; ``auto`` looks at the first 2,000 lines of each file (see
-    ``guess_layout``). text_column: the column of tables, by default guessed by its usual names; a
-    text with line breaks inside stays one piece.
+    Args:
+        paths: as for ``find_files``.
+        text_column: the column of tables, by default guessed by its usual names; a text with line
+            breaks inside stays one piece.
+        layout: how plain text is laid out; ``auto`` looks at the first 2,000 lines of each file
+            (see ``guess_layout``).
 
-    Raises ``InputError`` at the call for a name that gives no file, and while reading for what
-    cannot be read or when there is no document at all.
+    Raises:
+        InputError: at the call, a name gives no file or the layout is not known; while reading,
+            something cannot be read, or there is no document at all.
     """
     if layout not in LAYOUTS:
         raise InputError(f"layout {layout!r} is not one of: {', '.join(LAYOUTS)}")

@@ -41,8 +41,12 @@ class DuplicateFilter:
     def add(self, digests: Iterable[bytes]) -> np.ndarray:
         """Add the hashes of documents.
 
-        digests: 16 bytes for each document. Returns bool (documents): whether each hash is new,
-        neither added before nor earlier in the same call.
+        Args:
+            digests: 16 bytes for each document.
+
+        Returns:
+            bool (documents): whether each hash is new, neither added before nor earlier in the same
+            call.
         """
         keys = np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64).reshape(-1, 2)
         keys[:, 1] |= np.uint64(1)  # zeros stand for an empty slot

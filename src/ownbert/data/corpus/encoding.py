@@ -30,9 +30,12 @@ _MOST_WORDS, _MOST_CHARACTERS = 200_000, 8_000_000
 class EncodedChunk:
     """A chunk as ids.
 
-    tokens (T). sentence_ends, document_ends: one past the last token of each, counted from the
-    first token of the chunk, ascending, and 0 where what began in an earlier chunk ends before the
-    first. words (T): 1 where a word of the segmenter begins, None without a segmenter.
+    Args:
+        tokens: (T).
+        sentence_ends, document_ends: one past the last token of each, counted from the first token
+            of the chunk, ascending, and 0 where what began in an earlier chunk ends before the
+            first.
+        words: (T), 1 where a word of the segmenter begins; None without a segmenter.
     """
 
     tokens: np.ndarray
@@ -44,8 +47,10 @@ class EncodedChunk:
 class ChunkEncoder:
     """Encodes chunks.
 
-    tokenizer: for all text. end_ids: ids of tokens that end a sentence inside a piece. segmenter:
-    the name of a segmenter for Chinese words, or None.
+    Args:
+        tokenizer: for all text.
+        end_ids: ids of tokens that end a sentence inside a piece.
+        segmenter: the name of a segmenter for Chinese words, or None.
     """
 
     def __init__(
@@ -96,8 +101,7 @@ class ChunkEncoder:
 
 
 class TextEncoder:
-    """Encodes texts to the ids of ``Tokenizer.encode_batch``, several times as fast where words
-    recur."""
+    """Texts to the ids of ``Tokenizer.encode_batch``, several times as fast where words recur."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -113,7 +117,7 @@ class TextEncoder:
         self.lengths = np.empty(0, dtype=np.int64)
 
     def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """ids (T), the number of each text's ids (texts)."""
+        """The ids (T) of all texts, and how many each text has (texts)."""
         if not texts:
             return np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64)
         if not self.by_word:

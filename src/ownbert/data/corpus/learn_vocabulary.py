@@ -61,18 +61,24 @@ def learn_vocabulary(
 ) -> VocabularyReport:
     """Learn a vocabulary and write vocab.txt, tokenizer.json, tokenizer_config.json and a report.
 
-    paths, text_column, layout: the corpus, see ``read_documents``. output: the folder to write.
-    kind: ``blank``, for text that is already tokens, keeps those that occur at least ``min_count``
-    (3) times, the most frequent first, at most ``vocab_size`` (100,000, special tokens included);
-    those of over 100 characters are left out, and ``lowercase`` has no effect. ``wordpiece``, for
-    plain text, learns pieces that occur at least ``min_count`` (2) times, at most ``vocab_size``
-    (30,000; for a small corpus its characters, and one piece per 500 characters of text). progress:
-    called with the number of documents read so far in each pass over the corpus (wordpiece makes
-    three).
+    The result depends on the text alone.
 
-    Returns the report. The result depends on the text alone. Raises ``InputError`` for a corpus
-    that gives no entries, and when ``output`` holds a trained model with another vocabulary;
-    nothing is written then.
+    Args:
+        paths, text_column, layout: the corpus, see ``read_documents``.
+        output: the folder to write.
+        kind: ``blank``, for text that is already tokens, keeps the most frequent ones, without
+            those of over 100 characters; ``wordpiece``, for plain text, learns pieces.
+        vocab_size: the most entries, special tokens included; by default 100,000 for ``blank`` and
+            30,000 for ``wordpiece`` (for a small corpus its characters, and one piece per 500
+            characters of text).
+        min_count: rarer ones are left out; by default 3 for ``blank`` and 2 for ``wordpiece``.
+        lowercase: has no effect on ``blank``.
+        progress: called with the number of documents read so far in each pass over the corpus
+            (``wordpiece`` makes three).
+
+    Raises:
+        InputError: the corpus gives no entries, a value is not possible, or ``output`` holds a
+            trained model with another vocabulary; nothing is written then.
     """
     _refuse_settings(output, kind=kind, vocab_size=vocab_size, min_count=min_count)
 
@@ -102,11 +108,15 @@ def learn_tokenizer(
 ) -> Tokenizer:
     """Learn a tokenizer.
 
-    texts: a function that returns all texts; it is called for each pass over them. kind: ``blank``
-    or ``wordpiece`` as in ``learn_vocabulary``, or ``bpe`` (byte-level; pieces that occur at least
-    ``min_count`` (2) times, at most ``vocab_size`` with the special tokens and the 256 bytes).
+    Args:
+        texts: a function that returns all texts; it is called for each pass over them.
+        kind: ``blank`` or ``wordpiece`` as in ``learn_vocabulary``, or ``bpe`` (byte-level).
+        vocab_size: the most entries, special tokens (and the 256 bytes of ``bpe``) included.
+        min_count: rarer ones are left out; by default 1 for ``blank``, else 2.
+        lowercase: has no effect on ``blank``.
 
-    Raises ``InputError`` for texts that give no entries, and a ``vocab_size`` that is too small.
+    Raises:
+        InputError: the texts give no entries, or ``vocab_size`` is too small.
     """
     _refuse_small(vocab_size)
 

@@ -43,7 +43,9 @@ _FEW_CHUNKS = 4
 class StoreOptions:
     """How a store is written; see ``prepare`` in ``ownbert.data.corpus.store``.
 
-    end_ids, sentence_ends: the ids of tokens that end a sentence, and the tokens themselves.
+    Args:
+        end_ids: ids of the tokens that end a sentence.
+        sentence_ends: these tokens.
     """
 
     tokenizer: Tokenizer
@@ -64,11 +66,18 @@ def write_store(
 ) -> int:
     """Write a store, complete or not at all.
 
-    files: the corpus. documents: those of the files. output: the folder of the store. settings:
-    what the index records. options: how it is written. Returns how many documents a stopped run had
-    finished.
+    Args:
+        files: the corpus.
+        documents: those of the files.
+        output: the folder of the store.
+        settings: what the index records.
+        options: how it is written.
 
-    Raises ``InputError`` for text that is wrong and for what cannot be written.
+    Returns:
+        How many documents a stopped run had finished.
+
+    Raises:
+        InputError: text is wrong, or something cannot be written.
     """
     work = WorkFolder(output, _made_for(settings))
     keep = False

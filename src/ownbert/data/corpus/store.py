@@ -33,13 +33,19 @@ _FILES = ("tokens", "sentences", "documents", "counts")
 class Store:
     """A corpus as ids.
 
-    tokens (T): all of the corpus. sentence_ends, document_ends: one past the last token of each,
-    ascending, so the last is T. counts (V): how often each id occurs. words (T): 1 where a word of
-    the segmenter begins, None without a segmenter. settings: what it was written with. reused:
-    whether ``prepare`` found it as it was. identity: the same for stores of the same tokens, ends,
-    words and vocabulary, regardless of where and when they were written. read_documents: documents
-    in the corpus, of which ``duplicates`` repeat an earlier one. resumed: documents that a stopped
-    run had finished.
+    Args:
+        folder: where it is.
+        tokens: (T), all of the corpus.
+        sentence_ends, document_ends: one past the last token of each, ascending, so the last is T.
+        counts: (V), how often each id occurs.
+        settings: what it was written with.
+        reused: whether ``prepare`` found it as it was.
+        words: (T), 1 where a word of the segmenter begins; None without a segmenter.
+        identity: the same for stores of the same tokens, ends, words and vocabulary, regardless of
+            where and when they were written.
+        read_documents: documents in the corpus.
+        duplicates: how many of them repeat an earlier one.
+        resumed: documents that a stopped run had finished.
     """
 
     folder: Path
@@ -57,10 +63,14 @@ class Store:
 
     @classmethod
     def open(cls, folder: str | Path, *, reused: bool = False) -> "Store":
-        """Map the files of a store.
+        """Map the files of a store; all bytes are checked against the checksums.
 
-        Raises ``InputError`` if it is missing, truncated, altered or of another format; all bytes
-        are checked against the checksums.
+        Args:
+            folder: of the store.
+            reused: recorded in the result.
+
+        Raises:
+            InputError: it is missing, truncated, altered or of another format.
         """
         folder = Path(folder)
         index = _read_index(folder)
@@ -127,16 +137,22 @@ def prepare(
 ) -> Store:
     """Write the token store of a corpus, or open the existing one if nothing has changed.
 
-    paths, text_column, layout: the corpus, see ``read_documents``. output: the folder of the store.
-    tokenizer: itself, or the folder it is in. sentence_end: tokens that end a sentence in text that
-    is already tokens, by default those that the vocabulary report beside the tokenizer proposes;
-    plain text is split by rule. duplicates: ``keep`` or ``drop`` documents whose text occurred
-    before. segmenter: ``jieba`` finds the words of Chinese for whole-word masking. processes: how
-    many encode (by default one per core, at most 5); the store is the same with any number.
-    progress: called with (documents, bytes of text, bytes of the corpus or None) so far.
+    What a stopped run finished is used by the next one with the same settings and sources.
 
-    Returns the store. What a stopped run finished is used by the next one with the same settings
-    and sources. Raises ``InputError`` for text that cannot be read and what cannot be written.
+    Args:
+        paths, text_column, layout: the corpus, see ``read_documents``.
+        output: the folder of the store.
+        tokenizer: itself, or the folder it is in.
+        sentence_end: tokens that end a sentence in text that is already tokens, by default those
+            that the vocabulary report beside the tokenizer proposes; plain text is split by rule.
+        duplicates: ``keep`` or ``drop`` documents whose text occurred before.
+        segmenter: ``jieba`` finds the words of Chinese for whole-word masking.
+        processes: how many encode (by default one per core, at most 5); the store is the same with
+            any number.
+        progress: called with (documents, bytes of text, bytes of the corpus or None) so far.
+
+    Raises:
+        InputError: text cannot be read, a value is not possible, or something cannot be written.
     """
     output = Path(output)
     _refuse_settings(duplicates, processes)

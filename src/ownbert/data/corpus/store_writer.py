@@ -28,10 +28,13 @@ _BLOCK = 1 << 24
 class WorkFolder:
     """The work folder of a token store, for one process at a time; ``close`` it.
 
-    output: the folder of the store. made_for: what its contents depend on; what a stopped run wrote
-    for something else is removed.
+    Args:
+        output: the folder of the store.
+        made_for: what its contents depend on; what a stopped run wrote for something else is
+            removed.
 
-    Raises ``InputError`` if another process is writing the store, or it cannot be written.
+    Raises:
+        InputError: another process is writing the store, or it cannot be written.
     """
 
     def __init__(self, output: Path, made_for: dict[str, Any]) -> None:
@@ -129,8 +132,10 @@ def _replace(path: Path, value: Any) -> None:
 class StoreWriter:
     """Appends chunks to the files of a store, and keeps their sizes, checksums and counts.
 
-    work: the work folder. vocab_size: how many ids there are. words: whether chunks have the words
-    of a segmenter.
+    Args:
+        work: the work folder.
+        vocab_size: how many ids there are.
+        words: whether chunks have the words of a segmenter.
     """
 
     def __init__(self, work: WorkFolder, vocab_size: int, *, words: bool) -> None:
@@ -241,7 +246,14 @@ class StoreWriter:
         entry["crc32"] = zlib.crc32(data, entry["crc32"])
 
     def finish(self, read: dict[str, int]) -> dict[str, Any]:
-        """Write the counts. Returns the entry of each file for the index."""
+        """Write the counts.
+
+        Args:
+            read: what was read: documents, duplicates, bytes of text.
+
+        Returns:
+            The entry of each file for the index.
+        """
         with explained(self.work.output):
             self.work.save({"parts": self.chunks, "files": self.files, "read": read})
             for path in self.folder.iterdir():

@@ -18,8 +18,12 @@ _TEXTS = 1024
 
 
 def require_segmenter(name: str, tokenizer: Tokenizer) -> None:
-    """``InputError`` for an unknown name, a package that is not installed, and a tokenizer whose
-    tokens are not made of characters."""
+    """Check that a segmenter is there and fits the tokenizer.
+
+    Raises:
+        InputError: the name is unknown, its package is not installed, or the tokenizer's tokens are
+            not made of characters.
+    """
     if name not in SEGMENTERS:
         raise InputError(f"segmenter {name!r} is not one of: {', '.join(SEGMENTERS)}")
     if tokenizer.kind != "wordpiece":
@@ -54,7 +58,11 @@ class WordBoundaryEncoder:
         self.continues = np.array([name.startswith(CONTINUATION) for name in names], dtype=bool)
 
     def encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns ids (T), the number of ids of each text (texts), 1 where a word begins (T)."""
+        """Encode texts.
+
+        Returns:
+            ids (T), the number of ids of each text (texts), and 1 where a word begins (T).
+        """
         all_ids, lengths, starts = [], [], []
         for at in range(0, len(texts), _TEXTS):
             group = texts[at : at + _TEXTS]

@@ -46,7 +46,10 @@ class WorkerDied(InputError):
 class WorkerPool:
     """Processes that encode chunks; close them.
 
-    count: how many. folder: where the tokenizer is. end_ids, segmenter: see ``ChunkEncoder``.
+    Args:
+        count: how many.
+        folder: where the tokenizer is.
+        end_ids, segmenter: see ``ChunkEncoder``.
     """
 
     def __init__(

@@ -21,9 +21,14 @@ def make_backend(
 ) -> "tuple[tokenizers.Tokenizer, bool]":
     """The backend of the given files, and whether it was built from the family's own ones.
 
-    Removes ``tokenizer_object``, ``from_slow`` and a tokenizer.json that has been read from
-    ``settings``. Raises ``InputError`` if neither the family's files nor tokenizer.json nor an
-    object is given.
+    Args:
+        style: the family, if known.
+        files: paths of the family's files and of tokenizer.json, by argument name.
+        settings: of the constructor; ``tokenizer_object``, ``from_slow`` and a tokenizer.json that
+            has been read are removed from them.
+
+    Raises:
+        InputError: neither the family's files nor tokenizer.json nor an object is given.
     """
     from tokenizers import Tokenizer
 

@@ -63,7 +63,11 @@ class CallOptions:
 
     @classmethod
     def of(cls, positional: tuple[Any, ...], named: dict[str, Any]) -> "CallOptions":
-        """The options of a call. ``InputError`` for an argument that does not exist."""
+        """The options of a call.
+
+        Raises:
+            InputError: an argument does not exist.
+        """
         known = [field.name for field in dataclasses.fields(cls)]
         unknown = [name for name in named if name not in known]
         if unknown:
@@ -77,7 +81,15 @@ class CallOptions:
         """The options with defaults filled in.
 
         ``padding`` and ``truncation`` are one of their names, and ``max_length`` is set if they
-        need it. Raises ``InputError`` for values that are not possible or do not go together.
+        need it.
+
+        Args:
+            defaults: of the tokenizer.
+            warn: called for a ``max_length`` that is given without truncation, or needed and
+                missing.
+
+        Raises:
+            InputError: values are not possible or do not go together.
         """
         padding = _strategy("padding", self.padding, "longest", PADDINGS)
         truncation = self.truncation
@@ -129,7 +141,11 @@ class CallOptions:
 def by_name(
     who: str, order: Sequence[str], positional: tuple[Any, ...], named: dict[str, Any]
 ) -> dict[str, Any]:
-    """All arguments by name. ``InputError`` for too many, or for one that is given twice."""
+    """All arguments by name.
+
+    Raises:
+        InputError: there are too many, or one is given twice.
+    """
     if len(positional) > len(order):
         raise InputError(f"{who}: by position there are {', '.join(order) or 'none'}")
     given = dict(zip(order, positional, strict=False))
@@ -154,8 +170,12 @@ def _strategy(name: str, value: Any, default: str, known: tuple[str, ...]) -> st
 def batch_of(text: Any, pair: Any, *, words: bool) -> list[Any] | None:
     """The texts, or pairs of texts, of a call; None if it has a single input.
 
-    ``words``: a list of strings is one text. Raises ``InputError`` for anything but texts, and for
-    lists of different lengths.
+    Args:
+        text, pair: the arguments of the call.
+        words: whether a list of strings is one text.
+
+    Raises:
+        InputError: anything but texts is given, or lists of different lengths.
     """
     if not _is_text(text) or not (pair is None or _is_text(pair)):
         raise InputError(INPUTS)
@@ -217,7 +237,7 @@ def encode_texts(
         One row per text; overflowing rows follow the row they belong to.
 
     Raises:
-        InputError: for anything but texts, and a maximum length or stride that leaves no room.
+        InputError: anything but texts is given, or a maximum length or stride leaves no room.
     """
     _configure(encoder, options, defaults)
     try:

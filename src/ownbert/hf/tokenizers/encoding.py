@@ -30,9 +30,11 @@ class TokenSpan(NamedTuple):
 class BatchEncoding(UserDict):
     """``input_ids`` and so on: B lists of S numbers or tensors (B, S); S numbers for one text.
 
-    ``encodings`` are those of the ``tokenizers`` library, None if the ids did not come from text.
-    Methods that take ``(batch_index, index)`` take ``index`` alone for the first sequence. Those
-    that refer to the text raise ``InputError`` if there was none.
+    Methods that take ``(batch_index, index)`` take ``index`` alone for the first sequence.
+
+    Attributes:
+        encodings: those of the ``tokenizers`` library, None if the ids did not come from text; then
+            methods that refer to the text raise ``InputError``.
     """
 
     def __init__(
@@ -144,7 +146,8 @@ class BatchEncoding(UserDict):
     ) -> "BatchEncoding":
         """Make every value a tensor (``pt``) or an array (``np``), in place.
 
-        Raises ``InputError`` for rows of different lengths.
+        Raises:
+            InputError: rows have different lengths.
         """
         if tensor_type is None:
             return self
@@ -190,7 +193,8 @@ def as_lists(value: Any) -> Any:
 def as_tensor(key: str, value: Any, kind: str) -> Any:
     """``value`` as a ``pt`` tensor or an ``np`` array, int64 if it is empty.
 
-    ``InputError`` for rows of different lengths.
+    Raises:
+        InputError: rows have different lengths.
     """
     import numpy as np
 

@@ -157,7 +157,10 @@ def vocabulary_contents(
 ) -> dict[str, bytes]:
     """Names and contents of the vocabulary's own files.
 
-    A SentencePiece model is copied from the file ``source``; without it nothing is returned.
+    Args:
+        backend: of the tokenizer.
+        style: the family, if known.
+        source: the file of a SentencePiece model, which is copied; without it nothing is returned.
     """
     found = vocabulary_files(backend)
     if found or style is None or source is None or not os.path.isfile(source):

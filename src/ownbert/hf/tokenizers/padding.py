@@ -14,11 +14,20 @@ Ids = list[int]
 def truncate(
     ids: Ids, pair: Ids | None, remove: int, *, strategy: str, stride: int, side: str
 ) -> tuple[Ids, Ids | None, Ids]:
-    """Remove ``remove`` tokens of one text or two.
+    """Remove tokens of one text or two.
 
-    Returns both texts and the removed tokens, with ``stride`` of the remaining ones; with
-    ``longest_first`` and a pair these are empty. A text that is too short for its strategy is
-    returned as it is.
+    A text that is too short for its strategy is returned as it is.
+
+    Args:
+        ids, pair: the texts.
+        remove: how many tokens.
+        strategy: one of ``TRUNCATIONS``.
+        stride: how many of the remaining tokens to return with the removed ones.
+        side: where they are removed, ``left`` or ``right``.
+
+    Returns:
+        Both texts and the removed tokens, with ``stride`` of the remaining ones; with
+        ``longest_first`` and a pair these are empty.
     """
     if remove <= 0:
         return ids, pair, []
@@ -47,8 +56,13 @@ def _shorten(ids: Ids, remove: int, side: str) -> Ids:
 def pad_batch(inputs: Any, options: CallOptions, defaults: CallDefaults) -> BatchEncoding:
     """Pad a mapping of one sequence or of many, or a list of mappings.
 
-    ``options`` are resolved. Raises ``InputError`` where there are no ids, or columns of
-    different lengths.
+    Args:
+        inputs: these.
+        options: resolved.
+        defaults: of the tokenizer.
+
+    Raises:
+        InputError: there are no ids, or columns of different lengths.
     """
     if isinstance(inputs, list | tuple) and inputs and isinstance(inputs[0], Mapping):
         inputs = {key: [example[key] for example in inputs] for key in inputs[0]}

@@ -49,7 +49,10 @@ def initial_tokens(
 ) -> dict[str, Any]:
     """The special tokens in a constructor's ``settings``, else those of the family.
 
-    built: whether the tokenizer was made from the family's own files, not from tokenizer.json.
+    Args:
+        style: the family, if known.
+        settings: arguments of the constructor.
+        built: whether the tokenizer was made from the family's own files, not from tokenizer.json.
     """
     special: dict[str, Any] = {}
     for name in SPECIAL_NAMES:
@@ -65,7 +68,11 @@ def initial_tokens(
 
 
 def set_special(special: dict[str, Any], name: str, value: Any) -> None:
-    """Set one attribute in ``special``; None removes it. ``InputError`` for anything but tokens."""
+    """Set one attribute in ``special``; None removes it.
+
+    Raises:
+        InputError: anything but tokens is given.
+    """
     from tokenizers import AddedToken
 
     if name == ADDITIONAL:
@@ -84,10 +91,18 @@ def set_special(special: dict[str, Any], name: str, value: Any) -> None:
 def update_special(
     special: dict[str, Any], changes: Mapping[str, Any], *, keep_additional: bool
 ) -> list[Any]:
-    """Set the attributes of ``changes``, plain strings as tokens that match exactly.
+    """Set special tokens, plain strings as tokens that match exactly.
 
-    With ``keep_additional``, additional special tokens are appended to those that are there.
-    Returns the tokens to add to the vocabulary. Raises ``InputError`` for an unknown attribute.
+    Args:
+        special: is changed.
+        changes: tokens by attribute name.
+        keep_additional: whether additional special tokens are appended to those that are there.
+
+    Returns:
+        The tokens to add to the vocabulary.
+
+    Raises:
+        InputError: an attribute is not known.
     """
     new: list[Any] = []
     for name, value in changes.items():

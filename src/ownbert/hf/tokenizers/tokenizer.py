@@ -167,7 +167,10 @@ class PreTrainedTokenizerFast:
     ) -> tuple[str, ...]:
         """Write the files that Transformers 4.57.6 and 5 load; returns their paths.
 
-        ``legacy_format``: True leaves tokenizer.json out, False the vocabulary's own files.
+        Args:
+            save_directory: is made if it does not exist.
+            legacy_format: True leaves tokenizer.json out, False the vocabulary's own files.
+            filename_prefix: is put before the names, with a hyphen.
         """
         given = [name for name in files.SAVED_IF_GIVEN if name in self.init_kwargs]
         settings = self.init_kwargs | {n: getattr(self, n) for n in (*files.ALWAYS_SAVED, *given)}
@@ -186,7 +189,8 @@ class PreTrainedTokenizerFast:
     ) -> tuple[str, ...]:
         """Write the vocabulary's own files; returns their paths.
 
-        Raises ``InputError`` if the SentencePiece model is no longer where it was read.
+        Raises:
+            InputError: the SentencePiece model is no longer where it was read.
         """
         contents = files.vocabulary_contents(self._tokenizer, self.style, self.vocab_file)
         if not contents:
@@ -263,7 +267,12 @@ class PreTrainedTokenizerFast:
     ) -> int:
         """Set attributes such as ``mask_token`` and add their tokens; returns how many are new.
 
-        Raises ``InputError`` for an unknown attribute.
+        Args:
+            special_tokens_dict: tokens by attribute name.
+            replace_additional_special_tokens: whether additional ones replace those that are there.
+
+        Raises:
+            InputError: an attribute is not known.
         """
         keep = not replace_additional_special_tokens
         new = special.update_special(self._special, special_tokens_dict, keep_additional=keep)
@@ -395,10 +404,16 @@ class PreTrainedTokenizerFast:
         *positional: Any,
         **options: Any,
     ) -> BatchEncoding:
-        """Encode one text or many, each alone or with a second one; options: ``CallOptions``.
+        """Encode one text or many, each alone or with a second one.
 
-        The ids of ``text_target`` become ``labels``, or the result where there is no ``text``.
-        Raises ``InputError`` for anything but texts, and for options that are not possible.
+        Args:
+            text, text_pair: the texts.
+            text_target, text_pair_target: their ids become ``labels``, or the result where there is
+                no ``text``.
+            positional, options: see ``CallOptions``.
+
+        Raises:
+            InputError: anything but texts is given, or an option is not possible.
         """
         found = CallOptions.of(positional, options)
         if text is None and text_target is None:
@@ -554,8 +569,13 @@ class PreTrainedTokenizerFast:
     ) -> BatchEncoding:
         """Pad encodings: one, many in one mapping, or a list of mappings (a collate function).
 
-        More options: ``padding_side``, ``return_attention_mask``, ``return_tensors``, ``verbose``.
-        Raises ``InputError`` if there are no ids, or columns of different lengths.
+        Args:
+            encoded_inputs: the encodings.
+            padding, max_length, pad_to_multiple_of: as in ``CallOptions``.
+            options: ``padding_side``, ``return_attention_mask``, ``return_tensors``, ``verbose``.
+
+        Raises:
+            InputError: there are no ids, or columns of different lengths.
         """
         named = {"padding": padding, "max_length": max_length, "truncation": False, **options}
         found = CallOptions.of((), {**named, "pad_to_multiple_of": pad_to_multiple_of})
@@ -619,9 +639,15 @@ class PreTrainedTokenizerFast:
         clean_up_tokenization_spaces: bool | None = None,
         **_: Any,
     ) -> str:
-        """The text of ids, a list or a tensor; see ``clean_up_tokenization``.
+        """The text of ids, a list or a tensor.
 
-        Raises ``InputError`` for anything but a list of ids.
+        Args:
+            token_ids: the ids.
+            skip_special_tokens: whether special tokens are left out.
+            clean_up_tokenization_spaces: see ``clean_up_tokenization``; by default the tokenizer's.
+
+        Raises:
+            InputError: anything but a list of ids is given.
         """
         ids = as_lists(token_ids)
         ids = [ids] if isinstance(ids, int) else ids

@@ -9,8 +9,9 @@ from ownbert.text.bert import CONTINUATION, LONGEST_WORD, WordRules
 class BasicTokenizer:
     """Text to words: control characters removed, lower-cased, punctuation split off.
 
-    ``strip_accents`` left at None follows ``do_lower_case``. Words of ``never_split`` that stand
-    between spaces stay as they are.
+    Args:
+        never_split: words between spaces that stay as they are.
+        strip_accents: None follows ``do_lower_case``.
     """
 
     def __init__(

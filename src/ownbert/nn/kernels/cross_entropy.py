@@ -18,11 +18,15 @@ def cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Summed cross entropy, and how many predictions are right.
 
-    logits (M, V). targets (M): token ids. smoothing: the share of a target that is spread evenly
-    over the vocabulary (Szegedy et al. 2016, section 7).
+    Args:
+        logits: (M, V).
+        targets: (M), token ids.
+        smoothing: the share of a target that is spread evenly over the vocabulary (Szegedy et al.
+            2016, section 7).
 
-    Returns the sum in nats (float32, with gradient), and how often the target has the highest
-    logit (without).
+    Returns:
+        The sum in nats (float32, with gradient), and how often the target has the highest logit
+        (without).
     """
     if logits.device.type != "cpu" or logits.numel() < _CHUNK or not logits.requires_grad:
         logits = logits.float()

@@ -20,9 +20,16 @@ from ownbert.nn.kernels.dropout import keep_some
 
 
 def attend_manually(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: float) -> Tensor:
-    """As ``ownbert.nn.attention.attend``: q (T, H, K), k and v (T', H, K) -> (T, H, K).
+    """As ``ownbert.nn.attention.attend``; it can be differentiated once.
 
-    dropout: rate for the attention weights. Can be differentiated once.
+    Args:
+        q: (T, H, K).
+        k, v: (T', H, K).
+        layout: of queries and keys.
+        dropout: rate for the attention weights.
+
+    Returns:
+        (T, H, K).
     """
     return _Attend.apply(q.to(v.dtype), k.to(v.dtype), v, layout, dropout)  # pyright: ignore[reportReturnType]
 

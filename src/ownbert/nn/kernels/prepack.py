@@ -37,12 +37,18 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 def prepack(model: AnyModule, precision: str = "float32") -> AnyModule:
     """A copy of a model or of any part of one, in evaluation mode, without gradients.
 
-    precision: "float32", which computes the same as ``model`` to rounding, or "bfloat16".
+    Linear layers that share their matrix (an MLM decoder) or whose matrix a head reads stay as they
+    are, except a next-token head's: it is the largest product of each step.
 
-    Returns the copy, which in float32 shares the memory of what is not packed. Linear layers that
-    share their matrix (an MLM decoder) or whose matrix a head reads stay as they are, except a
-    next-token head's: it is the largest product of each step. Raises ``ValueError`` for another
-    precision.
+    Args:
+        model: is not changed.
+        precision: "float32", which computes the same as ``model`` to rounding, or "bfloat16".
+
+    Returns:
+        The copy, which in float32 shares the memory of what is not packed.
+
+    Raises:
+        ValueError: another precision.
     """
     if precision not in PRECISIONS:
         known = " or ".join(PRECISIONS)
