@@ -2,15 +2,31 @@
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.plots import matplotlib_installed, matplotlib_missing
 from support.shared import made_once
 
 # Models of the tests are too small to gain from a second thread, and where something else runs on
 # the machine, two threads that wait for each other take many times as long as one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_plots() -> Iterator[None]:
+    """Tests run as where matplotlib is not installed, unless they ask for ``plots``."""
+    with matplotlib_missing():
+        yield
+
+
+@pytest.fixture
+def plots() -> Iterator[None]:
+    """matplotlib is installed; fixtures of a wider scope say ``with matplotlib_installed()``."""
+    with matplotlib_installed():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +81,8 @@ def pretrained(topics: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from ownbert import pretrain
 
     def make(folder: Path) -> None:
-        pretrain(topics / "tokens", folder / "bert", max_steps=60, max_length=48, quiet=True)
+        with matplotlib_installed():
+            pretrain(topics / "tokens", folder / "bert", max_steps=60, max_length=48, quiet=True)
 
     return made_once(tmp_path_factory, "pretrained", make) / "bert"
 
@@ -76,13 +93,8 @@ def classifier(topics: Path, pretrained: Path, tmp_path_factory: pytest.TempPath
     from ownbert import finetune
 
     def make(folder: Path) -> None:
-        finetune(
-            model=pretrained,
-            train=topics / "train.csv",
-            dev=topics / "dev.csv",
-            output=folder / "classifier",
-            epochs=4,
-            quiet=True,
-        )
+        options = {"train": topics / "train.csv", "dev": topics / "dev.csv", "quiet": True}
+        with matplotlib_installed():
+            finetune(model=pretrained, output=folder / "classifier", epochs=4, **options)
 
     return made_once(tmp_path_factory, "classifier", make) / "classifier"

@@ -118,6 +118,7 @@ OWN = [
     (HeadSpec("classification", pooling="mean"),),
     (HeadSpec("classification", pooling="attention", dense="tanh"), "mlm"),
     (HeadSpec("choice", pooling="lstm"),),
+    (HeadSpec("classification", ngrams=50),),
     ("discriminator",),
 ]
 

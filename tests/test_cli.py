@@ -12,16 +12,12 @@ from pathlib import Path
 import pytest
 
 from support.cli import run_cli
+from support.limits import files_of_at_most
 
 
-def process(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ownbert", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
-
-
-def refused(*arguments: object, run=run_cli, **options) -> str:
+def refused(*arguments: object) -> str:
     """The single line that a mistake gets."""
-    done = run(*arguments, **options)
+    done = run_cli(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert len(done.stderr.splitlines()) == 1, done.stderr
     return done.stderr
@@ -93,8 +89,10 @@ def test_the_whole_way(topics: Path, tmp_path: Path):
 
 
 def test_quiet_prints_nothing(topics: Path, tmp_path: Path):
-    command = ("pretrain", topics / "tokens", "-o", tmp_path / "m", "--max-steps", 1, "--quiet")
-    done = process(*command)  # libraries may print by other ways than sys.stdout
+    options = ("-o", str(tmp_path / "m"), "--max-steps", "1", "--quiet")
+    command = [sys.executable, "-m", "ownbert", "pretrain", str(topics / "tokens"), *options]
+    # A process of its own: libraries may print by other ways than sys.stdout.
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -181,27 +179,15 @@ def test_a_store_that_was_cut_off(topics: Path, tmp_path: Path):
 
 
 def test_a_full_disk_leaves_what_was_there(classifier: Path, topics: Path, tmp_path: Path):
-    """A limit on the size of files stands for the disk: both fail in the middle of a write."""
-
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-
     output = tmp_path / "p.jsonl"
     output.write_text("before\n")
-    line = refused(
-        *("predict", classifier, "--input", topics / "test.csv", "-o", output),
-        run=process,
-        preexec_fn=limit,
-    )
+    with files_of_at_most(2000):
+        line = refused("predict", classifier, "--input", topics / "test.csv", "-o", output)
     assert "cannot write" in line
     assert output.read_text() == "before\n"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p.jsonl"]
-    refused(
-        *("prepare", topics / "corpus.txt", "-t", topics / "vocab", "-o", tmp_path / "tokens"),
-        run=process,
-        preexec_fn=limit,
-    )
+    with files_of_at_most(2000):
+        refused("prepare", topics / "corpus.txt", "-t", topics / "vocab", "-o", tmp_path / "tokens")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p.jsonl"]
 
 

@@ -69,6 +69,8 @@ class HeadSpec:
         segments: how the vectors of a document's segments become one, one of
             ``nn.pooling.POOLINGS``; None: each sequence has its own answer.
         crf: whether the tags of a sequence are decoded together.
+        ngrams: rows of a table of hashed n-grams whose sum stands beside the pooled vector; None:
+            no such table.
     """
 
     kind: str
@@ -80,6 +82,7 @@ class HeadSpec:
     output: int | None = None
     segments: str | None = None
     crf: bool = False
+    ngrams: int | None = None
 
     @property
     def needs_pooler(self) -> bool:

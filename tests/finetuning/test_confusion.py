@@ -14,6 +14,8 @@ from ownbert.finetuning.confusion import draw_confusion, most_confused
 from ownbert.tasks.metrics import Scores, score_labels
 from support.cli import run_cli
 
+pytestmark = pytest.mark.usefixtures("plots")
+
 
 def made(labels: list[str], rows: int = 400, right: float = 0.8) -> tuple[Scores, list, list]:
     """Scores of random answers, and truth and answers themselves."""

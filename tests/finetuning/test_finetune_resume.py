@@ -21,6 +21,7 @@ WAYS: Mapping[str, Mapping[str, object]] = {
     "layer_decay": {"layer_decay": 0.8},
     "accumulate": {"accumulate": 2, "batch_size": 8},
     "freeze": {"freeze": 1},
+    "ngrams": {"ngrams": 500},
     "all": {
         "ema": 0.9,
         "adversarial": 0.5,

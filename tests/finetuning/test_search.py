@@ -14,6 +14,7 @@ from ownbert.nn.model import Model
 from ownbert.settings import resolve
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.train.log import read_log
+from support.plots import matplotlib_installed
 
 
 def tune(topics: Path, model: Path, output: Path, **options) -> Model:
@@ -29,7 +30,8 @@ GRID = ("search.learning_rate=1e-6,2e-3", "search.epochs=[1, 3]")
 @pytest.fixture(scope="module")
 def searched(topics: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("searched") / "it"
-    tune(topics, pretrained, folder, overrides=GRID)
+    with matplotlib_installed():
+        tune(topics, pretrained, folder, overrides=GRID)
     return folder
 
 

@@ -51,7 +51,8 @@ def test_what_is_learnt_decides_what_is_saved(
     topics: Path, tmp_path: Path, objectives: str, architecture: str
 ):
     folder = tmp_path / "run"
-    pretrain(topics / "tokens", folder, objectives=objectives, max_steps=20, **SHORT)
+    steps = {"max_steps": 20, "eval_every": 20}
+    pretrain(topics / "tokens", folder, objectives=objectives, **steps, **SHORT)
     config = json.loads((folder / "config.json").read_text())
     assert config["architectures"] == [architecture]
     model, info = getattr(transformers, architecture).from_pretrained(

@@ -26,8 +26,7 @@ def run_cli(
 ) -> CompletedProcess[str]:
     """Run ``ownbert`` with the arguments in this process; nothing of it stays behind.
 
-    What is about the process itself (signals, memory, pipes between programs, a full disk) needs
-    a real one.
+    What is about the process itself (signals, memory, pipes between programs) needs a real one.
 
     Args:
         arguments: as on the command line; anything but a string is made one.

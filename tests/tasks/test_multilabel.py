@@ -32,6 +32,7 @@ from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY
 from support.floats import assert_close
+from support.plots import matplotlib_installed
 
 COLOURS = ("red", "green", "blue")
 LABELS = ("a", "b", "c")
@@ -70,7 +71,8 @@ def tune(data: Path, model: Path, output: Path, **options):
 @pytest.fixture(scope="module")
 def labeller(data: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("labeller") / "model"
-    tune(data, pretrained, folder, epochs=6)
+    with matplotlib_installed():
+        tune(data, pretrained, folder, epochs=6)
     return folder
 
 

@@ -22,6 +22,7 @@ from ownbert.tasks.row_objectives import RDrop
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import TextInputBuilder
 from support.floats import assert_close
+from support.plots import matplotlib_installed
 
 TOPICS = ("red", "green", "blue")
 
@@ -47,15 +48,9 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def chooser(questions: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("chooser") / "chooser"
-    finetune(
-        "choose",
-        model=pretrained,
-        train=questions / "train.jsonl",
-        dev=questions / "dev.jsonl",
-        output=folder,
-        epochs=8,
-        quiet=True,
-    )
+    files = {part: questions / f"{part}.jsonl" for part in ("train", "dev")}
+    with matplotlib_installed():
+        finetune("choose", model=pretrained, **files, output=folder, epochs=8, quiet=True)
     return folder
 
 

@@ -29,6 +29,7 @@ from ownbert.tasks.regression import RegressionObjective, RegressionTask, score_
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY
 from support.floats import assert_close
+from support.plots import matplotlib_installed
 
 
 def reddish(rng: random.Random) -> tuple[str, float, float]:
@@ -62,7 +63,8 @@ def tune(data: Path, model: Path, output: Path, **options):
 def rater(data: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of two columns, in other units."""
     folder = tmp_path_factory.mktemp("rater") / "model"
-    tune(data, pretrained, folder, epochs=8, label_column="score, cold", loss="huber")
+    with matplotlib_installed():
+        tune(data, pretrained, folder, epochs=8, label_column="score, cold", loss="huber")
     return folder
 
 

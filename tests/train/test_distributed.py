@@ -11,7 +11,7 @@ import pytest
 
 from ownbert import pretrain
 from ownbert.train.state_files import list_states, newest_state, step_of
-from support.training_runs import finish, learnt, run_here, start, wait_for_step
+from support.training_runs import finish, learnt, run_here, run_ranks, start, wait_for_step
 
 OPTIONS = (
     *("--max-steps", "8", "--save-every", "4", "--eval-every", "4", "--accumulate", "2"),
@@ -47,7 +47,7 @@ def test_two_processes_equal_one_and_either_goes_on_from_the_other(
     topics: Path, tmp_path: Path, alone: Path
 ):
     folder = tmp_path / "run"
-    two(topics, folder)
+    run_ranks(topics / "tokens", folder, *OPTIONS)
     assert_close(folder, alone)
     run_here(topics / "tokens", folder, *OPTIONS, "--resume-step", "4")
     assert_close(folder, alone)

@@ -174,18 +174,18 @@ FINETUNING = [
         [{"step": 1, "loss": 1.0}],
     ],
 )
-def test_curves_are_a_picture(tmp_path: Path, rows: list[dict[str, Any]]):
+def test_curves_are_a_picture(tmp_path: Path, rows: list[dict[str, Any]], plots: None):
     path = draw_curves(tmp_path, rows)
     assert path == tmp_path / "curves.png"
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_no_rows_no_picture(tmp_path: Path):
+def test_no_rows_no_picture(tmp_path: Path, plots: None):
     assert draw_curves(tmp_path, []) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_runs_in_one_picture(tmp_path: Path):
+def test_runs_in_one_picture(tmp_path: Path, plots: None):
     runs = {name: [held_out_row(1), held_out_row(2)] for name in "ab"}
     path = draw_runs(tmp_path / "all.png", {"mlm_loss": runs, "macro_f1": {"c": FINETUNING}})
     assert path is not None

@@ -145,6 +145,7 @@ def _plain(spec: HeadSpec, config: EncoderConfig) -> HeadSpec:
         output=spec.output,
         segments=spec.segments if pools else None,
         crf=spec.crf,
+        ngrams=spec.ngrams if pools else None,
     )
 
 

@@ -25,11 +25,20 @@ _COLUMNS = ("text_column", "second_column", "label_column")
 _LAST = (
     *("max_length", "batch_size", "from_scratch", "dropout", "freeze", "pretrain_steps"),
     *("learning_rate", "layer_decay", "adversarial", "ema", "accumulate"),
-    *("epochs", "patience", "measure", "max_steps", "folds", "seeds", "search.usual"),
+    *(
+        "epochs",
+        "patience",
+        "measure",
+        "max_steps",
+        "max_minutes",
+        "folds",
+        "seeds",
+        "search.usual",
+    ),
     *("precision", "device", "log_every", "save_every", "tensorboard", "seed"),
 )
 # Those of a task that reads single sentences or pairs.
-_SENTENCE = ("pooling", "long", "stride", "rdrop")
+_SENTENCE = ("pooling", "ngrams", "long", "stride", "rdrop")
 # Two names of one task.
 _EMBED = (
     ("pooling", "temperature"),

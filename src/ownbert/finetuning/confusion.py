@@ -83,8 +83,8 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = _FONTS)
     named: Sequence[int] = range(count)
     if count > _NAMES:
         named = _worst(confusion, apart=font / 72 * count / side)
-    # The matrix fills the figure; names and colour bar are outside, and bbox_inches makes room.
-    figure = Figure(figsize=(side, side))
+    # The matrix fills the figure; names and colour bar are outside, and the saved box has all.
+    figure = Figure(figsize=(side, side), dpi=_DPI)
     axis = figure.add_axes((0, 0, 1, 1))
     image = _cells(axis, confusion)
     _names(axis, named, labels, font, family)
@@ -92,8 +92,10 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = _FONTS)
     if len(named) < count:
         words = f"the {len(named)} most confused of {count} labels are named"
         axis.set_title(words, fontsize=9, loc="left")
+    # What bbox_inches="tight" would find, which draws everything once more before.
+    box = figure.get_tightbbox().padded(0.1)
     with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=_DPI, bbox_inches="tight")
+        figure.savefig(temporary, format="png", dpi=_DPI, bbox_inches=box)
     return warning
 
 

@@ -9,18 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.checkpoint import describe
 from ownbert.errors import InputError
 from ownbert.files import read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.run import FinetuningRun
-from ownbert.inference.predictor import Predictor, combine_tasks, decide_all
+from ownbert.inference.predictor import Predictor, average, decide_all
 from ownbert.run.run_folder import ENSEMBLE, RECIPE
 from ownbert.settings import dump
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
-from ownbert.tasks.task import task_of
 from ownbert.train.display import Display
 from ownbert.train.state_files import require_same_identity
 
@@ -92,11 +90,10 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
         {"folder": m.name, "seed": m.recipe.seed, "rows": len(m.rows[0]), "measures": values}
         for m, values in zip(members, results.each, strict=True)
     ]
-    # Only now, so that an incomplete ensemble cannot be used.
-    write_json(output / ENSEMBLE, {**header, "members": summaries})
     ensemble = results.ensemble()
     metrics = {"measures": ensemble.metrics, "mean": ensemble.mean}
     metrics |= {"spread": ensemble.spread, "dev": ensemble.dev}
+    # With members only now, so that an incomplete ensemble cannot be used.
     write_json(output / ENSEMBLE, {**header, "members": summaries, **metrics})
     warning = write_card(
         output,
@@ -213,18 +210,17 @@ class _Results:
 
     def __init__(self, run: FinetuningRun, members: Sequence[_Member], output: Path) -> None:
         self.run, self.members, self.output = run, members, output
+        self.predictors: list[Predictor] = []
         self.decided: list[Any] = [None] * len(run.splits.train_rows)
         self.each = [self._evaluate(member) for member in members]
 
-    def _predictor(self, folder: Path) -> Predictor:
-        run = self.run.recipe.run
-        return Predictor(folder, device=run.device, precision=run.precision)
-
     def _evaluate(self, member: _Member) -> Mapping[str, float]:
-        rows = member.rows[1]
+        rows, run = member.rows[1], self.run.recipe.run
         if rows is None:
             return {}
-        predictor = self._predictor(self.output / member.name)
+        folder = self.output / member.name
+        predictor = Predictor(folder, device=run.device, precision=run.precision)
+        self.predictors.append(predictor)
         decided = decide_all(predictor, rows)
         for index, prediction in zip(member.held_out or (), decided, strict=False):
             self.decided[index] = prediction
@@ -241,20 +237,17 @@ class _Results:
             mean={name: mean(v) for name, v in values.items()},
             spread={name: stdev(v) for name, v in values.items()},
         )
-        dev = self._averaged()
+        if not self.predictors or not self.run.task.averageable:
+            return ensemble
+        averaged, splits = average(self.predictors), self.run.splits
+        dev: Mapping[str, float] = {}
+        if splits.dev_rows is not None:
+            decided = decide_all(averaged, splits.dev_rows)
+            dev = averaged.task.score(splits.dev_rows, decided).values
         if not self.run.given.run.folds:
             return replace(ensemble, metrics=dev)
-        task = combine_tasks([task_of(describe(folder), folder) for folder in folders])
-        metrics = task.score(self.run.splits.train_rows, self.decided).values
+        metrics = averaged.task.score(splits.train_rows, self.decided).values
         return replace(ensemble, metrics=metrics, dev=dev)
-
-    def _averaged(self) -> Mapping[str, float]:
-        """Metrics of the averaged predictions for the dev rows, if any."""
-        rows = self.run.splits.dev_rows
-        if rows is None or not self.run.task.averageable:
-            return {}
-        predictor = self._predictor(self.output)
-        return predictor.task.score(rows, decide_all(predictor, rows)).values
 
 
 def _show(

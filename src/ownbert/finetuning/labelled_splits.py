@@ -15,8 +15,13 @@ from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
+from ownbert.tasks.soft_targets import refuse_soft_targets
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
+from ownbert.train.evaluation_budget import affordable_tokens
+
+# Dev rows to evaluate even for very few training rows: with less a metric means little.
+_LEAST_SAMPLE = 100
 
 Rows = tuple[Sequence[Row], Sequence[Row] | None]
 
@@ -58,10 +63,28 @@ def labels_per_class(labels: Sequence[str], n: int, seed: int) -> list[int]:
     return sorted(chosen)
 
 
+def stratified_sample(rows: Sequence[Row], count: int, seed: int) -> list[int]:
+    """Draw rows among which labels are as frequent as among all, and numbers distributed alike.
+
+    Returns:
+        Indices of ``count`` rows, ascending.
+    """
+    order = np.random.default_rng(seed).random(len(rows)).argsort(kind="stable").tolist()
+    order.sort(key=lambda i: _stratum(rows[i].target))
+    return sorted(order[i * len(rows) // count] for i in range(count))
+
+
+def _stratum(target: Any) -> tuple[Any, ...]:
+    """The labels or numbers of a target, or of others whether there is one (an answer)."""
+    parts = target if isinstance(target, tuple) else (target,)
+    return parts if all(isinstance(p, str | int | float) for p in parts) else (bool(target),)
+
+
 class LabelledSplits:
     """The training rows and dev rows, if any, from ``rows`` or the files of a recipe.
 
-    ``encode`` must be called before the rows are used.
+    ``encode`` must be called before the rows are used. Training rows may have soft targets
+    (``tasks/soft_targets.py``), dev rows may not.
 
     Args:
         task: takes labels and scales from the training rows, unless it has ``learnt`` them before.
@@ -76,6 +99,9 @@ class LabelledSplits:
     builder: Any
     train_data: EncodedRows
     dev_data: EncodedRows | None = None
+    # Of the dev rows, those that are evaluated during training; None: all.
+    sample_rows: Sequence[Row] | None = None
+    sample_data: EncodedRows | None = None
 
     def __init__(
         self,
@@ -93,7 +119,10 @@ class LabelledSplits:
             task.learn(self.train_rows, source)
         task.check(self.train_rows, source, known)
         if self.dev_rows is not None:
-            task.check(self.dev_rows, recipe.data.dev or "", known)
+            dev = recipe.data.dev or ""
+            if task.takes_soft_targets:
+                refuse_soft_targets(self.dev_rows, dev)
+            task.check(self.dev_rows, dev, known)
 
     def encode(self, builder: Any) -> None:
         """Encode the rows for a model.
@@ -105,6 +134,22 @@ class LabelledSplits:
         self.train_data = self.task.encode(self.train_rows, builder, training=True)
         if self.dev_rows is not None:
             self.dev_data = self.task.encode(self.dev_rows, builder, training=False)
+
+    def draw_sample(self, trained: float) -> None:
+        """Choose which dev rows are evaluated during training, so that it takes a fifth of the time
+        at most, or ``_LEAST_SAMPLE`` rows.
+
+        Args:
+            trained: training examples between two evaluations.
+        """
+        if self.dev_rows is None or self.dev_data is None:
+            return
+        tokens = affordable_tokens(trained * self.train_data.sizes.mean())
+        count = max(_LEAST_SAMPLE, int(tokens / self.dev_data.sizes.mean()))
+        if count < len(self.dev_rows):
+            chosen = stratified_sample(self.dev_rows, count, self.recipe.seed)
+            self.sample_rows = [self.dev_rows[i] for i in chosen]
+            self.sample_data = self.dev_data.subset(chosen)
 
     def _read(self) -> Rows:
         data = self.recipe.data
@@ -136,21 +181,27 @@ class LabelledSplits:
                 yield truncation_warning(data.truncated, len(rows), limit, unit)
 
     def unknown_warnings(self) -> Iterator[str]:
-        """A warning if many training tokens are unknown."""
+        """A warning if the vocabulary does not fit the training rows."""
         unknown = UnknownWords(self.builder.tokenizer)
-        unknown.count(self.train_data.examples)
+        unknown.count(self.train_data.examples, self.task.texts_of(self.train_rows))
         if warning := unknown.warning():
             yield warning
 
     def evaluate(
-        self, model: Model, *, precision: str, objective: Objective | None = None
+        self,
+        model: Model,
+        *,
+        precision: str,
+        objective: Objective | None = None,
+        sampled: bool = False,
     ) -> Scores | None:
-        """Tune the task's thresholds on the dev rows, and evaluate the model on them.
+        """Tune the task's thresholds on dev rows, and evaluate the model on them.
 
         Args:
             model: with the task's head.
             precision: of the forward pass.
             objective: its loss is added to the metrics.
+            sampled: on the sample of the dev rows, if there is one, and not on all.
 
         Returns:
             None without dev rows.
@@ -158,6 +209,8 @@ class LabelledSplits:
         if self.dev_rows is None or self.dev_data is None:
             return None
         task, data, rows = self.task, self.dev_data, self.dev_rows
+        if sampled and self.sample_rows is not None and self.sample_data is not None:
+            data, rows = self.sample_data, self.sample_rows
         outputs = forward_rows(model, task, data.examples, precision=precision, objective=objective)
         task.tune(outputs.raws, data, rows)
         decided = [task.decide(*each) for each in zip(outputs.raws, rows, data.notes, strict=True)]
@@ -172,8 +225,7 @@ class LabelledSplits:
 def texts_of(task: Task, splits: LabelledSplits) -> Iterator[str]:
     """The distinct texts of training and dev rows, to continue pretraining on."""
     seen = set()
-    for row in (*splits.train_rows, *(splits.dev_rows or ())):
-        for text in task.pretraining_texts(row):
-            if text.strip() and text not in seen:
-                seen.add(text)
-                yield text
+    for text in task.texts_of((*splits.train_rows, *(splits.dev_rows or ()))):
+        if text.strip() and text not in seen:
+            seen.add(text)
+            yield text

@@ -23,6 +23,7 @@ from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.init_weights import make_model
 from ownbert.finetuning.labelled_splits import LabelledSplits, Rows, texts_of
 from ownbert.nn.model import Model
+from ownbert.nn.ngrams import RATE_OF_FEW, NgramTable
 from ownbert.objectives import Learner
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun
@@ -55,8 +56,9 @@ class FinetuningRun(TrainingRun):
 
     Args:
         recipe: of the run.
-        rows: training rows, and dev rows or None, instead of the files of the recipe.
-        labels: of the task, if it does not take them from the rows.
+        rows: training rows, and dev rows or None, instead of the files of the recipe. Training
+            rows may have soft targets (``tasks/soft_targets.py``).
+        labels: of the task, if it does not take them from the rows; in the order of soft targets.
         like: another run whose task, which has learnt from the training rows, and model are used.
         with_card: whether to write a model card and plots of the log and the confusion matrix.
 
@@ -93,8 +95,11 @@ class FinetuningRun(TrainingRun):
         self.splits.encode(self.builder)
         self.monitor = self._monitor(recipe)
         self.given, self.recipe = recipe, self._completed(recipe)
+        self.splits.draw_sample(self._trained_per_evaluation)
         self.adapted: Path | None = None if like is None else like.adapted
         self.name: str | None = None  # in the model card, by default that of the folder
+        # Of the saved weights on all dev rows, in the end.
+        self.metrics: Mapping[str, float] = {}
         self.identity = {"training data": self.splits.train_data.identity()}
 
     def _monitor(self, recipe: FinetuneRecipe) -> Monitor:
@@ -134,6 +139,16 @@ class FinetuningRun(TrainingRun):
         )
 
     @property
+    def _trained_per_evaluation(self) -> float:
+        """The training examples that are learnt between two evaluations."""
+        recipe, count = self.recipe, len(self.splits.train_data)
+        assert recipe.run.eval_every is not None
+        assert recipe.data.batch_size is not None
+        batches = -(-count // recipe.data.batch_size)  # of an epoch
+        passes = 2 if recipe.task.rdrop else 1
+        return recipe.run.eval_every * recipe.run.accumulate * passes * count / batches
+
+    @property
     def default_rate(self) -> float:
         """The default peak learning rate, by the size of the model and the number of examples."""
         peak = next((r for size, r in _RATES if self.config.hidden_size <= size), _LARGE_RATE)
@@ -170,9 +185,14 @@ class FinetuningRun(TrainingRun):
 
     def make_learner(self, world: World, *, fresh: bool, say: Say) -> Learner:
         recipe, data = self.recipe, self.splits.train_data
+        if recipe.task.ngrams is not None and world.size > 1:
+            raise InputError("task.ngrams is trained in one process; run it without torchrun")
         model = make_model(self.description, self.task, recipe, adapted=self.adapted)
         model = model.to(self.device)
         model.encoder.gradient_checkpointing = bool(data.sizes.max() > _LONG)
+        if len(data) < _FEW:
+            for table in _ngram_tables(model):
+                table.rate = RATE_OF_FEW
         learns_words = self.config.image is None and not recipe.model.freeze
         self.words = WordsInUse(model, data) if learns_words else None
         # The dev rows are evaluated with it, without the second pass of R-Drop.
@@ -195,7 +215,10 @@ class FinetuningRun(TrainingRun):
         """Metrics on the dev rows, if any, with the full word table."""
         with self.words.all() if self.words else contextlib.nullcontext():
             scores = self.splits.evaluate(
-                learner.model, precision=self.recipe.run.precision, objective=self.objective
+                learner.model,
+                precision=self.recipe.run.precision,
+                objective=self.objective,
+                sampled=True,
             )
         return {} if scores is None else scores.values
 
@@ -213,10 +236,18 @@ class FinetuningRun(TrainingRun):
     def _save_best(self, job: Job, output: Path) -> tuple[Model, Scores | None]:
         """Tune thresholds, evaluate and save; in float32, as the folder will be used."""
         model, best = job.state.learner.model, job.state.best
-        scores = self.splits.evaluate(model, precision="float32")
+        scores = self.splits.evaluate(model, precision="float32", objective=self.objective)
+        if scores is not None:
+            self.metrics = scores.values
+            losses = ("loss", f"{self.objective.name}_loss")
+            values = {n: value for n, value in scores.values.items() if n not in losses}
+            scores = replace(scores, values=values)
         if best is not None:
             name = shown_name(self.monitor.metric)
-            job.display.say(f"best dev {name} {best['value']:.3f} at step {best['step']:,}")
+            line = f"best dev {name} {best['value']:.3f} at step {best['step']:,}"
+            if self.splits.sample_rows is not None:
+                line += f" on the sample, {self.metrics[self.monitor.metric]:.3f} on all rows"
+            job.display.say(line)
         for line in () if scores is None else scores.warnings:
             job.display.say(f"warning: {line}")
         model = self.task.finish(model)
@@ -243,8 +274,11 @@ class FinetuningRun(TrainingRun):
     def _duration(self) -> str:
         steps, epochs = self.given.run.max_steps, self.recipe.run.epochs
         if steps:
-            return f"{steps:,} step{'s' if steps > 1 else ''}"
-        return f"{epochs} epoch{'s' if epochs != 1 else ''}"
+            duration = f"{steps:,} step{'s' if steps > 1 else ''}"
+        else:
+            duration = f"{epochs} epoch{'s' if epochs != 1 else ''}"
+        minutes = self.recipe.run.max_minutes
+        return f"{duration} or {minutes:g} minutes" if minutes else duration
 
     def summary(self) -> list[str]:
         recipe, task, splits = self.recipe, self.task, self.splits
@@ -255,10 +289,15 @@ class FinetuningRun(TrainingRun):
             f"{len(splits.train_rows):,} training and {dev} dev {task.unit}{labels}, from {start}; "
             f"{self._duration()} of batches of {recipe.data.batch_size} on "
             f"{recipe.run.device} in {recipe.run.precision}",
-            *task.reading_notes,
+            *task.notes(),
             *splits.truncation_warnings(),
             *splits.unknown_warnings(),
         ]
+        if splits.sample_rows is not None:
+            lines.append(
+                f"evaluates {len(splits.sample_rows):,} of the dev {task.unit} during training, "
+                "all of them at the end"
+            )
         if splits.dev_rows is None:
             lines.append(
                 "no --dev: all epochs are run and the last weights are saved, whether or not they "
@@ -292,7 +331,8 @@ class WordsInUse:
         self.index_of[ids] = np.arange(len(ids))
         self.ids = torch.from_numpy(ids).to(model.device)
         self.used = nn.Embedding.from_pretrained(self.full.weight.detach()[self.ids], freeze=False)
-        model.encoder.embeddings.word = self.used
+        self.tables = _ngram_tables(model)
+        self._use()
         self.data = replace(data, examples=[self._reindexed(e) for e in data.examples])
 
     def _reindexed(self, example: Example) -> Example:
@@ -303,6 +343,8 @@ class WordsInUse:
         """Put the full table back, with the trained rows."""
         self.full.weight[self.ids] = self.used.weight
         self.model.encoder.embeddings.word = self.full
+        for table in self.tables:
+            table.ids = None
 
     @contextlib.contextmanager
     def all(self) -> Iterator[None]:
@@ -311,7 +353,16 @@ class WordsInUse:
         try:
             yield
         finally:
-            self.model.encoder.embeddings.word = self.used
+            self._use()
+
+    def _use(self) -> None:
+        self.model.encoder.embeddings.word = self.used
+        for table in self.tables:
+            table.ids = self.ids
+
+
+def _ngram_tables(model: Model) -> list[NgramTable]:
+    return [module for module in model.heads.modules() if isinstance(module, NgramTable)]
 
 
 def _task(recipe: FinetuneRecipe, labels: Sequence[str]) -> Task:

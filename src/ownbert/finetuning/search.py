@@ -122,14 +122,18 @@ def _train(
     run: FinetuningRun, tried: Mapping[str, Any], folder: FinetuneFolder, *, name: str, quiet: bool
 ) -> tuple[Mapping[str, float], float]:
     """The metrics of the best evaluation, and the seconds. name: for the model card."""
+    sampled, best = False, {}
     if not (folder.resume and folder.finished):
         rows = (run.splits.train_rows, run.splits.dev_rows)
         one = FinetuningRun(_recipe(run, tried), rows, like=run)
         one.name = name
         one.reserve(folder)
         one.train(folder, quiet=quiet)
+        sampled, best = one.splits.sample_rows is not None, one.metrics
     evaluations = [row for row in read_log(folder.path) if row.get("evaluation")]
-    best = max(evaluations, key=lambda row: _value(run, row))
+    # The log has only a sample of many dev rows, on which runs can hardly be compared.
+    if not sampled:
+        best = max(evaluations, key=lambda row: _value(run, row))
     metrics = {name: best[name] for name in (*run.task.metrics, "loss") if name in best}
     return metrics, evaluations[-1]["seconds"]
 

@@ -1,5 +1,6 @@
 """Predict and evaluate with a fine-tuned folder, or with several that are averaged."""
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -76,7 +77,7 @@ class Predictor:
         data = self.task.encode(rows, self.builder, training=False)
         self.seen += len(rows)
         self.cut += data.truncated
-        self.unknown.count(data.examples)
+        self.unknown.count(data.examples, self.task.texts_of(rows))
         scores = [
             forward_rows(model, self.task, data.examples, precision=self.precision).raws
             for model in self.models
@@ -93,6 +94,19 @@ class Predictor:
             yield truncation_warning(self.cut, self.seen, limit, self.task.unit)
         if warning := self.unknown.warning():
             yield warning
+
+
+def average(predictors: Sequence[Predictor]) -> Predictor:
+    """A predictor that averages the scores of several, the members of an ensemble, with the models
+    that these have loaded.
+
+    Raises ``InputError`` for a task whose answers cannot be averaged.
+    """
+    together = copy.copy(predictors[0])
+    together.task = combine_tasks([predictor.task for predictor in predictors])
+    together.members = [member for predictor in predictors for member in predictor.members]
+    together.models = [model for predictor in predictors for model in predictor.models]
+    return together
 
 
 def list_members(folder: Path) -> list[Path]:

@@ -16,6 +16,7 @@ from ownbert.errors import InputError
 from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.linear import Linear
+from ownbert.nn.ngrams import WIDTH, NgramTable
 from ownbert.nn.pooling import POOLINGS
 
 
@@ -96,7 +97,8 @@ class ClassificationHead(nn.Module):
     """Scores of a whole sequence: ``outputs`` numbers, (B, C), or one for each choice, (B, 1).
 
     With ``spec.segments`` the vectors of a group of sequences (a long document) become one, and
-    there are as many rows as ``batch.answers``.
+    there are as many rows as ``batch.answers``. With ``spec.ngrams`` the last layer also sees the
+    vector of the tokens' n-grams.
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec, outputs: int) -> None:
@@ -109,7 +111,8 @@ class ClassificationHead(nn.Module):
         self.act = spec.dense
         if spec.dense is not None:
             self.hidden = Linear(size, size)
-        self.dense = Linear(size, outputs)
+        self.ngrams = None if spec.ngrams is None else NgramTable(spec.ngrams)
+        self.dense = Linear(size if spec.ngrams is None else size + WIDTH, outputs)
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
         if self.pooling is not None:
@@ -120,13 +123,27 @@ class ClassificationHead(nn.Module):
         if self.act is not None:
             pooled = self.dropout(pooled) if self.first else pooled
             pooled = ACTIVATION[self.act](self.hidden(pooled))
-        rows = self.dropout(pooled)
+        assert pooled is not None
+        rows = self.dropout(self._beside_ngrams(pooled, batch))
         kind = hidden.device.type
         if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
             return self.dense(rows)  # (B, C)
         # In bfloat16 a number in the thousands has three digits, and these few scores cost nothing.
         with torch.autocast(kind, enabled=False):
             return self.dense(rows.float())
+
+    def initialize_ngrams(self) -> None:
+        """Larger weights for the n-grams than for the pooled vector: their table starts at zero,
+        and its gradient is in proportion to them."""
+        if self.ngrams is not None:
+            nn.init.normal_(self.dense.weight.detach()[:, -WIDTH:], std=WIDTH**-0.5)
+
+    def _beside_ngrams(self, pooled: Tensor, batch: Batch) -> Tensor:
+        """(answers, D) -> (answers, D + W), or unchanged without n-grams."""
+        if self.ngrams is None:
+            return pooled
+        vector = self.ngrams(batch, grouped=self.segments is not None)
+        return torch.cat((pooled, vector.to(pooled.dtype)), -1)
 
     def extra_repr(self) -> str:
         source = "" if self.pooling is not None else "of the pooler's output"

@@ -15,7 +15,7 @@ from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.heads import MaskedLMHead, NextTokenHead, Pooler, make_head
+from ownbert.nn.heads import ClassificationHead, MaskedLMHead, NextTokenHead, Pooler, make_head
 
 
 @dataclass
@@ -108,6 +108,9 @@ class Model(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
+        for head in self.heads.values():
+            if isinstance(head, ClassificationHead):
+                head.initialize_ngrams()
 
     @property
     def device(self) -> torch.device:

@@ -44,10 +44,17 @@ class PhaseData:
         weight = {name: getattr(self.task, f"{name}_weight") for name in self.task.objectives}
         return [PRETRAINING[name](weight[name]) for name in self.task.objectives]
 
-    def held_out_batches(self) -> list[Batch]:
-        """The same held-out examples with the same masks at every evaluation."""
+    def held_out_batches(self, most: float = math.inf) -> list[Batch]:
+        """The same held-out examples with the same masks at every evaluation.
+
+        Args:
+            most: how many tokens there may be, beyond the first example.
+        """
         batches, tokens = [], 0
-        for batch in batches_once(self.held_out, batch_tokens=2 * self.settings.batch_tokens):
+        size = int(min(2 * self.settings.batch_tokens, most))
+        for batch in batches_once(self.held_out, batch_tokens=size):
+            if batches and tokens + batch.tokens > most:
+                break
             batches.append(batch)
             tokens += batch.tokens
             if tokens >= _EVALUATION_TOKENS:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -33,8 +34,10 @@ from ownbert.settings import dump, resolve
 from ownbert.train import distributed
 from ownbert.train.device import pick_precision
 from ownbert.train.distributed import ALONE, World
+from ownbert.train.evaluation_budget import affordable_tokens
 from ownbert.train.flops import matmul_rate
 from ownbert.train.job import Phase
+from ownbert.train.loop import EVALUATIONS
 
 # Peak learning rates by hidden size. Those of tiny and mini were measured in runs of five minutes;
 # those of larger sizes are cautious values for the same small batches.
@@ -171,7 +174,7 @@ class Pretraining(TrainingRun):
         return [self._phase(data, until, learner, world) for data, until in pairs]
 
     def _phase(self, data: PhaseData, until: float, learner: Learner, world: World) -> Phase:
-        held_out = data.held_out_batches()
+        held_out = data.held_out_batches(self._evaluation_tokens(data))
         loader = Loader(
             data.examples,
             self.recipe.seed,
@@ -185,6 +188,13 @@ class Pretraining(TrainingRun):
             lambda: data.evaluate(learner, held_out, self.recipe.run.precision),
             until,
         )
+
+    def _evaluation_tokens(self, data: PhaseData) -> float:
+        """How many tokens an evaluation may have, by the tokens that are trained between two of
+        them; infinite where the clock decides when there is one."""
+        run = self.recipe.run
+        steps = run.eval_every or (run.max_steps or math.inf) / EVALUATIONS
+        return affordable_tokens(steps * run.accumulate * data.settings.batch_tokens)
 
     def peak_flops(self, world: World) -> float:
         kind = torch.bfloat16 if self.recipe.run.precision == "bfloat16" else torch.float32

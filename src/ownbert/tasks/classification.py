@@ -15,30 +15,54 @@ from ownbert.tasks.metrics import Scores, score_labels
 from ownbert.tasks.row_objectives import SingleLabelObjective
 from ownbert.tasks.rows import Row, label_text, list_labels, unknown_label
 from ownbert.tasks.sentence_task import COMMON, SentenceTask
+from ownbert.tasks.soft_targets import (
+    check_distribution,
+    is_soft,
+    learn_order,
+    readable_probabilities,
+)
 from ownbert.tasks.task import Task
 
 
 class SingleLabelTask(Task):
-    """Softmax over labels of which each row has one; subclasses read and encode the rows."""
+    """Softmax over labels of which each row has one; subclasses read and encode the rows.
+
+    A training row may have a distribution over the labels instead (``soft_targets``).
+    """
 
     head = "classification"
     counts_labels = True
+    takes_soft_targets = True
     label_heading = "{} labels"
 
     def learn(self, rows: Sequence[Row], source: str | Path) -> None:
-        names = {row.target for row in rows}
-        if len(names) < 2:
+        names = {row.target for row in rows if not is_soft(row.target)}
+        given = learn_order(rows, self.labels, names, source)
+        if not given and len(names) < 2:
             raise InputError(
                 f"{source or 'training rows'}: all rows have the label {names.pop()!r}; at least "
                 "two needed"
             )
-        self.labels = sort_labels(names)
-        counts = np.asarray([sum(row.target == label for row in rows) for label in self.labels])
-        self.weights = label_weights(self.settings.class_weights, self.labels, counts)
+        self.labels = given or sort_labels(names)
+        self.check([row for row in rows if is_soft(row.target)], source, "")
+        weights = self.settings.class_weights
+        self.weights = label_weights(weights, self.labels, self._counts(rows))
+
+    def _counts(self, rows: Sequence[Row]) -> np.ndarray:
+        """(C) rows of each label; of rows with a distribution, the expected number."""
+        counts = np.zeros(len(self.labels))
+        for row in rows:
+            if is_soft(row.target):
+                counts += row.target
+            else:
+                counts[self.label_indices[row.target]] += 1
+        return counts
 
     def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
         for row in rows:
-            if row.target not in self.label_indices:
+            if is_soft(row.target):
+                check_distribution(row.target, self.labels, row.place(source))
+            elif row.target not in self.label_indices:
                 raise unknown_label(row.target, self.labels, row.place(source), known)
 
     @property
@@ -47,7 +71,18 @@ class SingleLabelTask(Task):
         return _indices(self.labels)
 
     def target(self, row: Row) -> Any:
+        """The index of the label, or (C) its distribution."""
+        if is_soft(row.target):
+            return np.asarray(row.target, dtype=np.float32)
         return self.label_indices[row.target]
+
+    def targets(self, rows: Sequence[Row]) -> list[Any]:
+        """Indices, or (C) distributions for all if a row has one: they share batches."""
+        targets = [None if row.target is None else self.target(row) for row in rows]
+        if not any(isinstance(target, np.ndarray) for target in targets):
+            return targets
+        one_hot = np.eye(len(self.labels), dtype=np.float32)
+        return [one_hot[t] if isinstance(t, int) else t for t in targets]
 
     def objective(self, model: Model) -> SingleLabelObjective:
         return SingleLabelObjective(
@@ -71,9 +106,14 @@ class SingleLabelTask(Task):
         truth = [self.label_indices[row.target] for row in rows]
         return score_labels(truth, [int(p.argmax()) for p in decided], self.labels)
 
+    def readable_target(self, row: Row) -> str:
+        if is_soft(row.target):
+            return readable_probabilities(row.target, self.labels)
+        return super().readable_target(row)
+
     def label_distribution(self, rows: Sequence[Row]) -> str:
         total = len(rows)
-        counts = ((label, sum(r.target == label for r in rows)) for label in self.labels)
+        counts = zip(self.labels, self._counts(rows), strict=True)
         return ", ".join(f"{label} {count / total:.1%}" for label, count in counts)
 
 

@@ -148,7 +148,7 @@ class ImageTask(SingleLabelTask):
     def encode(
         self, rows: Sequence[Row], builder: ImageInputBuilder, *, training: bool
     ) -> EncodedImages:
-        targets = [None if row.target is None else self.target(row) for row in rows]
+        targets = self.targets(rows)
         settings = self.settings
         augmentation = Augmentation(settings.flip, settings.shift, settings.crop)
         return EncodedImages(

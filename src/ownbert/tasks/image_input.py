@@ -166,6 +166,12 @@ class EncodedImages(EncodedRows):
         pixels = self.augmentation(builder.pixels(examples.images[index]), rng)
         return builder.example(pixels, examples.targets[index])
 
+    def subset(self, indices: Sequence[int]) -> EncodedRows:
+        images, targets = self.examples.images, self.examples.targets
+        chosen = [images[i] for i in indices], [targets[i] for i in indices]
+        notes = [self.notes[i] for i in indices]
+        return EncodedImages(ImageExamples(*chosen, self.examples.builder), notes=notes)
+
     def identity(self) -> str:
         digest = hashlib.sha256()
         for image, target in zip(self.examples.images, self.examples.targets, strict=True):

@@ -23,6 +23,12 @@ from ownbert.tasks.metrics import Scores, label_scores
 from ownbert.tasks.row_objectives import RowObjective
 from ownbert.tasks.rows import Row, list_labels, unknown_label
 from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_per_row, repeat_per_sequence
+from ownbert.tasks.soft_targets import (
+    check_probabilities,
+    is_soft,
+    learn_order,
+    readable_probabilities,
+)
 from ownbert.tasks.text_input import EncodedRows
 
 # Separators of labels, the one least likely to occur inside a label first.
@@ -31,7 +37,7 @@ SEPARATORS = ("|", ";", ",")
 
 @dataclass(frozen=True)
 class MultiLabelObjective(RowObjective):
-    """Binary cross entropy, averaged over the labels.
+    """Binary cross entropy, averaged over the labels; a target is 0, 1 or a probability.
 
     Every window of a document is trained on its labels, and the windows count as one row. A row
     counts as correct if exactly its labels have a probability of 0.5 or more.
@@ -52,7 +58,7 @@ class MultiLabelObjective(RowObjective):
             logits, targets, pos_weight=weights, reduction="none"
         ).mean(-1)
         found = mean_per_row(logits.detach().sigmoid(), batch) >= 0.5
-        right = (found == labels.bool()).all(-1)
+        right = (found == (labels >= 0.5)).all(-1)
         return Loss(mean_per_row(losses, batch).sum(), right.sum(), len(labels))
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
@@ -63,12 +69,16 @@ class MultiLabelObjective(RowObjective):
 
 
 class MultiLabelTask(SentenceTask):
-    """One sigmoid per label; labels whose probability reaches the threshold are predicted."""
+    """One sigmoid per label; labels whose probability reaches the threshold are predicted.
+
+    A training row may have the probability of each label instead of a set (``soft_targets``).
+    """
 
     name = "multilabel"
     purpose = "gives each text any number of its labels"
     label_heading = "{} labels"
     counts_labels = True
+    takes_soft_targets = True
     column_specs = COLUMNS["multilabel"]
     label_sets = True
     problem_type = "multi_label_classification"
@@ -113,17 +123,26 @@ class MultiLabelTask(SentenceTask):
         return tuple(dict.fromkeys(name for name in names if name))
 
     def learn(self, rows: Sequence[Row], source: str | Path) -> None:
-        counts = Counter(label for row in rows for label in row.target)
-        if not counts:
+        sets = {frozenset(row.target) for row in rows if not is_soft(row.target)}
+        names = set[str]().union(*sets)
+        given = learn_order(rows, self.labels, names, source)
+        if not given and not names:
             raise InputError(f"{source}: no row has a label")
-        if len({frozenset(row.target) for row in rows}) < 2:
+        if not given and len(sets) < 2 and not any(is_soft(row.target) for row in rows):
             raise InputError(
                 f"{source}: all rows have the labels {list_labels(rows[0].target)}; rows with "
                 "others, or with none, are needed"
             )
-        self.labels = sort_labels(set(counts))
+        self.labels = given or sort_labels(names)
+        self.check([row for row in rows if is_soft(row.target)], source, "")
+        self.weights = self._weights(self._counts(rows), len(rows))
+
+    def _counts(self, rows: Sequence[Row]) -> np.ndarray:
+        """(C) rows of each label; of rows with probabilities, the expected number."""
+        counts = Counter(label for row in rows if not is_soft(row.target) for label in row.target)
+        soft = [row.target for row in rows if is_soft(row.target)]
         positives = np.asarray([counts[label] for label in self.labels])
-        self.weights = self._weights(positives, len(rows))
+        return positives + np.sum(soft, 0) if soft else positives
 
     def _weights(self, positives: np.ndarray, total: int) -> tuple[float, ...] | None:
         """(C) weights of positive rows; negative rows have 1."""
@@ -131,17 +150,22 @@ class MultiLabelTask(SentenceTask):
         if given != "balanced":
             return label_weights(given, self.labels, positives)
         # At least 1 negative row, or a label of all rows would have weight 0 and never be learnt.
-        return tuple(float(w) for w in np.maximum(total - positives, 1) / positives)
+        return tuple(float(w) for w in np.maximum(total - positives, 1) / np.maximum(positives, 1))
 
     def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
         labels = set(self.labels)
         for row in rows:
+            if is_soft(row.target):
+                check_probabilities(row.target, self.labels, row.place(source))
+                continue
             for label in row.target:
                 if label not in labels:
                     raise unknown_label(label, self.labels, row.place(source), known)
 
     def target(self, row: Row) -> np.ndarray:
-        """(C) of 0 and 1."""
+        """(C) of 0 and 1, or of probabilities."""
+        if is_soft(row.target):
+            return np.asarray(row.target, dtype=np.float32)
         return np.asarray([label in row.target for label in self.labels], dtype=np.float32)
 
     def objective(self, model: Model) -> MultiLabelObjective:
@@ -171,12 +195,14 @@ class MultiLabelTask(SentenceTask):
         return score_multilabel(truth, np.stack(decided), self.threshold, self.labels)
 
     def readable_target(self, row: Row) -> str:
+        if is_soft(row.target):
+            return readable_probabilities(row.target, self.labels)
         return ", ".join(row.target) or "no label"
 
     def label_distribution(self, rows: Sequence[Row]) -> str:
-        counts = Counter(label for row in rows for label in row.target)
-        parts = [f"{label} {counts[label] / len(rows):.1%}" for label in self.labels]
-        none = sum(not row.target for row in rows) / len(rows)
+        counts = zip(self.labels, self._counts(rows), strict=True)
+        parts = [f"{label} {count / len(rows):.1%}" for label, count in counts]
+        none = sum(not is_soft(row.target) and not row.target for row in rows) / len(rows)
         return ", ".join([*parts, f"none {none:.1%}"] if none else parts)
 
 

@@ -22,6 +22,13 @@ ANSWERS = "Answers"
 
 POOLINGS = ("pooler", "first", "mean", "max", "attention", "gru", "lstm")
 LONG = ("auto", "cut", "windows", "segments")
+# The most rows of a table of n-grams: 4 GB.
+_MOST_ROWS = 1 << 23
+
+
+def _check_rows(name: str, rows: int) -> None:
+    if not 1 <= rows <= _MOST_ROWS:
+        raise InputError(f"{name} is {rows}; it must be from 1 to {_MOST_ROWS}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +42,22 @@ class TaskSettings:
         "lstm.",
         MODEL,
         check=one_of(*POOLINGS),
-        shown="the family's",
+        shown="that of sentence-transformers in the folder, else the family's",
         commands={
+            "choose": {"shown": "the family's"},
             "embed": {
                 "help": "The vector of a text: mean or max over its tokens, or the first one.",
                 "shown": "mean",
-            }
+            },
         },
+    )
+    ngrams: int | None = setting(
+        None,
+        "Also read the pairs and triples of neighbouring tokens, by a table with this many rows; "
+        "try 262144.",
+        MODEL,
+        check=_check_rows,
+        shown="none",
     )
     long: str = setting(
         "auto",

@@ -40,13 +40,15 @@ class RowObjective:
 
 @dataclass(frozen=True, kw_only=True)
 class SingleLabelObjective(RowObjective):
-    """Cross entropy of one label per row.
+    """Cross entropy of one label per row (rows), or against a distribution for each (rows, C).
 
-    Every window of a document is trained on its label, and the windows count as one row.
+    A distribution is what another model says of the row (Hinton et al. 2015, section 2, at
+    temperature 1); the answer counts as correct if it is its most likely label. Every window of a
+    document is trained on its label, and the windows count as one row.
 
     Args:
-        smoothing: label smoothing.
-        label_weights: (C) weights of the labels.
+        smoothing: label smoothing: the share of a label or distribution that is spread evenly.
+        label_weights: (C) weights of the labels, each of its term of the loss.
     """
 
     smoothing: float = 0.0
@@ -64,7 +66,8 @@ class SingleLabelObjective(RowObjective):
         )
         losses = mean_per_row(losses, batch)  # (rows)
         found = mean_per_row(logits.detach().softmax(-1), batch).argmax(-1)
-        return Loss(losses.sum(), (found == labels).sum(), len(labels))
+        truth = labels if labels.ndim == 1 else labels.argmax(-1)
+        return Loss(losses.sum(), (found == truth).sum(), len(labels))
 
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
         return mean_per_row(symmetric_kl(one, two), batch).sum()

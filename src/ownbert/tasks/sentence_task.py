@@ -17,16 +17,15 @@ from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.tables import at_least_one, kind_of
 from ownbert.errors import InputError
 from ownbert.files import open_text
-from ownbert.tasks.recipe import FinetuneRecipe, TaskSettings
+from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings
 from ownbert.tasks.rows import Row, TableRow, read_table
+from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 
-# Settings of all these tasks.
-COMMON = frozenset({"pooling", "long", "window", "stride", "max_windows", "train_windows", "rdrop"})
-
-# Those that ``long`` "auto" fills in.
+# Settings of all these tasks; those of windows are filled in by ``long`` "auto".
 _WINDOWS = ("long", "window", "stride", "max_windows", "train_windows")
+COMMON = frozenset({*_WINDOWS, "pooling", "rdrop", "ngrams"})
 
 # With ``long`` "auto" documents are cut where no more than this share of the training rows is
 # affected. Otherwise they are read in windows of this length, the one that pretraining saw most, up
@@ -47,6 +46,10 @@ class SentenceTask(Task):
     saved_attributes = (*Task.saved_attributes, "pair")
     # Whether a row is two texts; None before the first file.
     pair: bool | None = None
+    # What to say about the pooling of the base model, if it is used.
+    pooling_note = ""
+    # What ``long`` "auto" came to, if documents are not cut.
+    long_note = ""
 
     def find_columns(
         self, path: str | Path, given: ColumnNames | None = None, *, labelled: bool = True
@@ -85,21 +88,37 @@ class SentenceTask(Task):
         texts, labels = (map(repr, names) for names in self.find_columns(path))
         return f"{' and '.join(texts)} to read, {', '.join(labels)} to answer"
 
+    def describe_base(self, model: FinetuneModel) -> Description | None:
+        description = super().describe_base(model)
+        pooling = read_pooling(Path(model.folder)) if self.settings.pooling is None else None
+        if description is not None and pooling is not None:
+            usual = self.head_spec(description).pooling
+            # Kept, so that the other models of an ensemble have it too.
+            self.settings = replace(self.settings, pooling=pooling)
+            if pooling != usual:
+                self.pooling_note = (
+                    f"{pooling} pooling, as {model.folder} has it for embeddings; Transformers "
+                    f"has no such classifier (with --pooling {usual} it loads the folder as one)"
+                )
+        return description
+
+    def complete_recipe(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
+        recipe, own = super().complete_recipe(recipe, builder), self.settings
+        filled_in = {name: getattr(own, name) for name in ("pooling", *_WINDOWS)}
+        return replace(recipe, task=replace(recipe.task, **filled_in))
+
+    def notes(self) -> list[str]:
+        return [note for note in (self.pooling_note, self.long_note) if note]
+
     def head_spec(self, description: Description) -> HeadSpec:
         spec, settings = super().head_spec(description), self.settings
         if settings.pooling is not None:
             spec = replace(spec, pooling=settings.pooling)
         if settings.long == "segments":
             spec = replace(spec, segments="attention")
+        if settings.ngrams is not None:
+            spec = replace(spec, ngrams=settings.ngrams)
         return spec
-
-    def complete_recipe(self, recipe: FinetuneRecipe, builder: Any) -> FinetuneRecipe:
-        recipe, own = super().complete_recipe(recipe, builder), self.settings
-        task = replace(
-            recipe.task,
-            **{name: getattr(own, name) for name in _WINDOWS},
-        )
-        return replace(recipe, task=task)
 
     def length_limit(self, max_length: int) -> str:
         if not self.reads_windows:
@@ -119,6 +138,10 @@ class SentenceTask(Task):
         """Tokens of a window, including special ones."""
         return min(self.settings.window or max_length, max_length)
 
+    def targets(self, rows: Sequence[Row]) -> list[Any]:
+        """``target`` for each row, None for a row without one."""
+        return [None if row.target is None else self.target(row) for row in rows]
+
     def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
         if self.pair is None and rows:
             self.pair = len(rows[0].texts) == 2
@@ -133,8 +156,8 @@ class SentenceTask(Task):
                 f"task.stride is {settings.stride}; with windows of {window} tokens it must be "
                 f"below {room}"
             )
-        for row, own in zip(rows, ids_by_row, strict=True):
-            label = {} if row.target is None else {"label": self.target(row)}
+        for target, own in zip(self.targets(rows), ids_by_row, strict=True):
+            label = {} if target is None else {"label": target}
             if not self.reads_windows:
                 example, was_truncated = builder.example(own, **label)
             elif len(own) > 1:
@@ -170,9 +193,9 @@ class SentenceTask(Task):
             else settings.max_windows,
             train_windows=settings.train_windows or max(1, _TRAINING_TOKENS // window),
         )
-        self.reading_notes = (
+        self.long_note = (
             f"{long:,} of {len(ids_by_row):,} training {self.unit} are longer than the model's "
-            f"{builder.max_length} tokens: all are read in windows of {window}",
+            f"{builder.max_length} tokens: all are read in windows of {window}"
         )
 
     @abstractmethod

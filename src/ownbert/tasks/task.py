@@ -84,6 +84,8 @@ class Task(ABC):
     # a set, whose order has no meaning.
     counts_labels: ClassVar[bool] = False
     label_sets: ClassVar[bool] = False
+    # Whether the target of a training row may be the probability of each label.
+    takes_soft_targets: ClassVar[bool] = False
     # Whether the loss compares the rows of a batch, so that no batch may be split into
     # micro-batches; and the least number of rows in one.
     needs_full_batch: ClassVar[bool] = False
@@ -92,8 +94,6 @@ class Task(ABC):
     reads_arrays: ClassVar[bool] = False
     # Of random draws for single rows in training.
     seed = 0
-    # Lines for the user on how the rows are read.
-    reading_notes: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -281,6 +281,10 @@ class Task(ABC):
         """Warnings about rows that were odd but could be used."""
         return []
 
+    def notes(self) -> list[str]:
+        """What the task has taken from the base model and the training rows."""
+        return []
+
     def length_limit(self, max_length: int) -> str:
         """The length at which rows are truncated, in words."""
         return f"the model's {max_length} tokens"
@@ -306,6 +310,10 @@ class Task(ABC):
     def pretraining_texts(self, row: Row) -> Sequence[str]:
         """The texts of a row, to continue pretraining on."""
         return row.texts
+
+    def texts_of(self, rows: Sequence[Row]) -> Iterator[str]:
+        """The texts of all rows."""
+        return (text for row in rows for text in self.pretraining_texts(row))
 
 
 def task_class(name: str) -> type[Task]:

@@ -1,9 +1,11 @@
 """From the ids of texts to the input sequences of a model."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,16 @@ from ownbert.tasks.rows import Row, shortened
 from ownbert.text.files import guess_style
 from ownbert.text.tokenizer import Tokenizer
 
-# The share of unknown tokens above which a vocabulary does not fit.
-_UNKNOWN = 0.05
+# Shares of unknown tokens: up to the first nothing is wrong, above the second the vocabulary does
+# not fit. Between them it depends on which words are unknown: rare ones, which a vocabulary learnt
+# with a minimum count leaves out of its own corpus too, or such as many texts have.
+_FEW, _MANY = 0.05, 0.3
+# A word is frequent if this share of the texts has it, and at least so many do.
+_FREQUENT, _LEAST_TEXTS = 0.02, 3
+# The vocabulary does not fit if the frequent words are this share of what is unknown.
+_SYSTEMATIC = 0.25
+# So many texts are examined, and so many unknown words are named.
+_EXAMINED, _NAMED = 1000, 3
 _CHARACTERS = 200  # of an example's tokens in a preview
 _TEXTS = 5  # of an example in a preview, each on a line
 
@@ -59,6 +69,16 @@ class EncodedRows:
             return example
         rng = np.random.default_rng((self.seed, epoch, index))
         return _only(example, np.sort(rng.choice(count, self.windows, replace=False)).tolist())
+
+    def subset(self, indices: Sequence[int]) -> "EncodedRows":
+        """The rows of these indices, in their order."""
+        examples, notes = self.examples, self.notes
+        return EncodedRows(
+            [examples[i] for i in indices],
+            notes=[notes[i] for i in indices],
+            windows=self.windows,
+            seed=self.seed,
+        )
 
     def identity(self) -> str:
         """The number and the digest of the examples, which differ for other rows or targets."""
@@ -119,7 +139,7 @@ class TextInputBuilder:
         )
         unknown = UnknownWords(self.tokenizer)
         unknown.count(data.examples)
-        yield unknown.warning() or f"unknown tokens: {unknown.share:.2%}"
+        yield f"unknown tokens: {unknown.share:.2%}"
 
     def preview(self, example: Example) -> list[str]:
         """The tokens of an example, one line per text; only the first of many texts."""
@@ -201,28 +221,54 @@ class UnknownWords:
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self.tokenizer = tokenizer
         self.unknown = self.total = 0
+        # Some of the texts, each once; a dictionary keeps their order.
+        self.texts: dict[str, None] = {}
 
-    def count(self, examples: Sequence[Example]) -> None:
-        """Add the tokens of these examples."""
+    def count(self, examples: Sequence[Example], texts: Iterable[str] = ()) -> None:
+        """Add the tokens of these examples.
+
+        Args:
+            examples: as the model reads them.
+            texts: of the examples, in which unknown words are looked up.
+        """
         if (tokenizer := self.tokenizer) is None:
             return
         special = np.asarray([tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id])
         for example in examples:
             self.total += len(example.token_ids) - int(np.isin(example.token_ids, special).sum())
             self.unknown += int((example.token_ids == tokenizer.unk_id).sum())
+        if len(self.texts) < _EXAMINED:
+            self.texts |= dict.fromkeys(islice(texts, _EXAMINED))
 
     @property
     def share(self) -> float:
         return self.unknown / max(1, self.total)
 
     def warning(self) -> str | None:
-        """A warning if there are many, else None."""
-        if self.tokenizer is None or self.share <= _UNKNOWN:
+        """A warning if the vocabulary does not fit the texts, else None."""
+        if self.tokenizer is None or self.share <= _FEW:
             return None
+        frequent, systematic = self._frequent()
+        if self.share <= _MANY and not systematic:
+            return None
+        named = f", frequent words among them ({', '.join(frequent)})" if frequent else ""
         return (
-            f"warning: {self.share:.1%} of the tokens are {self.tokenizer.special['unk_token']}: "
-            "the vocabulary of the model is not one for these texts"
+            f"warning: {self.share:.1%} of the tokens are {self.tokenizer.special['unk_token']}"
+            f"{named}: the model's vocabulary does not fit these texts; take another model, or "
+            "make one: ownbert vocab TEXTS -o MODEL, then ownbert prepare and ownbert pretrain"
         )
+
+    def _frequent(self) -> tuple[list[str], bool]:
+        """The most frequent unknown words, and whether frequent ones are many of the unknown."""
+        assert self.tokenizer is not None
+        found = self.tokenizer.unknown_words(list(self.texts))
+        occurrences = Counter(word for words in found for word in words)
+        texts = Counter(word for words in found for word in set(words))
+        least = max(_LEAST_TEXTS, _FREQUENT * len(found))
+        frequent = [word for word, count in texts.most_common() if count >= least]
+        covered = sum(occurrences[word] for word in frequent)
+        named = [word for word in frequent if any(map(str.isalnum, word))] or frequent
+        return named[:_NAMED], covered > _SYSTEMATIC * occurrences.total()
 
 
 def readable(example: Example, tokenizer: Tokenizer) -> list[str]:

@@ -164,6 +164,19 @@ class Tokenizer:
         encode = getattr(self.encoder, "encode_batch_fast", self.encoder.encode_batch)
         return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
 
+    def unknown_words(self, texts: Sequence[str]) -> list[list[str]]:
+        """What becomes the unknown token in each text, as it stands there."""
+        encodings = self.encoder.encode_batch(texts, add_special_tokens=False)
+        unknown = self.unk_id
+        return [
+            [
+                text[start:end]
+                for index, (start, end) in zip(e.ids, e.offsets, strict=True)
+                if index == unknown
+            ]
+            for text, e in zip(texts, encodings, strict=True)
+        ]
+
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The token of each id.
 

@@ -76,10 +76,20 @@ class Job:
     @property
     def progress(self) -> float:
         """The share of the run that is done, by steps or by time, whichever is larger."""
-        run, state = self.run, self.state
-        steps = state.step / run.max_steps if run.max_steps else 0.0
-        clock = state.seconds / (60 * run.max_minutes) if run.max_minutes else 0.0
-        return min(1.0, max(steps, clock))
+        return min(1.0, max(self._progress_by_steps, self._progress_by_time))
+
+    @property
+    def limited_by_time(self) -> bool:
+        """Whether the run is going to end by the clock and not by its number of steps."""
+        return self._progress_by_time > self._progress_by_steps
+
+    @property
+    def _progress_by_steps(self) -> float:
+        return self.state.step / self.run.max_steps if self.run.max_steps else 0.0
+
+    @property
+    def _progress_by_time(self) -> float:
+        return self.state.seconds / (60 * self.run.max_minutes) if self.run.max_minutes else 0.0
 
     @property
     def midway(self) -> float:

@@ -18,6 +18,7 @@ from ownbert.data.loader import Position
 from ownbert.errors import InputError
 from ownbert.train.curves import draw_curves
 from ownbert.train.distributed import World, data_parallel, is_lost
+from ownbert.train.evaluation_budget import EvaluationClock
 from ownbert.train.job import Interrupted, Job
 from ownbert.train.log import RunLog
 from ownbert.train.meter import step_flops
@@ -28,7 +29,7 @@ from ownbert.train.step import NotANumber, count_targets, seed_step, step
 
 # Without save_every and eval_every: seconds between saves, evaluations per run.
 _SAVE_SECONDS = 300.0
-_EVALUATIONS = 10
+EVALUATIONS = 10
 
 
 def train(job: Job, *, resume_from: SavedState | None = None) -> None:
@@ -75,7 +76,8 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
     state, run, world, learner = job.state, job.run, job.world, job.state.learner
     start = time.perf_counter() - state.seconds
     next_save = state.seconds + _SAVE_SECONDS
-    evaluations_done = int(job.progress * _EVALUATIONS)
+    evaluations_done = int(job.progress * EVALUATIONS)
+    evaluation_clock = EvaluationClock(state.seconds)
     job.meter.restore(state.sums, world)
 
     for number in range(state.phase, len(job.phases)):
@@ -137,11 +139,14 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                 if run.eval_every:
                     due = state.step % run.eval_every == 0
                 else:
-                    due = int(job.progress * _EVALUATIONS) > evaluations_done
+                    due = int(job.progress * EVALUATIONS) > evaluations_done
+                if due and job.limited_by_time:
+                    in_time = evaluation_clock.has_time(state.seconds)
+                    due = bool(world.total([in_time and world.first])[0])
                 if due or phase_over:
-                    evaluations_done = int(job.progress * _EVALUATIONS)
+                    evaluations_done = int(job.progress * EVALUATIONS)
                     # The best weights are those that were evaluated: the running mean, if any.
-                    with state.averaged():
+                    with state.averaged(), evaluation_clock.measure():
                         if metrics := phase.evaluate():
                             _log_evaluation(job, log, metrics)
                             is_best = _keep_best(job, metrics)

@@ -124,11 +124,21 @@ def _clip(learner: Learner, limit: float) -> Tensor:
 
     Unlike clip_grad_norm_ it does not multiply by one if there is nothing to clip.
     """
-    gradients = [p.grad for p in learner.parameters() if p.grad is not None]
-    total = torch.nn.utils.get_total_norm(gradients)
+    dense, tables = [], []
+    for parameter in learner.parameters():
+        if (gradient := parameter.grad) is None:
+            continue
+        if gradient.is_sparse:
+            parameter.grad = gradient.coalesce()  # equal rows are added up
+            tables.append(parameter.grad.values())
+        else:
+            dense.append(parameter)
+    total = torch.nn.utils.get_total_norm([*(p.grad for p in dense), *tables])
     norm = full_tensor(total)
     if norm > limit:
-        torch.nn.utils.clip_grads_with_norm_(learner.parameters(), limit, total)
+        torch.nn.utils.clip_grads_with_norm_(dense, limit, total)
+        for rows in tables:
+            rows.mul_(limit / (total + 1e-6))
     return norm
 
 

@@ -251,6 +251,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return end.value.code if isinstance(end.value.code, int) else 0
 
 
+@pytest.mark.usefixtures("plots")
 def test_a_picture_of_it(folder: Path, tmp_path: Path, monkeypatch, capsys):
     plot = pytest.importorskip("matplotlib.image")
     output = tmp_path / "relevance.png"
@@ -279,6 +280,7 @@ def test_a_picture_of_it(folder: Path, tmp_path: Path, monkeypatch, capsys):
     assert plot.imread(output).shape[0] < drawn.shape[0] / 2
 
 
+@pytest.mark.usefixtures("plots")
 def test_the_picture_is_drawn_as_it_was_under_any_scale(folder: Path, tmp_path: Path):
     """Values from -1 to 1 in two ways."""
     other = tmp_path / "other"
@@ -292,6 +294,7 @@ def test_the_picture_is_drawn_as_it_was_under_any_scale(folder: Path, tmp_path: 
     assert_close(pair[1].probabilities, pair[0].probabilities)
 
 
+@pytest.mark.usefixtures("plots")
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("label", ["checks", "方格", "\ue000"], ids=["latin", "han", "of no font"])
 def test_words_in_any_script(folder: Path, tmp_path: Path, label: str):
@@ -307,6 +310,7 @@ def test_words_in_any_script(folder: Path, tmp_path: Path, label: str):
         assert (found[0].name, found[0].answer in model.labels) == (name, True)
 
 
+@pytest.mark.usefixtures("plots")
 def test_mistakes(folder: Path, tmp_path: Path, monkeypatch, capsys):
     picture = folder / "pictures" / "0.png"
     broken = tmp_path / "broken.png"

@@ -250,7 +250,7 @@ def test_a_loss_that_is_no_number_is_shown_and_is_not_the_best(tmp_path: Path):
     assert "nan (best 5.0000)" in show_runs([run])
 
 
-def test_all_runs_in_one_picture(runs: Path, tmp_path: Path):
+def test_all_runs_in_one_picture(runs: Path, tmp_path: Path, plots: None):
     path = draw(find_runs(runs).runs, tmp_path / "all.png")
     assert path.read_bytes().startswith(b"\x89PNG")
     nothing = [read_run(make_run(tmp_path / "empty", []))]

@@ -16,6 +16,7 @@ from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.question_answering.answer import QuestionAnsweringTask, QuestionRow
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.text_input import TextInputBuilder
+from support.plots import matplotlib_installed
 
 
 def made(rng: random.Random, *, empty: float = 0.0, words: int = 6) -> dict[str, Any]:
@@ -51,16 +52,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reader(pretrained: Path, files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reader") / "reader"
-    finetune(
-        "answer",
-        model=pretrained,
-        train=files / "train.jsonl",
-        dev=files / "dev.jsonl",
-        output=folder,
-        epochs=6,
-        learning_rate=2e-3,
-        quiet=True,
-    )
+    options = {part: files / f"{part}.jsonl" for part in ("train", "dev")}
+    options |= {"epochs": 6, "learning_rate": 2e-3, "quiet": True}
+    with matplotlib_installed():
+        finetune("answer", model=pretrained, output=folder, **options)
     return folder
 
 

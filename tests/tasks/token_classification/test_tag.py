@@ -22,6 +22,7 @@ from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.tasks.token_classification.tag import TaggingTask
 from ownbert.tasks.token_classification.tag_rows import read_sentences
+from support.plots import matplotlib_installed
 
 
 def sentence(rng: random.Random) -> list[tuple[str, str]]:
@@ -60,7 +61,8 @@ def tune(tagged: Path, model: Path, output: Path, **options: Any) -> None:
 @pytest.fixture(scope="module")
 def tagger(tagged: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tagger") / "tagger"
-    tune(tagged, pretrained, folder)
+    with matplotlib_installed():
+        tune(tagged, pretrained, folder)
     return folder
 
 

@@ -1,5 +1,6 @@
 """The settings of a sentence-transformers folder: pooling, length, prompt."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,12 +37,8 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
     Raises:
         InputError: there is an unsupported module, which would change the vectors.
     """
-    listed = read_json(folder / "modules.json", list, missing=[])
-    if not all(isinstance(module, dict) for module in listed):
-        raise InputError(f"{folder / 'modules.json'} must hold a list of objects")
     pooling, normalize, inner = "mean", False, folder
-    for module in listed:
-        kind, path = str(module.get("type", "")).rpartition(".")[2], folder / module.get("path", "")
+    for kind, path in _modules(folder):
         if kind == "Transformer":
             inner = path
         elif kind == "Pooling":
@@ -54,6 +51,28 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
     described = read_json(folder / "config_sentence_transformers.json", missing={})
     prompts, name = described.get("prompts") or {}, described.get("default_prompt_name")
     return EmbeddingConfig(pooling, normalize, limit, prompts.get(name) or "")
+
+
+def read_pooling(folder: Path) -> str | None:
+    """The pooling that sentence-transformers saved with a model; None without one of ``POOLINGS``.
+
+    Raises:
+        InputError: a file of sentence-transformers is damaged.
+    """
+    for kind, path in _modules(folder):
+        if kind == "Pooling":
+            pooling = _pooling_of(read_json(path / "config.json", missing={}))
+            return pooling if pooling in POOLINGS else None
+    return None
+
+
+def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The kind and the folder of each module."""
+    listed = read_json(folder / "modules.json", list, missing=[])
+    if not all(isinstance(module, dict) for module in listed):
+        raise InputError(f"{folder / 'modules.json'} must hold a list of objects")
+    for module in listed:
+        yield str(module.get("type", "")).rpartition(".")[2], folder / module.get("path", "")
 
 
 def _pooling_of(config: dict[str, Any]) -> str:

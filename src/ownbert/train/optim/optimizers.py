@@ -11,9 +11,12 @@ from torch import nn
 
 from ownbert.errors import InputError
 from ownbert.nn.bottleneck import NoNorm
+from ownbert.nn.ngrams import NgramTable
 from ownbert.train.distributed import is_sharded
+from ownbert.train.optim.joint import JointOptimizer
 from ownbert.train.optim.lamb import Lamb
 from ownbert.train.optim.muon import make_muon
+from ownbert.train.optim.rows import RowAdagrad
 from ownbert.train.recipe import OPTIMIZERS, Optim
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, NoNorm)
@@ -33,13 +36,28 @@ def make_optimizer(model: nn.Module, optim: Optim) -> torch.optim.Optimizer:
 
     "adamw" is AdamW (Loshchilov and Hutter 2019) as one fused kernel, "lamb" is LAMB (You et al.
     2020), "muon" is Muon for hidden matrices and AdamW for the rest; the others are PyTorch's. Each
-    uses those of betas, eps, momentum and weight_decay that it has.
+    uses those of betas, eps, momentum and weight_decay that it has. Tables of
+    n-grams have an optimiser (``RowAdagrad``) and a rate of their own.
 
     Raises:
         InputError: this PyTorch does not have the optimiser, or settings cannot be combined with
             it.
     """
     groups = decay_groups(model, optim.weight_decay, optim.layer_decay)
+    tables = _sparse_tables(model)
+    if not tables:
+        return _make_dense(model, groups, optim)
+    own = {id(table.table.weight) for table in tables}
+    for group in groups:
+        group["params"] = [p for p in group["params"] if id(p) not in own]
+    rate = optim.learning_rate or 1.0
+    rows = [{"params": [table.table.weight], "scale": table.rate / rate} for table in tables]
+    return JointOptimizer(_make_dense(model, groups, optim), RowAdagrad(rows))
+
+
+def _make_dense(
+    model: nn.Module, groups: list[dict[str, Any]], optim: Optim
+) -> torch.optim.Optimizer:
     _raise_crf_rate(model, groups, optim.learning_rate)
     if optim.name in _UNSHARDED and is_sharded(model):
         raise InputError(
@@ -92,6 +110,10 @@ def decay_groups(
     ]
     check_groups(model, groups)
     return groups
+
+
+def _sparse_tables(model: nn.Module) -> list[NgramTable]:
+    return [module for module in model.modules() if isinstance(module, NgramTable)]
 
 
 def _raise_crf_rate(model: nn.Module, groups: list[dict[str, Any]], rate: float | None) -> None:

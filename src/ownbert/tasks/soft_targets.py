@@ -1,0 +1,101 @@
+"""Targets that are probabilities of the labels instead of a label: what another model predicts.
+
+A training row of a task with labels may have a tuple or an array of C numbers as its target, in the
+order of the task's labels, among rows with ordinary targets. Rows to evaluate on have labels.
+
+Source: Hinton, Vinyals and Dean 2015 (knowledge distillation), section 2.
+"""
+
+import math
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.errors import InputError
+from ownbert.tasks.rows import Row, list_labels
+
+# By how much the sum of a distribution may differ from 1: that of rounded numbers does.
+_ROUNDING = 1e-3
+_SHOWN = 0.05  # the least probability in a message
+
+
+def is_soft(target: Any) -> bool:
+    """Whether a target of a task with labels is probabilities: an array, or numbers in a tuple."""
+    if isinstance(target, np.ndarray):
+        return True
+    return isinstance(target, tuple) and bool(target) and not isinstance(target[0], str)
+
+
+def learn_order(
+    rows: Sequence[Row], labels: Sequence[str], names: Collection[str], source: str | Path
+) -> tuple[str, ...]:
+    """The labels that the probabilities of ``rows`` are in the order of, if they were given.
+
+    Args:
+        rows: training rows.
+        labels: given for the task; may be empty.
+        names: the labels of the rows with ordinary targets.
+        source: the file of the rows, for messages.
+
+    Returns:
+        ``labels`` if a row has probabilities; else none, for they are those of the rows.
+
+    Raises:
+        InputError: rows have probabilities, and neither ``labels`` nor ``names`` say of what; or
+            fewer than two labels or an unknown one.
+    """
+    if not any(is_soft(row.target) for row in rows):
+        return ()
+    where = source or "training rows"
+    if labels:
+        if unknown := sorted(set(names) - set(labels)):
+            raise InputError(
+                f"{where}: the label {unknown[0]!r} is not one of the labels of the probabilities, "
+                f"{list_labels(labels)}"
+            )
+        return tuple(labels)
+    if not names:
+        raise InputError(
+            f"{where}: all targets are probabilities; name the labels in their order (labels=...)"
+        )
+    return ()
+
+
+def check_distribution(target: Any, labels: Sequence[str], where: str) -> None:
+    """Raises ``InputError`` if a target is not a distribution over the labels: (C), sum 1."""
+    values = check_probabilities(target, labels, where)
+    if not math.isclose(total := float(values.sum()), 1, abs_tol=_ROUNDING):
+        raise InputError(f"{where}: the probabilities of the labels add up to {total:g}, not to 1")
+
+
+def check_probabilities(target: Any, labels: Sequence[str], where: str) -> np.ndarray:
+    """The target as (C) probabilities. Raises ``InputError`` if it is not one for each label."""
+    try:
+        values = np.asarray(target, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: the probabilities of the labels must be numbers") from None
+    if values.shape != (len(labels),):
+        raise InputError(
+            f"{where}: {values.size} probabilities for {len(labels)} labels; one for each of "
+            f"{list_labels(labels)} is needed"
+        )
+    if not ((values >= 0) & (values <= 1)).all():  # NaN is neither
+        raise InputError(f"{where}: a probability is not between 0 and 1: {values.tolist()}")
+    return values
+
+
+def refuse_soft_targets(rows: Sequence[Row], source: str | Path) -> None:
+    """Raises ``InputError`` for a row to evaluate on that has probabilities."""
+    for row in rows:
+        if is_soft(row.target):
+            raise InputError(
+                f"{row.place(source)}: dev rows need labels; probabilities are for training rows"
+            )
+
+
+def readable_probabilities(target: Any, labels: Sequence[str]) -> str:
+    """The likely labels with their probabilities, for the user."""
+    pairs = zip(labels, np.asarray(target).tolist(), strict=True)
+    return ", ".join(f"{label} {p:.0%}" for label, p in pairs if p >= _SHOWN) or "no likely label"

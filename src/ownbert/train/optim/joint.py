@@ -1,0 +1,40 @@
+"""Several optimisers, each for some of the parameters, as one."""
+
+from typing import Any
+
+import torch
+
+
+class JointOptimizer(torch.optim.Optimizer):
+    """Optimisers that share groups and state, so that a schedule and a saved state see one.
+
+    Args:
+        parts: each with its own parameters; their groups follow one another.
+    """
+
+    def __init__(self, *parts: torch.optim.Optimizer) -> None:
+        self.parts = parts
+        for number, part in enumerate(parts):
+            for group in part.param_groups:
+                group["part"] = number
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._share()  # load_state_dict has replaced the groups and the state
+
+    def _share(self) -> None:
+        for number, part in enumerate(self.parts):
+            part.state = self.state
+            part.param_groups = [g for g in self.param_groups if g["part"] == number]
+
+    def step(self, closure: Any = None) -> Any:
+        """Update with all; returns the loss of ``closure``, if given."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self.parts:
+            part.step()
+        return loss
