@@ -46,7 +46,7 @@ def test_rows_that_fit_are_cut(pretrained: Path, tmp_path: Path):
     assert (run.recipe.task.long, run.recipe.task.train_windows) == ("cut", None)
     assert run.splits.train_data.truncated == 2
     assert not any(e.parts for e in run.splits.train_data.examples)
-    assert not run.task.long_note
+    assert not run.task.notes()
     # Three are too many; a number of windows that was given stays.
     more = documents(tmp_path / "more.csv", *[10] * 37, 90, 90, 90)
     run = run_of(pretrained, more, max_windows=9)
