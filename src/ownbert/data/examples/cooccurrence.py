@@ -5,13 +5,11 @@ Dagan 2015 (context distribution smoothing, U sqrt(S)).
 """
 
 import warnings
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import scipy.sparse
 import torch
-
-from ownbert.data.corpus.store import Store
 
 # It has no types, which the type checker would work out from its source, for seconds.
 sparse = cast(Any, scipy.sparse)
@@ -26,13 +24,27 @@ _MOST_TOKENS = 20_000_000
 _MOST_ENTRIES = 60_000_000
 
 
+class TokenCorpus(Protocol):
+    """A corpus as token ids: a token store, or arrays in memory."""
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """(T) ids of all documents, one after another."""
+        ...
+
+    @property
+    def document_ends(self) -> np.ndarray:
+        """(documents) where each of them ends in ``tokens``."""
+        ...
+
+
 def cooccurrence_vectors(
-    store: Store, size: int, ordinary: np.ndarray, *, std: float = 0.05, seed: int = 0
+    corpus: TokenCorpus, size: int, ordinary: np.ndarray, *, std: float = 0.05, seed: int = 0
 ) -> np.ndarray:
     """Word vectors from the co-occurrences of a corpus.
 
     Args:
-        store: the corpus.
+        corpus: the token ids.
         size: D.
         ordinary: (V), false for special tokens.
         std: standard deviation of the vectors.
@@ -42,7 +54,7 @@ def cooccurrence_vectors(
         (V, D) float32; zero for tokens that are special or never occur, and in dimensions that the
         vocabulary is too small for.
     """
-    counts = _count(store, len(ordinary))
+    counts = _count(corpus, len(ordinary))
     keep = np.flatnonzero(ordinary & (np.asarray(counts.sum(1)).ravel() > 0))
     vectors = np.zeros((len(ordinary), size), dtype=np.float32)
     if len(keep) < 3:
@@ -56,13 +68,13 @@ def cooccurrence_vectors(
     return vectors
 
 
-def _count(store: Store, vocab_size: int) -> Matrix:
+def _count(corpus: TokenCorpus, vocab_size: int) -> Matrix:
     """How often two tokens occur within ``WINDOW`` of each other in one document, (V, V)."""
     total = sparse.csr_array((vocab_size, vocab_size), dtype=np.float32)
-    for start in _block_starts(len(store.tokens)):
-        ids = store.tokens[start : start + _BLOCK].astype(np.int32)
+    for start in _block_starts(len(corpus.tokens)):
+        ids = corpus.tokens[start : start + _BLOCK].astype(np.int32)
         places = np.arange(start, start + len(ids))
-        document = np.searchsorted(store.document_ends, places, side="right")
+        document = np.searchsorted(corpus.document_ends, places, side="right")
         left, right = [], []
         for gap in range(1, min(WINDOW, len(ids) - 1) + 1):
             same = document[:-gap] == document[gap:]

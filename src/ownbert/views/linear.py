@@ -1,0 +1,186 @@
+"""Linear models on features. N rows, F features, C labels or numbers.
+
+A model gives scores that can be added over models: log-probabilities of one label per row, logits
+of any number of labels, or numbers.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ownbert.errors import InputError
+from ownbert.views.ngrams import Matrix
+
+# Inverse weights of the penalty that are tried.
+STRENGTHS = (1.0, 10.0, 100.0)
+_SMALLEST = -30.0  # log-probability
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What rows are to be answered with.
+
+    Args:
+        task: classify, multilabel or regress.
+        values: classify: (N) indices of labels; multilabel: (N, C) of 0 and 1; regress: (N, C)
+            numbers.
+        size: C.
+    """
+
+    task: str
+    values: np.ndarray
+    size: int
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows: Any) -> "Targets":
+        return Targets(self.task, self.values[rows], self.size)
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """A linear model.
+
+    Args:
+        weights: (F, C).
+        bias: (C).
+        link: how outputs become scores: softmax; one-vs-rest, sigmoids divided by their sum;
+            logits or numbers, as they are.
+    """
+
+    weights: np.ndarray
+    bias: np.ndarray
+    link: str
+
+    def scores(self, features: Matrix | np.ndarray) -> np.ndarray:
+        """(N, C): log-probabilities, logits, or numbers."""
+        outputs = np.asarray(features @ self.weights, dtype=np.float64) + self.bias
+        if self.link == "softmax":
+            return log_softmax(outputs)
+        if self.link == "one-vs-rest":
+            return log_softmax(-np.logaddexp(0, -outputs))
+        return outputs
+
+
+def fit_linear(
+    features: Matrix | np.ndarray, targets: Targets, strength: float, *, naive_bayes: bool = False
+) -> LinearModel:
+    """Fit a linear model with scikit-learn.
+
+    Logistic regression (one-vs-rest for sparse features, whose solver is several times as fast, and
+    for any number of labels), or ridge regression.
+
+    Args:
+        features: (N, F).
+        targets: of the N rows.
+        strength: the inverse of the penalty's weight.
+        naive_bayes: scale the features for each label by the logarithm of how much likelier they
+            are with it than without (Wang and Manning 2012).
+
+    Raises:
+        InputError: scikit-learn is not installed.
+    """
+    if targets.task == "regress":
+        return _ridge(features, targets, strength)
+    is_sparse = not isinstance(features, np.ndarray)
+    if targets.task == "classify" and not is_sparse:
+        return _softmax_regression(features, targets, strength)
+    weights = np.zeros((features.shape[1], targets.size), dtype=np.float32)
+    bias = np.zeros(targets.size, dtype=np.float32)
+    features = _int32_indices(features)
+    if targets.task == "classify" and targets.size == 2:  # one model says both
+        weights[:, 1], bias[1] = _separate(features, targets.values == 1, strength, naive_bayes)
+        weights[:, 0], bias[0] = -weights[:, 1], -bias[1]
+        return LinearModel(weights, bias, "one-vs-rest")
+    for label in range(targets.size):
+        values = targets.values
+        own = values == label if targets.task == "classify" else values[:, label] > 0
+        weights[:, label], bias[label] = _separate(features, own, strength, naive_bayes)
+    link = "one-vs-rest" if targets.task == "classify" else "logits"
+    return LinearModel(weights, bias, link)
+
+
+def _separate(
+    features: Any, own: np.ndarray, strength: float, naive_bayes: bool
+) -> tuple[np.ndarray, float]:
+    """The weights (F) and the bias of a logistic regression of the rows in ``own``."""
+    if own.all() or not own.any():
+        return np.zeros(features.shape[1], dtype=np.float32), _log_odds(own)
+    ratio = _log_count_ratio(features, own) if naive_bayes else None
+    if ratio is not None:
+        features = features.copy()
+        features.data = features.data * ratio[features.indices]
+    fitted = _logistic(solver="liblinear", C=strength, tol=1e-2, random_state=0)
+    fitted.fit(features, own)
+    weights = fitted.coef_[0].astype(np.float32)
+    return weights if ratio is None else weights * ratio, float(fitted.intercept_[0])
+
+
+def log_softmax(scores: np.ndarray) -> np.ndarray:
+    """(N, C) normalised over C, and not below -30."""
+    shifted = scores - scores.max(-1, keepdims=True)
+    found = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return np.maximum(found, _SMALLEST)
+
+
+def _softmax_regression(features: np.ndarray, targets: Targets, strength: float) -> LinearModel:
+    weights = np.zeros((features.shape[1], targets.size), dtype=np.float32)
+    bias = np.full(targets.size, _SMALLEST, dtype=np.float32)
+    fitted = _logistic(C=strength, max_iter=200).fit(features, targets.values)
+    coefficients, intercepts = fitted.coef_, fitted.intercept_
+    if len(fitted.classes_) == 2:
+        coefficients = np.concatenate([-coefficients, coefficients]) / 2
+        intercepts = np.concatenate([-intercepts, intercepts]) / 2
+    weights[:, fitted.classes_] = coefficients.T
+    bias[fitted.classes_] = intercepts
+    return LinearModel(weights, bias, "softmax")
+
+
+def _ridge(features: Any, targets: Targets, strength: float) -> LinearModel:
+    try:
+        from sklearn.linear_model import Ridge
+    except ImportError:
+        raise _no_sklearn() from None
+    solver = "cholesky" if isinstance(features, np.ndarray) else "sparse_cg"
+    fitted = Ridge(alpha=1 / strength, solver=solver, tol=1e-3)
+    fitted.fit(_int32_indices(features), targets.values)
+    weights = np.asarray(fitted.coef_, dtype=np.float32).reshape(targets.size, -1).T
+    bias = np.broadcast_to(np.asarray(fitted.intercept_, dtype=np.float32), targets.size)
+    return LinearModel(np.ascontiguousarray(weights), bias.copy(), "numbers")
+
+
+def _logistic(**settings: Any) -> Any:
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError:
+        raise _no_sklearn() from None
+    return LogisticRegression(**settings)
+
+
+def _no_sklearn() -> InputError:
+    return InputError("linear models are fitted by scikit-learn: pip install 'ownbert[eval]'")
+
+
+def _log_odds(own: np.ndarray) -> float:
+    return float(np.log((own.sum() + 0.5) / ((~own).sum() + 0.5)))
+
+
+def _log_count_ratio(features: Matrix, own: np.ndarray) -> np.ndarray:
+    """(F) log of how often a feature occurs in rows with the label over that in rows without."""
+    present = features.copy()
+    present.data = np.ones_like(present.data)
+    p = 1 + np.asarray(present[np.flatnonzero(own)].sum(0)).ravel()
+    q = 1 + np.asarray(present[np.flatnonzero(~own)].sum(0)).ravel()
+    return np.log((p / p.sum()) / (q / q.sum())).astype(np.float32)
+
+
+def _int32_indices(features: Any) -> Any:
+    """liblinear takes 32-bit indices only."""
+    if isinstance(features, np.ndarray):
+        return features
+    features = features.tocsr()
+    features.indices = features.indices.astype(np.int32)
+    features.indptr = features.indptr.astype(np.int32)
+    return features

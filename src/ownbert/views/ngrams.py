@@ -1,0 +1,173 @@
+"""n-grams of words and of characters as sparse counts. N texts, F features."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import scipy.sparse
+
+# It has no types, which the type checker would work out from its source, for seconds.
+sparse = cast(Any, scipy.sparse)
+Matrix = Any  # a csr_array
+
+# With more words the number of a trigram would not fit 64 bits.
+MOST_WORDS = 1_000_000
+
+
+class WordNgrams:
+    """Counts n-grams of the words that it was fitted on.
+
+    An n-gram is one number, made of the numbers of its words, so that counting is sorting.
+
+    Attributes:
+        words: each word with its number.
+        keys: for every order from 1 on, the sorted numbers of the n-grams that are counted. The
+            columns of the counts are these, order after order.
+    """
+
+    def __init__(self, words: Mapping[str, int], keys: Sequence[np.ndarray]) -> None:
+        self.words, self.keys = words, list(keys)
+        self.size = sum(map(len, self.keys))
+
+    @classmethod
+    def fit(cls, texts: Iterable[Sequence[str]], *, order: int, most: int) -> "WordNgrams":
+        """Take all n-grams of up to ``order`` words of these tokenised texts; of each order the
+        ``most`` that occur in the most texts."""
+        words: dict[str, int] = {}
+        found = [[words.setdefault(token, len(words)) for token in text] for text in texts]
+        if len(words) > MOST_WORDS:
+            words = dict(list(words.items())[:MOST_WORDS])
+            found = [[i if i < MOST_WORDS else -1 for i in text] for text in found]
+        ids, document = _joined(found)
+        keys = []
+        for n in range(1, order + 1):
+            numbers, of_text = _numbers(ids, document, n, len(words))
+            distinct, place = np.unique(numbers, return_inverse=True)
+            pairs = np.unique(place * len(found) + of_text)
+            texts_with = np.bincount(pairs // max(1, len(found)), minlength=len(distinct))
+            if len(distinct) > most:
+                distinct = distinct[np.argsort(-texts_with, kind="stable")[:most]]
+            keys.append(np.sort(distinct))
+        return cls(words, keys)
+
+    def counts(self, texts: Iterable[Sequence[str]]) -> Matrix:
+        """How often each n-gram occurs in each of these tokenised texts, (N, F)."""
+        known = self.words
+        found = [[known.get(token, -1) for token in text] for text in texts]
+        ids, document = _joined(found)
+        rows, columns, start = [], [], 0
+        for n, keys in enumerate(self.keys, start=1):
+            numbers, of_text = _numbers(ids, document, n, len(known))
+            if len(keys):
+                place = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)
+                right = keys[place] == numbers
+                rows.append(of_text[right])
+                columns.append(place[right] + start)
+            start += len(keys)
+        return _sum(rows, columns, (len(found), self.size))
+
+    def keep(self, columns: np.ndarray) -> "WordNgrams":
+        """Only these columns; words that no n-gram has are forgotten. columns: sorted."""
+        keys, start = [], 0
+        for own in self.keys:
+            inside = columns[(columns >= start) & (columns < start + len(own))] - start
+            keys.append(own[inside])
+            start += len(own)
+        total = len(self.words)
+        used = np.zeros(total, dtype=bool)
+        for n, own in enumerate(keys, start=1):
+            for _ in range(n):
+                used[own % total] = True
+                own = own // total
+        number = np.cumsum(used) - 1
+        words = {word: int(number[i]) for word, i in self.words.items() if used[i]}
+        renumbered = []
+        for n, own in enumerate(keys, start=1):
+            powers = [own // total**k % total for k in reversed(range(n))]
+            new = np.zeros_like(own)
+            for ids in powers:
+                new = new * len(words) + number[ids]
+            renumbered.append(new)  # the order of the words stays, so they are sorted
+        return WordNgrams(words, renumbered)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What ``from_arrays`` makes it from again, for a safetensors file."""
+        text = "\0".join(self.words).encode()
+        keys = {f"ngrams.{n}": own for n, own in enumerate(self.keys, start=1)}
+        return {"words": np.frombuffer(text, dtype=np.uint8).copy(), **keys}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "WordNgrams":
+        """The counts that ``arrays`` was called on."""
+        text = arrays["words"].tobytes().decode()
+        words = {word: i for i, word in enumerate(text.split("\0"))} if text else {}
+        orders = sum(name.startswith("ngrams.") for name in arrays)
+        return cls(words, [arrays[f"ngrams.{n}"] for n in range(1, orders + 1)])
+
+
+def character_ngrams(texts: Sequence[str], orders: Sequence[int], buckets: int) -> Matrix:
+    """Counts of hashed character n-grams, which stay inside words padded by blanks.
+
+    Args:
+        texts: N texts.
+        orders: lengths of the n-grams, in characters.
+        buckets: F, a power of two; n-grams with the same hash share a column.
+
+    Returns:
+        (N, buckets) counts.
+    """
+    words = (" ".join(text.lower().split()) for text in texts)
+    padded = [f" {text} " if text else "" for text in words]
+    sizes = np.asarray([len(text) for text in padded])
+    joined = "".join(padded).encode("utf-32-le", errors="surrogatepass")
+    codes = np.frombuffer(joined, dtype=np.uint32).astype(np.uint64)
+    document = np.repeat(np.arange(len(padded)), sizes)
+    blank = codes == 32
+    rows, columns = [], []
+    for n in orders:
+        if len(codes) < n:
+            continue
+        values = np.zeros(len(codes) - n + 1, dtype=np.uint64)
+        inner = np.zeros(len(values), dtype=bool)  # a blank inside, or at both ends
+        for k in range(n):
+            own = slice(k, k + len(values))
+            values = values * np.uint64(0x9E3779B97F4A7C15) + codes[own] + np.uint64(1)
+            if 0 < k < n - 1:
+                inner |= blank[own]
+        last = slice(n - 1, n - 1 + len(values))
+        right = ~inner & (document[: len(values)] == document[last])
+        values ^= values >> np.uint64(29)
+        values *= np.uint64(0xBF58476D1CE4E5B9)
+        values ^= values >> np.uint64(32)
+        rows.append(document[: len(values)][right])
+        columns.append((values[right] & np.uint64(buckets - 1)).astype(np.int64))
+    return _sum(rows, columns, (len(padded), buckets))
+
+
+def _joined(texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """All ids one after another, and the text that each belongs to."""
+    sizes = [len(text) for text in texts]
+    ids = np.fromiter((i for text in texts for i in text), dtype=np.int64, count=sum(sizes))
+    return ids, np.repeat(np.arange(len(texts)), sizes)
+
+
+def _numbers(
+    ids: np.ndarray, document: np.ndarray, n: int, words: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The number of each n-gram of known words inside one text, and the text."""
+    length = max(0, len(ids) - n + 1)
+    numbers = np.zeros(length, dtype=np.int64)
+    right = np.ones(length, dtype=bool)
+    for k in range(n):
+        own = slice(k, k + length)
+        numbers = numbers * words + ids[own]
+        right &= (ids[own] >= 0) & (document[own] == document[:length])
+    return numbers[right], document[:length][right]
+
+
+def _sum(rows: list[np.ndarray], columns: list[np.ndarray], shape: tuple[int, int]) -> Matrix:
+    if not rows:
+        return sparse.csr_array(shape, dtype=np.float32)
+    places = (np.concatenate(rows), np.concatenate(columns))
+    ones = np.ones(len(places[0]), dtype=np.float32)
+    return sparse.csr_array(sparse.coo_array((ones, places), shape=shape).tocsr())

@@ -1,0 +1,66 @@
+"""What kind of text it is, and its tokens for linear models."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+
+from ownbert.errors import InputError
+
+# ids: tokens between blanks, taken as they are. words: letters and signs, in lower case. chinese:
+# the same, and every character of a script without blanks is a token.
+KINDS = ("ids", "words", "chinese")
+
+# Scripts that are written without blanks: kana, Chinese characters, Thai, Lao, Khmer, Burmese.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003134f"
+)
+_UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
+_WORD = re.compile(r"\w+|[^\w\s]")
+_CHARACTER_OR_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
+# A token of a code: no letters at all, or letters and digits in one.
+_CODE = re.compile(r"[\W\d_]+|(?=.*\d)(?=.*[^\W\d_]).+")
+
+_LOOKED_AT = 2_000  # texts
+_CHARACTERS = 2_000  # of each
+_CODES = 0.8  # share of tokens from which a text is one of ids
+_CHINESE = 0.2  # share of characters from which a text has no blanks to rely on
+
+
+def text_kind(texts: Iterable[str]) -> str:
+    """Whether texts are ids or codes, words, or a script without blanks; by the first texts.
+
+    Returns:
+        One of ``KINDS``.
+    """
+    sample = [text[:_CHARACTERS] for text in islice(texts, _LOOKED_AT)]
+    tokens = [token for text in sample for token in text.split()]
+    if not tokens:
+        return "words"
+    codes = sum(_CODE.fullmatch(token) is not None for token in tokens)
+    if codes >= _CODES * len(tokens):
+        return "ids"
+    letters = sum(map(len, tokens))
+    unspaced = sum(len(_UNSPACED_CHARACTER.findall(token)) for token in tokens)
+    return "chinese" if unspaced >= _CHINESE * letters else "words"
+
+
+def splitter(kind: str) -> Callable[[str], list[str]]:
+    """The function that splits a text of this kind into tokens."""
+    if kind == "ids":
+        return str.split
+    if kind not in KINDS:
+        raise InputError(f"the kind of text is {kind!r}; one of {', '.join(KINDS)}")
+    pattern = _WORD if kind == "words" else _CHARACTER_OR_WORD
+    return lambda text: pattern.findall(text.lower())
+
+
+def tokens_of(texts: Sequence[str], split: Callable[[str], list[str]]) -> list[str]:
+    """The tokens of one text, or of a pair: those of the second text are marked, and so are those
+    that both have."""
+    first, *rest = map(split, texts)
+    if not rest:
+        return first
+    second = rest[0]
+    shared = sorted(set(first) & set(second))
+    return [*first, *(f"\x02{t}" for t in second), *(f"\x03{t}" for t in shared)]

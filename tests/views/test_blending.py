@@ -1,0 +1,87 @@
+"""Blends: weights, their gradient, and estimates that owe nothing to choosing them."""
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime
+
+from ownbert.views.blending import (
+    _loss_and_slope,
+    blend,
+    cross_fitted,
+    fit_weights,
+    from_scores,
+    loss,
+    to_scores,
+)
+from ownbert.views.linear import Targets, log_softmax
+
+
+def rows(task: str, count: int = 400, seed: int = 0) -> tuple[Targets, list[np.ndarray]]:
+    """Targets, and the scores of a good model, of a fair one with other errors, and of noise."""
+    rng = np.random.default_rng(seed)
+    if task == "regress":
+        truth = rng.normal(size=(count, 1)) * 5
+        members = [truth + rng.normal(size=truth.shape) * s for s in (1.0, 2.0, 50.0)]
+        return Targets(task, truth, 1), members
+    labels = rng.integers(0, 3, count)
+    values = np.eye(3)[labels]
+    noisy = [values * s + rng.normal(size=values.shape) for s in (2.0, 1.5, 0.0)]
+    if task == "classify":
+        return Targets(task, labels, 3), [log_softmax(x) for x in noisy]
+    return Targets(task, values, 3), [2 * x - 1 for x in noisy]
+
+
+TASKS = ["classify", "multilabel", "regress"]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_blend_is_better_than_its_members_and_noise_gets_no_weight(task: str):
+    targets, members = rows(task)
+    weights = fit_weights(members, targets)
+    assert (weights >= 0).all()
+    assert weights[2] < 0.5 * weights[0]
+    assert loss(targets, blend(members, weights)) < min(loss(targets, m) for m in members)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_estimate_is_not_of_rows_that_chose_the_weights(task: str):
+    targets, members = rows(task, 60)
+    chosen = loss(targets, blend(members, fit_weights(members, targets)))
+    assert loss(targets, cross_fitted(members, targets)) > chosen
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_slope_is_that_of_the_loss(task: str):
+    targets, members = rows(task, 7)
+    scores = members[0]
+    slope = _loss_and_slope(targets, scores)[1]
+    numeric = approx_fprime(
+        scores.ravel(), lambda x: _loss_and_slope(targets, x.reshape(scores.shape))[0], 1e-6
+    )
+    np.testing.assert_allclose(slope.ravel(), numeric, atol=1e-5)
+
+
+def test_equal_members_get_equal_weights():
+    targets, members = rows("classify")
+    weights = fit_weights([members[0], members[0].copy()], targets)
+    np.testing.assert_allclose(weights[0], weights[1], rtol=1e-3)
+
+
+def test_weights_of_numbers_add_up_to_one():
+    targets, members = rows("regress")
+    assert fit_weights(members, targets).sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_outputs_come_back_from_their_scores(task: str):
+    rng = np.random.default_rng(0)
+    outputs = rng.random((5, 3))
+    if task == "classify":
+        outputs /= outputs.sum(1, keepdims=True)
+    np.testing.assert_allclose(from_scores(task, to_scores(task, outputs)), outputs, atol=1e-6)
+
+
+def test_impossible_probabilities_have_finite_scores():
+    outputs = np.asarray([[0.0, 1.0]])
+    assert np.isfinite(to_scores("classify", outputs)).all()
+    assert np.isfinite(to_scores("multilabel", outputs)).all()

@@ -1,0 +1,115 @@
+"""Linear models on views: they learn, agree with scikit-learn, and are the same after loading."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from ownbert.errors import InputError
+from ownbert.views.features import VIEWS, Texts
+from ownbert.views.linear import Targets, fit_linear, log_softmax
+from ownbert.views.linear_view import ARRAYS, SETTINGS, LinearView
+
+
+def topics(seed: int, texts: int) -> tuple[list[tuple[str]], np.ndarray]:
+    """Texts of three topics: half of the words are the topic's own."""
+    rng, found, labels = random.Random(seed), [], []
+    for i in range(texts):
+        topic = i % 3
+        words = [
+            f"t{topic}x{rng.randint(0, 15)}" if rng.random() < 0.4 else f"w{rng.randint(0, 40)}"
+            for _ in range(rng.randint(8, 20))
+        ]
+        found.append((" ".join(words),))
+        labels.append(topic)
+    return found, np.asarray(labels)
+
+
+def made(name: str, task: str = "classify") -> tuple[LinearView, Texts, np.ndarray]:
+    """A model fitted on 90 texts, and 90 others with their topics."""
+    train, labels = topics(1, 90)
+    test, truth = topics(2, 90)
+    other, _ = topics(3, 120)
+    labelled = Texts(train, "words")
+    view = VIEWS[name].fit(labelled, Texts(other, "words"))
+    values = {
+        "classify": labels,
+        "multilabel": np.eye(3, dtype=np.float32)[labels],
+        "regress": labels[:, None].astype(float),
+    }[task]
+    targets = Targets(task, values, 1 if task == "regress" else 3)
+    model = fit_linear(view.features(labelled), targets, 10.0, naive_bayes=name == "nb")
+    return LinearView(view, model, "words"), Texts(test, "words"), truth
+
+
+@pytest.mark.parametrize("name", list(VIEWS))
+def test_each_view_learns_and_is_the_same_after_loading(name: str, tmp_path: Path):
+    fitted, test, truth = made(name)
+    scores = fitted.scores(test.rows)
+    assert (scores.argmax(1) == truth).mean() > 0.85
+    np.testing.assert_allclose(np.exp(scores).sum(1), 1, atol=1e-6)
+    fitted.save(tmp_path)
+    again = LinearView.load(tmp_path).scores(test.rows)
+    np.testing.assert_allclose(again, scores, atol=1e-6)
+
+
+def test_any_number_of_labels_are_logits():
+    fitted, test, truth = made("tfidf", "multilabel")
+    logits = fitted.scores(test.rows)
+    assert ((logits > 0) == np.eye(3, dtype=bool)[truth]).mean() > 0.9
+
+
+def test_numbers_are_regressed():
+    fitted, test, truth = made("lsa", "regress")
+    found = fitted.scores(test.rows)[:, 0]
+    assert np.corrcoef(found, truth)[0, 1] > 0.8
+
+
+def test_tfidf_is_that_of_scikit_learn():
+    train, _ = topics(1, 60)
+    test, _ = topics(2, 30)
+    theirs = TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True)
+    theirs.fit(text for (text,) in train)
+    view = VIEWS["tfidf"].fit(Texts(train, "words"), Texts([], "words"))
+    ours = view.features(Texts(test, "words")).toarray()
+    expected = theirs.transform(text for (text,) in test).toarray()
+    assert ours.shape == expected.shape
+    # The columns are in another order; all products of texts are the same.
+    np.testing.assert_allclose(ours @ ours.T, expected @ expected.T, atol=1e-5)
+
+
+def test_a_label_without_rows_is_never_likely():
+    train, labels = topics(1, 60)
+    texts = Texts(train, "words")
+    view = VIEWS["lsa"].fit(texts, Texts([], "words"))
+    for features in (view.features(texts), VIEWS["tfidf"].fit(texts, texts).features(texts)):
+        model = fit_linear(features, Targets("classify", labels, 4), 1.0)
+        assert model.scores(features).argmax(1).max() < 3
+
+
+def test_empty_and_unknown_texts_have_scores():
+    fitted, _, _ = made("lsa")
+    assert np.isfinite(fitted.scores([("",), ("nothing known",)])).all()
+
+
+def test_log_softmax_bounds_what_is_impossible():
+    found = log_softmax(np.asarray([[0.0, -1000.0]]))
+    np.testing.assert_allclose(found, [[0.0, -30.0]])
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / SETTINGS).write_text('{"format": 9}'), "not of this version"),
+        (lambda folder: (folder / ARRAYS).write_bytes(b"damaged"), "cannot be read"),
+        (lambda folder: (folder / ARRAYS).unlink(), "cannot be read"),
+    ],
+)
+def test_a_damaged_folder_is_one_line(damage, message: str, tmp_path: Path):
+    fitted, _, _ = made("tfidf")
+    fitted.save(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(InputError, match=message):
+        LinearView.load(tmp_path)

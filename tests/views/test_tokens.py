@@ -1,0 +1,34 @@
+"""What kind of text it is, and its tokens."""
+
+import pytest
+
+from ownbert.errors import InputError
+from ownbert.views.tokens import splitter, text_kind, tokens_of
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [
+        (["7590 23986 90463 35897", "12965 40627 9"], "ids"),
+        (["A12.3 B44 Z99.1", "C50 D12.6"], "ids"),
+        (["The 3 films of 1999 were good.", "No, 2 of them."], "words"),
+        (["这部电影在1999年上映。", "不错 的 片子"], "chinese"),
+        (["これは映画です"], "chinese"),
+        (["", "   "], "words"),
+    ],
+)
+def test_the_kind_is_seen(texts: list[str], kind: str):
+    assert text_kind(texts) == kind
+
+
+def test_each_kind_is_split_in_its_way():
+    assert splitter("ids")("12 A.3  b,") == ["12", "A.3", "b,"]
+    assert splitter("words")("It's GOOD, no?") == ["it", "'", "s", "good", ",", "no", "?"]
+    assert splitter("chinese")("北京Hotel 5号") == ["北", "京", "hotel", "5", "号"]
+    with pytest.raises(InputError, match="the kind of text is 'x'"):
+        splitter("x")
+
+
+def test_pairs_mark_the_second_text_and_what_both_have():
+    found = tokens_of(("a b", "b c"), str.split)
+    assert found == ["a", "b", "\x02b", "\x02c", "\x03b"]
