@@ -8,6 +8,7 @@ import typer
 from ownbert.cli.options import (
     Device,
     FinetunedFolder,
+    Network,
     Precision,
     Quiet,
     TaskLabelColumn,
@@ -44,6 +45,7 @@ def evaluate(
     label_column: TaskLabelColumn = None,
     device: Device = "auto",
     precision: Precision = "float32",
+    network: Network = False,
     quiet: Quiet = False,
 ) -> None:
     """Evaluate a fine-tuned model of any task on rows whose answers are known.
@@ -55,7 +57,7 @@ def evaluate(
     Example: ownbert evaluate runs/clf --data test.csv
     """
     from ownbert.finetuning.confusion import CONFUSION, draw_confusion
-    from ownbert.inference.predictor import evaluate as run
+    from ownbert.inference.predict import evaluate as run
     from ownbert.train.device import keep_memory
 
     keep_memory()
@@ -69,6 +71,7 @@ def evaluate(
             label_column=label_column,
             device=device,
             precision=precision,
+            network=network,
             progress=progress,
             say=_warn,
         )

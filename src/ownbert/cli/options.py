@@ -84,7 +84,11 @@ ResumeFile = Annotated[
     bool, typer.Option("--resume", help="Resume where a stopped run of the same command ended.")
 ]
 FinetunedFolder = Annotated[
-    Path, typer.Argument(help="Folder that ownbert finetune wrote.", show_default=False)
+    Path, typer.Argument(help="Folder that ownbert finetune or fit wrote.", show_default=False)
+]
+Network = Annotated[
+    bool,
+    typer.Option("--network", help="Of a folder of ownbert fit: the network alone, no blend."),
 ]
 # What the columns mean depends on the task; see ownbert finetune TASK --help.
 _DEFAULT_COLUMN = "as in training, else by its name"

@@ -9,6 +9,7 @@ import typer
 from ownbert.cli.options import (
     Device,
     FinetunedFolder,
+    Network,
     Precision,
     Quiet,
     ResumeFile,
@@ -38,6 +39,7 @@ def predict(
     second_column: TaskSecondColumn = None,
     device: Device = "auto",
     precision: Precision = "float32",
+    network: Network = False,
     resume: ResumeFile = False,
     quiet: Quiet = False,
 ) -> None:
@@ -50,7 +52,7 @@ def predict(
 
     Example: ownbert predict runs/clf --input new.csv -o predictions.jsonl
     """
-    from ownbert.inference.predictor import predict as run
+    from ownbert.inference.predict import predict as run
     from ownbert.train.device import keep_memory
 
     keep_memory()
@@ -63,6 +65,7 @@ def predict(
             second_column=second_column,
             device=device,
             precision=precision,
+            network=network,
             resume=resume,
             progress=progress,
             say=partial(typer.echo, err=True),

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +9,15 @@ import numpy as np
 
 from ownbert.checkpoint import CONFIG, describe
 from ownbert.data.readers.columns import ColumnNames
-from ownbert.data.resumable_file import identity_of
 from ownbert.errors import InputError
-from ownbert.files import read_json, refuse_same, refuse_unreadable, write_json
-from ownbert.inference.prediction_writer import PredictionWriter
+from ownbert.files import read_json
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.run.run_folder import ENSEMBLE, RECIPE
 from ownbert.tasks.batched_forward import blocks, forward_rows
-from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
 from ownbert.tasks.text_input import UnknownWords, truncation_warning
 from ownbert.train.device import pick_device, pick_precision
-from ownbert.train.state_files import model_checksums
 
 Progress = Callable[[int], None]
 Say = Callable[[str], None]
@@ -74,6 +69,11 @@ class Predictor:
 
     def __call__(self, rows: Sequence[Row]) -> list[Any]:
         """The answer of the task to each row."""
+        raws, notes = self.raws(rows)
+        return [self.task.decide(*each) for each in zip(raws, rows, notes, strict=True)]
+
+    def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
+        """The scores of each row, from which the task decides, and its note for that."""
         data = self.task.encode(rows, self.builder, training=False)
         self.seen += len(rows)
         self.cut += data.truncated
@@ -85,7 +85,7 @@ class Predictor:
         raws = scores[0]
         if len(scores) > 1:
             raws = [np.mean(of_row, axis=0) for of_row in zip(*scores, strict=True)]
-        return [self.task.decide(*each) for each in zip(raws, rows, data.notes, strict=True)]
+        return raws, data.notes
 
     def warnings(self) -> Iterator[str]:
         """Warnings about truncated rows and unknown words, if there were any."""
@@ -151,83 +151,10 @@ def combine_tasks(tasks: Sequence[Task]) -> Task:
     return task
 
 
-def predict(
-    folder: str | Path,
-    input: str | Path,
-    output: str | Path,
-    *,
-    text_column: str | None = None,
-    second_column: str | None = None,
-    device: str = "auto",
-    precision: str = "float32",
-    resume: bool = False,
-    progress: Progress | None = None,
-    say: Say | None = None,
-) -> int:
-    """Write one row of predictions for each row of a file, in the same order.
-
-    Rows are streamed, so neither file need fit in memory. ``output`` appears complete or not at
-    all; what an interrupted run has answered is kept beside it.
-
-    Args:
-        folder: of a fine-tuned model or an ensemble.
-        input: the file with the rows.
-        output: a table if its name ends with .csv or .tsv, else JSON lines, and compressed if it
-            ends with .gz.
-        text_column, second_column: by default as in training.
-        device, precision: as for ``Predictor``.
-        resume: continue an interrupted run.
-        progress: called with the number of rows so far.
-        say: called with warnings.
-
-    Returns:
-        The number of rows.
-
-    Raises:
-        InputError: a row cannot be read, or, with ``resume``, the model, the input, the columns or
-            the precision differ.
-    """
-    columns = ColumnNames(text=text_column, second=second_column)
-    _refuse_missing(Path(input))
-    refuse_same(input, output)
-    predictor = Predictor(folder, columns=columns, device=device, precision=precision)
-    made_for = _made_for(predictor, Path(input), columns)
-    file = PredictionWriter(output, made_for, resume=resume)
-    rows = blocks(predictor.task.stream(input), size=characters)
-
-    def shown(block: Sequence[Row]) -> list[Any]:
-        return list(map(predictor.task.output_row, predictor(block), block))
-
-    count = file.fill(rows, shown, progress)
-    if say is not None:
-        for line in predictor.warnings():
-            say(line)
-    return count
-
-
-def _refuse_missing(path: Path) -> None:
-    if not path.is_dir():  # some tasks read folders
-        refuse_unreadable(path)
-
-
-def _made_for(predictor: Predictor, input: Path, columns: ColumnNames) -> dict[str, Any]:
-    """The identity of a file of predictions: everything that its rows depend on."""
-    weights = [
-        [f"{member.relative_to(predictor.folder)}/{name}", checksum]
-        for member in predictor.members
-        for name, checksum in model_checksums(member)
-    ]
-    return {
-        "format": 1,
-        "model": weights,
-        "input": identity_of(input),
-        "columns": asdict(columns),
-        "precision": predictor.precision,
-    }
-
-
 def decide_all(
-    predictor: Predictor, rows: Sequence[Row], progress: Progress | None = None
+    predictor: Callable[[Sequence[Row]], list[Any]],
+    rows: Sequence[Row],
+    progress: Progress | None = None,
 ) -> list[Any]:
     """The answers to any number of rows.
 
@@ -247,53 +174,3 @@ def decide_all(
 def characters(row: Row) -> int:
     """The number of characters in the texts of a row."""
     return sum(map(len, row.texts))
-
-
-def evaluate(
-    folder: str | Path,
-    data: Any,
-    *,
-    output: str | Path | None = None,
-    text_column: str | None = None,
-    second_column: str | None = None,
-    label_column: str | None = None,
-    device: str = "auto",
-    precision: str = "float32",
-    progress: Progress | None = None,
-    say: Say | None = None,
-) -> Scores:
-    """Metrics of a fine-tuned folder on labelled rows.
-
-    Args:
-        folder: of a fine-tuned model or an ensemble.
-        data: a file, or anything else that the task reads; for "image" a folder or arrays (images,
-            labels).
-        output: a file to which the metrics are also written, as JSON.
-        text_column, second_column, label_column: by default as in training.
-        device, precision: as for ``Predictor``.
-        progress: called with the number of rows so far.
-        say: called with warnings.
-
-    Raises:
-        InputError: a row cannot be read, or has a label that the model does not have; names its
-            line.
-    """
-    columns = ColumnNames(text_column, second_column, label_column)
-    if named := isinstance(data, str | Path):
-        _refuse_missing(Path(data))
-        if output is not None:
-            refuse_same(data, output)
-    predictor = Predictor(folder, columns=columns, device=device, precision=precision)
-    task = predictor.task
-    if not (named or task.reads_arrays):
-        raise InputError(f"{task.name} is evaluated on a file, not on {type(data).__name__}")
-    rows = task.read(data)
-    task.check(rows, data if named else "", f"the model {folder}")
-    decided = decide_all(predictor, rows, progress)
-    scores = task.score(rows, decided)
-    if say is not None:
-        for line in (*predictor.warnings(), *scores.warnings):
-            say(line)
-    if output is not None:
-        write_json(output, scores.as_json())
-    return scores

@@ -21,8 +21,8 @@ from ownbert.train.state_files import (
 )
 
 RECIPE = "recipe.yaml"
-# Names the members of an ensemble.
-ENSEMBLE = "ensemble.json"
+# Names the members of an ensemble, and those of a blend with their weights.
+ENSEMBLE, BLEND = "ensemble.json", "blend.json"
 T = TypeVar("T")
 
 
