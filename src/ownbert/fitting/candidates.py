@@ -1,0 +1,174 @@
+"""The models that ``fit`` compares. N held-out rows, C labels or numbers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.fitting.labelled_rows import LabelledRows
+from ownbert.inference.embedder import Embedder
+from ownbert.inference.frozen_probe import FrozenProbe, embed_rows
+from ownbert.tasks.metrics import Scores
+from ownbert.tasks.rows import Row
+from ownbert.views.blending import cross_fitted, fit_weights, from_scores, loss
+from ownbert.views.features import VIEWS, Texts
+from ownbert.views.linear import STRENGTHS, LinearModel, Targets, fit_linear
+from ownbert.views.linear_view import LinearView
+
+# Weights of naive Bayes are for few labels; with many they took minutes and were no better.
+_MOST_NB_LABELS = 4
+# Characters of all labelled texts, above which their n-grams would take too long.
+_MOST_CHARACTERS = 20_000_000
+_BLOCK = 2000  # rows that are scored at a time
+
+
+@dataclass
+class ComparedModel:
+    """A model, and its scores of the held-out rows.
+
+    Args:
+        name: of its files.
+        title: for the user.
+        kind: network, linear or frozen.
+        folders: relative to the output folder.
+        seconds: that it took.
+        scores: (N, C) of the held-out rows; None if it was trained on all rows.
+    """
+
+    name: str
+    title: str
+    kind: str
+    folders: tuple[str, ...]
+    seconds: float
+    scores: np.ndarray | None = None
+
+    def about(self) -> dict[str, Any]:
+        """Everything but the scores, for JSON."""
+        return {k: v for k, v in asdict(self).items() if k != "scores"}
+
+
+def view_names(rows: LabelledRows, kind: str) -> list[str]:
+    """The views that suit these rows. kind: of the text."""
+    names = list(VIEWS)
+    characters = sum(len(text) for row in rows.rows for text in row.texts)
+    if kind == "ids" or characters > _MOST_CHARACTERS:
+        names.remove("characters")
+    if rows.targets.task == "regress" or rows.targets.size > _MOST_NB_LABELS:
+        names.remove("nb")
+    return names
+
+
+def fit_view(
+    name: str, rows: LabelledRows, labelled: Texts, unlabelled: Texts, folder: Path
+) -> np.ndarray:
+    """Fit a linear model on a view, save it in ``folder``, and return its held-out scores.
+
+    Args:
+        labelled: the texts of all rows.
+        unlabelled: other texts, without labels.
+    """
+    learnt = Texts([labelled.rows[i] for i in rows.learnt], labelled.kind)
+    view = VIEWS[name].fit(learnt, unlabelled)
+    model, scores = fit_on_folds(view.features(labelled), rows, naive_bayes=name == "nb")
+    LinearView(view, model, labelled.kind).save(folder)
+    return scores
+
+
+def fit_probe(encoder: Path, rows: LabelledRows, folder: Path) -> np.ndarray:
+    """Fit a linear model on the vectors of a network, save it in ``folder`` (in which ``encoder``
+    is), and return its held-out scores."""
+    embedder = Embedder(encoder)
+    vectors = embed_rows(embedder, rows.texts())
+    learnt = vectors[rows.learnt]
+    mean = learnt.mean(0)
+    # So that vectors have a length of about 1, as those of the views.
+    scale = np.maximum(learnt.std(0), 1e-6) * np.sqrt(vectors.shape[1])
+    model, scores = fit_on_folds(((vectors - mean) / scale).astype(np.float32), rows)
+    FrozenProbe(embedder, mean, scale.astype(np.float32), model).save(folder)
+    return scores
+
+
+def fit_on_folds(
+    features: Any, rows: LabelledRows, *, naive_bayes: bool = False
+) -> tuple[LinearModel, np.ndarray]:
+    """A linear model of features (all rows, F), and its scores (N, C) of the held-out rows.
+
+    The strength of the penalty is that with the least loss on these, at its best temperature.
+    """
+    held = rows.targets[rows.held_out]
+    best: tuple[float, float, np.ndarray] | None = None
+    for strength in STRENGTHS:
+        scores = np.concatenate(
+            [
+                fit_linear(
+                    features[learn], rows.targets[learn], strength, naive_bayes=naive_bayes
+                ).scores(features[own])
+                for learn, own in rows.folds
+            ]
+        )
+        found = _best_loss(scores, held)
+        if best is None or found < best[0]:
+            best = (found, strength, scores)
+    assert best is not None
+    learnt = rows.learnt
+    model = fit_linear(features[learnt], rows.targets[learnt], best[1], naive_bayes=naive_bayes)
+    return model, best[2]
+
+
+def _best_loss(scores: np.ndarray, targets: Targets) -> float:
+    """The loss with the temperature that makes it least."""
+    return loss(targets, scores * fit_weights([scores], targets)[0])
+
+
+class Comparison:
+    """Candidates compared on the held-out rows, and their blend.
+
+    Args:
+        rows: the labelled rows.
+        candidates: at least one of them with scores.
+
+    Attributes:
+        weights: of the candidates with scores, in the blend.
+        blended: (N, C) scores of the blend; each row with weights that were chosen on others, so
+            that a metric of them is an honest estimate.
+    """
+
+    def __init__(self, rows: LabelledRows, candidates: Sequence[ComparedModel]) -> None:
+        self.rows, self.candidates = rows, candidates
+        self.metric = rows.task.metrics[0]
+        self.measured = [c for c in candidates if c.scores is not None]
+        scores = [c.scores for c in candidates if c.scores is not None]
+        targets = rows.targets[rows.held_out]
+        self.weights = fit_weights(scores, targets)
+        self.blended = cross_fitted(scores, targets)
+
+    def metrics(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> Scores:
+        """The metrics of scores (N, C). chosen: indices of held-out rows, by default all."""
+        return self._score(scores, self.rows.held_out, chosen)
+
+    def value(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> float:
+        """The first metric of scores (N, C)."""
+        return self.metrics(scores, chosen).values[self.metric]
+
+    def value_of(self, rows: Sequence[Row], scorer: Callable[..., np.ndarray]) -> float:
+        """The first metric of what ``scorer`` says of other rows."""
+        parts = [scorer(rows[i : i + _BLOCK]) for i in range(0, len(rows), _BLOCK)]
+        return self._decided(np.concatenate(parts), rows).values[self.metric]
+
+    def value_of_fold(self, scores: np.ndarray) -> float:
+        """The first metric of scores of the first fold's held-out rows."""
+        return self._score(scores, self.rows.folds[0][1], None).values[self.metric]
+
+    def _score(self, scores: np.ndarray, held: np.ndarray, chosen: np.ndarray | None) -> Scores:
+        if chosen is not None:
+            scores, held = scores[chosen], held[chosen]
+        return self._decided(scores, [self.rows.rows[i] for i in held])
+
+    def _decided(self, scores: np.ndarray, own: Sequence[Row]) -> Scores:
+        task = self.rows.task
+        raws = from_scores(task.name, scores)
+        return task.score(
+            own, [task.decide(r, row, None) for r, row in zip(raws, own, strict=True)]
+        )

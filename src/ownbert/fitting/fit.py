@@ -1,0 +1,493 @@
+"""``fit``: from labelled and unlabelled text to the best model of so many minutes."""
+
+import contextlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.checkpoint import CONFIG, describe
+from ownbert.data.corpus.documents import find_files, fingerprint
+from ownbert.data.readers.columns import ColumnNames
+from ownbert.errors import InputError
+from ownbert.files import make_folder, read_json, write_json, write_text
+from ownbert.fitting.candidates import (
+    ComparedModel,
+    Comparison,
+    fit_probe,
+    fit_view,
+    view_names,
+)
+from ownbert.fitting.findings import make_report
+from ownbert.fitting.labelled_rows import find_task, read_labelled, write_rows
+from ownbert.fitting.networks import (
+    Corpus,
+    copy_network,
+    finetune_on,
+    pretrain_on,
+    taught_rows,
+    tokens_per_second,
+    tokens_per_text,
+)
+from ownbert.fitting.progress import Progress
+from ownbert.fitting.recipe import FitRecipe
+from ownbert.fitting.report.report import write_report
+from ownbert.inference.blend import Blend, BlendMember
+from ownbert.inference.blend_predictor import BlendPredictor, network_scores, open_predictor
+from ownbert.inference.frozen_probe import ENCODER
+from ownbert.inference.predictor import Predictor
+from ownbert.run.run_folder import BLEND, RECIPE
+from ownbert.settings import dump, resolve
+from ownbert.tasks.rows import Row
+from ownbert.tasks.text_input import EncodedRows
+from ownbert.train.distributed import under_torchrun
+from ownbert.views.blending import from_scores
+from ownbert.views.features import VIEWS, Texts
+from ownbert.views.tokens import text_kind
+
+# What is made on the way, and what is finished of it.
+WORK, STATE = "work", "fit.json"
+_FORMAT = 1
+# Shares of the minutes; what is left is for the network that the blend teaches. Where a network is
+# given none is spent on pretraining.
+_PRETRAINING, _FINETUNING, _NGRAM_NETWORK = 0.45, 0.2, 0.15
+# From so many rows on a network with embeddings of n-grams beside its vector is worth its time.
+_NGRAMS_FROM, _NGRAMS = 3000, 1 << 18
+# Pretraining for fewer seconds makes no network worth having.
+_SHORTEST_PRETRAINING = 10.0
+# Passes through the texts that a student needs at least, and a third for the teacher's answers.
+_STUDENT_PASSES = 2.4
+# Seconds with which no further step is begun.
+_SHORTEST = 5.0
+# Seconds that the report needs, and their share of short runs.
+_REST, _REST_SHARE = 15.0, 0.15
+# Unlabelled texts and characters that views learn from and a network is taught on, at most; and
+# characters for each minute, so that the views take a small part of the time.
+_MOST_TEXTS, _MOST_CHARACTERS, _CHARACTERS_PER_MINUTE = 100_000, 20_000_000, 2_000_000
+
+
+def fit(
+    train: Any,
+    *,
+    output: str | Path | None = None,
+    dev: Any = None,
+    test: Any = None,
+    unlabelled: Any = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    **options: Any,
+) -> BlendPredictor | Predictor:
+    """Find the best model that labelled and unlabelled text give in so many minutes.
+
+    Linear models, networks and their blend are compared on held-out rows; a network that has learnt
+    from the blend is the ordinary Hugging Face folder. What is finished when time is up, or when it
+    is interrupted, is used.
+
+    Args:
+        train: labelled rows: a file, a DataFrame, (texts, labels), or a list of {text, label}.
+        output: the folder to write; by default a temporary one.
+        dev: rows to compare models on, in the same form; by default some of ``train``.
+        test: rows that nothing is chosen on, in the same form: the report has the scores on them.
+        unlabelled: a file, several, or a list of texts.
+        resume: continue what was stopped; overwrite: replace what is in ``output``.
+        options: settings of ``FitRecipe`` by name, such as ``minutes`` and ``model``.
+
+    Returns:
+        What answers new rows: ``predictor(rows)``.
+
+    Raises:
+        InputError: files, labels or settings cannot be used; nothing has been written then.
+    """
+    if under_torchrun():
+        raise InputError("fit runs in one process; start it without torchrun")
+    folder = Path(tempfile.mkdtemp(prefix="ownbert-fit-") if output is None else output)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; -o must name a folder")
+    taken = any((folder / name).exists() for name in (STATE, BLEND, CONFIG))
+    if taken and not (resume or overwrite):
+        raise InputError(
+            f"{folder} already holds a model; continue with --resume, start anew with --overwrite, "
+            "or choose another folder"
+        )
+    with tempfile.TemporaryDirectory(prefix="ownbert-rows-") as scratch:
+        files = {
+            "train": write_rows(train, Path(scratch, "train.jsonl")),
+            "dev": None if dev is None else write_rows(dev, Path(scratch, "dev.jsonl")),
+            "test": None if test is None else write_rows(test, Path(scratch, "test.jsonl")),
+        }
+        options["unlabelled"] = _write_texts(unlabelled, Path(scratch, "unlabelled.txt"))
+        recipe = resolve(FitRecipe, options=options | {k: _name(files[k]) for k in ("dev", "test")})
+        run = Fit(recipe, files["train"], folder, quiet=quiet)
+        if overwrite and not resume:
+            _clear(folder)
+        try:
+            run.run(resume=resume)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(run.stopped()) from None
+    return open_predictor(folder)
+
+
+def _name(path: str | Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _write_texts(texts: Any, path: Path) -> tuple[str, ...]:
+    """Files of unlabelled text: those that were named, or one with the texts in memory."""
+    if isinstance(texts, str | Path):
+        return (str(texts),)
+    texts = list(texts)
+    if all(isinstance(t, Path) or (isinstance(t, str) and Path(t).exists()) for t in texts[:20]):
+        return tuple(map(str, texts))
+    write_text(path, "".join(" ".join(str(text).split()) + "\n" for text in texts))
+    return (str(path),)
+
+
+def _clear(folder: Path) -> None:
+    for name in (WORK, "members"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in (STATE, BLEND, RECIPE, CONFIG, "model.safetensors"):
+        (folder / name).unlink(missing_ok=True)
+
+
+class Fit:
+    """One run of ``fit``. The constructor reads and checks; ``run`` writes.
+
+    Args:
+        recipe: its settings.
+        train: the labelled rows.
+        folder: to write to.
+    """
+
+    def __init__(
+        self, recipe: FitRecipe, train: str | Path, folder: Path, *, quiet: bool = False
+    ) -> None:
+        self.recipe, self.folder = recipe, folder
+        columns = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
+        task = find_task(train, columns, recipe.task)
+        if recipe.model is not None:
+            task.check_modality(describe(recipe.model), recipe.model)
+        self.rows = read_labelled(
+            task, train, recipe.dev, seed=recipe.seed, per_label=recipe.labels_per_class
+        )
+        self.test = self._read_test(recipe.test)
+        names = (
+            [str(path) for path in find_files(list(recipe.unlabelled))]
+            if (recipe.unlabelled)
+            else []
+        )
+        self.corpus = Corpus(names, recipe.text_column)
+        self.kind = text_kind(text for row in self.rows.texts() for text in row)
+        self.labelled = Texts(self.rows.texts(), self.kind)
+        self.unlabelled = Texts(self._some_unlabelled(), self.kind)
+        self.candidates: list[ComparedModel] = []
+        self.identity: dict[str, Any] = {
+            "train": fingerprint([train]),
+            "unlabelled": fingerprint(names or [train]),
+        }
+        self.identity["settings"] = {
+            k: v for k, v in asdict(recipe).items() if k not in ("minutes", "device", "unlabelled")
+        }
+        self.used = 0.0  # seconds of earlier runs
+        self.progress = Progress(self.rows, recipe, quiet=quiet)
+
+    def _read_test(self, path: str | None) -> list[Row]:
+        if path is None:
+            return []
+        rows = list(self.rows.task.read(path))
+        self.rows.task.check(rows, path, "the training data")
+        return rows
+
+    def _some_unlabelled(self) -> list[tuple[str, ...]]:
+        """Distinct unlabelled texts, as many as are used, none of them a labelled one."""
+        if len(self.rows.rows[0].texts) > 1:
+            return []  # pairs would be needed
+        most = min(_MOST_CHARACTERS, int(_CHARACTERS_PER_MINUTE * max(1.0, self.recipe.minutes)))
+        # Nothing may be learnt from test rows, nor from dev rows beyond choosing.
+        known = [*self.rows.rows, *self.test]
+        seen = {text for row in known for text in row.texts}
+        found: list[tuple[str, ...]] = []
+        characters = 0
+        for text in self.corpus.texts():
+            if text in seen or not text.strip():
+                continue
+            seen.add(text)
+            found.append((text,))
+            characters += len(text)
+            if len(found) >= _MOST_TEXTS or characters >= most:
+                break
+        return found
+
+    # Time.
+
+    @property
+    def left(self) -> float:
+        """Seconds until the report has to be written."""
+        total = 60 * self.recipe.minutes
+        rest = min(_REST, _REST_SHARE * total)
+        return total - rest - self.used - (time.monotonic() - self.started)
+
+    def share(self, of_all: float) -> float:
+        """Minutes for a step that may take a share of all time, but not more than is left."""
+        return max(0.0, min(of_all * 60 * self.recipe.minutes, self.left)) / 60
+
+    # Steps.
+
+    def run(self, *, resume: bool) -> None:
+        """Fit and compare models until time is up."""
+        self.started = time.monotonic()
+        make_folder(self.folder)
+        if resume:
+            self._resume()
+        write_text(self.folder / RECIPE, dump(self.recipe))
+        with self.progress.showing(lambda: self.left):
+            self.progress.describe(self.kind, len(self.unlabelled))
+            for name in view_names(self.rows, self.kind):
+                self._add(name, VIEWS[name].title, "linear", partial(self._view, name))
+            base = self._base()
+            if base is not None:
+                self._networks(base)
+        self._report()
+
+    def _base(self) -> Path | None:
+        """The folder of the network to start from; None if there is no time for one."""
+        recipe = self.recipe
+        if recipe.model is not None:
+            return Path(recipe.model)
+        minutes = self.share(_PRETRAINING)
+        if 60 * minutes < _SHORTEST_PRETRAINING:
+            self.progress.say("no time for a network; more --minutes would train one")
+            return None
+        with self.progress.step("pretraining on the texts"):
+            return pretrain_on(
+                self.corpus,
+                self.rows,
+                self.folder / WORK,
+                kind=self.kind,
+                size=recipe.size,
+                minutes=minutes,
+                device=recipe.device,
+                seed=recipe.seed,
+            )
+
+    def _networks(self, base: Path) -> None:
+        """The candidates that need a network to start from."""
+        source = "pretrained network" if self.recipe.model is None else "given model"
+        self._add("probe", f"linear on the frozen {source}", "frozen", partial(self._probe, base))
+        # All that is left, where there are no texts for a network to be taught on.
+        share = _FINETUNING if len(self.unlabelled) else 1.0
+        if share == 1.0 and len(self.rows.learnt) >= _NGRAMS_FROM:
+            share = 2 * _FINETUNING
+        if self.recipe.model is not None:
+            share = max(share, _PRETRAINING)
+        title = f"{source}, fine-tuned"
+        self._add("network", title, "network", partial(self._finetune, base, self.share(share)))
+        if len(self.rows.learnt) >= _NGRAMS_FROM:
+            make = partial(self._finetune, base, self.share(_NGRAM_NETWORK), ngrams=_NGRAMS)
+            self._add("ngrams", f"{source} with n-grams, fine-tuned", "network", make)
+        if len(self.unlabelled) and any(c.name == "network" for c in self.candidates):
+            self._add("student", f"{source}, taught by the blend", "network", self._student)
+
+    def _add(
+        self,
+        name: str,
+        title: str,
+        kind: str,
+        make: Callable[[Path], tuple[Sequence[str], np.ndarray | None]],
+    ) -> None:
+        """Make a candidate, unless an earlier run has, and use it from now on."""
+        done = any(c.name == name for c in self.candidates)
+        if done or (self.candidates and self.left < _SHORTEST):
+            return
+        began = time.monotonic()
+        with self.progress.step(title):
+            folders, scores = make(self.folder / "members" / name)
+        seconds = time.monotonic() - began
+        self.candidates.append(ComparedModel(name, title, kind, tuple(folders), seconds, scores))
+        self._save()
+
+    def _view(self, name: str, path: Path) -> tuple[Sequence[str], np.ndarray]:
+        scores = fit_view(name, self.rows, self.labelled, self.unlabelled, path)
+        return [f"members/{path.name}"], scores
+
+    def _probe(self, base: Path, path: Path) -> tuple[Sequence[str], np.ndarray]:
+        copy_network(base, path / ENCODER)
+        _copy_pooling(base, path / ENCODER)
+        return [f"members/{path.name}"], fit_probe(path / ENCODER, self.rows, path)
+
+    def _finetune(
+        self, base: Path, minutes: float, path: Path, **settings: Any
+    ) -> tuple[Sequence[str], np.ndarray]:
+        """One network for each fold, and the same with other seeds while the minutes last."""
+        rows, recipe = self.rows, self.recipe
+        folders: list[str] = []
+        scores: list[np.ndarray] = []
+        began = time.monotonic()
+        for seed in range(recipe.seeds):
+            taken = (time.monotonic() - began) / 60
+            if seed and taken * (seed + 1) / seed > minutes:
+                break
+            own = []
+            for number, (learn, held) in enumerate(rows.folds, start=1):
+                folder = path / f"seed-{seed}" / f"fold-{number}"
+                finetune_on(
+                    rows,
+                    [rows.rows[i] for i in learn],
+                    base,
+                    folder,
+                    minutes=minutes / len(rows.folds),
+                    device=recipe.device,
+                    seed=recipe.seed + seed,
+                    settings=settings,
+                )
+                folders.append(str(folder.relative_to(self.folder)))
+                own.append(self._scores_of(folder, [rows.rows[i] for i in held]))
+            scores.append(np.concatenate(own))
+        return folders, np.mean(scores, axis=0)
+
+    def _student(self, path: Path) -> tuple[Sequence[str], np.ndarray | None]:
+        """A network that learns what the blend says of the unlabelled texts."""
+        rows, recipe = self.rows, self.recipe
+        # What was stopped had other texts: these depend on the time that is left.
+        shutil.rmtree(path, ignore_errors=True)
+        first = self.folder / next(c for c in self.candidates if c.name == "network").folders[0]
+        tokens = self.left * tokens_per_second(first) / _STUDENT_PASSES
+        texts = self._drawn(tokens, tokens_per_text(first))
+        teacher = open_predictor(self.folder)
+        assert isinstance(teacher, BlendPredictor)
+        outputs = self._outputs(teacher, [Row(0, own) for own in texts])
+        finetune_on(
+            rows,
+            taught_rows(rows, texts, outputs),
+            first,
+            path,
+            minutes=max(self.left, _SHORTEST) / 60,
+            device=recipe.device,
+            seed=recipe.seed,
+        )
+        scores = None
+        if len(rows.folds) == 1 and not rows.refit:
+            scores = self._scores_of(path, [rows.rows[i] for i in rows.held_out])
+        return [f"members/{path.name}"], scores
+
+    def _drawn(self, tokens: float, each: float) -> list[tuple[str, ...]]:
+        """Unlabelled texts of about so many tokens in all. each: tokens of a text, on average."""
+        texts = self.unlabelled.rows
+        count = max(1, min(len(texts), int(tokens / each) - len(self.rows.learnt)))
+        order = np.random.default_rng(self.recipe.seed).permutation(len(texts))
+        return [texts[i] for i in order[:count]]
+
+    def _outputs(self, teacher: BlendPredictor, rows: Sequence[Row]) -> np.ndarray:
+        parts = [teacher.scores(rows[i : i + 2000]) for i in range(0, len(rows), 2000)]
+        return from_scores(self.rows.task.name, np.concatenate(parts))
+
+    def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
+        return network_scores(Predictor(folder, device=self.recipe.device), rows)
+
+    # What is written.
+
+    def _save(self) -> None:
+        """Write the blend of all candidates so far, and what a resumed run needs."""
+        if not any(c.scores is not None for c in self.candidates):
+            return
+        compared = Comparison(self.rows, self.candidates)
+        task = self.rows.task
+        if task.name == "multilabel":
+            held = [self.rows.rows[i] for i in self.rows.held_out]
+            task.tune(list(from_scores(task.name, compared.blended)), EncodedRows([]), held)
+        members = tuple(
+            BlendMember(c.name, c.kind, c.folders, float(w))
+            for c, w in zip(compared.measured, compared.weights, strict=True)
+            if w > 0
+        )
+        Blend(members, tuple(task.labels), task.values()).write(self.folder)
+        self._save_network(compared)
+        work = make_folder(self.folder / WORK)
+        for candidate in compared.measured:
+            assert candidate.scores is not None
+            np.save(work / f"{candidate.name}.npy", candidate.scores)
+        minutes = (self.used + time.monotonic() - self.started) / 60
+        state = {
+            "format": _FORMAT,
+            "identity": self.identity,
+            "seconds": 60 * minutes,
+            "candidates": [c.about() for c in self.candidates],
+        }
+        write_json(self.folder / STATE, state)
+        self.progress.show(compared)
+
+    def _save_network(self, compared: Comparison) -> None:
+        """The best network becomes the folder's own; a taught one that cannot be measured is."""
+        # Transformers knows no n-grams.
+        networks = [c for c in self.candidates if c.kind == "network" and c.name != "ngrams"]
+        if networks:
+            best = max(
+                networks,
+                key=lambda c: np.inf if c.scores is None else compared.value(c.scores),
+            )
+            copy_network(self.folder / best.folders[0], self.folder)
+
+    def _report(self) -> None:
+        """Write the report, and show its leaderboard."""
+        predictor = open_predictor(self.folder)
+        assert isinstance(predictor, BlendPredictor)
+        rows, recipe = self.rows, self.recipe
+        report = make_report(
+            Comparison(rows, self.candidates),
+            self.labelled,
+            self.unlabelled,
+            self.test,
+            blend=predictor,
+            settings={k: v for k, v in asdict(recipe).items() if v not in (None, ())},
+            data={
+                "labelled texts": len(rows.learnt),
+                "texts without labels": len(self.unlabelled),
+                "kind of text": self.kind,
+                "compared on": rows.source,
+            },
+        )
+        write_report(report, self.folder)
+        self.progress.finish(report, self.folder)
+
+    def stopped(self) -> str:
+        """What to tell the user who has stopped it."""
+        if not self.candidates:
+            return f"stopped before there was a model; continue with --resume -o {self.folder}"
+        return (
+            f"stopped; {self.folder} has the best of {len(self.candidates)} models so far: "
+            "continue with the same command and --resume"
+        )
+
+    def _resume(self) -> None:
+        state = read_json(self.folder / STATE, missing={})
+        if not state:
+            return
+        if state.get("identity") != json.loads(json.dumps(self.identity)):
+            raise InputError(
+                f"{self.folder} was made with other files or settings; give the same ones, or "
+                "start anew with --overwrite"
+            )
+        self.used = float(state.get("seconds", 0.0))
+        for about in state["candidates"]:
+            path = self.folder / WORK / f"{about['name']}.npy"
+            scores = np.load(path) if path.exists() else None
+            self.candidates.append(
+                ComparedModel(**{**about, "folders": tuple(about["folders"])}, scores=scores)
+            )
+        self._save()  # so that the blend names no model that is made again
+
+
+def _copy_pooling(source: Path, target: Path) -> None:
+    """The files of sentence-transformers that say how vectors are pooled."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in ("modules.json", "1_Pooling/config.json", "2_Normalize/config.json"):
+            if (source / name).exists():
+                make_folder((target / name).parent)
+                shutil.copyfile(source / name, target / name)

@@ -1,0 +1,265 @@
+"""The labelled rows of ``fit``: their task, and which of them select between models."""
+
+import itertools
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
+from ownbert.data.readers.tables import kind_of, read_values
+from ownbert.errors import InputError
+from ownbert.files import write_text
+from ownbert.finetuning.ensemble import fold_of
+from ownbert.finetuning.labelled_splits import labels_per_class
+from ownbert.fitting.recipe import TASKS
+from ownbert.tasks.multilabel import SEPARATORS
+from ownbert.tasks.rows import Row
+from ownbert.tasks.task import Task, task_class
+from ownbert.views.linear import Targets
+
+# Rows from which a part is held out once; with fewer, every row is held out from one of the folds.
+_HOLD_OUT_FROM = 1500
+_FOLDS = 5
+_LOOKED_AT = 5_000  # rows, to see the task
+# With more distinct numbers than this they are not classes.
+_MOST_NUMERIC_CLASSES = 50
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """Rows, and how models are selected on them.
+
+    Args:
+        task: has learnt the labels.
+        rows: all of them.
+        targets: of all rows.
+        folds: pairs of indices of rows, those to learn from and those held out from these. The
+            held-out ones of all folds are what models are compared on.
+        refit: whether the final models may learn from all rows: there is no dev file.
+        source: what the held-out rows are, for the user.
+    """
+
+    task: Task
+    rows: Sequence[Row]
+    targets: Targets
+    folds: Sequence[tuple[np.ndarray, np.ndarray]]
+    refit: bool
+    source: str
+
+    @property
+    def held_out(self) -> np.ndarray:
+        """The indices of the held-out rows, fold after fold."""
+        return np.concatenate([held for _, held in self.folds])
+
+    @property
+    def learnt(self) -> np.ndarray:
+        """The indices of the rows that a single final model learns from."""
+        return np.arange(len(self.rows)) if self.refit else self.folds[0][0]
+
+    def texts(self, indices: np.ndarray | None = None) -> list[tuple[str, ...]]:
+        """The texts of these rows, or of all."""
+        chosen = range(len(self.rows)) if indices is None else indices
+        return [self.rows[i].texts for i in chosen]
+
+
+def write_rows(data: Any, path: Path) -> str | Path:
+    """A file with the rows of ``data``, or ``data`` itself if it is the name of one.
+
+    Args:
+        data: a path; a DataFrame or mapping of columns; a pair (texts, labels); or a list of
+            mappings or of (text, label).
+        path: where rows in memory are written, as JSON lines.
+
+    Raises:
+        InputError: it is something else, or lengths differ.
+    """
+    if isinstance(data, str | os.PathLike):
+        return Path(data)
+    if hasattr(data, "to_dict"):  # a DataFrame
+        data = data.to_dict("list")
+    if isinstance(data, tuple) and len(data) == 2:
+        data = {"text": list(data[0]), "label": list(data[1])}
+    if isinstance(data, Mapping):
+        columns = {str(name): list(values) for name, values in data.items()}
+        if len({len(values) for values in columns.values()}) > 1:
+            sizes = ", ".join(f"{name} {len(values):,}" for name, values in columns.items())
+            raise InputError(f"the columns of the rows differ in length: {sizes}")
+        data = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if not isinstance(data, list | tuple) or not data:
+        raise InputError(
+            "rows are given as a file, a DataFrame, (texts, labels), or a list of {text, label}"
+        )
+    rows = [row if isinstance(row, Mapping) else _record(row) for row in data]
+    lines = [json.dumps(row, ensure_ascii=False, default=_plain) for row in rows]
+    write_text(path, "\n".join(lines) + "\n")
+    return path
+
+
+def _record(row: Any) -> Mapping[str, Any]:
+    if not isinstance(row, list | tuple) or len(row) != 2:
+        raise InputError(f"a row is a text and its label, not {row!r}"[:200])
+    return {"text": row[0], "label": row[1]}
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else list(value)
+
+
+def find_task(path: str | Path, columns: ColumnNames, name: str | None = None) -> Task:
+    """The task that a file is for, by its labels.
+
+    Args:
+        path: of labelled rows.
+        columns: that the user named.
+        name: of the task, if the user gave it.
+
+    Raises:
+        InputError: the rows are of a task that ``fit`` is not for; the message names its command.
+    """
+    if name is not None:
+        found = task_class(name)
+        if found.name not in TASKS:
+            raise InputError(
+                f"fit is for {', '.join(TASKS)}; for {found.name}: ownbert finetune {found.name}"
+            )
+        return found(columns=columns)
+    if kind_of(path) == "txt":
+        raise InputError(
+            f"{path} is plain text; fit needs a table of texts and labels (csv, tsv, jsonl, "
+            "parquet); for words with tags: ownbert finetune tag"
+        )
+    label = find_columns(path, COLUMNS["classify"], columns)["label"]
+    cells = [v[0] for _, v in itertools.islice(read_values(path, label), _LOOKED_AT)]
+    return task_class(_task_of(cells))(columns=columns)
+
+
+def _task_of(cells: Sequence[Any]) -> str:
+    if any(isinstance(cell, list) for cell in cells):
+        return "multilabel"
+    texts = [str(cell).strip() for cell in cells if cell is not None]
+    if any(text.startswith("[") and text.endswith("]") for text in texts):
+        return "multilabel"
+    if _are_numbers(texts):
+        return "regress"
+    for separator in SEPARATORS:
+        parts = [text.split(separator) for text in texts]
+        several = sum(len(part) > 1 for part in parts)
+        alone = {part[0] for part in parts if len(part) == 1}
+        together = {tuple(part) for part in parts if len(part) > 1}
+        joined = {name.strip() for part in together for name in part}
+        # Labels that are joined occur alone as well, or in more combinations than there are labels.
+        if several > len(texts) / 20 and (joined & alone or len(together) > len(joined)):
+            return "multilabel"
+    return "classify"
+
+
+def _are_numbers(texts: Sequence[str]) -> bool:
+    """Whether labels are measurements: fractions, or many different whole numbers."""
+    try:
+        values = [float(text) for text in texts]
+    except ValueError:
+        return False
+    fractions = any(value != int(value) for value in values if np.isfinite(value))
+    distinct = len(set(values))
+    return distinct > _MOST_NUMERIC_CLASSES or (fractions and distinct > 2)
+
+
+def read_labelled(
+    task: Task,
+    train: str | Path,
+    dev: str | Path | None,
+    *,
+    seed: int,
+    per_label: int | None = None,
+) -> LabelledRows:
+    """Labelled rows with the folds that models are compared on.
+
+    With a dev file these are its rows. Otherwise a part of the training rows is held out, or, if
+    they are few, each row once; rows that share a text stay on one side.
+
+    Args:
+        task: learns the labels.
+        train, dev: files.
+        seed: of what is drawn.
+        per_label: how many rows of each label are drawn from ``train``; by default all.
+
+    Raises:
+        InputError: rows or labels cannot be used.
+    """
+    rows = list(task.read(train))
+    if per_label is not None:
+        if task.name != "classify":
+            raise InputError(f"labels_per_class is of no use to {task.name}")
+        rows = [rows[i] for i in labels_per_class([r.target for r in rows], per_label, seed)]
+    _refuse_empty(rows, train)
+    task.learn(rows, train)
+    task.check(rows, train, f"the training data {train}")
+    if dev is not None:
+        more = list(task.read(dev))
+        task.check(more, dev, f"the training data {train}")
+        _refuse_empty(more, dev)
+        texts = {text for row in more for text in task.fold_keys(row)}
+        # What is in both files is learnt from neither.
+        own = [i for i, row in enumerate(rows) if not texts & set(task.fold_keys(row))]
+        if len({str(rows[i].target) for i in own}) < 2:
+            raise InputError(f"{train}: hardly any row is not in {dev} too; give other dev rows")
+        held = np.arange(len(rows), len(rows) + len(more))
+        folds = [(np.asarray(own), held)]
+        rows += more
+        source, refit = f"{len(more):,} rows of {dev}", False
+    else:
+        folds, source = _make_folds(task, rows, train, seed)
+        refit = True
+    return LabelledRows(task, rows, targets_of(task, rows), folds, refit, source)
+
+
+def _refuse_empty(rows: Sequence[Row], source: str | Path) -> None:
+    empty = [row for row in rows if not any(text.strip() for text in row.texts)]
+    if len(empty) > len(rows) / 2:
+        raise InputError(f"{source}: {len(empty):,} of {len(rows):,} texts are empty")
+
+
+def _make_folds(
+    task: Task, rows: Sequence[Row], source: str | Path, seed: int
+) -> tuple[list[tuple[np.ndarray, np.ndarray]], str]:
+    keys = [task.fold_keys(row) for row in rows]
+    once = len(rows) >= _HOLD_OUT_FROM
+    count = min(20, max(_FOLDS, len(rows) // 1000)) if once else _FOLDS
+    own = np.asarray(fold_of(rows, count, seed=seed, texts=keys))
+    found = [(np.flatnonzero(own != k), np.flatnonzero(own == k)) for k in range(count)]
+    found = [(learn, held) for learn, held in found if len(held) and len(learn)]
+    if len(found) < 2:
+        raise InputError(
+            f"{source}: the {len(rows):,} rows have too few different texts to hold some out"
+        )
+    if once:
+        return found[:1], f"{len(found[0][1]):,} training rows that were held out"
+    return found, f"{len(found)} folds of the {len(rows):,} training rows"
+
+
+def targets_of(task: Task, rows: Sequence[Row]) -> Targets:
+    """The targets of rows, for linear models and blends."""
+    size = len(task.labels)
+    if task.name == "classify":
+        index = {label: i for i, label in enumerate(task.labels)}
+        return Targets("classify", np.asarray([index[row.target] for row in rows]), size)
+    if task.name == "multilabel":
+        values = np.zeros((len(rows), size), dtype=np.float32)
+        index = {label: i for i, label in enumerate(task.labels)}
+        for i, row in enumerate(rows):
+            values[i, [index[label] for label in row.target]] = 1
+        return Targets("multilabel", values, size)
+    values = np.asarray([row.target for row in rows], dtype=np.float64).reshape(len(rows), -1)
+    return Targets("regress", values, values.shape[1])
+
+
+def rarest(rows: Sequence[Row]) -> int:
+    """How many rows the rarest label has; 0 for numbers."""
+    counts = Counter(row.target for row in rows if isinstance(row.target, str))
+    return min(counts.values(), default=0)

@@ -1,0 +1,181 @@
+"""The networks of ``fit``: pretrained on its texts, fine-tuned, and taught by the blend."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.checkpoint import CONFIG
+from ownbert.data.corpus.documents import read_documents
+from ownbert.data.corpus.learn_vocabulary import learn_vocabulary
+from ownbert.data.corpus.store import prepare
+from ownbert.files import atomic_path, make_folder
+from ownbert.finetuning.finetune import recipe_options
+from ownbert.finetuning.finetune_folder import FinetuneFolder
+from ownbert.finetuning.run import FinetuningRun
+from ownbert.fitting.labelled_rows import LabelledRows
+from ownbert.pretraining.run import pretrain
+from ownbert.run.run_folder import RECIPE
+from ownbert.settings import resolve
+from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.tasks.rows import Row
+from ownbert.train.log import read_log
+from ownbert.train.state_files import newest_state, remove_states
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The texts that a network is pretrained on.
+
+    Args:
+        files: of the unlabelled text.
+        text_column: of tables.
+    """
+
+    files: Sequence[str]
+    text_column: str | None
+
+    def texts(self) -> Iterator[str]:
+        """Each document of the unlabelled text in one piece."""
+        if not self.files:
+            return
+        for document in read_documents(list(self.files), text_column=self.text_column):
+            yield " ".join(document.pieces)
+
+
+def pretrain_on(
+    corpus: Corpus,
+    rows: LabelledRows,
+    folder: Path,
+    *,
+    kind: str,
+    size: str,
+    minutes: float,
+    device: str,
+    seed: int,
+) -> Path:
+    """A network that has learnt masked words from the unlabelled texts and those of the rows.
+
+    Args:
+        folder: of everything that is made for it; what is finished there is used again.
+        kind: of the text, one of ``ownbert.views.tokens.KINDS``.
+        minutes: of the pretraining alone.
+
+    Returns:
+        The folder of the network.
+    """
+    own, store, network = folder / "rows.txt", folder / "tokens", folder / "network"
+    if (network / CONFIG).exists() and newest_state(network) is None:
+        return network
+    make_folder(folder)
+    with atomic_path(own) as path, open(path, "w", encoding="utf-8") as file:
+        for row in rows.texts(rows.learnt):
+            file.write("".join(" ".join(text.split()) + "\n" for text in row if text.strip()))
+    paths = [*corpus.files, own]
+    given: dict[str, Any] = {"text_column": corpus.text_column} if corpus.text_column else {}
+    if not (network / "vocab.txt").exists():
+        learn_vocabulary(paths, network, kind="blank" if kind == "ids" else "wordpiece", **given)
+    prepare(paths, store, tokenizer=network, **given)
+    pretrain(
+        store,
+        network,
+        size=size,
+        objectives=("mlm",),
+        max_minutes=minutes,
+        device=device,
+        seed=seed,
+        resume=newest_state(network) is not None,
+        quiet=True,
+    )
+    remove_states(network)
+    return network
+
+
+def finetune_on(
+    rows: LabelledRows,
+    learnt: Sequence[Row],
+    base: Path,
+    folder: Path,
+    *,
+    minutes: float,
+    device: str,
+    seed: int,
+    settings: dict[str, Any] | None = None,
+) -> Path:
+    """Fine-tune ``base`` on rows, which may have soft targets, and save it in ``folder``.
+
+    All epochs are run, fewer where the minutes do not suffice; no row that models are compared on
+    is looked at.
+    """
+    finetuned = FinetuneFolder(folder, resume=True)
+    if finetuned.finished:
+        return folder
+    task = rows.task
+    options: dict[str, Any] = {"model": base, "max_minutes": minutes, "seed": seed}
+    options |= {"device": device, **(settings or {})}
+    for name, value in vars(task.columns).items():
+        if value is not None:
+            options[name] = value
+    recipe = resolve(FinetuneRecipe, options=recipe_options(task.name, options))
+    own = {"pooling": recipe.task.pooling, "ngrams": recipe.task.ngrams}
+    recipe = replace(recipe, task=replace(task.settings, **own))
+    run = FinetuningRun(
+        recipe, (_with_all_labels(rows, learnt), None), labels=task.labels, with_card=False
+    )
+    run.reserve(finetuned)
+    run.train(finetuned, quiet=True)
+    return folder
+
+
+def _with_all_labels(rows: LabelledRows, learnt: Sequence[Row]) -> Sequence[Row]:
+    """The rows, one of them with a distribution, so that labels none of them has are known."""
+    task = rows.task
+    if task.name != "classify" or {row.target for row in learnt if isinstance(row.target, str)} == (
+        set(task.labels)
+    ):
+        return learnt
+    first = next(i for i, row in enumerate(learnt) if isinstance(row.target, str))
+    one_hot = tuple(float(label == learnt[first].target) for label in task.labels)
+    return [*learnt[:first], replace(learnt[first], target=one_hot), *learnt[first + 1 :]]
+
+
+def taught_rows(
+    rows: LabelledRows, texts: Sequence[tuple[str, ...]], outputs: np.ndarray
+) -> list[Row]:
+    """Labelled rows, and texts with what a teacher says of them.
+
+    Args:
+        texts: N texts without labels.
+        outputs: (N, C) probabilities or numbers.
+    """
+    taught = [
+        Row(0, text, tuple(map(float, own))) for text, own in zip(texts, outputs, strict=True)
+    ]
+    return [*(rows.rows[i] for i in rows.learnt), *taught]
+
+
+def tokens_per_second(folder: Path) -> float:
+    """How fast a network was fine-tuned, by its log."""
+    found = [row["tokens_per_second"] for row in read_log(folder) if row.get("tokens_per_second")]
+    return float(np.median(found)) if found else 1000.0
+
+
+def tokens_per_text(folder: Path) -> float:
+    """Tokens of a training row, on average, by the log of a fine-tuning."""
+    rows = [row for row in read_log(folder) if row.get("tokens") and row.get("step")]
+    if not rows:
+        return 100.0
+    batch = resolve(FinetuneRecipe, config=folder / RECIPE).data.batch_size or 16
+    return max(1.0, rows[-1]["tokens"] / (rows[-1]["step"] * batch))
+
+
+def copy_network(source: Path, target: Path) -> None:
+    """Make ``target`` an ordinary model folder with the network of ``source``."""
+    make_folder(target)
+    for path in sorted(source.iterdir()):
+        if path.is_file() and path.suffix in (".json", ".txt", ".model", ".safetensors"):
+            with atomic_path(target / path.name) as new:
+                shutil.copyfile(path, new)

@@ -1,0 +1,100 @@
+"""What the user sees while ``fit`` runs: candidates, their scores, the time that is left."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ownbert.fitting.candidates import Comparison
+from ownbert.fitting.labelled_rows import LabelledRows
+from ownbert.fitting.recipe import FitRecipe
+from ownbert.fitting.report.advice import headline
+from ownbert.fitting.report.contents import Report
+from ownbert.train.metric_names import shown_name
+
+
+class Progress:
+    """A live table on a terminal, a line per step elsewhere; nothing if ``quiet``."""
+
+    def __init__(self, rows: LabelledRows, recipe: FitRecipe, *, quiet: bool) -> None:
+        self.rows, self.recipe, self.quiet = rows, recipe, quiet
+        self.console = Console(highlight=False, soft_wrap=True)
+        self.live: Live | None = None
+        self.doing = ""
+        self.left: Callable[[], float] = lambda: 0.0
+        self.table: Table | None = None
+
+    @contextlib.contextmanager
+    def showing(self, left: Callable[[], float]) -> Iterator[None]:
+        """Show the table while inside. left: seconds until time is up."""
+        self.left = left
+        if self.quiet or not self.console.is_terminal:
+            yield
+            return
+        with Live(
+            get_renderable=self._render, console=self.console, refresh_per_second=2
+        ) as self.live:
+            yield
+        self.live = None
+
+    def _render(self) -> Table | Text:
+        line = Text(f"{self.doing}; {max(0.0, self.left()) / 60:.1f} minutes left")
+        if self.table is None:
+            return line
+        grid = Table.grid()
+        grid.add_row(self.table)
+        grid.add_row(line)
+        return grid
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        if not self.quiet:
+            self.console.print(Text(text))
+
+    def describe(self, kind: str, unlabelled: int) -> None:
+        """Say what was found in the files."""
+        rows, task = self.rows, self.rows.task
+        labels = f", {len(task.labels)} labels" if task.name != "regress" else ""
+        words = {"ids": "ids", "words": "words", "chinese": "a script without blanks"}[kind]
+        self.say(
+            f"{task.name}: {len(rows.learnt):,} labelled texts of {words}{labels}; {unlabelled:,} "
+            f"without labels; compared on {rows.source}; {self.recipe.minutes:g} minutes"
+        )
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        """Show what is being done."""
+        self.doing = title
+        began = time.monotonic()
+        yield
+        if self.live is None:
+            self.say(f"{title}: {time.monotonic() - began:.0f} s")
+
+    def show(self, compared: Comparison) -> None:
+        """Show the table of candidates."""
+        table = Table(box=None, pad_edge=False)
+        table.add_column("model")
+        table.add_column(shown_name(compared.metric), justify="right")
+        table.add_column("seconds", justify="right")
+        for candidate in compared.candidates:
+            scores = candidate.scores
+            value = "not measured" if scores is None else f"{compared.value(scores):.4f}"
+            table.add_row(candidate.title, value, f"{candidate.seconds:.0f}")
+        if len(compared.measured) > 1:
+            table.add_row("blend of all", f"{compared.value(compared.blended):.4f}", "")
+        self.table = table
+
+    def finish(self, report: Report, folder: Path) -> None:
+        """Show the report's answer and its leaderboard."""
+        if self.quiet:
+            return
+        if self.table is not None and not self.console.is_terminal:
+            self.console.print(self.table)
+        for line in headline(report):
+            self.say(line)
+        self.say(f"saved {folder}; see {folder / 'report.html'}")

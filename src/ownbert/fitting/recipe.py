@@ -1,0 +1,88 @@
+"""The settings of ``ownbert fit``, with their defaults."""
+
+from dataclasses import dataclass
+
+from ownbert.config import SIZES
+from ownbert.settings import between, one_of, positive, setting, validate
+from ownbert.train.recipe import DATA, MODEL, RUN
+
+# The tasks that ``fit`` is for.
+TASKS = ("classify", "multilabel", "regress")
+# A week; what is longer is a mistake of units.
+_MOST_MINUTES = 7 * 24 * 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRecipe:
+    """All settings of ``ownbert fit``."""
+
+    dev: str | None = setting(
+        None,
+        "Labelled rows to compare models on; they are not learnt from.",
+        DATA,
+        path=True,
+        shown="a part of the training rows, or folds of them",
+    )
+    test: str | None = setting(
+        None,
+        "Labelled rows that nothing is chosen on: the report has the score of every model on them.",
+        DATA,
+        path=True,
+        shown="none",
+    )
+    labels_per_class: int | None = setting(
+        None,
+        "Learn from this many texts of each label, drawn by --seed.",
+        DATA,
+        check=positive,
+        shown="all",
+    )
+    unlabelled: tuple[str, ...] = setting(
+        (),
+        "Texts without labels, of the same kind: txt (one per line), csv, tsv, jsonl, parquet; "
+        "several with commas between them.",
+        DATA,
+        shown="none",
+    )
+    text_column: str | None = setting(
+        None, "Column of the texts.", DATA, shown="by its usual names"
+    )
+    second_column: str | None = setting(
+        None, "Column of second texts, for pairs.", DATA, shown="by its usual names"
+    )
+    label_column: str | None = setting(
+        None, "Column of the labels or numbers.", DATA, shown="by its usual names"
+    )
+    task: str | None = setting(
+        None, f"{', '.join(TASKS)}.", DATA, check=one_of(*TASKS), shown="seen from the labels"
+    )
+    model: str | None = setting(
+        None,
+        "A model folder to start from, of any family of encoders.",
+        MODEL,
+        path=True,
+        shown="one that is pretrained on the texts",
+    )
+    size: str = setting(
+        "tiny",
+        "Of the network that is pretrained: tiny, mini, small, medium, base or large.",
+        MODEL,
+        check=one_of(*SIZES),
+    )
+    seeds: int = setting(
+        4,
+        "Networks that differ in their seed and are averaged, at most: as many as there is time "
+        "for.",
+        MODEL,
+        check=between(1, 100, "[]"),
+    )
+    minutes: float = setting(
+        20.0, "How long it may take.", RUN, check=between(0, _MOST_MINUTES, "(]"), resumable=True
+    )
+    device: str = setting(
+        "auto", "auto, cpu or cuda.", RUN, check=one_of("auto", "cpu", "cuda"), resumable=True
+    )
+    seed: int = setting(0, "Seed of everything random.", RUN, check=between(0, 2**32 - 1, "[]"))
+
+    def __post_init__(self) -> None:
+        validate(self)

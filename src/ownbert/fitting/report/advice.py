@@ -1,0 +1,244 @@
+"""What the numbers say, in plain language: the headline and what to do next."""
+
+from ownbert.fitting.report.contents import LINEAR, Advice, Report
+from ownbert.fitting.report.drift import APART
+from ownbert.fitting.report.learning_curve import LearningCurve
+
+# Below these a sentence is not worth a reader's time, or a number not a conclusion.
+WORTH_A_GAIN = 0.005  # of the score
+FEW_ROWS = 20  # training rows of a class
+WEAK_F1 = 0.5
+MANY_ERRORS = 0.005  # of the held-out rows
+HARD_TASK = 0.1  # of the held-out rows contradicted: the model is at its limit, not the labels
+LONG_TEXTS = 0.02  # of all texts
+MANY_UNKNOWN = 0.05  # of the labelled texts' tokens
+_NAMED = 3  # classes in one sentence
+_ORDER = {"do": 0, "note": 1, "fine": 2}
+
+
+def headline(report: Report) -> tuple[str, str, str]:
+    """The answer: the best model and its score; against the baseline; how far to trust it."""
+    best, metric = report.winner, metric_name(report.metric)
+    first = f"{best.name}: {metric} {best.score:.3f}"
+    return first, _against_baseline(report), _trust(report)
+
+
+def metric_name(metric: str) -> str:
+    """A metric as it is written in a sentence."""
+    names = {"macro_f1": "macro F1", "micro_f1": "micro F1", "mcc": "Matthews correlation"}
+    return names.get(metric, metric.replace("_", " "))
+
+
+def share_contradicted(report: Report) -> float:
+    """The share of the held-out rows that are likely label errors, 0 if their number is unknown."""
+    rows = report.held_out or len(report.texts)
+    return len(report.label_errors) / rows if rows else 0.0
+
+
+def give_advice(report: Report) -> tuple[Advice, ...]:
+    """Everything that the numbers of a report give reason for, what to do first."""
+    advice = [
+        *_linear_is_enough(report),
+        *_more_rows(report.learning_curve),
+        *_label_errors(report),
+        *_few_rows(report),
+        *_weak_classes(report),
+        *_more_minutes(report.minutes_curve),
+        *_calibration(report),
+        *_drift(report),
+        *_long_texts(report),
+    ]
+    return tuple(sorted(advice, key=lambda one: _ORDER[one.kind]))
+
+
+def _against_baseline(report: Report) -> str:
+    best, baseline = report.winner, report.baseline
+    if baseline is None:
+        return "No linear model was compared, so there is no baseline to judge this by."
+    if best.name == baseline.name:
+        return "The best model is a linear one: none of the others did better."
+    gain = f"{best.score - baseline.score:+.3f} against the best linear model, {baseline.name}"
+    gain = f"{gain} ({baseline.score:.3f})"
+    margin = report.margin
+    if margin is None:
+        return f"{gain}."
+    interval = f"between {margin.low:+.3f} and {margin.high:+.3f} in 90 of 100 samples of rows"
+    if margin.low > 0:
+        return f"{gain}; {interval}, so the difference is real."
+    return f"{gain}; {interval}, so it may be chance."
+
+
+def _trust(report: Report) -> str:
+    best, parts = report.winner, []
+    rows = f" on {report.held_out:,} held-out rows" if report.held_out else ""
+    if best.spread is not None:
+        parts.append(f"The score{rows} is known to about ±{2 * best.spread:.3f}.")
+    elif rows:
+        parts.append(f"The score is that{rows}.")
+    if best.test_score is not None:
+        parts.append(f"On test rows, which chose nothing, it is {best.test_score:.3f}.")
+    elif (count := len(report.leaderboard)) > 1:
+        parts.append(
+            f"It is the best of {count} on the rows that chose it, so on new texts expect a little "
+            "less."
+        )
+    return " ".join(parts)
+
+
+def _linear_is_enough(report: Report) -> list[Advice]:
+    best, baseline, margin = report.winner, report.baseline, report.margin
+    if baseline is None or best.kind == LINEAR:
+        if baseline is not None and len(report.leaderboard) > 1:
+            sentence = f"Use the linear model {baseline.name}: nothing slower is better here."
+            return [Advice("fine", sentence, f"{report.metric} {baseline.score:.3f}")]
+        return []
+    gain = best.score - baseline.score
+    noise = margin.low <= 0 if margin else gain <= 2 * (best.spread or 0.0)
+    if not noise and gain >= WORTH_A_GAIN:
+        return []
+    figure = f"{gain:+.3f}"
+    if margin:
+        figure += f", {margin.low:+.3f} to {margin.high:+.3f}"
+    why = "cannot be told from chance" if noise else "is too small to matter to most"
+    sentence = (
+        f"The linear model {baseline.name} may be enough for your purpose: what {best.name} gains "
+        f"over it {why}"
+    )
+    if best.texts_per_second and baseline.texts_per_second:
+        times = baseline.texts_per_second / best.texts_per_second
+        sentence += f", and it is {times:,.0f} times as fast" if times >= 2 else ""
+    return [Advice("do", f"{sentence}.", figure)]
+
+
+def _more_rows(curve: LearningCurve | None) -> list[Advice]:
+    if curve is None:
+        return []
+    if not curve.known or not curve.further:
+        reason = curve.reason or "nothing was extrapolated"
+        return [Advice("note", "What more labels would bring cannot be told.", reason)]
+    double = curve.further[0]
+    interval = f"{double.gain_low:+.3f} to {double.gain_high:+.3f} at {double.at:,.0f} rows"
+    if double.gain >= WORTH_A_GAIN:
+        times = double.at / curve.at[-1]
+        words = "twice" if times == 2 else f"{times:.2g} times"
+        sentence = f"Label more texts: {words} as many rows would bring about "
+        return [Advice("do", f"{sentence}{double.gain:+.3f}.", interval)]
+    return [Advice("fine", "More labels of this kind would bring next to nothing.", interval)]
+
+
+def _more_minutes(curve: LearningCurve | None) -> list[Advice]:
+    if curve is None:
+        return []
+    if not curve.known or not curve.further:
+        reason = curve.reason or "nothing was extrapolated"
+        return [Advice("note", "Whether more minutes would help cannot be told.", reason)]
+    double = curve.further[0]
+    interval = f"{double.gain_low:+.3f} to {double.gain_high:+.3f} at {double.at:.3g} minutes"
+    if double.gain >= WORTH_A_GAIN and double.gain_low > 0:
+        sentence = f"Train longer: twice the minutes would bring about {double.gain:+.3f}."
+        return [Advice("do", sentence, interval)]
+    return [Advice("fine", "More minutes would not help: the score has levelled off.", interval)]
+
+
+def _label_errors(report: Report) -> list[Advice]:
+    if not report.label_errors:
+        return []
+    count, share = len(report.label_errors), share_contradicted(report)
+    figure = f"{count:,} of the held-out rows ({share:.1%})" if share else f"{count:,} rows"
+    place = report.place_of(report.label_errors[0].row)
+    sentence = f"Look at the likely label errors, first of all {place}"
+    if share > HARD_TASK:
+        sentence += ": there are so many that most will be hard texts, not mistakes."
+        return [Advice("note", sentence, figure)]
+    sentence += ": corrected labels help training and make the scores more honest."
+    return [Advice("do" if share >= MANY_ERRORS or not share else "note", sentence, figure)]
+
+
+def _few_rows(report: Report) -> list[Advice]:
+    few = [
+        (n, label)
+        for label, n in zip(report.labels, report.train_counts, strict=False)
+        if n < FEW_ROWS
+    ]
+    if not few or report.task == "regress":
+        return []
+    few.sort()
+    names = _listed([label for _, label in few])
+    figure = ", ".join(f"{n:,}" for n, _ in few[:_NAMED]) + (", ..." if len(few) > _NAMED else "")
+    verb = "has" if len(few) == 1 else "have"
+    sentence = f"Label more texts of {names}, which {verb} fewer than {FEW_ROWS} rows."
+    return [Advice("do", sentence, f"{figure} rows")]
+
+
+def _weak_classes(report: Report) -> list[Advice]:
+    counts = dict(zip(report.labels, report.train_counts, strict=False))
+    weak = sorted(
+        (score.f1, score.label)
+        for score in (report.scores.labels if report.scores else ())
+        if score.f1 < WEAK_F1 and score.support and counts.get(score.label, FEW_ROWS) >= FEW_ROWS
+    )
+    if not weak:
+        return []
+    names, be = _listed([label for _, label in weak]), "is" if len(weak) == 1 else "are"
+    figure = "F1 " + ", ".join(f"{f1:.2f}" for f1, _ in weak[:_NAMED])
+    sentence = (
+        f"{names} {be} recognised badly though there are rows enough: see what they are taken for, "
+        "and whether their labels overlap."
+    )
+    return [Advice("note", sentence, figure)]
+
+
+def _calibration(report: Report) -> list[Advice]:
+    calibration = report.calibration
+    if calibration is None:
+        return []
+    error, after = calibration.error, calibration.error_after
+    figure = f"error {error:.3f}; by chance up to {calibration.by_chance:.3f}"
+    if error <= calibration.by_chance:
+        return [Advice("fine", "Probabilities can be taken at their word.", figure)]
+    kind = "too confident" if calibration.temperature > 1 else "too cautious"
+    if after < error:
+        sentence = (
+            f"The model is {kind}: divide its log probabilities by the temperature "
+            f"{calibration.temperature:.2f} before you trust a probability."
+        )
+        return [Advice("do", sentence, f"error {error:.3f}, with it {after:.3f}")]
+    sentence = "Probabilities are only roughly right, and a temperature does not help."
+    return [Advice("note", sentence, figure)]
+
+
+def _drift(report: Report) -> list[Advice]:
+    drift, advice = report.drift, []
+    if drift is None:
+        return []
+    if drift.separability is not None and drift.separability >= APART:
+        sentence = (
+            "The unlabelled texts are of another kind than the labelled ones: pretraining on texts "
+            "like the labelled ones would help more."
+        )
+        advice.append(Advice("do", sentence, f"separability {drift.separability:.2f}, .5 is none"))
+    if drift.unknown >= MANY_UNKNOWN:
+        sentence = "Many tokens of the labelled texts occur in no unlabelled text."
+        advice.append(Advice("note", sentence, f"{drift.unknown:.1%} of the tokens"))
+    if not advice and drift.separability is not None:
+        return [Advice("fine", drift.summary, f"separability {drift.separability:.2f}, .5 is none")]
+    return advice
+
+
+def _long_texts(report: Report) -> list[Advice]:
+    share = report.long_share
+    if share is None or share < LONG_TEXTS:
+        return []
+    limit = f" of {report.max_tokens:,} tokens" if report.max_tokens else ""
+    sentence = (
+        f"Texts beyond the model's length{limit} lose their ends: a longer model, or documents "
+        "read in segments, would see all of them."
+    )
+    return [Advice("do", sentence, f"{share:.1%} of the texts")]
+
+
+def _listed(names: list[str]) -> str:
+    names = [name if len(name) <= 40 else f"{name[:39]}…" for name in names]
+    if len(names) > _NAMED:
+        return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

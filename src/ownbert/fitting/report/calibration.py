@@ -1,0 +1,185 @@
+"""Whether probabilities mean what they say, and the temperature that makes them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ownbert.errors import InputError
+
+# Temperatures beyond these only come from a handful of rows.
+_LOWEST, _HIGHEST = 0.1, 10.0
+# Log probabilities are no lower: a probability of exactly 0 would be an infinite loss.
+_FLOOR = -100.0
+_DRAWS = 200  # of rows, for the error that chance alone brings
+
+
+@dataclass(frozen=True)
+class ReliabilityCurve:
+    """Confidence and accuracy of the predictions in bins of equal width.
+
+    Args:
+        confidence, accuracy: (bins) means, nan in empty bins.
+        count: (bins) predictions.
+    """
+
+    confidence: np.ndarray
+    accuracy: np.ndarray
+    count: np.ndarray
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error: the mean gap, weighted by count."""
+        used = self.count > 0
+        gaps = np.abs(self.confidence - self.accuracy)[used]
+        return float((gaps * self.count[used]).sum() / max(1, self.count.sum()))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How far probabilities can be taken at their word.
+
+    Args:
+        temperature: what divides the log probabilities.
+        error: expected calibration error.
+        error_after: the error with the temperature, each half of the rows with that of the other
+            half.
+        by_chance: the error that 95 in 100 samples of this size stay below if the probabilities are
+            perfect.
+        before, after: the curves without the temperature and with it.
+    """
+
+    temperature: float
+    error: float
+    error_after: float
+    by_chance: float
+    before: ReliabilityCurve
+    after: ReliabilityCurve
+
+
+def fit_temperature(log_probabilities: np.ndarray, targets: np.ndarray) -> float:
+    """The temperature that makes held-out log probabilities most likely.
+
+    Args:
+        log_probabilities: (N, C) of rows that were not trained on; logits do as well.
+        targets: (N) indices of the true classes.
+
+    Returns:
+        What to divide the log probabilities by (then normalise again), between 0.1 and 10. Above 1:
+        the model is too confident.
+
+    Raises:
+        InputError: there are no rows, or shapes or indices do not fit.
+
+    Source: Guo et al. 2017, "On Calibration of Modern Neural Networks", section 4.2.
+    """
+    from scipy.optimize import minimize_scalar
+
+    scores, targets = _checked(log_probabilities, targets)
+    scores = np.maximum(scores, _FLOOR)
+    rows = np.arange(len(targets))
+
+    def loss(log_temperature: float) -> float:
+        return -float(_normalised(scores / np.exp(log_temperature))[rows, targets].mean())
+
+    bounds = (np.log(_LOWEST), np.log(_HIGHEST))
+    found: Any = minimize_scalar(loss, bounds=bounds, method="bounded")
+    return float(np.exp(found.x))
+
+
+def reliability_curve(
+    probabilities: np.ndarray, targets: np.ndarray, bins: int = 10
+) -> ReliabilityCurve:
+    """Confidence against accuracy.
+
+    Args:
+        probabilities: (N, C). With one label per row only the largest of a row counts.
+        targets: (N) indices of the true classes; or (N, C) of 0 and 1 for several labels per row,
+            where each probability is one prediction.
+        bins: of equal width, from 0 to 1.
+    """
+    if bins < 1:
+        raise InputError(f"a reliability curve needs at least 1 bin, not {bins}")
+    confidence, hits = _confidence(probabilities, targets)
+    places = np.minimum((confidence * bins).astype(int), bins - 1)
+    count = np.bincount(places, minlength=bins)
+    with np.errstate(invalid="ignore"):
+        means = [np.bincount(places, values, bins) / count for values in (confidence, hits)]
+    return ReliabilityCurve(means[0], means[1], count)
+
+
+def expected_calibration_error(
+    probabilities: np.ndarray, targets: np.ndarray, bins: int = 10
+) -> float:
+    """The mean gap between confidence and accuracy over ``bins`` (Guo et al. 2017, equation 3)."""
+    return reliability_curve(probabilities, targets, bins).error
+
+
+def calibrate(log_probabilities: np.ndarray, targets: np.ndarray, bins: int = 10) -> Calibration:
+    """Temperature and calibration error before and after, of held-out rows.
+
+    Args:
+        log_probabilities: (N, C), N at least 2.
+        targets: (N) indices of the true classes.
+        bins: of the reliability curves.
+    """
+    scores, targets = _checked(log_probabilities, targets)
+    if len(targets) < 2:
+        raise InputError("calibration needs at least 2 held-out rows")
+    scores = np.maximum(scores, _FLOOR)
+    probabilities = np.exp(_normalised(scores))
+    # The temperature of one half is judged by the other, or it would be judged by its own rows.
+    after, halves = np.empty_like(scores), np.arange(len(targets)) % 2
+    for half in (0, 1):
+        own, other = halves == half, halves != half
+        temperature = fit_temperature(scores[other], targets[other])
+        after[own] = np.exp(_normalised(scores[own] / temperature))
+    before = reliability_curve(probabilities, targets, bins)
+    calibrated = reliability_curve(after, targets, bins)
+    return Calibration(
+        temperature=fit_temperature(scores, targets),
+        error=before.error,
+        error_after=calibrated.error,
+        by_chance=_error_by_chance(probabilities.max(1), bins),
+        before=before,
+        after=calibrated,
+    )
+
+
+def _error_by_chance(confidence: np.ndarray, bins: int) -> float:
+    rng = np.random.default_rng(0)
+    places = np.minimum((confidence * bins).astype(int), bins - 1)
+    errors = []
+    for _ in range(_DRAWS):
+        gaps = confidence - (rng.random(len(confidence)) < confidence)
+        errors.append(np.abs(np.bincount(places, gaps, bins)).sum() / len(confidence))
+    return float(np.quantile(errors, 0.95))
+
+
+def _confidence(probabilities: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    probabilities, targets = np.asarray(probabilities, dtype=float), np.asarray(targets)
+    if targets.ndim == 2:
+        if targets.shape != probabilities.shape:
+            raise InputError(f"probabilities are {probabilities.shape}, targets {targets.shape}")
+        return probabilities.clip(0, 1).ravel(), targets.astype(float).ravel()
+    probabilities, targets = _checked(probabilities, targets)
+    return probabilities.max(1).clip(0, 1), (probabilities.argmax(1) == targets).astype(float)
+
+
+def _checked(scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    scores, targets = np.asarray(scores, dtype=float), np.asarray(targets)
+    if scores.ndim != 2 or targets.shape != scores.shape[:1] or not scores.size:
+        raise InputError(
+            f"scores must be (rows, classes) and targets (rows), at least one row; they are "
+            f"{scores.shape} and {targets.shape}"
+        )
+    if np.isnan(scores).any() or np.isposinf(scores).any():
+        raise InputError("a score is not a number, or infinite")
+    if targets.min() < 0 or targets.max() >= scores.shape[1]:
+        raise InputError(f"targets must be indices of the {scores.shape[1]} classes")
+    return scores, targets.astype(int)
+
+
+def _normalised(scores: np.ndarray) -> np.ndarray:
+    shifted = scores - scores.max(1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))

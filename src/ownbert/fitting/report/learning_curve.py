@@ -1,0 +1,179 @@
+"""What more rows, or more minutes, would bring: a power law through the scores so far."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ownbert.errors import InputError
+
+_DRAWS = 1000
+_EXPONENTS = np.linspace(0.05, 2.0, 40)
+_INTERVAL = (0.05, 0.95)
+# A gain is known if its interval is no wider than this, or than half of the rise so far, and if the
+# scores' own error is a third of that at most.
+_WIDEST = 0.02
+_FEWEST = 4  # points: a curve of three parameters passes through any three
+_SHOWN = 40  # points of the fitted curve
+
+
+@dataclass(frozen=True)
+class Extrapolation:
+    """The expected score at ``at`` rows (or minutes), with the interval of 90 in 100 fits.
+
+    gain, gain_low, gain_high: the same for what is gained over the last point.
+    """
+
+    at: float
+    score: float
+    low: float
+    high: float
+    gain: float
+    gain_low: float
+    gain_high: float
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """Scores by rows (or minutes) and what follows from them.
+
+    Args:
+        unit: "rows" or "minutes".
+        at, scores: (P) places and mean scores.
+        limit, slope, exponent: of ``score = limit - slope at^-exponent``, None if there are too few
+            points.
+        fitted: (4, 40) places, scores, low and high ends of the interval.
+        further: at multiples of the last place.
+        reason: why the gain cannot be known; "" if it is known.
+    """
+
+    unit: str
+    at: np.ndarray
+    scores: np.ndarray
+    limit: float | None = None
+    slope: float | None = None
+    exponent: float | None = None
+    fitted: np.ndarray | None = None
+    further: tuple[Extrapolation, ...] = ()
+    reason: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether the numbers allow an answer."""
+        return not self.reason
+
+
+def fit_learning_curve(
+    points: Iterable[Sequence[float]],
+    *,
+    unit: str = "rows",
+    multiples: Sequence[float] = (2, 4),
+    bounds: tuple[float, float] = (0.0, 1.0),
+    seed: int = 0,
+) -> LearningCurve:
+    """Fit ``score = a - b n^-c`` and extrapolate it.
+
+    The uncertainty is a parametric bootstrap: scores are drawn anew around the fitted curve, with
+    the standard deviation of all draws around it; that deviation is itself drawn, because a few
+    scores know it badly.
+
+    Args:
+        points: of (rows, score, further draws of the score at as many rows); or (minutes, score) of
+            the checkpoints of one training.
+        unit: "rows" or "minutes".
+        multiples: of the last place, where to extrapolate to.
+        bounds: between which scores can lie.
+        seed: of the bootstrap.
+
+    Raises:
+        InputError: a point without a score, or a value that is not a finite number.
+
+    Source: Hestness et al. 2017, "Deep Learning Scaling is Predictable, Empirically", section 3;
+        Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 6.5.
+    """
+    at, means, counts, squares = _summarised(points)
+    if len(at) < _FEWEST:
+        reason = f"scores at {_FEWEST} numbers of {unit} are needed, there are {len(at)}"
+        return LearningCurve(unit, at, means, reason=reason)
+    scale, weights = at[-1], counts / counts.sum()
+    basis = (at / scale)[:, None] ** -_EXPONENTS
+    limit, slope, exponent = (v[0] for v in _fit(basis, means[None], weights, bounds[1]))
+    fit = limit - slope * (at / scale) ** -exponent
+    freedom = max(1, int(counts.sum()) - 3)
+    deviation = np.sqrt((squares + (counts * (means - fit) ** 2).sum()) / freedom)  # of one draw
+
+    rng = np.random.default_rng(seed)
+    noise = deviation * np.sqrt(freedom / rng.chisquare(freedom, _DRAWS))[:, None]
+    draws = fit + noise * rng.standard_normal((_DRAWS, len(at))) / np.sqrt(counts)
+    limits, slopes, exponents = _fit(basis, draws, weights, bounds[1])
+
+    def predicted(place: float | np.ndarray) -> np.ndarray:
+        ratio = np.atleast_1d(place)[:, None] / scale
+        return (limits - slopes * ratio**-exponents).clip(*bounds)
+
+    def best(place: float | np.ndarray) -> np.ndarray:
+        return (limit - slope * (np.asarray(place) / scale) ** -exponent).clip(*bounds)
+
+    further = []
+    for place in (float(scale * multiple) for multiple in multiples):
+        low, high = np.quantile(predicted(place)[0], _INTERVAL).tolist()
+        least, most = np.quantile(predicted(place)[0] - predicted(scale)[0], _INTERVAL).tolist()
+        score, gain = float(best(place)), float(best(place) - best(scale))
+        further.append(Extrapolation(place, score, low, high, gain, least, most))
+    places = np.geomspace(at[0], max([scale, *(f.at for f in further)]), _SHOWN)
+    fitted = np.stack([places, best(places), *np.quantile(predicted(places), _INTERVAL, axis=1)])
+    width = further[0].gain_high - further[0].gain_low if further else 0.0
+    rise, error = float(fit[-1] - fit[0]), float(deviation / np.sqrt(counts.min()))
+    reason = ""
+    if width > max(_WIDEST, rise / 2):
+        reason = f"the scores vary too much: the gain is known to within {width:.3f} only"
+    elif error > max(_WIDEST, rise) / 3:
+        reason = f"the scores vary too much: by {error:.3f}, where they rise by {rise:.3f}"
+    slope_in_units = float(slope * scale**exponent)
+    return LearningCurve(
+        unit, at, means, float(limit), slope_in_units, float(exponent), fitted,
+        tuple(further), reason,
+    )  # fmt: skip
+
+
+def _summarised(
+    points: Iterable[Sequence[float]],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """Places, mean scores and numbers of draws; the sum of the draws' squared deviations."""
+    scores: dict[float, list[float]] = {}
+    for point in points:
+        place, *draws = (float(value) for value in point)
+        if not draws or not np.isfinite([place, *draws]).all():
+            raise InputError(f"a point of a learning curve needs a place and scores, not {point}")
+        if place > 0:  # a power law has no value at 0
+            scores.setdefault(place, []).extend(draws)
+    at = np.asarray(sorted(scores))
+    means = np.asarray([np.mean(scores[place]) for place in at])
+    counts = np.asarray([len(scores[place]) for place in at], dtype=float)
+    squares = sum(float(np.var(draws)) * len(draws) for draws in scores.values())
+    return at, means, counts, squares
+
+
+def _fit(
+    basis: np.ndarray, scores: np.ndarray, weights: np.ndarray, highest: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Limit, slope and exponent, each (draws), by weighted least squares.
+
+    For one exponent the curve is a straight line in ``n^-c``; the exponent is chosen from a grid.
+    basis: (P, exponents). scores: (draws, P).
+    """
+    x, y, w = basis.T[None], scores[:, None], weights
+    x_mean, y_mean = (x * w).sum(-1, keepdims=True), (y * w).sum(-1, keepdims=True)
+    covariance = (w * (x - x_mean) * (y - y_mean)).sum(-1)
+    slope = np.maximum(0, -covariance / (w * (x - x_mean) ** 2).sum(-1))
+    limit = y_mean[..., 0] + slope * x_mean[..., 0]
+    over = limit > highest
+    through = (w * x * (highest - y)).sum(-1) / (w * x**2).sum(-1)
+    slope, limit = np.where(over, np.maximum(0, through), slope), np.where(over, highest, limit)
+    errors = (w * (limit[..., None] - slope[..., None] * x - y) ** 2).sum(-1)
+    chosen = errors.argmin(1)[:, None]
+    return (
+        np.take_along_axis(limit, chosen, 1)[:, 0],
+        np.take_along_axis(slope, chosen, 1)[:, 0],
+        _EXPONENTS[chosen[:, 0]],
+    )

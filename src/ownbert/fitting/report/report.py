@@ -1,0 +1,122 @@
+"""A report as text, as JSON, and as the files of a folder."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ownbert.files import make_folder, write_json, write_text
+from ownbert.fitting.report.advice import headline
+from ownbert.fitting.report.contents import Report, cleaned
+from ownbert.fitting.report.page import as_page
+from ownbert.fitting.report.sections import TEXT, Section, sections
+from ownbert.tasks.metrics import Scores
+
+_WIDTH = 100
+_MOST_ROWS = 30  # of a table
+_TEXT = 500  # characters
+_SENTENCE = 400
+_ROW_TEXTS = ("texts", "places")  # of all held-out rows; those that are shown have them
+
+
+def write_report(report: Report, folder: str | os.PathLike[str]) -> None:
+    """Write report.html, report.txt and report.json into a folder, each completely or not at all.
+
+    Raises:
+        InputError: the folder cannot be made or written into.
+    """
+    contents = as_page(report), as_text(report), as_json(report)
+    target = make_folder(folder)
+    write_text(target / "report.html", contents[0])
+    write_text(target / "report.txt", contents[1])
+    write_json(target / "report.json", contents[2])
+
+
+def as_text(report: Report) -> str:
+    """The report as plain text of at most 100 columns."""
+    import io
+
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    file = io.StringIO()
+    console = Console(file=file, width=_WIDTH, no_color=True, highlight=False, force_terminal=False)
+    first, *rest = headline(report)
+    console.print(Text(cleaned(first, _SENTENCE).upper()))
+    for sentence in filter(None, rest):
+        console.print(Text(cleaned(sentence, _SENTENCE)))
+    board, *others = sections(report)
+    _print_section(console, board)
+    if report.advice:
+        console.print("\nWHAT TO DO NEXT")
+        for one in report.advice:
+            words = cleaned(f"{one.sentence} ({one.figure})", _SENTENCE)
+            mark = {"do": "*", "note": "-"}.get(one.kind, " ")
+            console.print(Padding(Text(f"{mark} {words}"), (0, 0, 0, 2)))
+    for section in others:
+        _print_section(console, section)
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """The report as values that JSON can hold; numbers that are none are null, texts are cut."""
+    names = [field.name for field in dataclasses.fields(report)]
+    values = {name: _plain(getattr(report, name)) for name in names if name not in _ROW_TEXTS}
+    for key in ("label_errors", "hardest", "typical"):
+        for row in values[key]:
+            row["text"] = cleaned(report.text_of(row["row"]), _TEXT)
+            row["place"] = _plain(report.place_of(row["row"]))
+    return {"headline": _plain(headline(report)), **values, "best": _plain(report.winner.name)}
+
+
+def _print_section(console: Any, section: Section) -> None:
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print(f"\n{section.title.upper()}")
+    if section.lead:
+        console.print(Text(section.lead))
+    if TEXT in section.columns:
+        for *cells, text in section.rows[:_MOST_ROWS]:
+            named = zip(section.columns, cells, strict=False)
+            facts = "   ".join(f"{name}: {cell}" for name, cell in named)
+            for line, indent in ((facts, 0), (text, 4)):
+                content = Text(line, no_wrap=True, overflow="ellipsis")
+                console.print(Padding(content, (0, 0, 0, indent)))
+    else:
+        table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="")
+        table.show_header = any(section.columns)
+        for place, name in enumerate(section.columns):
+            justify = "right" if place >= section.names else "left"
+            table.add_column(Text(name), justify=justify, no_wrap=True, overflow="ellipsis")
+        for row in section.rows[:_MOST_ROWS]:
+            table.add_row(*map(Text, row))
+        console.print(table)
+    if (left := len(section.rows) - _MOST_ROWS) > 0:
+        console.print(f"... and {left:,} more in report.html")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Scores):
+        return _plain(value.as_json())
+    if dataclasses.is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {_plain_text(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int) else _plain_text(value)
+
+
+def _plain_text(value: Any) -> str:
+    """Characters that UTF-8 cannot hold, halves of surrogate pairs, become question marks."""
+    return str(value).encode("utf-8", "replace").decode("utf-8")

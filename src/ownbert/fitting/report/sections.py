@@ -1,0 +1,261 @@
+"""A report as sections of sentences and tables, which page and text have in common."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ownbert.fitting.report.advice import metric_name
+from ownbert.fitting.report.contents import Report, cleaned
+from ownbert.fitting.report.drift import QUANTILES
+from ownbert.fitting.report.learning_curve import LearningCurve
+from ownbert.fitting.report.typical import RatedRow
+
+LARGEST_MATRIX = 20  # classes; of more only the most confused pairs are shown
+_PAIRS = 10
+_POINTS = 6
+_TEXT, _NAME = 320, 40  # characters
+_MOST_ROWS = 50  # of texts
+TEXT = "text"  # the column that holds one
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table under a title.
+
+    Args:
+        key: of the section.
+        title: of the table.
+        lead: a sentence above it.
+        columns: names.
+        rows: cells as they are shown, safe and short.
+        names: how many of the first columns are words, not numbers.
+    """
+
+    key: str
+    title: str
+    lead: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    names: int = 1
+
+
+def sections(report: Report) -> list[Section]:
+    """The sections that a report has data for, in the order of the page."""
+    made = [
+        _leaderboard(report),
+        _classes(report),
+        _confusions(report),
+        _curve("rows", "What more labels would bring", report, report.learning_curve),
+        _curve("minutes", "What more minutes would bring", report, report.minutes_curve),
+        _calibration(report),
+        _label_errors(report),
+        _rated("hardest", "The hardest texts", report, report.hardest),
+        _rated("typical", "The most typical texts", report, report.typical),
+        _drift(report),
+        _drift_tokens(report),
+        _facts("data", "Data", report.data),
+        _facts("settings", "Settings", report.settings),
+    ]
+    return [section for section in made if section is not None]
+
+
+def _name(text: object) -> str:
+    return cleaned(str(text), _NAME)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def _bytes(size: int) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.1f} {unit}"
+    return f"{size} B"
+
+
+def _leaderboard(report: Report) -> Section:
+    ranked = report.ranked
+    scores = [row.score if row.measured else None for row in ranked]
+    columns: list[tuple[str, Iterable[object], Callable]] = [
+        ("model", [row.name for row in ranked], _name),
+        ("kind", [row.kind for row in ranked], _name),
+        (metric_name(report.metric), scores, "{:.3f}".format),
+        ("±", [row.spread for row in ranked], "{:.3f}".format),
+        ("test", [row.test_score for row in ranked], "{:.3f}".format),
+        ("weight", [row.weight for row in ranked], "{:.2f}".format),
+        ("training", [row.seconds for row in ranked], _duration),
+        ("size", [row.size for row in ranked], _bytes),
+        ("texts/s", [row.texts_per_second for row in ranked], "{:,.0f}".format),
+    ]
+    columns = [column for column in columns if any(value is not None for value in column[1])]
+    cells = [["" if v is None else shown(v) for v in values] for _, values, shown in columns]
+    explained = {"±": "± is one standard deviation", "weight": "weight is the share in the blend"}
+    lead = "; ".join(words for name, words in explained.items() if name in {c[0] for c in columns})
+    return Section(
+        key="leaderboard",
+        title="Leaderboard",
+        lead=f"{lead}." if lead else "",
+        columns=tuple(name for name, *_ in columns),
+        rows=tuple(zip(*cells, strict=True)),
+        names=2,
+    )
+
+
+def _classes(report: Report) -> Section | None:
+    if report.scores is None or not report.scores.labels:
+        return None
+    counts = dict(zip(report.labels, report.train_counts, strict=False))
+    columns = ("label", "F1", "precision", "recall", "held-out rows")
+    rows = []
+    for s in sorted(report.scores.labels, key=lambda s: (s.f1, s.label)):
+        row = [_name(s.label), *(f"{x:.3f}" for x in (s.f1, s.precision, s.recall))]
+        row.append(f"{s.support:,}")
+        rows.append((*row, f"{counts.get(s.label, 0):,}") if counts else tuple(row))
+    columns = (*columns, "training rows") if counts else columns
+    return Section("classes", "Labels", "The weakest first.", columns, tuple(rows))
+
+
+def _confusions(report: Report) -> Section | None:
+    if report.scores is None or (matrix := report.scores.confusion) is None:
+        return None
+    labels = [s.label for s in report.scores.labels]
+    wrong, totals = matrix * (1 - np.eye(len(labels), dtype=int)), matrix.sum(1)
+    rows = []
+    for place in np.argsort(-wrong, axis=None, kind="stable")[:_PAIRS]:
+        i, j = divmod(int(place), len(labels))
+        if wrong[i, j]:
+            share = wrong[i, j] / totals[i]
+            rows.append((_name(labels[i]), _name(labels[j]), f"{wrong[i, j]:,}", f"{share:.0%}"))
+    if not rows:
+        return None
+    columns = ("true label", "taken for", "rows", "share")
+    lead = "The most frequent; the share is of the rows with the true label."
+    return Section("confusion", "Confusions", lead, columns, tuple(rows), 2)
+
+
+def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) -> Section | None:
+    if curve is None or not len(curve.at):
+        return None
+    name, place = metric_name(report.metric), "{:,.0f}" if curve.unit == "rows" else "{:,.3g}"
+    rows = [
+        (place.format(x), f"{score:.3f}", "", "")
+        for x, score in zip(curve.at, curve.scores, strict=True)
+    ]
+    if len(rows) > _POINTS:  # of many checkpoints some
+        rows = [rows[i] for i in np.linspace(0, len(rows) - 1, _POINTS).astype(int)]
+    for one in curve.further:
+        gain = f"{one.gain:+.3f} ({one.gain_low:+.3f} to {one.gain_high:+.3f})"
+        interval = f"{one.low:.3f} to {one.high:.3f}"
+        rows.append((place.format(one.at), f"{one.score:.3f}", interval, gain))
+    lead = "A power law through the scores, with the interval of 90 in 100 fits."
+    if not curve.known:
+        lead = f"It cannot be told: {curve.reason}."
+    columns = (curve.unit, name, "interval", "gain")
+    return Section(key, title, lead, columns, tuple(rows), 0)
+
+
+def _calibration(report: Report) -> Section | None:
+    if (found := report.calibration) is None:
+        return None
+    rows = (
+        ("calibration error", f"{found.error:.3f}"),
+        ("error by chance alone, at most", f"{found.by_chance:.3f}"),
+        ("temperature", f"{found.temperature:.2f}"),
+        ("error with the temperature", f"{found.error_after:.3f}"),
+    )
+    lead = "Of the predictions made with a probability of 80%, are 80% right?"
+    return Section("calibration", "Can probabilities be trusted?", lead, ("", ""), rows)
+
+
+def _label_errors(report: Report) -> Section | None:
+    if not report.label_errors:
+        return None
+    rows = [
+        (
+            _name(report.place_of(one.row)),
+            *(_name(report.answer(label)) for label in (one.given, one.suggested)),
+            f"{one.score:.2f}",
+            cleaned(report.text_of(one.row), _TEXT),
+        )
+        for one in report.label_errors[:_MOST_ROWS]
+    ]
+    lead = (
+        "Held-out rows whose labels the model contradicts, the clearest first; some will be right "
+        f"after all. {len(report.label_errors):,} in total"
+    )
+    lead += f", {_MOST_ROWS} shown." if len(report.label_errors) > _MOST_ROWS else "."
+    columns = ("row", "given", "suggested", "margin", TEXT)
+    return Section("label_errors", "Likely label errors", lead, columns, tuple(rows), 3)
+
+
+def _rated(key: str, title: str, report: Report, rated: tuple[RatedRow, ...]) -> Section | None:
+    if not rated:
+        return None
+    regress = report.task == "regress"
+    rows = tuple(
+        (
+            _name(report.place_of(one.row)),
+            _name(report.answer(one.true)),
+            _name(report.answer(one.predicted)),
+            f"{one.score:.3g}" if regress else f"{one.score:.3f}",
+            cleaned(report.text_of(one.row), _TEXT),
+        )
+        for one in rated[: 4 * _MOST_ROWS]
+    )
+    if regress:
+        columns, lead = ("row", "true", "predicted", "error", TEXT), "By absolute error."
+    else:
+        columns = ("row", "true label", "predicted", "probability", TEXT)
+        lead = "By the probability of the true label."
+    return Section(key, title, lead, columns, rows, 3)
+
+
+def _drift(report: Report) -> Section | None:
+    if (drift := report.drift) is None:
+        return None
+    rows = [
+        ("labelled, tokens per text", *(f"{x:,.0f}" for x in drift.lengths)),
+        ("unlabelled, tokens per text", *(f"{x:,.0f}" for x in drift.unlabelled_lengths)),
+    ]
+    columns = ("", *("median" if q == 0.5 else f"{q:.0%}" for q in QUANTILES))
+    lead = drift.summary
+    if drift.separability is not None:
+        lead += f" Separability {drift.separability:.2f} (.5: the same, 1: always told apart)."
+    lead += (
+        f" {drift.unknown:.1%} of the labelled texts' tokens occur in no unlabelled text, "
+        f"{drift.unlabelled_unknown:.1%} the other way round."
+    )
+    return Section("drift", "Labelled against unlabelled texts", lead, columns, tuple(rows))
+
+
+def _drift_tokens(report: Report) -> Section | None:
+    if report.drift is None or not report.drift.tokens:
+        return None
+    rows = tuple(
+        (
+            "labelled" if one.score > 0 else "unlabelled",
+            _name(one.token),
+            f"{one.labelled:.3%}",
+            f"{one.unlabelled:.3%}",
+            f"{one.score:+.1f}",
+        )
+        for one in report.drift.tokens
+    )
+    columns = ("more in", "token", "labelled", "unlabelled", "deviations")
+    lead = "By their shares of all tokens, the clearest differences."
+    return Section("drift_tokens", "Tokens that differ most", lead, columns, rows, 2)
+
+
+def _facts(key: str, title: str, facts: Mapping[str, object]) -> Section | None:
+    rows = tuple((_name(name), cleaned(_plain(value), _TEXT)) for name, value in facts.items())
+    return Section(key, title, "", ("", ""), rows, 2) if rows else None
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

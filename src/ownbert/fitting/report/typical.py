@@ -1,0 +1,76 @@
+"""The rows that a model finds hardest, and those it is surest of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class RatedRow:
+    """A held-out row and what the model makes of it.
+
+    Args:
+        row: its index.
+        true, predicted: indices of classes, or values of a regression.
+        score: the probability of the true class, or the absolute error.
+    """
+
+    row: int
+    true: float
+    predicted: float
+    score: float
+
+
+def hardest_rows(probabilities: np.ndarray, targets: np.ndarray, count: int = 10) -> list[RatedRow]:
+    """Held-out rows with the lowest probabilities of their true classes, the lowest first.
+
+    Args:
+        probabilities: (N, C).
+        targets: (N) indices of the true classes.
+        count: how many.
+    """
+    return _rated(probabilities, targets, lambda own: np.argsort(own, kind="stable")[:count])
+
+
+def typical_rows(
+    probabilities: np.ndarray, targets: np.ndarray, per_class: int = 1
+) -> list[RatedRow]:
+    """Held-out rows with the highest probabilities of their true classes, class by class.
+
+    Args:
+        probabilities: (N, C).
+        targets: (N) indices of the true classes.
+        per_class: how many of each class.
+    """
+    targets = np.asarray(targets, dtype=int)
+
+    def chosen(own: np.ndarray) -> Sequence[int]:
+        order = np.argsort(-own, kind="stable")
+        return [int(i) for c in np.unique(targets) for i in order[targets[order] == c][:per_class]]
+
+    return _rated(probabilities, targets, chosen)
+
+
+def largest_errors(predictions: np.ndarray, targets: np.ndarray, count: int = 10) -> list[RatedRow]:
+    """Rows of a regression with the largest absolute errors, the largest first.
+
+    Args:
+        predictions, targets: (N) values.
+        count: how many.
+    """
+    predictions, targets = np.asarray(predictions, float), np.asarray(targets, float)
+    errors = np.abs(predictions - targets)
+    order = np.argsort(-errors, kind="stable")[:count]
+    return [
+        RatedRow(int(i), float(targets[i]), float(predictions[i]), float(errors[i])) for i in order
+    ]
+
+
+def _rated(probabilities: np.ndarray, targets: np.ndarray, choose) -> list[RatedRow]:
+    probabilities, targets = np.asarray(probabilities, float), np.asarray(targets, dtype=int)
+    own = probabilities[np.arange(len(targets)), targets]
+    predicted = probabilities.argmax(1) if len(targets) else targets
+    return [
+        RatedRow(int(i), int(targets[i]), int(predicted[i]), float(own[i])) for i in choose(own)
+    ]

@@ -1,0 +1,77 @@
+"""Temperatures and calibration errors of probabilities whose calibration is known."""
+
+import numpy as np
+import pytest
+from sklearn.calibration import calibration_curve
+
+from ownbert.errors import InputError
+from ownbert.fitting.report.calibration import (
+    calibrate,
+    expected_calibration_error,
+    fit_temperature,
+    reliability_curve,
+)
+from support.fit_report import calibrated_rows
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.5])
+def test_a_known_temperature_is_recovered(temperature: float):
+    scores, targets = calibrated_rows(4000, 5)
+    assert fit_temperature(temperature * scores, targets) == pytest.approx(temperature, rel=0.06)
+    # Normalising changes nothing, so logits and log probabilities have one temperature.
+    logits = temperature * scores + 7.0
+    assert fit_temperature(logits, targets) == pytest.approx(temperature, rel=0.06)
+
+
+def test_the_temperature_brings_the_error_down_to_chance():
+    scores, targets = calibrated_rows(1500, 5)
+    good = calibrate(scores, targets)
+    assert good.error < good.by_chance
+    poor = calibrate(3 * scores, targets)
+    assert poor.error > 2 * poor.by_chance
+    assert poor.error_after < poor.error / 3
+    assert poor.temperature == pytest.approx(3, rel=0.15)
+
+
+def test_the_reliability_curve():
+    probabilities = np.asarray([[0.95, 0.05], [0.92, 0.08], [0.45, 0.55], [0.0, 1.0]])
+    curve = reliability_curve(probabilities, np.asarray([0, 1, 0, 1]))
+    assert curve.count.tolist() == [0, 0, 0, 0, 0, 1, 0, 0, 0, 3]
+    assert curve.accuracy[[5, 9]] == pytest.approx([0, 2 / 3])
+    assert curve.confidence[[5, 9]] == pytest.approx([0.55, (0.95 + 0.92 + 1) / 3])
+    assert np.isnan(curve.accuracy[0])
+    expected = (0.55 + 3 * (2.87 / 3 - 2 / 3)) / 4
+    assert expected_calibration_error(probabilities, np.asarray([0, 1, 0, 1])) == pytest.approx(
+        expected
+    )
+
+
+def test_several_labels_per_row_are_predictions_each():
+    rng = np.random.default_rng(1)
+    probabilities = rng.random((500, 4))
+    targets = (rng.random((500, 4)) < probabilities).astype(int)
+    curve = reliability_curve(probabilities, targets)
+    shares, means = calibration_curve(targets.ravel(), probabilities.ravel(), n_bins=10)
+    assert curve.accuracy == pytest.approx(shares)
+    assert curve.confidence == pytest.approx(means)
+
+
+def test_probabilities_of_zero_and_few_rows():
+    with np.errstate(divide="ignore"):
+        scores = np.log([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    assert 0.1 <= fit_temperature(scores, np.asarray([0, 1, 1])) <= 10
+    found = calibrate(scores[:2], np.asarray([0, 1]))
+    assert found.error == pytest.approx(0)
+
+
+def test_what_cannot_be_used():
+    for scores, targets, match in (
+        (np.zeros((2, 3)), [0], "targets \\(rows\\)"),
+        (np.zeros((2, 3)), [0, 3], "indices of the 3 classes"),
+        (np.full((2, 3), np.nan), [0, 1], "not a number"),
+        (np.zeros((0, 3)), [], "at least one row"),
+    ):
+        with pytest.raises(InputError, match=match):
+            fit_temperature(scores, np.asarray(targets, int))
+    with pytest.raises(InputError, match="at least 1 bin"):
+        reliability_curve(np.ones((1, 1)), np.zeros(1, int), bins=0)

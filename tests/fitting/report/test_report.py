@@ -1,0 +1,199 @@
+"""Reports of every kind of task as text, JSON and page; the page in a browser."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.cells import cell_len
+
+from ownbert.errors import InputError
+from ownbert.fitting.report.advice import give_advice, headline
+from ownbert.fitting.report.contents import (
+    LeaderboardRow,
+    Margin,
+    Report,
+    bootstrap_margin,
+    cleaned,
+)
+from ownbert.fitting.report.page import as_page
+from ownbert.fitting.report.report import as_json, as_text, write_report
+from ownbert.fitting.report.sections import sections
+from ownbert.fitting.report.typical import largest_errors
+from support.fit_report import made_report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+LINEAR = LeaderboardRow("TF-IDF", "linear", 0.8, spread=0.01, texts_per_second=9000)
+NETWORK = LeaderboardRow("network", "network", 0.83, spread=0.01, texts_per_second=90)
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return made_report()
+
+
+@pytest.fixture(scope="module")
+def many() -> Report:
+    return made_report(classes=150, rows=1500)
+
+
+def small(**changes) -> Report:
+    values = {"task": "classify", "metric": "macro_f1", "leaderboard": (LINEAR, NETWORK)}
+    return Report(**{**values, **changes})
+
+
+def kinds(report: Report) -> dict[str, str]:
+    """The kinds of advice by the first words of its sentences."""
+    return {" ".join(one.sentence.split()[:2]): one.kind for one in give_advice(report)}
+
+
+def test_the_files(report: Report, tmp_path: Path):
+    write_report(report, tmp_path / "new")
+    assert {p.name for p in (tmp_path / "new").iterdir()} == {
+        "report.html",
+        "report.txt",
+        "report.json",
+    }
+    values = json.loads((tmp_path / "new/report.json").read_text(encoding="utf-8"))
+    assert values["best"] == "blend"
+    assert len(values["leaderboard"]) == 5
+    assert values["learning_curve"]["further"][0]["at"] == 3200
+    assert values["calibration"]["before"]["accuracy"][0] is None  # NaN is not JSON
+    first = values["label_errors"][0]
+    assert first["place"] == f"train.csv, line {first['row'] + 2}"
+    assert np.sum(values["scores"]["confusion"]) == report.held_out
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="a file has that name"):
+        write_report(report, tmp_path / "file")
+
+
+@pytest.mark.parametrize("classes", [8, 150])
+def test_the_text_fits_in_100_columns(report: Report, many: Report, classes: int):
+    text = as_text(report if classes == 8 else many)
+    assert max(map(cell_len, text.splitlines())) <= 100
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\u202a-\u202e\ud800-\udfff]", text)
+    for section in sections(report):
+        assert section.title.upper() in text
+    assert text.startswith("BLEND: ACCURACY 0.")
+
+
+def test_the_page_needs_nothing_else_and_no_text_becomes_markup(report: Report):
+    page = as_page(report)
+    assert not re.search(
+        r"""(?:src|href)=(?!"#)|url\(|@import|https?://""", page.split("<p dir")[0]
+    )
+    assert page.count("<script") == page.count("</script>") == 1
+    assert "<img" not in page
+    assert "default-src 'none'" in page
+    assert max(len(text) for text in re.findall(r'<p dir="auto">(.*?)</p>', page)) < 1000
+
+
+def test_of_many_classes_only_the_most_confused_pairs(report: Report, many: Report):
+    assert 'class="matrix"' in as_page(report)
+    page = as_page(many)
+    assert 'class="matrix"' not in page
+    assert 'id="confusion"' in page
+    assert len(page) < 400_000
+
+
+def test_sections_without_data_are_left_out():
+    shown = small()
+    assert [section.key for section in sections(shown)] == ["leaderboard"]
+    page = as_page(shown)
+    assert re.findall(r'<section id="(\w+)"', page) == ["leaderboard"]
+    assert "WHAT TO DO" not in as_text(shown)
+    assert as_json(shown)["drift"] is None
+
+
+def test_a_report_without_models():
+    with pytest.raises(InputError, match="at least one model"):
+        small(leaderboard=())
+
+
+def test_a_regression():
+    rows = largest_errors(np.asarray([1.0, 2.5]), np.asarray([4.0, 2.0]))
+    shown = small(task="regress", metric="spearman", hardest=tuple(rows), texts=("one", "two"))
+    assert [section.key for section in sections(shown)] == ["leaderboard", "hardest"]
+    assert "true: 4   predicted: 1   error: 3\n    one" in as_text(shown)
+    assert "a number per text" in as_page(shown)
+
+
+def test_the_headline_says_how_far_to_trust_it():
+    first, against, trust = headline(small(margin=Margin(0.03, 0.01, 0.05), held_out=500))
+    assert first == "network: macro F1 0.830"
+    assert against.startswith("+0.030 against the best linear model, TF-IDF (0.800)")
+    assert "the difference is real" in against
+    assert "500 held-out rows is known to about ±0.020" in trust
+    assert "a little less" in trust
+    assert "may be chance" in headline(small(margin=Margin(0.03, -0.01, 0.07)))[1]
+    assert "no baseline" in headline(small(leaderboard=(NETWORK,)))[1]
+    assert "a linear one" in headline(small(best="TF-IDF"))[1]
+
+
+def test_advice_follows_the_numbers(report: Report):
+    found = kinds(report)
+    assert found["Label more"] == found["The model"] == found["Texts beyond"] == "do"
+    assert found["More minutes"] == "fine"
+    order = [one.kind for one in give_advice(report)]
+    assert order == sorted(order, key=["do", "note", "fine"].index)
+    assert all(one.figure for one in give_advice(report))
+    assert kinds(small(margin=Margin(0.03, -0.01, 0.07))) == {"The linear": "do"}
+    assert kinds(small(margin=Margin(0.03, 0.01, 0.05))) == {}
+    assert kinds(small(best="TF-IDF")) == {"Use the": "fine"}
+    rare = small(labels=("a", "b", "c"), train_counts=(3, 50, 7), margin=Margin(0.03, 0.01, 0.05))
+    (one,) = give_advice(rare)
+    assert one.sentence == "Label more texts of a and c, which have fewer than 20 rows."
+    assert one.figure == "3, 7 rows"
+    assert report.calibration is not None
+    calm = replace(report.calibration, error=0.01, by_chance=0.02)
+    assert kinds(small(calibration=calm))["Probabilities can"] == "fine"
+
+
+def test_a_margin_is_paired():
+    rng = np.random.default_rng(0)
+    targets = rng.integers(0, 2, 400)
+    wrong = rng.random(400) < 0.3
+    best, baseline = np.where(wrong, 1 - targets, targets), targets.copy()
+    baseline[:] = best
+    baseline[np.flatnonzero(~wrong)[:12]] ^= 1  # the same mistakes and 12 more
+    margin = bootstrap_margin(lambda t, p: float((t == p).mean()), targets, best, baseline, 300)
+    assert margin.mean == pytest.approx(0.03)
+    assert 0.01 < margin.low < 0.03 < margin.high < 0.05
+    same = bootstrap_margin(lambda t, p: float((t == p).mean()), targets, best, best, 20)
+    assert (same.mean, same.low, same.high) == (0, 0, 0)
+
+
+def test_texts_are_cleaned():
+    assert cleaned("a\n b\t\x00c\u202ed", 20) == "a b c d"
+    assert cleaned("x" * 10_000, 10) == "x" * 9 + "…"
+    assert cleaned("x" * 10, 10) == "x" * 10
+    assert cleaned("half \ud83d", 20) == "half"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, which is not here")
+@pytest.mark.parametrize("classes", [8, 150])
+def test_a_browser_shows_the_page(report: Report, many: Report, tmp_path: Path, classes: int):
+    shown = report if classes == 8 else many
+    write_report(shown, tmp_path)
+    page = tmp_path / "report.html"
+    done = subprocess.run(
+        [
+            *(str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
+            *("--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", page.as_uri()),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "CONSOLE" not in done.stderr
+    # The script of the page has run, those of the texts have not.
+    assert '<th class="name"><button>model</button></th>' in done.stdout
+    (title,) = re.findall("<title>(.*?)</title>", done.stdout[:20_000], re.DOTALL)[:1]
+    assert html.unescape(title) == headline(shown)[0]
+    assert done.stdout.count("<script") == 1

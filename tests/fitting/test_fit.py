@@ -1,0 +1,188 @@
+"""``fit`` from the rows to a folder that answers: real models on small data."""
+
+import csv
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ownbert
+from ownbert.errors import InputError
+from ownbert.inference.blend_predictor import BlendPredictor
+from ownbert.inference.predictor import Predictor
+from ownbert.tasks.rows import Row
+from support.cli import run_cli
+from support.shared import made_once
+
+# Enough on any machine: all that there is to do ends earlier.
+MINUTES = 10
+
+
+def texts_of(path: Path) -> list[str]:
+    with open(path, newline="") as file:
+        return [row["text"] for row in csv.DictReader(file)]
+
+
+@pytest.fixture(scope="session")
+def fitted(topics: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What fit makes of ``topics``, from the pretrained model; do not write into it."""
+
+    def make(folder: Path) -> None:
+        lines = (topics / "corpus.txt").read_text().splitlines(keepends=True)
+        (folder / "unlabelled.txt").write_text("".join(lines[:60]))
+        ownbert.fit(
+            topics / "train.csv",
+            dev=topics / "dev.csv",
+            unlabelled=folder / "unlabelled.txt",
+            model=pretrained,
+            test=topics / "test.csv",
+            seeds=1,
+            minutes=MINUTES,
+            output=folder / "best",
+            quiet=True,
+        )
+
+    return made_once(tmp_path_factory, "fitted", make) / "best"
+
+
+def test_the_blend_and_its_network_answer_new_texts(fitted: Path, topics: Path):
+    blend = ownbert.evaluate(fitted, topics / "test.csv")
+    network = ownbert.evaluate(fitted, topics / "test.csv", network=True)
+    assert blend.macro_f1 > 0.9
+    assert network.macro_f1 > 0.7
+
+
+def test_the_folder_is_an_ordinary_model_folder(fitted: Path, topics: Path):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(fitted)
+    model = AutoModelForSequenceClassification.from_pretrained(fitted).eval()
+    text = texts_of(topics / "test.csv")[0]
+    logits = model(**tokenizer(text, return_tensors="pt")).logits
+    (ours,) = Predictor(fitted)([Row(1, (text,))])
+    np.testing.assert_allclose(logits.softmax(-1)[0].detach().numpy(), ours, atol=1e-5)
+
+
+def test_predict_and_evaluate_use_the_blend_unless_told(fitted: Path, topics: Path, tmp_path: Path):
+    outputs = []
+    for name, options in (("blend", ()), ("network", ("--network",))):
+        output = tmp_path / f"{name}.jsonl"
+        done = run_cli("predict", fitted, "--input", topics / "test.csv", "-o", output, *options)
+        assert done.returncode == 0, done.stderr
+        lines = output.read_text().splitlines()
+        outputs.append([json.loads(line)["probabilities"] for line in lines])
+    assert len(outputs[0]) == 45
+    assert outputs[0] != outputs[1]
+    rows = [Row(0, (text,)) for text in texts_of(topics / "test.csv")]
+    expected = np.asarray(BlendPredictor(fitted)(rows))
+    found = np.asarray([list(row.values()) for row in outputs[0]])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_the_report_says_what_was_compared(fitted: Path):
+    report = json.loads((fitted / "report.json").read_text())
+    kinds = {row["kind"] for row in report["leaderboard"]}
+    assert all(row["test_score"] > 0.5 for row in report["leaderboard"])
+    assert kinds == {"linear", "network", "distilled", "blend"}
+    assert (fitted / "report.html").read_text().startswith("<!doctype html>")
+    assert "macro" in (fitted / "report.txt").read_text()
+
+
+def test_no_blend_weight_is_negative_and_members_exist(fitted: Path):
+    blend = json.loads((fitted / "blend.json").read_text())
+    assert all(member["weight"] > 0 for member in blend["members"])
+    assert all((fitted / f).is_dir() for m in blend["members"] for f in m["folders"])
+
+
+def test_a_finished_folder_is_not_overwritten_by_accident(fitted: Path, topics: Path):
+    with pytest.raises(InputError, match="already holds a model"):
+        ownbert.fit(topics / "train.csv", output=fitted, minutes=1)
+
+
+def test_resume_goes_on_with_what_there_is(
+    fitted: Path, topics: Path, pretrained: Path, tmp_path: Path
+):
+    folder = tmp_path / "best"
+    shutil.copytree(fitted, folder)
+    state = json.loads((folder / "fit.json").read_text())
+    removed = state["candidates"].pop()["name"]
+    (folder / "fit.json").write_text(json.dumps(state))
+    before = (folder / "members" / "lsa" / "linear.safetensors").stat().st_mtime_ns
+    given = {"dev": topics / "dev.csv", "test": topics / "test.csv"}
+    given |= {"model": pretrained, "seeds": 1}
+    given["unlabelled"] = fitted.parent / "unlabelled.txt"
+    ownbert.fit(
+        topics / "train.csv", output=folder, minutes=MINUTES, resume=True, quiet=True, **given
+    )
+    again = json.loads((folder / "fit.json").read_text())
+    assert [c["name"] for c in again["candidates"]][-1] == removed
+    assert (folder / "members" / "lsa" / "linear.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(InputError, match="made with other files or settings"):
+        ownbert.fit(topics / "dev.csv", output=folder, minutes=MINUTES, resume=True, quiet=True)
+
+
+@pytest.mark.parametrize("task", ["multilabel", "regress"])
+def test_other_tasks_are_fitted_in_memory(task: str, topics: Path, pretrained: Path):
+    texts = texts_of(topics / "train.csv")
+    rng = random.Random(0)
+    if task == "regress":
+        labels = [text.count("red") + rng.random() / 10 for text in texts]
+    else:
+        labels = [[t for t in ("red", "green", "blue") if t in text] for text in texts]
+    dev = (texts[40:], labels[40:])
+    predictor = ownbert.fit(
+        (texts, labels), dev=dev, model=pretrained, seeds=1, minutes=MINUTES, quiet=True
+    )
+    assert predictor.task.name == task
+    answers = predictor([Row(0, (text,)) for text in texts])
+    if task == "regress":
+        found = np.asarray([float(answer[0]) for answer in answers])
+        assert np.corrcoef(found, labels)[0, 1] > 0.8
+    else:
+        truth = np.asarray([[t in text for t in predictor.task.labels] for text in texts])
+        assert ((np.asarray(answers) >= predictor.task.threshold) == truth).mean() > 0.8
+    shutil.rmtree(predictor.folder)
+
+
+def test_pairs_of_texts_are_fitted(pretrained: Path, tmp_path: Path):
+    rng = random.Random(1)
+    path = tmp_path / "pairs.csv"
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text1", "text2", "label"])
+        for i in range(60):
+            a = f"red{rng.randint(0, 11)} w{rng.randint(0, 30)}"
+            b = a if i % 2 else f"blue{rng.randint(0, 11)} w{rng.randint(0, 30)}"
+            writer.writerow([a, b, "same" if i % 2 else "other"])
+    out = tmp_path / "out"
+    predictor = ownbert.fit(
+        path, model=pretrained, seeds=1, minutes=MINUTES, output=out, quiet=True
+    )
+    same, other = predictor([Row(0, ("red1 w2", "red1 w2")), Row(0, ("red1 w2", "blue3 w4"))])
+    assert same[predictor.task.labels.index("same")] > other[predictor.task.labels.index("same")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--minutes", "0"], "minutes is 0"),
+        (["--minutes", "1e9"], "minutes is 1000000000.0; it must be in (0, 10080]"),
+        (["--task", "tag"], "task is 'tag'; one of classify, multilabel, regress"),
+        (["--unlabelled", "missing.txt"], "no such file: missing.txt"),
+        (["--model", "missing"], "missing"),
+        (["--dev", "missing.csv"], "missing.csv"),
+        (["--label-column", "nothing"], "nothing"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    options: list[str], message: str, topics: Path, tmp_path: Path
+):
+    output = tmp_path / "out"
+    done = run_cli("fit", topics / "train.csv", "-o", output, *options)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert message in done.stderr
+    assert not output.exists()

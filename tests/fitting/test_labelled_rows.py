@@ -1,0 +1,142 @@
+"""What ``fit`` sees in labelled rows: their task, and which of them select."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ownbert.data.readers.columns import ColumnNames
+from ownbert.errors import InputError
+from ownbert.fitting.labelled_rows import find_task, read_labelled, write_rows
+
+
+def table(path: Path, labels: list, texts: list[str] | None = None) -> Path:
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        for i, label in enumerate(labels):
+            writer.writerow([texts[i] if texts else f"text {i} of many", label])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("labels", "task"),
+    [
+        (["a", "b", "a", "c"] * 5, "classify"),
+        (["1", "2", "3"] * 5, "classify"),
+        (["1.0", "2.0"] * 5, "classify"),
+        (["0.5", "1.25", "7"] * 5, "regress"),
+        ([str(i) for i in range(80)], "regress"),
+        (["a|b", "a", "b|c", "c"] * 5, "multilabel"),
+        (['["a", "b"]', "[]"] * 5, "multilabel"),
+        (["New York, NY", "Paris, FR", "Rome, IT"] * 9, "classify"),
+    ],
+)
+def test_the_task_is_seen_from_the_labels(labels: list[str], task: str, tmp_path: Path):
+    assert find_task(table(tmp_path / "t.csv", labels), ColumnNames()).name == task
+
+
+def test_other_tasks_get_the_name_of_their_command(tmp_path: Path):
+    path = table(tmp_path / "t.csv", ["a", "b"])
+    with pytest.raises(InputError, match="ownbert finetune tag"):
+        find_task(path, ColumnNames(), "tag")
+    plain = tmp_path / "plain.txt"
+    plain.write_text("one\ntwo\n")
+    with pytest.raises(InputError, match="is plain text; fit needs a table"):
+        find_task(plain, ColumnNames())
+
+
+def test_few_rows_are_held_out_once_each_in_folds(tmp_path: Path):
+    labels = ["a", "b"] * 20
+    texts = [f"text {i // 4}" for i in range(40)]  # each text four times
+    path = table(tmp_path / "t.csv", labels, texts)
+    rows = read_labelled(find_task(path, ColumnNames()), path, None, seed=0)
+    assert sorted(rows.held_out.tolist()) == list(range(40))
+    assert rows.refit
+    for learn, held in rows.folds:
+        assert not {texts[i] for i in learn} & {texts[i] for i in held}
+        assert len(learn) + len(held) == 40
+
+
+def test_of_many_rows_a_part_is_held_out(tmp_path: Path):
+    path = table(tmp_path / "t.csv", ["a", "b", "c"] * 600)
+    rows = read_labelled(find_task(path, ColumnNames()), path, None, seed=0)
+    assert len(rows.folds) == 1
+    assert 200 < len(rows.held_out) < 500
+    assert len(rows.learnt) == 1800  # the final models learn from all
+
+
+def test_rows_of_the_dev_file_are_not_learnt_from(tmp_path: Path):
+    train = table(tmp_path / "t.csv", ["a", "b"] * 10)
+    dev = table(tmp_path / "d.csv", ["a", "b"] * 3, [f"text {i} of many" for i in range(6)])
+    rows = read_labelled(find_task(train, ColumnNames()), train, dev, seed=0)
+    assert len(rows.held_out) == 6
+    assert not rows.refit
+    learnt = {rows.rows[i].texts for i in rows.learnt}
+    assert not learnt & {rows.rows[i].texts for i in rows.held_out}
+    assert len(learnt) == 14
+
+
+def test_a_dev_label_that_training_rows_lack_is_one_line(tmp_path: Path):
+    train = table(tmp_path / "t.csv", ["a", "b"] * 10)
+    dev = table(tmp_path / "d.csv", ["a", "z"], ["one", "two"])
+    with pytest.raises(InputError, match=r"line 3: label 'z' is not in the training data"):
+        read_labelled(find_task(train, ColumnNames()), train, dev, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "texts", "message"),
+    [
+        (["a"] * 6, None, "all rows have the label 'a'"),
+        (["a", "b"] * 3, ["", " ", "", "", "", "x"], "5 of 6 texts are empty"),
+        (["a", "b"] * 3, ["same"] * 6, "too few different texts"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_one_line(labels, texts, message, tmp_path: Path):
+    path = table(tmp_path / "t.csv", labels, texts)
+    with pytest.raises(InputError, match=message):
+        read_labelled(find_task(path, ColumnNames()), path, None, seed=0)
+
+
+class Frame:
+    """What pandas and polars have in common here."""
+
+    def __init__(self, columns: dict[str, list]) -> None:
+        self.columns = columns
+
+    def to_dict(self, kind: str) -> dict[str, list]:
+        assert kind == "list"
+        return self.columns
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (["one", "two"], ["a", "b"]),
+        (np.asarray(["one", "two"]), np.asarray(["a", "b"])),
+        [("one", "a"), ("two", "b")],
+        [{"text": "one", "label": "a"}, {"text": "two", "label": "b"}],
+        {"text": ["one", "two"], "label": ["a", "b"]},
+        Frame({"text": ["one", "two"], "label": ["a", "b"]}),
+    ],
+)
+def test_rows_in_memory_become_a_file(data, tmp_path: Path):
+    path = Path(write_rows(data, tmp_path / "rows.jsonl"))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert rows == [{"text": "one", "label": "a"}, {"text": "two", "label": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"text": ["a"], "label": ["a", "b"]}, "differ in length: text 1, label 2"),
+        ([], "rows are given as"),
+        (7, "rows are given as"),
+        (["only a text"], "a row is a text and its label, not 'only a text'"),
+    ],
+)
+def test_what_is_no_rows_is_one_line(data, message: str, tmp_path: Path):
+    with pytest.raises(InputError, match=message):
+        write_rows(data, tmp_path / "rows.jsonl")
