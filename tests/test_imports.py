@@ -28,10 +28,13 @@ ALLOWED = {
     "train": {"config", "data", "nn", "objectives"},
     "run": {"config", "text", "nn", "objectives", "checkpoint", "train"},
     "tasks": {"config", "text", "data", "nn", "objectives", "checkpoint", "train"},
-    "inference": {"config", "text", "data", "nn", "checkpoint", "train", "run", "tasks"},
+    "views": {"data"},
+    "inference": {"config", "text", "data", "nn", "checkpoint", "train", "run", "tasks", "views"},
     "pretraining": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"},
     "finetuning": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}
     | {"tasks", "inference", "pretraining"},
+    "fitting": {"config", "data", "checkpoint", "train", "run", "tasks", "views", "inference"}
+    | {"pretraining", "finetuning"},
     "vit": {"config", "data", "families", "nn", "checkpoint"},
     "transformer": {"config", "data", "nn"},
     "translate": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from ownbert.finetuning.estimator import OwnBertClassifier as OwnBertClassifier
     from ownbert.finetuning.estimator import OwnBertRegressor as OwnBertRegressor
     from ownbert.finetuning.finetune import finetune as finetune
+    from ownbert.fitting.fit import fit as fit
     from ownbert.hf.loading import load as load
     from ownbert.hf.loading import save as save
     from ownbert.inference.embedder import Embedder as Embedder
     from ownbert.inference.fill_mask import fill as fill
-    from ownbert.inference.predictor import evaluate as evaluate
-    from ownbert.inference.predictor import predict as predict
+    from ownbert.inference.predict import evaluate as evaluate
+    from ownbert.inference.predict import predict as predict
     from ownbert.inference.vector_files import embed as embed
     from ownbert.inspect.overview.describe import describe as describe
     from ownbert.nn.model import Model as Model
@@ -64,13 +65,14 @@ _MODULES = {
     "OwnBertRegressor": "finetuning.estimator",
     "describe": "inspect.overview.describe",
     "embed": "inference.vector_files",
-    "evaluate": "inference.predictor",
+    "evaluate": "inference.predict",
     "fill": "inference.fill_mask",
     "finetune": "finetuning.finetune",
+    "fit": "fitting.fit",
     "learn_vocabulary": "data.corpus.learn_vocabulary",
     "load": "hf.loading",
     "load_tokenizer": "checkpoint",
-    "predict": "inference.predictor",
+    "predict": "inference.predict",
     "prepare": "data.corpus.store",
     "pretrain": "pretraining.run",
     "save": "hf.loading",
@@ -102,6 +104,7 @@ __all__ = [
     "evaluate",
     "fill",
     "finetune",
+    "fit",
     "learn_vocabulary",
     "load",
     "load_tokenizer",

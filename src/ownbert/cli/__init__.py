@@ -19,7 +19,7 @@ from ownbert.errors import InputError
 # In the order of --help. Each is a file of its name, with a function of its name or, if it has
 # subcommands, an ``app``.
 COMMANDS = (
-    *("vocab", "prepare", "pretrain", "finetune", "evaluate", "predict", "embed", "fill"),
+    *("fit", "vocab", "prepare", "pretrain", "finetune", "evaluate", "predict", "embed", "fill"),
     *("translate", "runs", "describe", "trace", "relevance"),
 )
 
@@ -59,7 +59,8 @@ app = typer.Typer(
     cls=_Commands,
     name="ownbert",
     help="Make a BERT of your own from your own text, on your own machine.\n\n"
-    "From text to answers: vocab, prepare, pretrain, finetune, evaluate, predict.",
+    "From labelled texts to the best model, in one step: fit. Step by step: vocab, prepare, "
+    "pretrain, finetune, evaluate, predict.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

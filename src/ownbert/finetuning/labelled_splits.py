@@ -83,13 +83,13 @@ def _stratum(target: Any) -> tuple[Any, ...]:
 class LabelledSplits:
     """The training rows and dev rows, if any, from ``rows`` or the files of a recipe.
 
-    ``encode`` must be called before the rows are used. Training rows may have soft targets
-    (``tasks/soft_targets.py``), dev rows may not.
+        ``encode`` must be called before the rows are used.
 
     Args:
         task: takes labels and scales from the training rows, unless it has ``learnt`` them before.
         recipe: names the files.
-        rows: training rows, and dev rows or None, instead of the files.
+        rows: training rows, and dev rows or None, instead of the files. Training rows may have
+            soft targets (``tasks/soft_targets.py``), dev rows may not.
         learnt: whether the task has its labels and scales already.
 
     Raises:

@@ -56,9 +56,10 @@ class FinetuningRun(TrainingRun):
 
     Args:
         recipe: of the run.
-        rows: training rows, and dev rows or None, instead of the files of the recipe. Training
+        rows: training rows, and dev rows or None, instead of the files of the recipe; training
             rows may have soft targets (``tasks/soft_targets.py``).
-        labels: of the task, if it does not take them from the rows; in the order of soft targets.
+        labels: of the task, if it does not take them from the rows; their order is that of soft
+            targets.
         like: another run whose task, which has learnt from the training rows, and model are used.
         with_card: whether to write a model card and plots of the log and the confusion matrix.
 

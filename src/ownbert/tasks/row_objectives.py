@@ -47,8 +47,8 @@ class SingleLabelObjective(RowObjective):
     document is trained on its label, and the windows count as one row.
 
     Args:
-        smoothing: label smoothing: the share of a label or distribution that is spread evenly.
-        label_weights: (C) weights of the labels, each of its term of the loss.
+            smoothing: label smoothing, a share of which is spread evenly.
+        label_weights: (C) weights of the labels; the term of each label has its weight.
     """
 
     smoothing: float = 0.0

@@ -1,0 +1,68 @@
+"""fit: the best model that texts give in so many minutes."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ownbert.cli.options import Output, Overwrite, Quiet, required_output
+from ownbert.cli.recipe_options import recipe_command
+from ownbert.fitting.recipe import FitRecipe
+from ownbert.train.recipe import DATA, RUN
+
+_SHOWN = (
+    *("dev", "test", "labels_per_class", "text_column", "second_column", "label_column", "task"),
+    *("model", "size", "seeds", "minutes", "seed", "device"),
+)
+
+
+@recipe_command(FitRecipe, _SHOWN, command="fit")
+def fit(
+    train: Annotated[
+        Path,
+        typer.Argument(
+            help="Labelled rows: csv, tsv, jsonl or parquet, plain or .gz.", show_default=False
+        ),
+    ],
+    *,
+    unlabelled: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Texts without labels, of the same kind: a file (txt has one per line), a folder "
+            "or a glob; may be given several times.",
+            rich_help_panel=DATA,
+            show_default=False,
+        ),
+    ] = None,
+    output: Output = None,
+    settings: dict[str, Any],
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Continue what was stopped.", rich_help_panel=RUN),
+    ] = False,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find the best model that labelled texts, and texts without labels, give in so many minutes.
+
+    Linear models and networks are fitted, compared on rows that none of them has learnt from, and
+    blended; a network that has learnt from the blend is the ordinary Hugging Face folder. predict
+    and evaluate use the blend, with --network the network alone. The task (one label per text,
+    several, or numbers), the kind of text and the columns are seen from the file. Ctrl-C leaves the
+    best model so far, and --resume continues; report.html in the folder says how good it is.
+
+    Example: ownbert fit train.csv --unlabelled corpus.txt --minutes 20 -o best
+    """
+    from ownbert.fitting.fit import fit as run
+    from ownbert.train.device import keep_memory
+
+    keep_memory()
+    run(
+        train,
+        output=required_output(output),
+        unlabelled=unlabelled or (),
+        resume=resume,
+        overwrite=overwrite,
+        quiet=quiet,
+        **settings,
+    )
