@@ -89,6 +89,9 @@ def test_the_report_says_what_was_compared(fitted: Path):
     assert kinds == {"linear", "network", "distilled", "blend"}
     assert (fitted / "report.html").read_text().startswith("<!doctype html>")
     assert "macro" in (fitted / "report.txt").read_text()
+    card = (fitted / "README.md").read_text()
+    assert "TF-IDF of 1 to 2 words" in card
+    assert str(fitted.parent) not in card  # no paths of this machine in what may be published
 
 
 def test_no_blend_weight_is_negative_and_members_exist(fitted: Path):

@@ -26,6 +26,7 @@ from ownbert.fitting.candidates import (
     view_names,
 )
 from ownbert.fitting.findings import make_report
+from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.labelled_rows import find_task, read_labelled, write_rows
 from ownbert.fitting.networks import (
     Corpus,
@@ -454,6 +455,8 @@ class Fit:
             },
         )
         write_report(report, self.folder)
+        if warning := write_fit_card(self.folder, report):
+            self.progress.say(warning)
         self.progress.finish(report, self.folder)
 
     def stopped(self) -> str:

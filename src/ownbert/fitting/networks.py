@@ -22,8 +22,12 @@ from ownbert.run.run_folder import RECIPE
 from ownbert.settings import resolve
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
+from ownbert.train.device import pick_device
 from ownbert.train.log import read_log
 from ownbert.train.state_files import newest_state, remove_states
+
+# The vocabulary of a pretraining on a CPU, by its minutes.
+_FEWEST_WORDS, _WORDS_PER_MINUTE = 6_000, 2_500
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,8 @@ def pretrain_on(
     paths = [*corpus.files, own]
     given: dict[str, Any] = {"text_column": corpus.text_column} if corpus.text_column else {}
     if not (network / "vocab.txt").exists():
-        learn_vocabulary(paths, network, kind="blank" if kind == "ids" else "wordpiece", **given)
+        form, most = "blank" if kind == "ids" else "wordpiece", _most_words(minutes, device)
+        learn_vocabulary(paths, network, kind=form, vocab_size=most, **given)
     prepare(paths, store, tokenizer=network, **given)
     pretrain(
         store,
@@ -92,6 +97,18 @@ def pretrain_on(
     )
     remove_states(network)
     return network
+
+
+def _most_words(minutes: float, device: str) -> int | None:
+    """Words of a vocabulary that pretraining for so long can learn; None: any number.
+
+    On a CPU a step takes longer for every word that may be behind a mask, and rare words are for
+    the linear models: with 8,000 instead of 27,000 ids three minutes were 1,512 steps instead of
+    872, and the network was better (docs/benchmarks.md).
+    """
+    if pick_device(device).type != "cpu":
+        return None
+    return max(_FEWEST_WORDS, round(_WORDS_PER_MINUTE * minutes))
 
 
 def finetune_on(

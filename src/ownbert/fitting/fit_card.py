@@ -1,0 +1,46 @@
+"""The model card of ``fit``: what was compared, and how to use the folder."""
+
+from pathlib import Path
+
+from ownbert.fitting.report.contents import Report
+from ownbert.fitting.report.sections import sections
+from ownbert.run.model_card import cell, save_card, table
+from ownbert.tasks.task import task_class
+
+
+def write_fit_card(folder: Path, report: Report) -> str | None:
+    """Write README.md with the leaderboard, unless the user has written one there.
+
+    Returns:
+        A warning, if any.
+    """
+    task, name = task_class(report.task), folder.resolve().name
+    shown = {section.key: section for section in sections(report)}
+    board = shown["leaderboard"]
+    facts = [*report.data.items(), *report.settings.items()]
+    blocks = [
+        f"A model that {task.purpose}: several models and their blend, made by `ownbert fit`. The "
+        "network in this folder is an ordinary one for Transformers; the blend is for ownbert.",
+        f"Labels: {', '.join(map(cell, report.labels))}." if report.labels else "",
+        "## Metrics",
+        board.lead,
+        table(board.columns, board.rows),
+        f"The scores are of {report.held_out:,} held-out rows." if report.held_out else "",
+        "## Data and settings",
+        table(("", ""), map(_texts, facts)),
+        "## Use",
+        f"```sh\nownbert predict {name} --input new.csv -o predictions.jsonl\n"
+        f"ownbert predict {name} --input new.csv -o predictions.jsonl --network\n```",
+        "```python\nfrom transformers import AutoModelForSequenceClassification, AutoTokenizer\n\n"
+        f'model = AutoModelForSequenceClassification.from_pretrained("{name}")\n'
+        f'tokenizer = AutoTokenizer.from_pretrained("{name}")\n```',
+    ]
+    front = {"library_name": task.library, "pipeline_tag": task.pipeline_tag}
+    return save_card(folder, front, [block for block in blocks if block])
+
+
+def _texts(fact: tuple[str, object]) -> tuple[str, str]:
+    """A setting for people; of a file only its name, for the card may be published."""
+    name, value = fact
+    values = value if isinstance(value, list | tuple) else [value]
+    return name, ", ".join(Path(v).name if isinstance(v, str) else str(v) for v in values)
