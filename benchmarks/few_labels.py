@@ -6,7 +6,7 @@
 FOLDER contains train, dev, test (csv or csv.gz: label,text) and unlabelled (txt or txt.gz); the
 default is the sample in the repository. Without a train file only the pretraining losses are
 printed. SECTION.NAME=VALUE after the options are pretraining settings, for example
-task.objectives=mlm.
+task.objectives=mlm,nsp.
 """
 
 import argparse

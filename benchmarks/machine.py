@@ -2,9 +2,9 @@
 
     python benchmarks/machine.py TOKENS [--rounds 3]
 
-TOKENS is a token store (ownbert prepare). Runs 60 steps of tiny in new processes, alternating
-between the settings, once on an idle machine and once beside a program that keeps one core busy,
-and prints the median milliseconds per step for every round.
+TOKENS is a token store (ownbert prepare). Runs 60 steps of tiny, MLM and NSP, in new processes,
+alternating between the settings, once on an idle machine and once beside a program that keeps one
+core busy, and prints the median milliseconds per step for every round.
 """
 
 import argparse
@@ -37,6 +37,7 @@ def steps(tokens: str) -> float:
     if os.environ["KEEP"]:
         keep_memory()
     options = {"tokens": tokens, "max_steps": 60, "init_embeddings": "random"}
+    options |= {"objectives": "mlm,nsp"}
     run = Pretraining(resolve(PretrainRecipe, options=options))
     learner, optim = run.make_learner(), run.recipe.optim
     optimizer = make_optimizer(learner, optim)

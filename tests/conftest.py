@@ -77,12 +77,14 @@ def _make_topics(folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def pretrained(topics: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model pretrained on ``topics`` for 60 steps; do not write into it."""
+    """A tiny model with both of BERT's heads, and so a pooler, pretrained on ``topics`` for 60
+    steps; do not write into it."""
     from ownbert import pretrain
 
     def make(folder: Path) -> None:
+        options = {"objectives": "mlm,nsp", "max_steps": 60, "max_length": 48, "quiet": True}
         with matplotlib_installed():
-            pretrain(topics / "tokens", folder / "bert", max_steps=60, max_length=48, quiet=True)
+            pretrain(topics / "tokens", folder / "bert", **options)
 
     return made_once(tmp_path_factory, "pretrained", make) / "bert"
 

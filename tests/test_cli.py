@@ -97,8 +97,8 @@ def test_quiet_prints_nothing(topics: Path, tmp_path: Path):
 
 
 def test_dry_runs_show_recipe_counts_and_examples_and_write_nothing(topics: Path, tmp_path: Path):
-    output = tmp_path / "out"
-    done = run_cli("pretrain", topics / "tokens", "-o", output, "--dry-run", "optim.clip=0.5")
+    output, changed = tmp_path / "out", ("optim.clip=0.5", "--objectives", "mlm,nsp")
+    done = run_cli("pretrain", topics / "tokens", "-o", output, "--dry-run", *changed)
     assert done.returncode == 0, done.stderr
     for part in ("clip: 0.5", "size: tiny", "240 documents", "[MASK]->", "[CLS]", "(next)"):
         assert part in done.stdout

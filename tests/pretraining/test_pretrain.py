@@ -7,9 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
 
-from ownbert import InputError, load_tokenizer, pretrain
+from ownbert import InputError, finetune, load_tokenizer, pretrain
 from ownbert.checkpoint import load
+from ownbert.data.batch import from_padded
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.settings import resolve
 from ownbert.train.state_files import SavedState, newest_state
@@ -103,11 +106,30 @@ def test_a_store_of_another_vocabulary_is_refused(topics: Path, tmp_path: Path):
         pretrain(topics / "tokens", tmp_path / "other", max_steps=1, **SHORT)
 
 
-def test_mlm_alone_makes_a_model_without_a_pooler(topics: Path, tmp_path: Path):
-    folder = tmp_path / "run"
-    pretrain(topics / "tokens", folder, objectives="mlm", max_steps=2, **SHORT)
+def test_the_default_is_mlm_alone_without_a_pooler_and_fine_tuning_adds_one(
+    topics: Path, tmp_path: Path
+):
+    folder, tuned = tmp_path / "run", tmp_path / "tuned"
+    pretrain(topics / "tokens", folder, max_steps=2, **SHORT)
+    assert not any("nsp_loss" in row for row in rows(folder))
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
-    assert load(folder).pooler is None
+    base = load(folder)
+    assert base.pooler is None
+    options = {"train": topics / "train.csv", "dev": topics / "dev.csv", "quiet": True}
+    # At this rate a step changes nothing: the pretrained encoder stands below a pooler and a head.
+    model = finetune(model=folder, output=tuned, learning_rate=1e-30, max_steps=1, **options)
+    for name, parameter in base.encoder.state_dict().items():
+        assert torch.equal(model.encoder.state_dict()[name], parameter), name
+    theirs, loading = AutoModelForSequenceClassification.from_pretrained(
+        tuned, output_loading_info=True
+    )
+    assert type(theirs).__name__ == "BertForSequenceClassification"
+    assert not any(loading.values())
+    ids = torch.tensor([[2, 7, 8, 9, 3]])
+    with torch.no_grad():
+        expected = theirs.eval()(ids).logits
+        found = model.eval()(from_padded(ids)[0]).logits["classification"]
+    torch.testing.assert_close(found, expected)
 
 
 def test_time_is_a_limit_too(topics: Path, tmp_path: Path):

@@ -15,7 +15,7 @@ from support.training_runs import finish, learnt, run_here, run_ranks, start, wa
 
 OPTIONS = (
     *("--max-steps", "8", "--save-every", "4", "--eval-every", "4", "--accumulate", "2"),
-    *("--precision", "float32", "run.keep=5"),
+    *("--precision", "float32", "--objectives", "mlm,nsp", "run.keep=5"),
 )
 # Sums are taken in another order; a step of Adam carries that on.
 TOLERANCE = 1e-4

@@ -21,7 +21,7 @@ SHORT = {"max_length": 48, "batch_tokens": 512, "log_every": 1, "quiet": True}
 # Everything that draws: pairs, masks, dropout; rows over several steps; evaluations in between.
 OPTIONS = (
     *("--max-steps", "60", "--save-every", "7", "--eval-every", "9", "--log-every", "4"),
-    *("--dropout", "0.1", "--accumulate", "2"),
+    *("--dropout", "0.1", "--accumulate", "2", "--objectives", "mlm,nsp"),
 )
 
 

@@ -39,7 +39,7 @@ def pretrain(
     dry_run: o.DryRun = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Pretrain a model on a token store: masked words and, by default, next sentences.
+    """Pretrain a model on a token store: masked words, or what --objectives names.
 
     The folder gets the model (an ordinary Hugging Face folder), log.jsonl, curves.png,
     recipe.yaml and saved states to resume from.
