@@ -13,6 +13,7 @@ from transformers import AutoModelForSequenceClassification
 from ownbert import InputError, finetune, load_tokenizer, pretrain
 from ownbert.checkpoint import load
 from ownbert.data.batch import from_padded
+from ownbert.nn.model import Model
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.settings import resolve
 from ownbert.train.state_files import SavedState, newest_state
@@ -118,6 +119,7 @@ def test_the_default_is_mlm_alone_without_a_pooler_and_fine_tuning_adds_one(
     options = {"train": topics / "train.csv", "dev": topics / "dev.csv", "quiet": True}
     # At this rate a step changes nothing: the pretrained encoder stands below a pooler and a head.
     model = finetune(model=folder, output=tuned, learning_rate=1e-30, max_steps=1, **options)
+    assert isinstance(model, Model)
     for name, parameter in base.encoder.state_dict().items():
         assert torch.equal(model.encoder.state_dict()[name], parameter), name
     theirs, loading = AutoModelForSequenceClassification.from_pretrained(
