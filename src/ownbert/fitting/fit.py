@@ -1,6 +1,5 @@
 """``fit``: from labelled and unlabelled text to the best model of so many minutes."""
 
-import contextlib
 import json
 import shutil
 import tempfile
@@ -30,6 +29,7 @@ from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.labelled_rows import find_task, read_labelled, write_rows
 from ownbert.fitting.networks import (
     Corpus,
+    copy_encoder,
     copy_network,
     finetune_on,
     pretrain_on,
@@ -319,8 +319,7 @@ class Fit:
         return [f"members/{path.name}"], scores
 
     def _probe(self, base: Path, path: Path) -> tuple[Sequence[str], np.ndarray]:
-        copy_network(base, path / ENCODER)
-        _copy_pooling(base, path / ENCODER)
+        copy_encoder(base, path / ENCODER)
         return [f"members/{path.name}"], fit_probe(path / ENCODER, self.rows, path)
 
     def _finetune(
@@ -485,12 +484,3 @@ class Fit:
                 ComparedModel(**{**about, "folders": tuple(about["folders"])}, scores=scores)
             )
         self._save()  # so that the blend names no model that is made again
-
-
-def _copy_pooling(source: Path, target: Path) -> None:
-    """The files of sentence-transformers that say how vectors are pooled."""
-    with contextlib.suppress(FileNotFoundError):
-        for name in ("modules.json", "1_Pooling/config.json", "2_Normalize/config.json"):
-            if (source / name).exists():
-                make_folder((target / name).parent)
-                shutil.copyfile(source / name, target / name)
