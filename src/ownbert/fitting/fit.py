@@ -304,21 +304,20 @@ class Fit:
 
     def _networks(self, base: Path) -> None:
         """The candidates that need a network to start from."""
-        source = "pretrained network" if self.recipe.model is None else "given model"
-        self._add("probe", f"linear on the frozen {source}", "frozen", partial(self._probe, base))
+        self._add("probe", "linear on the frozen network", "frozen", partial(self._probe, base))
         # All that is left, where there are no texts for a network to be taught on.
         share = _FINETUNING if len(self.unlabelled) else 1.0
         if share == 1.0 and len(self.rows.learnt) >= _NGRAMS_FROM:
             share = 2 * _FINETUNING
         if self.recipe.model is not None:
             share = max(share, _PRETRAINING)
-        title = f"{source}, fine-tuned"
+        title = "network, fine-tuned"
         self._add("network", title, "network", partial(self._finetune, base, self.share(share)))
         if len(self.rows.learnt) >= _NGRAMS_FROM:
             make = partial(self._finetune, base, self.share(_NGRAM_NETWORK), ngrams=_NGRAMS)
-            self._add("ngrams", f"{source} with n-grams, fine-tuned", "network", make)
+            self._add("ngrams", "network with n-grams, fine-tuned", "network", make)
         if len(self.unlabelled) and any(c.name == "network" for c in self.candidates):
-            self._add("student", f"{source}, taught by the blend", "network", self._student)
+            self._add("student", "network taught by the blend", "network", self._student)
 
     def _add(
         self,
