@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ownbert.finetuning.estimator import OwnBertRegressor as OwnBertRegressor
     from ownbert.finetuning.finetune import finetune as finetune
     from ownbert.fitting.fit import fit as fit
+    from ownbert.fitting.probe import probe as probe
     from ownbert.hf.loading import load as load
     from ownbert.hf.loading import save as save
     from ownbert.inference.embedder import Embedder as Embedder
@@ -75,6 +76,7 @@ _MODULES = {
     "predict": "inference.predict",
     "prepare": "data.corpus.store",
     "pretrain": "pretraining.run",
+    "probe": "fitting.probe",
     "save": "hf.loading",
 }
 
@@ -111,6 +113,7 @@ __all__ = [
     "predict",
     "prepare",
     "pretrain",
+    "probe",
     "save",
 ]
 

@@ -168,6 +168,25 @@ def test_pairs_of_texts_are_fitted(pretrained: Path, tmp_path: Path):
     assert same[predictor.task.labels.index("same")] > other[predictor.task.labels.index("same")]
 
 
+def test_overwriting_removes_nothing_that_fit_has_not_made(topics: Path, tmp_path: Path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "mine.txt").write_text("kept")
+    ownbert.fit(topics / "train.csv", minutes=0.01, output=tmp_path, overwrite=True, quiet=True)
+    assert (tmp_path / "work" / "mine.txt").read_text() == "kept"
+    assert (tmp_path / "blend.json").exists()
+
+
+def test_other_texts_without_labels_get_a_warning(topics: Path, tmp_path: Path):
+    other = tmp_path / "other.txt"
+    other.write_text("这是一段中文文本。\n" * 3 + "另一段文本\n")
+    done = run_cli(
+        *("fit", topics / "train.csv", "--unlabelled", other, "-o", tmp_path / "out"),
+        *("--minutes", "0.01"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "are these of the same kind?" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -20,7 +20,7 @@ from ownbert.errors import InputError
 # subcommands, an ``app``.
 COMMANDS = (
     *("fit", "vocab", "prepare", "pretrain", "finetune", "evaluate", "predict", "embed", "fill"),
-    *("translate", "runs", "describe", "trace", "relevance"),
+    *("probe", "translate", "runs", "describe", "trace", "relevance"),
 )
 
 

@@ -1,6 +1,6 @@
 """``fit``: from labelled and unlabelled text to the best model of so many minutes."""
 
-import contextlib
+import glob
 import json
 import shutil
 import tempfile
@@ -17,7 +17,7 @@ from ownbert.checkpoint import CONFIG, describe
 from ownbert.data.corpus.documents import find_files, fingerprint
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
-from ownbert.files import make_folder, read_json, write_json, write_text
+from ownbert.files import make_folder, read_json, refuse_same, write_json, write_text
 from ownbert.fitting.candidates import (
     ComparedModel,
     Comparison,
@@ -30,6 +30,7 @@ from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.labelled_rows import find_task, read_labelled, write_rows
 from ownbert.fitting.networks import (
     Corpus,
+    copy_encoder,
     copy_network,
     finetune_on,
     pretrain_on,
@@ -56,6 +57,8 @@ from ownbert.views.tokens import text_kind
 # What is made on the way, and what is finished of it.
 WORK, STATE = "work", "fit.json"
 _FORMAT = 1
+# What of the recipe a resumed run may have otherwise, and files, which are known by their content.
+_NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
 # Shares of the minutes; what is left is for the network that the blend teaches. Where a network is
 # given none is spent on pretraining.
 _PRETRAINING, _FINETUNING, _NGRAM_NETWORK = 0.45, 0.2, 0.15
@@ -65,6 +68,8 @@ _NGRAMS_FROM, _NGRAMS = 3000, 1 << 18
 _SHORTEST_PRETRAINING = 10.0
 # Passes through the texts that a student needs at least, and a third for the teacher's answers.
 _STUDENT_PASSES = 2.4
+# Texts of each kind that are compared, and the share of unknown words that is said.
+_COMPARED, _OTHER_TEXTS = 5_000, 0.5
 # Seconds with which no further step is begun.
 _SHORTEST = 5.0
 # Seconds that the report needs, and their share of short runs.
@@ -145,13 +150,24 @@ def _write_texts(texts: Any, path: Path) -> tuple[str, ...]:
     if isinstance(texts, str | Path):
         return (str(texts),)
     texts = list(texts)
-    if all(isinstance(t, Path) or (isinstance(t, str) and Path(t).exists()) for t in texts[:20]):
+    if all(isinstance(text, Path) or _is_file(text) for text in texts[:20]):
         return tuple(map(str, texts))
     write_text(path, "".join(" ".join(str(text).split()) + "\n" for text in texts))
     return (str(path),)
 
 
+def _is_file(text: Any) -> bool:
+    """Whether a string is the name of a file or folder, or a pattern for some, and not a text."""
+    try:
+        return isinstance(text, str) and (Path(text).exists() or glob.has_magic(text))
+    except OSError:  # too long for a name
+        return False
+
+
 def _clear(folder: Path) -> None:
+    """Remove what an earlier run made, and nothing else."""
+    if not any((folder / name).exists() for name in (STATE, BLEND)):
+        return
     for name in (WORK, "members"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in (STATE, BLEND, RECIPE, CONFIG, "model.safetensors"):
@@ -174,28 +190,21 @@ class Fit:
         columns = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
         task = find_task(train, columns, recipe.task)
         if recipe.model is not None:
+            refuse_same(recipe.model, folder)
             task.check_modality(describe(recipe.model), recipe.model)
         self.rows = read_labelled(
             task, train, recipe.dev, seed=recipe.seed, per_label=recipe.labels_per_class
         )
         self.test = self._read_test(recipe.test)
-        names = (
-            [str(path) for path in find_files(list(recipe.unlabelled))]
-            if (recipe.unlabelled)
-            else []
-        )
+        names = [str(p) for p in find_files(list(recipe.unlabelled))] if recipe.unlabelled else []
         self.corpus = Corpus(names, recipe.text_column)
         self.kind = text_kind(text for row in self.rows.texts() for text in row)
         self.labelled = Texts(self.rows.texts(), self.kind)
         self.unlabelled = Texts(self._some_unlabelled(), self.kind)
         self.candidates: list[ComparedModel] = []
-        self.identity: dict[str, Any] = {
-            "train": fingerprint([train]),
-            "unlabelled": fingerprint(names or [train]),
-        }
-        self.identity["settings"] = {
-            k: v for k, v in asdict(recipe).items() if k not in ("minutes", "device", "unlabelled")
-        }
+        files = [train, *(path for path in (recipe.dev, recipe.test) if path), *names]
+        settings = {k: v for k, v in asdict(recipe).items() if k not in _NOT_SETTINGS}
+        self.identity = {"files": fingerprint(files), "settings": settings}
         self.used = 0.0  # seconds of earlier runs
         self.progress = Progress(self.rows, recipe, quiet=quiet)
 
@@ -226,6 +235,20 @@ class Fit:
                 break
         return found
 
+    def _warn_of_other_texts(self) -> None:
+        """Say so if the texts without labels have hardly a word of those with labels."""
+        if not len(self.unlabelled):
+            return
+        some = Texts(self.unlabelled.rows[:_COMPARED], self.kind)
+        known = {token for text in some.tokens for token in text}
+        tokens = [token for text in self.labelled.tokens[:_COMPARED] for token in text]
+        share = sum(token not in known for token in tokens) / max(1, len(tokens))
+        if share > _OTHER_TEXTS:
+            self.progress.say(
+                f"warning: {share:.0%} of the words of the labelled texts are in no text without "
+                "labels: are these of the same kind?"
+            )
+
     # Time.
 
     @property
@@ -250,6 +273,7 @@ class Fit:
         write_text(self.folder / RECIPE, dump(self.recipe))
         with self.progress.showing(lambda: self.left):
             self.progress.describe(self.kind, len(self.unlabelled))
+            self._warn_of_other_texts()
             for name in view_names(self.rows, self.kind):
                 self._add(name, VIEWS[name].title, "linear", partial(self._view, name))
             base = self._base()
@@ -280,21 +304,20 @@ class Fit:
 
     def _networks(self, base: Path) -> None:
         """The candidates that need a network to start from."""
-        source = "pretrained network" if self.recipe.model is None else "given model"
-        self._add("probe", f"linear on the frozen {source}", "frozen", partial(self._probe, base))
+        self._add("probe", "linear on the frozen network", "frozen", partial(self._probe, base))
         # All that is left, where there are no texts for a network to be taught on.
         share = _FINETUNING if len(self.unlabelled) else 1.0
         if share == 1.0 and len(self.rows.learnt) >= _NGRAMS_FROM:
             share = 2 * _FINETUNING
         if self.recipe.model is not None:
             share = max(share, _PRETRAINING)
-        title = f"{source}, fine-tuned"
+        title = "network, fine-tuned"
         self._add("network", title, "network", partial(self._finetune, base, self.share(share)))
         if len(self.rows.learnt) >= _NGRAMS_FROM:
             make = partial(self._finetune, base, self.share(_NGRAM_NETWORK), ngrams=_NGRAMS)
-            self._add("ngrams", f"{source} with n-grams, fine-tuned", "network", make)
+            self._add("ngrams", "network with n-grams, fine-tuned", "network", make)
         if len(self.unlabelled) and any(c.name == "network" for c in self.candidates):
-            self._add("student", f"{source}, taught by the blend", "network", self._student)
+            self._add("student", "network taught by the blend", "network", self._student)
 
     def _add(
         self,
@@ -319,8 +342,7 @@ class Fit:
         return [f"members/{path.name}"], scores
 
     def _probe(self, base: Path, path: Path) -> tuple[Sequence[str], np.ndarray]:
-        copy_network(base, path / ENCODER)
-        _copy_pooling(base, path / ENCODER)
+        copy_encoder(base, path / ENCODER)
         return [f"members/{path.name}"], fit_probe(path / ENCODER, self.rows, path)
 
     def _finetune(
@@ -485,12 +507,3 @@ class Fit:
                 ComparedModel(**{**about, "folders": tuple(about["folders"])}, scores=scores)
             )
         self._save()  # so that the blend names no model that is made again
-
-
-def _copy_pooling(source: Path, target: Path) -> None:
-    """The files of sentence-transformers that say how vectors are pooled."""
-    with contextlib.suppress(FileNotFoundError):
-        for name in ("modules.json", "1_Pooling/config.json", "2_Normalize/config.json"):
-            if (source / name).exists():
-                make_folder((target / name).parent)
-                shutil.copyfile(source / name, target / name)

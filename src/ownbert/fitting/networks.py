@@ -196,3 +196,13 @@ def copy_network(source: Path, target: Path) -> None:
         if path.is_file() and path.suffix in (".json", ".txt", ".model", ".safetensors"):
             with atomic_path(target / path.name) as new:
                 shutil.copyfile(path, new)
+
+
+def copy_encoder(source: Path, target: Path) -> None:
+    """As ``copy_network``, with the files of sentence-transformers that say how vectors are
+    pooled."""
+    copy_network(source, target)
+    for name in ("modules.json", "1_Pooling/config.json", "2_Normalize/config.json"):
+        if (source / name).exists():
+            make_folder((target / name).parent)
+            shutil.copyfile(source / name, target / name)

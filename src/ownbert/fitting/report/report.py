@@ -74,6 +74,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def _print_section(console: Any, section: Section) -> None:
+    from rich.cells import cell_len
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
@@ -92,8 +93,13 @@ def _print_section(console: Any, section: Section) -> None:
         table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="")
         table.show_header = any(section.columns)
         for place, name in enumerate(section.columns):
-            justify = "right" if place >= section.names else "left"
-            table.add_column(Text(name), justify=justify, no_wrap=True, overflow="ellipsis")
+            if place < section.names:
+                table.add_column(Text(name), no_wrap=True, overflow="ellipsis")
+                continue
+            # Names may lose their ends where there is no room, figures may not.
+            figures = [row[place] for row in section.rows[:_MOST_ROWS]]
+            width = max(map(cell_len, (name, *figures)))
+            table.add_column(Text(name), justify="right", no_wrap=True, min_width=width)
         for row in section.rows[:_MOST_ROWS]:
             table.add_row(*map(Text, row))
         console.print(table)

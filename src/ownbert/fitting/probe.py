@@ -1,0 +1,68 @@
+"""``probe``: how good are a network's vectors, with nothing but a linear model on them?"""
+
+from pathlib import Path
+
+from ownbert.checkpoint import CONFIG, describe
+from ownbert.data.readers.columns import ColumnNames
+from ownbert.errors import InputError
+from ownbert.files import make_folder
+from ownbert.fitting.candidates import ComparedModel, Comparison, fit_probe
+from ownbert.fitting.labelled_rows import find_task, read_labelled
+from ownbert.fitting.networks import copy_encoder
+from ownbert.inference.blend import Blend, BlendMember
+from ownbert.inference.frozen_probe import ENCODER
+from ownbert.run.run_folder import BLEND
+from ownbert.tasks.metrics import Scores
+
+_NAME = "probe"
+
+
+def probe(
+    model: str | Path,
+    train: str | Path,
+    output: str | Path,
+    *,
+    dev: str | Path | None = None,
+    task: str | None = None,
+    text_column: str | None = None,
+    second_column: str | None = None,
+    label_column: str | None = None,
+    seed: int = 0,
+    overwrite: bool = False,
+) -> tuple[Scores, str]:
+    """Fit a linear model on the vectors that a network, left as it is, gives texts.
+
+    The vectors are those of ``Embedder``: pooled as the folder says, else the mean over the tokens.
+
+    Args:
+        model: the folder of the network.
+        train: labelled rows: csv, tsv, jsonl or parquet.
+        output: the folder to write, for ``predict`` and ``evaluate``.
+        dev: rows to evaluate on and to choose the penalty by; by default folds of ``train``, or a
+            part of it.
+        task: classify, multilabel or regress; by default seen from the labels.
+        text_column, second_column, label_column: by default found by their usual names.
+        seed: of the folds.
+        overwrite: replace what is in ``output``.
+
+    Returns:
+        The metrics on the held-out rows, and what these are.
+
+    Raises:
+        InputError: files or labels cannot be used.
+    """
+    folder = Path(output)
+    if any((folder / name).exists() for name in (BLEND, CONFIG)) and not overwrite:
+        raise InputError(f"{folder} already holds a model; replace it with --overwrite")
+    columns = ColumnNames(text_column, second_column, label_column)
+    found = find_task(train, columns, task)
+    found.check_modality(describe(model), model)
+    rows = read_labelled(found, train, dev, seed=seed)
+    place = make_folder(folder / "members" / _NAME)
+    copy_encoder(Path(model), place / ENCODER)
+    scores = fit_probe(place / ENCODER, rows, place)
+    path = f"members/{_NAME}"
+    compared = Comparison(rows, [ComparedModel(_NAME, _NAME, "frozen", (path,), 0.0, scores)])
+    members = (BlendMember(_NAME, "frozen", (path,), float(compared.weights[0])),)
+    Blend(members, tuple(found.labels), found.values()).write(folder)
+    return compared.metrics(compared.blended), rows.source

@@ -1,0 +1,38 @@
+"""``probe``: a linear model on the vectors of a network."""
+
+from pathlib import Path
+
+import numpy as np
+
+from ownbert.inference.embedder import Embedder
+from ownbert.inference.frozen_probe import embed_rows
+from support.cli import run_cli
+
+
+def test_a_probe_is_made_evaluated_and_refused(topics: Path, pretrained: Path, tmp_path: Path):
+    out = tmp_path / "probe"
+    given = ("--train", topics / "train.csv", "--dev", topics / "dev.csv", "-o", out)
+    done = run_cli("probe", pretrained, *given)
+    assert done.returncode == 0, done.stderr
+    assert "macro-F1" in done.stdout
+    done = run_cli("evaluate", out, "--data", topics / "test.csv")
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split("macro-F1 ")[1].split()[0]) > 0.8
+    done = run_cli("evaluate", out, "--data", topics / "test.csv", "--network")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "has no network yet" in done.stderr
+    done = run_cli("probe", pretrained, *given)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "already holds a model" in done.stderr
+
+
+def test_the_vector_of_a_long_text_is_the_mean_of_its_pieces(pretrained: Path):
+    embedder = Embedder(pretrained)
+    words = [f"w{i % 31}" for i in range(250)]
+    pieces = [" ".join(words[i : i + 100]) for i in range(0, 250, 100)]
+    (found,) = embed_rows(embedder, [(" ".join(words),)])
+    np.testing.assert_allclose(found, embedder.encode(pieces).mean(0), atol=1e-5)
+    short = " ".join(words[:50])
+    np.testing.assert_allclose(
+        embed_rows(embedder, [(short,)]), embedder.encode([short]), atol=1e-6
+    )
