@@ -208,3 +208,90 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     assert len(done.stderr.splitlines()) == 1
     assert message in done.stderr
     assert not output.exists()
+
+
+def test_rows_in_memory_can_be_resumed(topics: Path, tmp_path: Path):
+    texts = texts_of(topics / "train.csv")
+    labels = [text.count("red") > 1 for text in texts]
+    given = {"minutes": 0.01, "output": tmp_path / "out", "quiet": True}
+    ownbert.fit((texts, labels), unlabelled=texts[:5], **given)
+    before = (tmp_path / "out" / "members" / "tfidf" / "linear.safetensors").stat().st_mtime_ns
+    ownbert.fit((texts, labels), unlabelled=texts[:5], resume=True, **given)
+    after = (tmp_path / "out" / "members" / "tfidf" / "linear.safetensors").stat().st_mtime_ns
+    assert before == after
+
+
+def test_what_was_deleted_is_made_again(topics: Path, tmp_path: Path):
+    given = {"minutes": 0.01, "output": tmp_path / "out", "quiet": True}
+    ownbert.fit(topics / "train.csv", **given)
+    shutil.rmtree(tmp_path / "out" / "work")
+    ownbert.fit(topics / "train.csv", resume=True, **given)
+    shutil.rmtree(tmp_path / "out" / "members")
+    predictor = ownbert.fit(topics / "train.csv", resume=True, **given)
+    assert len(predictor([Row(0, ("red1",))])) == 1
+
+
+def test_a_model_in_the_folder_is_not_overwritten(topics: Path, pretrained: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    ownbert.fit(topics / "train.csv", minutes=0.01, output=out, quiet=True)
+    model = Path(shutil.copytree(pretrained, out / "work" / "network"))
+    with pytest.raises(InputError, match="would be overwritten"):
+        ownbert.fit(topics / "train.csv", output=out, model=model, overwrite=True, quiet=True)
+    assert (model / "config.json").exists()
+
+
+def test_texts_without_a_common_word_are_fitted(tmp_path: Path):
+    texts = [f"{chr(97 + i)}zz" for i in range(20)]
+    given = {"minutes": 0.2, "output": tmp_path / "out", "quiet": True, "size": "tiny"}
+    predictor = ownbert.fit((texts, ["x", "y", "x", "x"] * 5), **given)
+    (answer,) = predictor([Row(0, ("other",))])
+    assert answer.argmax() == predictor.task.labels.index("x")
+
+
+def test_one_dev_row_is_refused(topics: Path):
+    with pytest.raises(InputError, match="two or more"):
+        ownbert.fit(topics / "train.csv", dev=[("other words", "red")], minutes=0.01)
+
+
+def test_several_columns_of_numbers_are_seen(topics: Path, tmp_path: Path):
+    rng = random.Random(3)
+    data = {"text": texts_of(topics / "train.csv")}
+    data |= {name: [rng.random() for _ in data["text"]] for name in ("x", "y")}
+    predictor = ownbert.fit(data, label_column="x,y", minutes=0.01, quiet=True)
+    assert (predictor.task.name, tuple(predictor.task.labels)) == ("regress", ("x", "y"))
+    shutil.rmtree(predictor.folder)
+
+
+def test_a_model_without_weights_is_refused_at_once(topics: Path, pretrained: Path, tmp_path: Path):
+    model = tmp_path / "model"
+    shutil.copytree(pretrained, model, ignore=shutil.ignore_patterns("*.safetensors"))
+    with pytest.raises(InputError, match="no weights"):
+        ownbert.fit(topics / "train.csv", model=model, output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_rows_are_fitted(tmp_path: Path):
+    given = {"minutes": 0.2, "output": tmp_path / "out", "quiet": True}
+    predictor = ownbert.fit((["ab", "cd"], ["x", "y"]), **given)
+    (answer,) = predictor([Row(0, ("ab",))])
+    assert answer.argmax() == 0
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "message"),
+    [
+        (["half \ud800"] * 4, ["x", "y"] * 2, "surrogate"),
+        (["a", "b"], [object(), object()], "no text, number or list"),
+    ],
+)
+def test_bad_rows_in_memory_are_one_line(texts: list[str], labels: list[object], message: str):
+    with pytest.raises(InputError, match=message):
+        ownbert.fit((texts, labels), minutes=0.01, quiet=True)
+
+
+def test_unlabelled_questions_are_no_patterns_of_files(topics: Path, tmp_path: Path):
+    texts = ["is red1 one?", "or is it [blue2]?"]
+    given = {"minutes": 0.01, "output": tmp_path / "out", "quiet": True}
+    ownbert.fit(topics / "train.csv", unlabelled=texts, **given)
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["data"]["texts without labels"] == 2

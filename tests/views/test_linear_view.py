@@ -113,3 +113,30 @@ def test_a_damaged_folder_is_one_line(damage, message: str, tmp_path: Path):
     damage(tmp_path)
     with pytest.raises(InputError, match=message):
         LinearView.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["words", "ids"])
+def test_zero_bytes_in_texts_do_not_change_saved_words(kind: str, tmp_path: Path):
+    texts = Texts([(f"a\0b {word} \0 c",) for word in ("one", "two") * 4], kind)
+    view = VIEWS["tfidf"].fit(texts, Texts([], kind))
+    targets = Targets("classify", np.asarray([0, 1] * 4), 2)
+    fitted = LinearView(view, fit_linear(view.features(texts), targets, 10.0), kind)
+    fitted.save(tmp_path)
+    again = LinearView.load(tmp_path).scores(texts.rows)
+    np.testing.assert_allclose(again, fitted.scores(texts.rows), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", list(VIEWS))
+@pytest.mark.parametrize("task", ["classify", "multilabel", "regress"])
+def test_without_features_the_answer_is_constant(name: str, task: str, tmp_path: Path):
+    texts = Texts([("",)] * 4, "words")
+    values = {
+        "classify": np.asarray([0, 0, 0, 1]),
+        "multilabel": np.asarray([[1, 0], [1, 0], [1, 0], [0, 1]], dtype=np.float32),
+        "regress": np.asarray([[3.0, 1.0]] * 4),
+    }[task]
+    view = VIEWS[name].fit(texts, Texts([], "words"))
+    model = fit_linear(view.features(texts), Targets(task, values, 2), 10.0)
+    LinearView(view, model, "words").save(tmp_path)
+    (scores,) = LinearView.load(tmp_path).scores([("other words",)])
+    assert scores[0] > scores[1]

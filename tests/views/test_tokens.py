@@ -32,3 +32,7 @@ def test_each_kind_is_split_in_its_way():
 def test_pairs_mark_the_second_text_and_what_both_have():
     found = tokens_of(("a b", "b c"), str.split)
     assert found == ["a", "b", "\x02b", "\x02c", "\x03b"]
+
+
+def test_sentences_without_blanks_are_no_codes_for_their_digits():
+    assert text_kind(["这是一段中文文本红3", "另一本书的价格是12元"]) == "chinese"

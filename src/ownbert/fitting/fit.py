@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.checkpoint import CONFIG, describe
+from ownbert.checkpoint import CONFIG, describe, load_tokenizer
 from ownbert.data.corpus.documents import find_files, fingerprint
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
-from ownbert.files import make_folder, read_json, refuse_same, write_json, write_text
+from ownbert.files import atomic_path, make_folder, read_json, refuse_same, write_json, write_text
 from ownbert.fitting.candidates import (
     ComparedModel,
     Comparison,
@@ -48,6 +48,7 @@ from ownbert.inference.predictor import Predictor
 from ownbert.run.run_folder import BLEND, RECIPE
 from ownbert.settings import dump, resolve
 from ownbert.tasks.rows import Row
+from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.train.distributed import under_torchrun
 from ownbert.views.blending import from_scores
@@ -133,6 +134,8 @@ def fit(
         recipe = resolve(FitRecipe, options=options | {k: _name(files[k]) for k in ("dev", "test")})
         run = Fit(recipe, files["train"], folder, quiet=quiet)
         if overwrite and not resume:
+            if recipe.model and folder.resolve() in Path(recipe.model).resolve().parents:
+                raise InputError(f"{recipe.model} is in {folder}, which would be overwritten")
             _clear(folder)
         try:
             run.run(resume=resume)
@@ -149,19 +152,29 @@ def _write_texts(texts: Any, path: Path) -> tuple[str, ...]:
     """Files of unlabelled text: those that were named, or one with the texts in memory."""
     if isinstance(texts, str | Path):
         return (str(texts),)
-    texts = list(texts)
+    texts = list(() if texts is None else texts)
     if all(isinstance(text, Path) or _is_file(text) for text in texts[:20]):
         return tuple(map(str, texts))
-    write_text(path, "".join(" ".join(str(text).split()) + "\n" for text in texts))
+    lines = "".join(" ".join(str(text).split()) + "\n" for text in texts)
+    write_text(path, lines.encode(errors="replace").decode())
     return (str(path),)
 
 
 def _is_file(text: Any) -> bool:
     """Whether a string is the name of a file or folder, or a pattern for some, and not a text."""
     try:
-        return isinstance(text, str) and (Path(text).exists() or glob.has_magic(text))
+        return isinstance(text, str) and (Path(text).exists() or bool(glob.glob(text)))
     except OSError:  # too long for a name
         return False
+
+
+def _check_model(folder: str, task: Task) -> None:
+    """Refuse a model before anything is fitted, not minutes later."""
+    description = describe(folder)
+    task.check_modality(description, folder)
+    load_tokenizer(folder, config=description.config)
+    if not any(any(Path(folder).glob(name)) for name in ("*.safetensors", "pytorch_model*.bin")):
+        raise InputError(f"{folder} has no weights (model.safetensors)")
 
 
 def _clear(folder: Path) -> None:
@@ -191,7 +204,7 @@ class Fit:
         task = find_task(train, columns, recipe.task)
         if recipe.model is not None:
             refuse_same(recipe.model, folder)
-            task.check_modality(describe(recipe.model), recipe.model)
+            _check_model(recipe.model, task)
         self.rows = read_labelled(
             task, train, recipe.dev, seed=recipe.seed, per_label=recipe.labels_per_class
         )
@@ -204,7 +217,9 @@ class Fit:
         self.candidates: list[ComparedModel] = []
         files = [train, *(path for path in (recipe.dev, recipe.test) if path), *names]
         settings = {k: v for k, v in asdict(recipe).items() if k not in _NOT_SETTINGS}
-        self.identity = {"files": fingerprint(files), "settings": settings}
+        # Rows in memory are written anew for every run, so when is of no account.
+        known = [{k: f[k] for k in ("name", "sha256")} for f in fingerprint(files)]
+        self.identity = {"files": known, "settings": settings}
         self.used = 0.0  # seconds of earlier runs
         self.progress = Progress(self.rows, recipe, quiet=quiet)
 
@@ -435,7 +450,8 @@ class Fit:
         work = make_folder(self.folder / WORK)
         for candidate in compared.measured:
             assert candidate.scores is not None
-            np.save(work / f"{candidate.name}.npy", candidate.scores)
+            with atomic_path(work / f"{candidate.name}.npy") as path, open(path, "wb") as file:
+                np.save(file, candidate.scores)
         minutes = (self.used + time.monotonic() - self.started) / 60
         state = {
             "format": _FORMAT,
@@ -503,6 +519,9 @@ class Fit:
         for about in state["candidates"]:
             path = self.folder / WORK / f"{about['name']}.npy"
             scores = np.load(path) if path.exists() else None
+            there = all((self.folder / own).is_dir() for own in about["folders"])
+            if not there or (scores is None and about["name"] != "student"):
+                continue  # somebody has deleted it: it is made again
             self.candidates.append(
                 ComparedModel(**{**about, "folders": tuple(about["folders"])}, scores=scores)
             )

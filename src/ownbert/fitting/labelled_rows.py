@@ -96,7 +96,11 @@ def write_rows(data: Any, path: Path) -> str | Path:
             "rows are given as a file, a DataFrame, (texts, labels), or a list of {text, label}"
         )
     rows = [row if isinstance(row, Mapping) else _record(row) for row in data]
-    lines = [json.dumps(row, ensure_ascii=False, default=_plain) for row in rows]
+    try:
+        # Half a surrogate pair is written as an escape, which the reader refuses by its line.
+        lines = [json.dumps(row, default=_plain) for row in rows]
+    except TypeError as error:
+        raise InputError(f"a row has a value that is no text, number or list: {error}") from None
     write_text(path, "\n".join(lines) + "\n")
     return path
 
@@ -134,6 +138,10 @@ def find_task(path: str | Path, columns: ColumnNames, name: str | None = None) -
             f"{path} is plain text; fit needs a table of texts and labels (csv, tsv, jsonl, "
             "parquet); for words with tags: ownbert finetune tag"
         )
+    # Only numbers may be in several columns; a name may have a comma too.
+    several = "," in (columns.label or "")
+    if several and len(find_columns(path, COLUMNS["regress"], columns)["label"]) > 1:
+        return task_class("regress")(columns=columns)
     label = find_columns(path, COLUMNS["classify"], columns)["label"]
     cells = [v[0] for _, v in itertools.islice(read_values(path, label), _LOOKED_AT)]
     return task_class(_task_of(cells))(columns=columns)
@@ -204,6 +212,8 @@ def read_labelled(
         more = list(task.read(dev))
         task.check(more, dev, f"the training data {train}")
         _refuse_empty(more, dev)
+        if len(more) < 2:
+            raise InputError(f"{dev} has one row; models are compared on two or more")
         texts = {text for row in more for text in task.fold_keys(row)}
         # What is in both files is learnt from neither.
         own = [i for i, row in enumerate(rows) if not texts & set(task.fold_keys(row))]

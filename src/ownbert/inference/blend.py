@@ -14,6 +14,9 @@ from ownbert.tasks.task import KEY, Task, task_class
 
 _FORMAT = 1
 KINDS = ("network", "linear", "frozen")
+TASKS = ("classify", "multilabel", "regress")
+# Those that are fitted are 10 at most.
+_MOST_WEIGHT = 1e3
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Blend:
         """The task that the rows are answered for. columns: named by the user."""
         saved = self.values[KEY]
         name = saved["name"]
+        if name not in TASKS:
+            raise InputError(f"a blend is for {', '.join(TASKS)}, not for {name!r}")
         named = {k: v for k, v in vars(columns or ColumnNames()).items() if v is not None}
         task = task_class(name)(
             TaskSettings.of(name, saved.get("settings") or {}),
@@ -58,6 +63,10 @@ class Blend:
             self.labels,
         )
         task.restore(saved)
+        if not all(isinstance(v, str | None) for v in vars(task.columns).values()):
+            raise ValueError(f"the columns are {saved['columns']!r}")
+        if not 0 <= getattr(task, "threshold", 0.5) <= 1:
+            raise ValueError(f"the threshold is {saved['threshold']!r}")
         return task
 
     def write(self, folder: Path) -> None:
@@ -93,10 +102,23 @@ class Blend:
             raise InputError(f"{path} is damaged: {error!r}") from None
         if not members or any(m.kind not in KINDS for m in members):
             raise InputError(f"{path} is damaged: its models must be of {', '.join(KINDS)}")
+        if not all(m.folders and 0 <= m.weight < _MOST_WEIGHT for m in members):
+            raise InputError(
+                f"{path} is damaged: a model needs folders, and a weight from 0 to {_MOST_WEIGHT:g}"
+            )
+        if not labels or len(set(labels)) < len(labels):
+            raise InputError(f"{path} is damaged: its labels must be distinct")
         missing = [p for m in members for p in m.folders if not _inside(folder, p).is_dir()]
         if missing:
             raise InputError(f"{folder / missing[0]}, which {path} names, does not exist")
-        return cls(members, labels, values)
+        blend = cls(members, labels, values)
+        try:
+            blend.task()
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{path} is damaged: {KEY}: {error!r}") from None
+        return blend
 
 
 def _inside(folder: Path, path: str) -> Path:

@@ -9,7 +9,7 @@ import numpy as np
 from ownbert.checkpoint import CONFIG
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
-from ownbert.inference.blend import Blend
+from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.frozen_probe import FrozenProbe
 from ownbert.inference.predictor import Predictor
 from ownbert.run.run_folder import BLEND
@@ -86,6 +86,26 @@ class BlendPredictor:
             MemberScorer(self.folder, member.kind, member.folders, device, self.precision)
             for member in self.blend.members
         ]
+        for scorer, member in zip(self._scorers, self.blend.members, strict=True):
+            self._check(scorer, member)
+
+    def _check(self, scorer: MemberScorer, member: BlendMember) -> None:
+        """Refuse models that answer otherwise than the blend says; the folder may be foreign."""
+        task, size = self.task, len(self.task.labels)
+        texts = ("a",) * (2 if task.pair else 1)  # pyright: ignore
+        right = all(
+            (own.task.name, tuple(own.task.labels)) == (task.name, tuple(task.labels))
+            for own in scorer.networks
+        )
+        try:
+            right &= all(own.scores([texts]).shape == (1, size) for own in scorer.linear)
+        except (ValueError, IndexError, TypeError):
+            right = False
+        if not right:
+            raise InputError(
+                f"{self.folder / BLEND}: the model {member.name!r} does not answer with the "
+                f"{size} {task.label_unit} of the blend, or its files are damaged"
+            )
 
     @property
     def members(self) -> list[Path]:

@@ -60,9 +60,13 @@ class FrozenProbe:
             raise InputError(f"{folder / SETTINGS} is not of this version of ownbert")
         try:
             arrays = load_file(folder / ARRAYS)
-            model = LinearModel(arrays["weights"], arrays["bias"], str(settings["link"]))
-            embedder = Embedder(folder / ENCODER)
-            return cls(embedder, arrays["mean"], arrays["scale"], model)
+            model = LinearModel.from_arrays(arrays, settings["link"])
+            mean, scale = arrays["mean"], arrays["scale"]
+            if not mean.shape == scale.shape == model.weights.shape[:1]:
+                raise ValueError("the mean, the scale and the weights differ in size")
+            return cls(Embedder(folder / ENCODER), mean, scale, model)
+        except InputError:
+            raise
         except (OSError, KeyError, ValueError, SafetensorError) as error:
             raise InputError(f"{folder / ARRAYS} cannot be read: {error}") from None
 

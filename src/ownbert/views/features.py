@@ -105,7 +105,7 @@ class NgramView(View):
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "NgramView":
-        return cls(WordNgrams.from_arrays(arrays), arrays["idf"])
+        return cls(*_ngrams_and_idf(arrays))
 
 
 class PresenceView(NgramView):
@@ -175,7 +175,7 @@ class LsaView(View):
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "LsaView":
-        return cls(WordNgrams.from_arrays(arrays), arrays["idf"], arrays["components"])
+        return cls(*_ngrams_and_idf(arrays), arrays["components"])
 
 
 @dataclass
@@ -208,6 +208,13 @@ class WordVectorView(LsaView):
 VIEWS: Mapping[str, type[View]] = {
     view.name: view for view in (NgramView, PresenceView, CharacterView, LsaView, WordVectorView)
 }
+
+
+def _ngrams_and_idf(arrays: Mapping[str, np.ndarray]) -> tuple[WordNgrams, np.ndarray]:
+    ngrams, idf = WordNgrams.from_arrays(arrays), arrays["idf"]
+    if idf.shape != (ngrams.size,):
+        raise ValueError(f"the n-grams are {ngrams.size:,} and idf is {idf.shape}")
+    return ngrams, idf
 
 
 def _texts_with(counts: Matrix) -> np.ndarray:

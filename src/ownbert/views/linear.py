@@ -4,6 +4,7 @@ A model gives scores that can be added over models: log-probabilities of one lab
 of any number of labels, or numbers.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from ownbert.errors import InputError
 from ownbert.views.ngrams import Matrix
 
+LINKS = ("softmax", "one-vs-rest", "logits", "numbers")
 # Inverse weights of the penalty that are tried.
 STRENGTHS = (1.0, 10.0, 100.0)
 _SMALLEST = -30.0  # log-probability
@@ -54,6 +56,22 @@ class LinearModel:
     bias: np.ndarray
     link: str
 
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], link: Any) -> "LinearModel":
+        """The model whose weights and bias these are, from a file.
+
+        Raises:
+            ValueError: they are none of a model.
+        """
+        weights, bias = arrays["weights"], arrays["bias"]
+        if weights.ndim != 2 or bias.shape != weights.shape[1:]:
+            raise ValueError(f"weights are {weights.shape} and the bias is {bias.shape}")
+        if not (np.isfinite(weights).all() and np.isfinite(bias).all()):
+            raise ValueError("some weights are not finite")
+        if link not in LINKS:
+            raise ValueError(f"the link is {link!r}, not one of {', '.join(LINKS)}")
+        return cls(weights, bias, link)
+
     def scores(self, features: Matrix | np.ndarray) -> np.ndarray:
         """(N, C): log-probabilities, logits, or numbers."""
         outputs = np.asarray(features @ self.weights, dtype=np.float64) + self.bias
@@ -82,6 +100,8 @@ def fit_linear(
     Raises:
         InputError: scikit-learn is not installed.
     """
+    if not features.shape[1]:  # no word is in two texts
+        return _constant(targets)
     if targets.task == "regress":
         return _ridge(features, targets, strength)
     is_sparse = not isinstance(features, np.ndarray)
@@ -128,6 +148,9 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
 def _softmax_regression(features: np.ndarray, targets: Targets, strength: float) -> LinearModel:
     weights = np.zeros((features.shape[1], targets.size), dtype=np.float32)
     bias = np.full(targets.size, _SMALLEST, dtype=np.float32)
+    if len(np.unique(targets.values)) == 1:
+        bias[targets.values[0]] = 0
+        return LinearModel(weights, bias, "softmax")
     fitted = _logistic(C=strength, max_iter=200).fit(features, targets.values)
     coefficients, intercepts = fitted.coef_, fitted.intercept_
     if len(fitted.classes_) == 2:
@@ -149,6 +172,19 @@ def _ridge(features: Any, targets: Targets, strength: float) -> LinearModel:
     weights = np.asarray(fitted.coef_, dtype=np.float32).reshape(targets.size, -1).T
     bias = np.broadcast_to(np.asarray(fitted.intercept_, dtype=np.float32), targets.size)
     return LinearModel(np.ascontiguousarray(weights), bias.copy(), "numbers")
+
+
+def _constant(targets: Targets) -> LinearModel:
+    """A model without features: how often each label is, or the mean of the numbers."""
+    values, link = targets.values, "numbers"
+    if targets.task == "regress":
+        bias = values.mean(0)
+    elif targets.task == "classify":
+        bias, link = np.log(np.bincount(values, minlength=targets.size) + 0.5), "softmax"
+    else:
+        bias, link = np.asarray([_log_odds(own > 0) for own in values.T]), "logits"
+    weights = np.zeros((0, targets.size), dtype=np.float32)
+    return LinearModel(weights, bias.astype(np.float32), link)
 
 
 def _logistic(**settings: Any) -> Any:

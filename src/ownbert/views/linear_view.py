@@ -57,12 +57,14 @@ class LinearView:
         """
         settings = read_json(folder / SETTINGS)
         name = settings.get("view")
-        if settings.get("format") != _FORMAT or name not in VIEWS:
+        if settings.get("format") != _FORMAT or name not in list(VIEWS):
             raise InputError(f"{folder / SETTINGS} is not of this version of ownbert")
         try:
             arrays = load_file(folder / ARRAYS)
+            if not all(np.isfinite(v).all() for v in arrays.values()):
+                raise ValueError("some numbers are not finite")
             own = {k.removeprefix("view."): v for k, v in arrays.items() if k.startswith("view.")}
-            model = LinearModel(arrays["weights"], arrays["bias"], str(settings["link"]))
+            model = LinearModel.from_arrays(arrays, settings["link"])
             return cls(VIEWS[name].from_arrays(own), model, str(settings["kind"]))
         except (OSError, KeyError, ValueError, SafetensorError) as error:
             raise InputError(f"{folder / ARRAYS} cannot be read: {error}") from None

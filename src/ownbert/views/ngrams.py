@@ -102,7 +102,10 @@ class WordNgrams:
         text = arrays["words"].tobytes().decode()
         words = {word: i for i, word in enumerate(text.split("\0"))} if text else {}
         orders = sum(name.startswith("ngrams.") for name in arrays)
-        return cls(words, [arrays[f"ngrams.{n}"] for n in range(1, orders + 1)])
+        keys = [arrays[f"ngrams.{n}"] for n in range(1, orders + 1)]
+        if any(own.ndim != 1 or own.dtype != np.int64 for own in keys):
+            raise ValueError("the n-grams are no lists of whole numbers")
+        return cls(words, keys)
 
 
 def character_ngrams(texts: Sequence[str], orders: Sequence[int], buckets: int) -> Matrix:

@@ -37,12 +37,13 @@ def text_kind(texts: Iterable[str]) -> str:
     tokens = [token for text in sample for token in text.split()]
     if not tokens:
         return "words"
-    codes = sum(_CODE.fullmatch(token) is not None for token in tokens)
-    if codes >= _CODES * len(tokens):
-        return "ids"
     letters = sum(map(len, tokens))
     unspaced = sum(len(_UNSPACED_CHARACTER.findall(token)) for token in tokens)
-    return "chinese" if unspaced >= _CHINESE * letters else "words"
+    # First, because a sentence without blanks and with a digit looks like a code.
+    if unspaced >= _CHINESE * letters:
+        return "chinese"
+    codes = sum(_CODE.fullmatch(token) is not None for token in tokens)
+    return "ids" if codes >= _CODES * len(tokens) else "words"
 
 
 def splitter(kind: str) -> Callable[[str], list[str]]:
@@ -58,7 +59,8 @@ def splitter(kind: str) -> Callable[[str], list[str]]:
 def tokens_of(texts: Sequence[str], split: Callable[[str], list[str]]) -> list[str]:
     """The tokens of one text, or of a pair: those of the second text are marked, and so are those
     that both have."""
-    first, *rest = map(split, texts)
+    # Saved words have zero bytes between them.
+    first, *rest = (split(text.replace("\0", " ")) for text in texts)
     if not rest:
         return first
     second = rest[0]

@@ -1,0 +1,100 @@
+"""Folders of ``fit`` that others have made, or that are damaged."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import ownbert
+from ownbert.errors import InputError
+from ownbert.inference.blend_predictor import open_predictor
+from support.shared import made_once
+
+LINEAR = "members/tfidf/linear.json"
+
+
+@pytest.fixture(scope="session")
+def linear_blend(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of ``fit`` with one linear model of two labels; do not write into it."""
+
+    def make(folder: Path) -> None:
+        rng = random.Random(0)
+        labels = ["red", "blue"] * 20
+        texts = [f"{label}{rng.randint(0, 3)} w{rng.randint(0, 9)}" for label in labels]
+        ownbert.fit((texts, labels), minutes=0.01, output=folder / "best", quiet=True)
+
+    return made_once(tmp_path_factory, "linear_blend", make) / "best"
+
+
+@pytest.fixture
+def copied(linear_blend: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(linear_blend, tmp_path / "moved"))
+
+
+def refused(folder: Path) -> None:
+    with pytest.raises(InputError) as found:
+        open_predictor(folder)
+    assert len(str(found.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "place", "value"),
+    [
+        ("blend.json", ("members", 0, "weight"), float("nan")),
+        ("blend.json", ("members", 0, "weight"), -1.0),
+        ("blend.json", ("members", 0, "folders"), []),
+        ("blend.json", ("members", 0, "folders"), [".."]),
+        ("blend.json", ("members", 0, "folders"), ["/"]),
+        ("blend.json", ("labels",), ["red"]),
+        ("blend.json", ("labels",), ["red", "red"]),
+        ("blend.json", ("labels",), ["red", "blue", "green"]),
+        ("blend.json", ("ownbert_task",), {}),
+        ("blend.json", ("ownbert_task",), {"name": "tag"}),
+        ("blend.json", ("ownbert_task",), {"name": "multilabel", "threshold": "x"}),
+        ("blend.json", ("ownbert_task", "columns"), {"nothing": "x"}),
+        ("blend.json", ("ownbert_task", "columns"), {"text": 3}),
+        ("blend.json", ("ownbert_task", "settings"), 3),
+        (LINEAR, ("view",), ["tfidf"]),
+        (LINEAR, ("view",), "lsa"),
+        (LINEAR, ("kind",), "nothing"),
+        (LINEAR, ("link",), "nothing"),
+    ],
+)
+def test_bad_values_are_one_line(copied: Path, file: str, place: tuple[Any, ...], value: Any):
+    about = json.loads((copied / file).read_text())
+    *outer, last = place
+    own = about
+    for key in outer:
+        own = own[key]
+    own[last] = value
+    (copied / file).write_text(json.dumps(about))
+    refused(copied)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("weights", lambda a: a[:-1]),
+        ("weights", lambda a: a[:, :1]),
+        ("weights", lambda a: a * np.nan),
+        ("bias", lambda a: a[:0]),
+        ("view.idf", lambda a: a[:1]),
+        ("view.idf", lambda a: a * np.inf),
+        ("view.ngrams.1", lambda a: a[:1]),
+        ("view.ngrams.2", lambda a: a[None]),
+    ],
+)
+def test_bad_arrays_are_one_line(
+    copied: Path, name: str, change: Callable[[np.ndarray], np.ndarray]
+):
+    path = copied / "members" / "tfidf" / "linear.safetensors"
+    arrays = load_file(path)
+    arrays[name] = np.ascontiguousarray(change(arrays[name]))
+    save_file(arrays, path)
+    refused(copied)
