@@ -16,6 +16,7 @@ from ownbert.fitting.report.sections import TEXT, Section, sections
 from ownbert.tasks.metrics import Scores
 
 _WIDTH = 100
+_FEWEST = 12  # characters of a name
 _MOST_ROWS = 30  # of a table
 _TEXT = 500  # characters
 _SENTENCE = 400
@@ -92,14 +93,16 @@ def _print_section(console: Any, section: Section) -> None:
     else:
         table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="")
         table.show_header = any(section.columns)
-        for place, name in enumerate(section.columns):
-            if place < section.names:
-                table.add_column(Text(name), no_wrap=True, overflow="ellipsis")
-                continue
-            # Names may lose their ends where there is no room, figures may not.
-            figures = [row[place] for row in section.rows[:_MOST_ROWS]]
-            width = max(map(cell_len, (name, *figures)))
-            table.add_column(Text(name), justify="right", no_wrap=True, min_width=width)
+        shown = section.rows[:_MOST_ROWS]
+        widths = [max(map(cell_len, own)) for own in zip(section.columns, *shown, strict=True)]
+        # The first names may lose their ends where there is no room, figures may not.
+        excess = sum(widths) + 2 * len(widths) - console.width
+        widths[0] = max(_FEWEST, widths[0] - max(0, excess))
+        for place, (name, width) in enumerate(zip(section.columns, widths, strict=True)):
+            justify = "right" if place >= section.names else "left"
+            table.add_column(
+                Text(name), justify=justify, width=width, no_wrap=True, overflow="ellipsis"
+            )
         for row in section.rows[:_MOST_ROWS]:
             table.add_row(*map(Text, row))
         console.print(table)
