@@ -3,7 +3,6 @@
 import itertools
 import json
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,8 @@ from ownbert.errors import InputError
 from ownbert.files import write_text
 from ownbert.finetuning.ensemble import fold_of
 from ownbert.finetuning.labelled_splits import labels_per_class
-from ownbert.fitting.recipe import TASKS
 from ownbert.tasks.multilabel import SEPARATORS
+from ownbert.tasks.recipe import TEXT_TASKS
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_class
 from ownbert.views.linear import Targets
@@ -128,9 +127,10 @@ def find_task(path: str | Path, columns: ColumnNames, name: str | None = None) -
     """
     if name is not None:
         found = task_class(name)
-        if found.name not in TASKS:
+        if found.name not in TEXT_TASKS:
             raise InputError(
-                f"fit is for {', '.join(TASKS)}; for {found.name}: ownbert finetune {found.name}"
+                f"fit is for {', '.join(TEXT_TASKS)}; for {found.name}: ownbert finetune "
+                f"{found.name}"
             )
         return found(columns=columns)
     if kind_of(path) == "txt":
@@ -267,9 +267,3 @@ def targets_of(task: Task, rows: Sequence[Row]) -> Targets:
         return Targets("multilabel", values, size)
     values = np.asarray([row.target for row in rows], dtype=np.float64).reshape(len(rows), -1)
     return Targets("regress", values, values.shape[1])
-
-
-def rarest(rows: Sequence[Row]) -> int:
-    """How many rows the rarest label has; 0 for numbers."""
-    counts = Counter(row.target for row in rows if isinstance(row.target, str))
-    return min(counts.values(), default=0)

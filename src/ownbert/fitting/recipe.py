@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from ownbert.config import SIZES
 from ownbert.settings import between, one_of, positive, setting, validate
+from ownbert.tasks.recipe import TEXT_TASKS
 from ownbert.train.recipe import DATA, MODEL, RUN
 
-# The tasks that ``fit`` is for.
-TASKS = ("classify", "multilabel", "regress")
 # A week; what is longer is a mistake of units.
 _MOST_MINUTES = 7 * 24 * 60
 
@@ -54,7 +53,11 @@ class FitRecipe:
         None, "Column of the labels or numbers.", DATA, shown="by its usual names"
     )
     task: str | None = setting(
-        None, f"{', '.join(TASKS)}.", DATA, check=one_of(*TASKS), shown="seen from the labels"
+        None,
+        f"{', '.join(TEXT_TASKS)}.",
+        DATA,
+        check=one_of(*TEXT_TASKS),
+        shown="seen from the labels",
     )
     model: str | None = setting(
         None,

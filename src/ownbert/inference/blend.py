@@ -9,12 +9,11 @@ from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.files import read_json, write_json
 from ownbert.run.run_folder import BLEND
-from ownbert.tasks.recipe import TaskSettings
-from ownbert.tasks.task import KEY, Task, task_class
+from ownbert.tasks.recipe import TEXT_TASKS
+from ownbert.tasks.task import KEY, Task, restored_task
 
 _FORMAT = 1
 KINDS = ("network", "linear", "frozen")
-TASKS = ("classify", "multilabel", "regress")
 # Those that are fitted are 10 at most.
 _MOST_WEIGHT = 1e3
 
@@ -54,15 +53,9 @@ class Blend:
         """The task that the rows are answered for. columns: named by the user."""
         saved = self.values[KEY]
         name = saved["name"]
-        if name not in TASKS:
-            raise InputError(f"a blend is for {', '.join(TASKS)}, not for {name!r}")
-        named = {k: v for k, v in vars(columns or ColumnNames()).items() if v is not None}
-        task = task_class(name)(
-            TaskSettings.of(name, saved.get("settings") or {}),
-            ColumnNames(**{**(saved.get("columns") or {}), **named}),
-            self.labels,
-        )
-        task.restore(saved)
+        if name not in TEXT_TASKS:
+            raise InputError(f"a blend is for {', '.join(TEXT_TASKS)}, not for {name!r}")
+        task = restored_task(name, saved, self.labels, columns)
         if not all(isinstance(v, str | None) for v in vars(task.columns).values()):
             raise ValueError(f"the columns are {saved['columns']!r}")
         if not 0 <= getattr(task, "threshold", 0.5) <= 1:

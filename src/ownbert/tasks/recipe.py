@@ -20,6 +20,8 @@ from ownbert.train.recipe import DATA, LEARNING, MODEL, RUN, Optim, Run
 # A panel of --help, beside those of every training.
 ANSWERS = "Answers"
 
+# Tasks with one answer per text or pair of texts, whose scores linear models and blends give too.
+TEXT_TASKS = ("classify", "multilabel", "regress")
 POOLINGS = ("pooler", "first", "mean", "max", "attention", "gru", "lstm")
 LONG = ("auto", "cut", "windows", "segments")
 # The most rows of a table of n-grams: 4 GB.

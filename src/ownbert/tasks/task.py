@@ -344,11 +344,30 @@ def task_of(
     """
     saved = description.values.get(KEY) or {}
     name = saved.get("name") or _by_head(description, folder)
+    return restored_task(name, saved, description.labels, columns)
+
+
+def restored_task(
+    name: str,
+    saved: Mapping[str, Any],
+    labels: Sequence[str],
+    columns: ColumnNames | None = None,
+) -> Task:
+    """The task as it was in training.
+
+    Args:
+        name: of the task.
+        saved: what ``Task.values`` saved under ``KEY``.
+        labels: of the task.
+        columns: named by the user; others are as in training.
+
+    Raises:
+        InputError: the task is not known.
+    """
     settings = TaskSettings.of(name, saved.get("settings") or {})
     named = {k: v for k, v in vars(columns or ColumnNames()).items() if v is not None}
-    task = task_class(name)(
-        settings, ColumnNames(**{**(saved.get("columns") or {}), **named}), description.labels
-    )
+    found = ColumnNames(**{**(saved.get("columns") or {}), **named})
+    task = task_class(name)(settings, found, labels)
     task.restore(saved)
     return task
 
