@@ -10,7 +10,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from ownbert.errors import InputError
 from ownbert.views.features import VIEWS, Texts
 from ownbert.views.linear import Targets, fit_linear, log_softmax
-from ownbert.views.linear_view import ARRAYS, SETTINGS, LinearView
+from ownbert.views.linear_view import FILES, LinearView
 
 
 def topics(seed: int, texts: int) -> tuple[list[tuple[str]], np.ndarray]:
@@ -102,9 +102,15 @@ def test_log_softmax_bounds_what_is_impossible():
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda folder: (folder / SETTINGS).write_text('{"format": 9}'), "not of this version"),
-        (lambda folder: (folder / ARRAYS).write_bytes(b"damaged"), "cannot be read"),
-        (lambda folder: (folder / ARRAYS).unlink(), "cannot be read"),
+        (
+            lambda folder: (folder / f"{FILES}.json").write_text('{"format": 9}'),
+            "not of this version",
+        ),
+        (
+            lambda folder: (folder / f"{FILES}.safetensors").write_bytes(b"damaged"),
+            "cannot be read",
+        ),
+        (lambda folder: (folder / f"{FILES}.safetensors").unlink(), "cannot be read"),
     ],
 )
 def test_a_damaged_folder_is_one_line(damage, message: str, tmp_path: Path):

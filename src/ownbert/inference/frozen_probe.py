@@ -1,20 +1,18 @@
 """A frozen probe: a linear model on the vectors that a network, left as it is, gives texts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
-from ownbert.errors import InputError
-from ownbert.files import atomic_path, make_folder, read_json, write_json
 from ownbert.inference.embedder import Embedder
 from ownbert.views.linear import LinearModel
+from ownbert.views.linear_files import load_linear, save_linear
 
-SETTINGS, ARRAYS, ENCODER = "probe.json", "probe.safetensors", "encoder"
-_FORMAT = 1
+# The name of its files, and the folder of the network beside them.
+FILES, ENCODER = "probe", "encoder"
 # Words, or characters of a script without blanks, of a piece of a long text; and pieces at most.
 _PIECE_WORDS, _LONG_WORD, _MOST_PIECES = 100, 20, 100
 
@@ -40,13 +38,7 @@ class FrozenProbe:
 
     def save(self, folder: Path) -> None:
         """Write it into a folder, beside that of the network, ``ENCODER`` in it."""
-        model = self.model
-        arrays = {"mean": self.mean, "scale": self.scale}
-        arrays |= {"weights": model.weights, "bias": model.bias}
-        make_folder(folder)
-        with atomic_path(folder / ARRAYS) as path:
-            save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, path)
-        write_json(folder / SETTINGS, {"format": _FORMAT, "link": model.link})
+        save_linear(folder, FILES, self.model, {"mean": self.mean, "scale": self.scale}, {})
 
     @classmethod
     def load(cls, folder: Path) -> "FrozenProbe":
@@ -55,20 +47,16 @@ class FrozenProbe:
         Raises:
             InputError: a file is missing, damaged, or of another version.
         """
-        settings = read_json(folder / SETTINGS)
-        if settings.get("format") != _FORMAT:
-            raise InputError(f"{folder / SETTINGS} is not of this version of ownbert")
-        try:
-            arrays = load_file(folder / ARRAYS)
-            model = LinearModel.from_arrays(arrays, settings["link"])
+
+        def make(
+            model: LinearModel, arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any]
+        ) -> FrozenProbe:
             mean, scale = arrays["mean"], arrays["scale"]
             if not mean.shape == scale.shape == model.weights.shape[:1]:
                 raise ValueError("the mean, the scale and the weights differ in size")
             return cls(Embedder(folder / ENCODER), mean, scale, model)
-        except InputError:
-            raise
-        except (OSError, KeyError, ValueError, SafetensorError) as error:
-            raise InputError(f"{folder / ARRAYS} cannot be read: {error}") from None
+
+        return load_linear(folder, FILES, make)
 
 
 def embed_rows(embedder: Embedder, texts: Sequence[tuple[str, ...]]) -> np.ndarray:

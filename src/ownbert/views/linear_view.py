@@ -1,21 +1,19 @@
 """A linear model on a view: fitted, saved, loaded, asked for scores."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
 from ownbert.errors import InputError
-from ownbert.files import atomic_path, make_folder, read_json, write_json
 from ownbert.views.features import VIEWS, Texts, View
 from ownbert.views.linear import LinearModel
+from ownbert.views.linear_files import load_linear, save_linear
 
-# What is in a folder of a linear model: settings, and arrays.
-SETTINGS, ARRAYS = "linear.json", "linear.safetensors"
-_FORMAT = 1
+# The name of its files.
+FILES = "linear"
 
 
 @dataclass(frozen=True)
@@ -39,14 +37,7 @@ class LinearView:
     def save(self, folder: Path) -> None:
         """Write it into a folder."""
         arrays = {f"view.{name}": value for name, value in self.view.arrays().items()}
-        arrays |= {"weights": self.model.weights, "bias": self.model.bias}
-        make_folder(folder)
-        with atomic_path(folder / ARRAYS) as path:
-            save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, path)
-        write_json(
-            folder / SETTINGS,
-            {"format": _FORMAT, "view": self.view.name, "kind": self.kind, "link": self.model.link},
-        )
+        save_linear(folder, FILES, self.model, arrays, {"view": self.view.name, "kind": self.kind})
 
     @classmethod
     def load(cls, folder: Path) -> "LinearView":
@@ -55,16 +46,14 @@ class LinearView:
         Raises:
             InputError: a file is missing, damaged, or of another version.
         """
-        settings = read_json(folder / SETTINGS)
-        name = settings.get("view")
-        if settings.get("format") != _FORMAT or name not in list(VIEWS):
-            raise InputError(f"{folder / SETTINGS} is not of this version of ownbert")
-        try:
-            arrays = load_file(folder / ARRAYS)
-            if not all(np.isfinite(v).all() for v in arrays.values()):
-                raise ValueError("some numbers are not finite")
+
+        def make(
+            model: LinearModel, arrays: Mapping[str, np.ndarray], settings: Mapping[str, Any]
+        ) -> LinearView:
+            name = settings.get("view")
+            if name not in list(VIEWS):
+                raise InputError(f"{folder / FILES}.json is not of this version of ownbert")
             own = {k.removeprefix("view."): v for k, v in arrays.items() if k.startswith("view.")}
-            model = LinearModel.from_arrays(arrays, settings["link"])
             return cls(VIEWS[name].from_arrays(own), model, str(settings["kind"]))
-        except (OSError, KeyError, ValueError, SafetensorError) as error:
-            raise InputError(f"{folder / ARRAYS} cannot be read: {error}") from None
+
+        return load_linear(folder, FILES, make)

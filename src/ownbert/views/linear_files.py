@@ -1,0 +1,61 @@
+"""The files of a linear model: settings as JSON beside arrays as safetensors."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from ownbert.errors import InputError
+from ownbert.files import atomic_path, make_folder, read_json, write_json
+from ownbert.views.linear import LinearModel
+
+T = TypeVar("T")
+_FORMAT = 1
+
+
+def save_linear(
+    folder: Path,
+    name: str,
+    model: LinearModel,
+    arrays: Mapping[str, np.ndarray],
+    settings: Mapping[str, Any],
+) -> None:
+    """Write a linear model and what makes its features into a folder.
+
+    Args:
+        name: of both files, without their extensions.
+        arrays, settings: what makes the features.
+    """
+    arrays = {**arrays, "weights": model.weights, "bias": model.bias}
+    make_folder(folder)
+    with atomic_path(folder / f"{name}.safetensors") as path:
+        save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, path)
+    write_json(folder / f"{name}.json", {"format": _FORMAT, **settings, "link": model.link})
+
+
+def load_linear(
+    folder: Path,
+    name: str,
+    make: Callable[[LinearModel, Mapping[str, np.ndarray], Mapping[str, Any]], T],
+) -> T:
+    """What ``make`` makes of the model, the arrays and the settings that ``save_linear`` wrote.
+
+    Raises:
+        InputError: a file is missing, damaged, or of another version.
+    """
+    path = folder / f"{name}.safetensors"
+    settings = read_json(folder / f"{name}.json")
+    if settings.get("format") != _FORMAT:
+        raise InputError(f"{folder / name}.json is not of this version of ownbert")
+    try:
+        arrays = load_file(path)
+        if not all(np.isfinite(v).all() for v in arrays.values()):
+            raise ValueError("some numbers are not finite")
+        return make(LinearModel.from_arrays(arrays, settings["link"]), arrays, settings)
+    except InputError:
+        raise
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
