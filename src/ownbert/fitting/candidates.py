@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.fitting.labelled_rows import LabelledRows
+from ownbert.inference.blend_predictor import score_all
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.frozen_probe import FrozenProbe, embed_rows
 from ownbert.tasks.metrics import Scores
@@ -21,7 +22,6 @@ from ownbert.views.linear_view import LinearView
 _MOST_NB_LABELS = 4
 # Characters of all labelled texts, above which their n-grams would take too long.
 _MOST_CHARACTERS = 20_000_000
-_BLOCK = 2000  # rows that are scored at a time
 
 
 @dataclass
@@ -154,8 +154,7 @@ class Comparison:
 
     def value_of(self, rows: Sequence[Row], scorer: Callable[..., np.ndarray]) -> float:
         """The first metric of what ``scorer`` says of other rows."""
-        parts = [scorer(rows[i : i + _BLOCK]) for i in range(0, len(rows), _BLOCK)]
-        return self._decided(np.concatenate(parts), rows).values[self.metric]
+        return self._decided(score_all(scorer, rows), rows).values[self.metric]
 
     def value_of_fold(self, scores: np.ndarray) -> float:
         """The first metric of scores of the first fold's held-out rows."""

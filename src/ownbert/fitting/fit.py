@@ -42,7 +42,12 @@ from ownbert.fitting.progress import Progress
 from ownbert.fitting.recipe import FitRecipe
 from ownbert.fitting.report.report import write_report
 from ownbert.inference.blend import Blend, BlendMember
-from ownbert.inference.blend_predictor import BlendPredictor, network_scores, open_predictor
+from ownbert.inference.blend_predictor import (
+    BlendPredictor,
+    network_scores,
+    open_predictor,
+    score_all,
+)
 from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.predictor import Predictor
 from ownbert.run.run_folder import BLEND, RECIPE
@@ -400,7 +405,8 @@ class Fit:
         texts = self._drawn(tokens, tokens_per_text(first))
         teacher = open_predictor(self.folder)
         assert isinstance(teacher, BlendPredictor)
-        outputs = self._outputs(teacher, [Row(0, own) for own in texts])
+        scores = score_all(teacher.scores, [Row(0, own) for own in texts])
+        outputs = from_scores(rows.task.name, scores)
         finetune_on(
             rows,
             taught_rows(rows, texts, outputs),
@@ -410,10 +416,10 @@ class Fit:
             device=recipe.device,
             seed=recipe.seed,
         )
-        scores = None
+        measured = None
         if len(rows.folds) == 1 and not rows.refit:
-            scores = self._scores_of(path, [rows.rows[i] for i in rows.held_out])
-        return [f"members/{path.name}"], scores
+            measured = self._scores_of(path, [rows.rows[i] for i in rows.held_out])
+        return [f"members/{path.name}"], measured
 
     def _drawn(self, tokens: float, each: float) -> list[tuple[str, ...]]:
         """Unlabelled texts of about so many tokens in all. each: tokens of a text, on average."""
@@ -421,10 +427,6 @@ class Fit:
         count = max(1, min(len(texts), int(tokens / each) - len(self.rows.learnt)))
         order = np.random.default_rng(self.recipe.seed).permutation(len(texts))
         return [texts[i] for i in order[:count]]
-
-    def _outputs(self, teacher: BlendPredictor, rows: Sequence[Row]) -> np.ndarray:
-        parts = [teacher.scores(rows[i : i + 2000]) for i in range(0, len(rows), 2000)]
-        return from_scores(self.rows.task.name, np.concatenate(parts))
 
     def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
         return network_scores(Predictor(folder, device=self.recipe.device), rows)

@@ -1,6 +1,6 @@
 """A folder of ``ownbert fit`` in use: several models whose scores are added."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,9 @@ from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.frozen_probe import FrozenProbe
-from ownbert.inference.predictor import Predictor
+from ownbert.inference.predictor import Predictor, characters
 from ownbert.run.run_folder import BLEND
+from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.rows import Row
 from ownbert.train.device import pick_device, pick_precision
 from ownbert.views.blending import blend, from_scores, to_scores
@@ -53,6 +54,11 @@ class MemberScorer:
         texts = [row.texts for row in rows]
         found += [model.scores(texts) for model in self.linear]
         return np.mean(found, axis=0)
+
+
+def score_all(scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row]) -> np.ndarray:
+    """(N, C) scores of any number of rows, in blocks that fit in memory."""
+    return np.concatenate([scorer(block) for block in blocks(rows, size=characters)])
 
 
 def network_scores(network: Predictor, rows: Sequence[Row]) -> np.ndarray:

@@ -157,14 +157,8 @@ class LsaView(View):
 
     @classmethod
     def fit(cls, labelled: Texts, unlabelled: Texts) -> "LsaView":
-        tokens = list(chain(labelled.tokens, unlabelled.tokens))
-        ngrams = WordNgrams.fit(tokens, order=1, most=_MOST_WORDS)
-        counts = ngrams.counts(tokens)
-        texts_with = _texts_with(counts)
-        keep = np.flatnonzero(texts_with >= min(2, len(tokens)))
-        idf = _idf(texts_with[keep], len(tokens))
-        matrix = _weighted(counts[:, keep], idf)
-        return cls(ngrams.keep(keep), idf, _right_singular_vectors(matrix, _SIZE))
+        _, words, counts, idf = _words_of(labelled, unlabelled)
+        return cls(words, idf, _right_singular_vectors(_weighted(counts, idf), _SIZE))
 
     def features(self, texts: Texts) -> np.ndarray:
         counts = _weighted(self.ngrams.counts(texts.tokens), self.idf)
@@ -192,11 +186,7 @@ class WordVectorView(LsaView):
 
     @classmethod
     def fit(cls, labelled: Texts, unlabelled: Texts) -> "WordVectorView":
-        tokens = list(chain(labelled.tokens, unlabelled.tokens))
-        ngrams = WordNgrams.fit(tokens, order=1, most=_MOST_WORDS)
-        texts_with = _texts_with(ngrams.counts(tokens))
-        keep = np.flatnonzero(texts_with >= min(2, len(tokens)))
-        ngrams, idf = ngrams.keep(keep), _idf(texts_with[keep], len(tokens))
+        tokens, ngrams, _, idf = _words_of(labelled, unlabelled)
         number = {w: int(np.searchsorted(ngrams.keys[0], i)) for w, i in ngrams.words.items()}
         ids = [[number[token] for token in text if token in number] for text in tokens]
         flat = np.fromiter(chain.from_iterable(ids), dtype=np.int64)
@@ -215,6 +205,19 @@ def _ngrams_and_idf(arrays: Mapping[str, np.ndarray]) -> tuple[WordNgrams, np.nd
     if idf.shape != (ngrams.size,):
         raise ValueError(f"the n-grams are {ngrams.size:,} and idf is {idf.shape}")
     return ngrams, idf
+
+
+def _words_of(
+    labelled: Texts, unlabelled: Texts
+) -> tuple[list[list[str]], WordNgrams, Matrix, np.ndarray]:
+    """The tokens of all texts; their words, without those of a single text; the counts of these
+    in each text, (N, F), and their idf."""
+    tokens = list(chain(labelled.tokens, unlabelled.tokens))
+    words = WordNgrams.fit(tokens, order=1, most=_MOST_WORDS)
+    counts = words.counts(tokens)
+    texts_with = _texts_with(counts)
+    keep = np.flatnonzero(texts_with >= min(2, len(tokens)))
+    return tokens, words.keep(keep), counts[:, keep], _idf(texts_with[keep], len(tokens))
 
 
 def _texts_with(counts: Matrix) -> np.ndarray:
