@@ -53,7 +53,7 @@ def fit(
 
     Example: ownbert fit train.csv --unlabelled corpus.txt --minutes 20 -o best
     """
-    from ownbert.fitting.fit import fit as run
+    from ownbert.fitting.fit import fit_folder as run
     from ownbert.train.device import keep_memory
 
     keep_memory()

@@ -61,15 +61,20 @@ def view_names(rows: LabelledRows, kind: str) -> list[str]:
 
 
 def fit_view(
-    name: str, rows: LabelledRows, labelled: Texts, unlabelled: Texts, folder: Path
+    name: str,
+    rows: LabelledRows,
+    labelled: Texts,
+    learnt: Texts,
+    unlabelled: Texts,
+    folder: Path,
 ) -> np.ndarray:
     """Fit a linear model on a view, save it in ``folder``, and return its held-out scores.
 
     Args:
         labelled: the texts of all rows.
+        learnt: those of the rows that the final model learns from.
         unlabelled: other texts, without labels.
     """
-    learnt = Texts([labelled.rows[i] for i in rows.learnt], labelled.kind)
     view = VIEWS[name].fit(learnt, unlabelled)
     model, scores = fit_on_folds(view.features(labelled), rows, naive_bayes=name == "nb")
     LinearView(view, model, labelled.kind).save(folder)

@@ -118,6 +118,34 @@ def fit(
     Raises:
         InputError: files, labels or settings cannot be used; nothing has been written then.
     """
+    return open_predictor(
+        fit_folder(
+            train,
+            output=output,
+            dev=dev,
+            test=test,
+            unlabelled=unlabelled,
+            resume=resume,
+            overwrite=overwrite,
+            quiet=quiet,
+            **options,
+        )
+    )
+
+
+def fit_folder(
+    train: Any,
+    *,
+    output: str | Path | None = None,
+    dev: Any = None,
+    test: Any = None,
+    unlabelled: Any = (),
+    resume: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+    **options: Any,
+) -> Path:
+    """As ``fit``, for those who do not use the models at once: the folder, without loading them."""
     if under_torchrun():
         raise InputError("fit runs in one process; start it without torchrun")
     folder = Path(tempfile.mkdtemp(prefix="ownbert-fit-") if output is None else output)
@@ -146,7 +174,7 @@ def fit(
             run.run(resume=resume)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(run.stopped()) from None
-    return open_predictor(folder)
+    return folder
 
 
 def _name(path: str | Path | None) -> str | None:
@@ -218,6 +246,7 @@ class Fit:
         self.corpus = Corpus(names, recipe.text_column)
         self.kind = text_kind(text for row in self.rows.texts() for text in row)
         self.labelled = Texts(self.rows.texts(), self.kind)
+        self.learnt = Texts(self.rows.texts(self.rows.learnt), self.kind)
         self.unlabelled = Texts(self._some_unlabelled(), self.kind)
         self.candidates: list[ComparedModel] = []
         files = [train, *(path for path in (recipe.dev, recipe.test) if path), *names]
@@ -358,7 +387,7 @@ class Fit:
         self._save()
 
     def _view(self, name: str, path: Path) -> tuple[Sequence[str], np.ndarray]:
-        scores = fit_view(name, self.rows, self.labelled, self.unlabelled, path)
+        scores = fit_view(name, self.rows, self.labelled, self.learnt, self.unlabelled, path)
         return [f"members/{path.name}"], scores
 
     def _probe(self, base: Path, path: Path) -> tuple[Sequence[str], np.ndarray]:
