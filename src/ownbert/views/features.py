@@ -201,7 +201,11 @@ class WordVectorView(LsaView):
         ids = [[number[token] for token in text if token in number] for text in tokens]
         flat = np.fromiter(chain.from_iterable(ids), dtype=np.int64)
         corpus = _Ids(flat, np.cumsum([len(text) for text in ids]))
-        vectors = cooccurrence_vectors(corpus, _VECTOR_SIZE, np.ones(ngrams.size, dtype=bool))
+        # Pairs of characters occur together by chance, and with so many a factorisation takes long.
+        least = 2 if labelled.kind == "chinese" else 1
+        vectors = cooccurrence_vectors(
+            corpus, _VECTOR_SIZE, np.ones(ngrams.size, dtype=bool), least=least
+        )
         return cls(ngrams, idf, vectors)
 
 
