@@ -198,7 +198,7 @@ def test_an_output_that_is_an_input(tmp_path: Path):
     one.write_text("1")
     two.symlink_to(one)
     for sources in (one, str(one), [tmp_path / "none", one], (tmp_path, two)):
-        with pytest.raises(InputError, match=r"one\.txt is the file that is read"):
+        with pytest.raises(InputError, match=r"one\.txt is read by this command"):
             refuse_same(sources, one)
     for sources in (tmp_path, [two.with_name("none")], [], iter(["1"]), [1.0]):
         refuse_same(sources, one)

@@ -8,12 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ownbert import limits
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Example, pack
 from ownbert.errors import InputError
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.kernels.prepack import PRECISIONS, prepack
 from ownbert.nn.pooling import POOLINGS as ALL_POOLINGS
+from ownbert.settings import between
 from ownbert.tasks.batched_forward import batches_by_tokens, blocks
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
 from ownbert.tasks.text_input import TextInputBuilder
@@ -107,8 +109,7 @@ class Embedder:
             raise TypeError("texts must be a list of texts, not one text")
         pool = self._pooling(pooling)
         unit = self.embedding_config.normalize if normalize is None else normalize
-        if batch_tokens < 1:
-            raise InputError(f"batch_tokens must be at least 1, not {batch_tokens}")
+        between(1, limits.BATCH_TOKENS, "[]")("batch_tokens", batch_tokens)
         encoder = self._encoder(self._known(precision) if precision else self.precision)
         ids = self._ids(texts)
         out = np.empty((len(ids), self.size), dtype=np.float32)
@@ -182,8 +183,7 @@ class Embedder:
         """Where texts are truncated, at most at the model's limit."""
         most = self.model.config.max_length
         if max_length is not None:
-            if max_length < 3 or (most is not None and max_length > most):
-                raise InputError(f"max_length must be 3 to {most or 'any'}, not {max_length}")
+            between(3, most or limits.LENGTH, "[]")("max_length", max_length)
             return max_length
         default = self.embedding_config.max_length or self.tokenizer.max_length
         return min((limit for limit in (most, default) if limit is not None), default=None)

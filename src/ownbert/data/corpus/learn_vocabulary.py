@@ -6,9 +6,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ownbert import limits
 from ownbert.data.corpus.documents import Document, PathLike, read_documents
 from ownbert.errors import InputError
 from ownbert.files import write_json
+from ownbert.settings import between, up_to
 from ownbert.text.bert import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, wordpiece_backend
 from ownbert.text.blank import split_whitespace
 from ownbert.text.files import has_tokenizer
@@ -149,8 +151,8 @@ def _refuse_settings(
     if kind not in KINDS:
         raise InputError(f"kind {kind!r} is not one of: {', '.join(KINDS)}")
     _refuse_small(vocab_size)
-    if min_count is not None and min_count < 1:
-        raise InputError(f"min_count {min_count}: 1 or more is needed")
+    if min_count is not None:
+        between(1, limits.COUNT, "[]")("min_count", min_count)
     if Path(output).exists() and not Path(output).is_dir():
         raise InputError(f"{output} is a file, a folder is needed")
 
@@ -158,6 +160,8 @@ def _refuse_settings(
 def _refuse_small(vocab_size: int | None) -> None:
     if vocab_size is not None and vocab_size <= len(SPECIAL_TOKENS):
         raise InputError(f"vocab_size {vocab_size}: more than the 5 special tokens are needed")
+    if vocab_size is not None:
+        up_to(limits.VOCABULARY)("vocab_size", vocab_size)
 
 
 def _counted(documents: Iterable[Document], progress: Progress | None) -> Iterator[Document]:
