@@ -68,8 +68,10 @@ def finetune(
         from ownbert.finetuning.ensemble import train_ensemble
 
         return train_ensemble(run, folder, quiet=quiet)
-    run.reserve(folder)
-    run.adapt(folder, quiet=quiet)
+    if recipe.model.pretrain_steps:
+        run.check_model()
+        run.reserve(folder)
+        run.adapt(folder, quiet=quiet)
     return run.train(folder, quiet=quiet)
 
 
