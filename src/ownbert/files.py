@@ -9,7 +9,7 @@ import os
 import secrets
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -73,7 +73,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     refuse_unwritable(target)
-    new = _missing_folders(target.parent)
+    new = missing_folders(target.parent)
     make_folder(target.parent)
     temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
@@ -89,14 +89,19 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        with contextlib.suppress(OSError):  # one that is not empty stays
-            for folder in new:
-                folder.rmdir()
+        remove_empty(new)
 
 
-def _missing_folders(folder: Path) -> list[Path]:
+def missing_folders(folder: Path) -> list[Path]:
     """``folder`` and those above it that do not exist, the innermost first."""
     return [one for one in (folder, *folder.parents) if not one.exists()]
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders, each inside the next one, until one is not empty."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def refuse_unwritable(path: Path) -> None:

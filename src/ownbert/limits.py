@@ -36,8 +36,8 @@ LAYERS = 1_000
 PIXELS = 1 << 13
 # Tokens of a unit that is masked; BERT reads 512.
 NGRAM = 512
-# Learning rates: Adadelta's usual one is 1.
-RATE = 1_000.0
+# Learning rates: beyond it the update of a float32 is infinite at once.
+RATE = 1e30
 # Weights of losses, norms and thresholds: beyond it a float32 has no digits left for the others.
 WEIGHT = 1e9
 # Hypotheses, each with keys and values of its own; wider beams translate worse (Koehn and Knowles

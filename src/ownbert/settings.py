@@ -112,9 +112,13 @@ def _must_be(valid: Callable[[Any], bool], wanted: str) -> Check:
     return check
 
 
+def _grouped(number: float) -> str:
+    return f"{number:g}" if isinstance(number, float) else f"{number:,}"
+
+
 def up_to(most: float) -> Check:
     """A check that a value is positive and not more than ``most`` (see ``ownbert.limits``)."""
-    return _must_be(lambda value: 0 < value <= most, f"more than 0 and at most {most:,}")
+    return _must_be(lambda value: 0 < value <= most, f"more than 0 and at most {_grouped(most)}")
 
 
 positive = _must_be(lambda value: value > 0, "more than 0")
@@ -131,7 +135,7 @@ def between(low: float, high: float, ends: str = "()") -> Check:
         above = value >= low if ends[0] == "[" else value > low
         return above and (value <= high if ends[1] == "]" else value < high)
 
-    interval = f"in {ends[0]}{low:,}, {high:,}{ends[1]}"
+    interval = f"in {ends[0]}{_grouped(low)}, {_grouped(high)}{ends[1]}"
     return _must_be(valid, f"between {low} and {high}" if ends == "()" else interval)
 
 

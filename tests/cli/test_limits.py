@@ -17,7 +17,7 @@ from ownbert.translate.recipe import TranslateRecipe
 from support.cli import run_cli
 
 RECIPES = (PretrainRecipe, FinetuneRecipe, TranslateRecipe, FitRecipe)
-HUGE = ("1" + 26 * "0", "-1" + 26 * "0", "9" * 6000, "1e300", ".inf", "-.inf", ".nan")
+HUGE = ("1" + 36 * "0", "-1" + 36 * "0", "9" * 6000, "1e300", ".inf", "-.inf", ".nan")
 
 
 def numbers_of(kind: type) -> list[str]:
@@ -100,7 +100,7 @@ def test_every_number_on_the_command_line_has_limits(path: tuple[str, ...], comm
         if (error := parsed(path, command, option, "x")) and "number" in usage_message(error):
             numbers.add(option)
     for option in numbers - flags_of(path):
-        for value in ("1" + 26 * "0", "-1" + 26 * "0", "9" * 6000):
+        for value in ("1" + 36 * "0", "-1" + 36 * "0", "9" * 6000):
             error = parsed(path, command, f"{option}={value}")
             assert error is not None, (option, value)
             said = usage_message(error)

@@ -13,7 +13,7 @@ from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Example, pack
 from ownbert.errors import InputError
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.kernels.prepack import PRECISIONS, prepack
+from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.pooling import POOLINGS as ALL_POOLINGS
 from ownbert.settings import between
 from ownbert.tasks.batched_forward import batches_by_tokens, blocks
@@ -62,7 +62,7 @@ class Embedder:
         self.folder = Path(folder)
         self.embedding_config = read_embedding_config(self.folder)
         self.device = pick_device(device or "auto")
-        self.precision = self._known(precision or "float32")
+        self.precision = pick_precision(precision or "float32", self.device)
         self.model = load(self.folder, heads=()).to(self.device)
         self.tokenizer = load_tokenizer(self.folder, config=self.model.config)
         self.max_length = self._limit(max_length)
@@ -110,7 +110,9 @@ class Embedder:
         pool = self._pooling(pooling)
         unit = self.embedding_config.normalize if normalize is None else normalize
         between(1, limits.BATCH_TOKENS, "[]")("batch_tokens", batch_tokens)
-        encoder = self._encoder(self._known(precision) if precision else self.precision)
+        encoder = self._encoder(
+            pick_precision(precision, self.device) if precision else self.precision
+        )
         ids = self._ids(texts)
         out = np.empty((len(ids), self.size), dtype=np.float32)
         done = 0
@@ -165,12 +167,6 @@ class Embedder:
         if precision not in self._encoders:
             self._encoders[precision] = prepack(self.model.encoder, precision)
         return self._encoders[precision]
-
-    def _known(self, precision: str) -> str:
-        if precision not in (*PRECISIONS, "auto"):
-            known = ", ".join([*PRECISIONS, "auto"])
-            raise InputError(f"precision {precision!r} is not known; one of {known}")
-        return pick_precision(precision, self.device)
 
     def _pooling(self, name: str | None) -> str:
         pooling = name or self.embedding_config.pooling

@@ -11,7 +11,7 @@ import torch
 from ownbert import limits
 from ownbert.checkpoint.translation import load_translation
 from ownbert.data.batch import Example, pack
-from ownbert.data.resumable_file import ResumableFile, identity_of
+from ownbert.data.resumable_file import ResumableFile, first_read, identity_of
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_same, refuse_unreadable
 from ownbert.nn.generate import Hypothesis, beam_search, greedy
@@ -175,7 +175,7 @@ def translate_file(
     if isinstance(input, str | Path):
         path = Path(input)
         refuse_unreadable(path)
-        refuse_same(path, output)
+        refuse_same([translator.folder, path], output)
         identity = {
             "format": 1,
             "model": model_checksums(translator.folder),
@@ -187,12 +187,13 @@ def translate_file(
         raise InputError("only a file can be resumed; give it as --input, or leave out --resume")
     else:
         texts = input
+    blocks = first_read(translator.blocks(texts))
     file = ResumableFile(output, identity, resume=resume)
 
     def lines(block: Sequence[str]) -> list[str]:
         return [f"{one_line(text)}\n" for text in translator.translate_block(block)]
 
-    return file.fill(translator.blocks(texts), lines, progress)
+    return file.fill(blocks, lines, progress)
 
 
 def one_line(text: str) -> str:

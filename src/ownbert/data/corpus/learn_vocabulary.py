@@ -1,5 +1,6 @@
 """Learn a vocabulary from a corpus, with a report on how well it covers the corpus."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -7,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ownbert import limits
-from ownbert.data.corpus.documents import Document, PathLike, read_documents
+from ownbert.data.corpus.documents import Document, PathLike, find_files, read_documents
 from ownbert.errors import InputError
-from ownbert.files import write_json
+from ownbert.files import protected, refuse_same, write_json
 from ownbert.settings import between, up_to
 from ownbert.text.bert import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, wordpiece_backend
 from ownbert.text.blank import split_whitespace
@@ -83,6 +84,8 @@ def learn_vocabulary(
             trained model with another vocabulary; nothing is written then.
     """
     _refuse_settings(output, kind=kind, vocab_size=vocab_size, min_count=min_count)
+    inputs = find_files(paths)
+    refuse_same([paths] if isinstance(paths, str | os.PathLike) else list(paths), output)
 
     def documents() -> Iterator[Document]:
         found = read_documents(paths, text_column=text_column, layout=layout)
@@ -95,8 +98,9 @@ def learn_vocabulary(
             documents, vocab_size=vocab_size, min_count=min_count, lowercase=lowercase
         )
     _protect_model(Path(output), tokenizer)
-    tokenizer.save(output)
-    write_json(Path(output, REPORT), report.to_dict())
+    with protected(inputs):
+        tokenizer.save(output)
+        write_json(Path(output, REPORT), report.to_dict())
     return report
 
 

@@ -10,6 +10,7 @@ Memory does not grow with the corpus, neither for writing nor for reading.
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from ownbert.data.corpus.prepare import FORMAT, Progress, StoreOptions, contents
 from ownbert.data.corpus.store_writer import INDEX, checksum, remove_work
 from ownbert.data.corpus.word_segmenter import require_segmenter
 from ownbert.errors import InputError
-from ownbert.files import read_json
+from ownbert.files import read_json, refuse_same
 from ownbert.settings import between
 from ownbert.text.report import proposed_sentence_ends
 from ownbert.text.tokenizer import Tokenizer
@@ -159,6 +160,8 @@ def prepare(
     output = Path(output)
     _refuse_settings(duplicates, processes)
     files = _files(paths)
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    refuse_same([*given, *files, tokenizer], output)
     if not isinstance(tokenizer, Tokenizer):
         if sentence_end is None:
             sentence_end = proposed_sentence_ends(tokenizer)
