@@ -25,7 +25,7 @@ from ownbert.text.report import (
 )
 from ownbert.text.styles import NEEDED_NAMES, ROBERTA
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.text.trainer import choose_alphabet, train_bpe, train_wordpiece
+from ownbert.text.trainer import choose_alphabet, train_bpe, train_wordpiece, without_long_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -251,11 +251,14 @@ def _learn_wordpiece(
     lowercase: bool,
 ) -> tuple[Tokenizer, VocabularyReport]:
     least = WORDPIECE_MIN_COUNT if min_count is None else min_count
-    characters: Counter[str] = Counter()
-    for document in documents():
-        for piece in document.pieces:
-            characters.update(piece)
     backend = wordpiece_backend(SPECIAL_TOKENS, do_lower_case=lowercase)
+
+    def pieces() -> Iterator[str]:
+        return (piece for document in documents() for piece in document.pieces)
+
+    characters: Counter[str] = Counter()
+    for piece in without_long_words(pieces(), backend):
+        characters.update(piece)
     largest = WORDPIECE_SIZE if vocab_size is None else vocab_size
     room = min(int(ALPHABET_SHARE * largest), largest - len(SPECIAL_TOKENS))
     alphabet, continued = choose_alphabet(characters, backend, room=room, min_count=least)
@@ -266,8 +269,7 @@ def _learn_wordpiece(
         size = min(WORDPIECE_SIZE, size)
     if not alphabet:
         raise InputError(f"no character occurs {least} times or more in the corpus: give more text")
-    texts = (piece for document in documents() for piece in document.pieces)
-    vocabulary = train_wordpiece(backend, texts, alphabet, continued, size=size, min_count=least)
+    vocabulary = train_wordpiece(backend, pieces(), alphabet, continued, size=size, min_count=least)
     tokenizer = Tokenizer.wordpiece(vocabulary, do_lower_case=lowercase)
     return tokenizer, _wordpiece_report(tokenizer, documents(), min_count=least)
 
