@@ -18,6 +18,22 @@ from ownbert.errors import InputError
 
 GZIP_MAGIC = b"\x1f\x8b"
 UTF8_BOM = b"\xef\xbb\xbf"
+# How files begin that are taken for text where their names say so.
+_BINARY_KINDS = {
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"%PDF-": "a PDF document; save its text as a file",
+    b"PK\x03\x04": "a ZIP archive, or a document of Word or Excel; save its content as text or csv",
+    b"PAR1": "a Parquet file; its name must end with .parquet",
+    b"\x93NUMPY": "a NumPy array",
+    b"SQLite format 3": "a SQLite database",
+    b"BZh": "compressed by bzip2; unpack it, or compress it by gzip",
+    b"\xfd7zXZ": "compressed by xz; unpack it, or compress it by gzip",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd; unpack it, or compress it by gzip",
+    b"7z\xbc\xaf": "a 7z archive; unpack it",
+    b"\xd0\xcf\x11\xe0": "a document of old Word or Excel; save its content as text or csv",
+}
 UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 READ_BUFFER = 1 << 20
 WRITE_FAILURES = frozenset(
@@ -231,17 +247,18 @@ def refuse_unreadable(path: Path) -> None:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    number = 0
+    number, start = 0, b""
     try:
         with open(path, "rb") as raw, _unpacked(raw) as stream:
             for number, line in enumerate(stream, start=1):
                 if number == 1:
+                    start = line
                     line = line.removeprefix(UTF8_BOM)
                 line = line.removesuffix(b"\n").removesuffix(b"\r")
                 try:
                     yield number, line.decode("utf-8")
                 except UnicodeDecodeError as error:
-                    raise InputError(_not_utf8(path, number, line, error)) from error
+                    raise InputError(_not_utf8(path, start, number, line, error)) from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         where = f"after line {number}" if number else "at its start"
         raise InputError(f"{path}: the gzip data is damaged or cut short {where}") from error
@@ -319,9 +336,12 @@ def _unpacked(raw: io.BufferedReader) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, stream)
 
 
-def _not_utf8(path: Path, number: int, line: bytes, error: UnicodeDecodeError) -> str:
+def _not_utf8(path: Path, start: bytes, number: int, line: bytes, error: UnicodeDecodeError) -> str:
     if number == 1 and line.startswith(UTF16_BOMS):
         return f"{path} is UTF-16: save it as UTF-8"
+    for magic, kind in _BINARY_KINDS.items():
+        if start.startswith(magic):
+            return f"{path} is no text but {kind}"
     byte = line[error.start]
     return f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8"
 

@@ -12,6 +12,7 @@ import pytest
 from ownbert import InputError
 from ownbert.files import atomic_path, protected
 from support.cli import run_cli
+from support.limits import files_of_at_most
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -188,3 +189,23 @@ def test_complex_numbers_do_not_lose_half(tmp_path: Path):
     np.savez(tmp_path / "numbers.npz", **numbers | {"key": np.ones((1, 1)) * 1j})
     said = refused(tmp_path, "trace", "--inputs", "numbers.npz")
     assert "key holds complex numbers; real ones are needed" in said
+
+
+def test_what_the_system_says_comes_with_a_remedy(place: Path, tmp_path: Path):
+    (tmp_path / ".out.jsonl.part").mkdir()
+    command = "predict", place / "clf", "--input", place / "train.csv", "-o", "out.jsonl"
+    assert ".out.jsonl.part: it is a folder, a file is needed" in refused(tmp_path, *command)
+
+
+def test_a_setting_that_is_unlike_any_other_does_not_list_them_all(place: Path):
+    said = refused(place, "pretrain", "tokens", "-o", "new", "qqq=1")
+    assert said == "error: there is no setting 'qqq'; --dry-run shows them all\n"
+
+
+def test_a_full_disk_before_the_first_state_offers_none(place: Path, tmp_path: Path):
+    common = "pretrain", place / "tokens", "-o", tmp_path / "new", "--max-steps", 2
+    with files_of_at_most(50_000):
+        done = run_cli(*common, "--save-every", 1, "--quiet")
+    assert done.returncode == 2
+    assert "no state is saved yet: make room, and run the same command again" in done.stderr
+    assert run_cli(*common, "--quiet").returncode == 0

@@ -38,6 +38,16 @@ _REPLACED = ("config",)
 _LONGEST_WORD = 400
 
 
+# What the system says of a path in a word or two, with a remedy.
+_REASONS = {
+    FileExistsError: "something of that name is in the way; remove it, or choose another name",
+    IsADirectoryError: "it is a folder, a file is needed",
+    NotADirectoryError: "a part of this path is a file, where a folder is needed",
+    FileNotFoundError: "there is no such file or folder; check its name",
+    PermissionError: "permission denied; check whose it is, or choose another place",
+}
+
+
 class _Stopped(Exception):
     """An interrupt; typer itself would handle KeyboardInterrupt and exit with code 130."""
 
@@ -158,7 +168,8 @@ def _main() -> None:
         sys.exit(2)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _exit(f"error: {where}{error.strerror or error}")
+        reason = next((r for kind, r in _REASONS.items() if isinstance(error, kind)), None)
+        _exit(f"error: {where}{reason or error.strerror or error}")
     except MemoryError:
         _exit("error: out of memory; take smaller batches (--batch-tokens) or a smaller model")
     except Exception as error:

@@ -182,7 +182,7 @@ def test_what_cannot_be_learnt_is_refused(tmp_path: Path):
         ({"min_count": 9}, "no character occurs 9 times or more"),
         ({"kind": "words"}, "kind 'words'"),
         ({"vocab_size": 5}, "vocab_size 5"),
-        ({"min_count": 0}, "min_count 0"),
+        ({"min_count": 0}, "min_count is 0"),
     ]
     for settings, message in cases:
         with pytest.raises(InputError, match=message):
