@@ -49,7 +49,7 @@ from ownbert.inference.blend_predictor import (
     score_all,
 )
 from ownbert.inference.frozen_probe import ENCODER
-from ownbert.inference.predictor import Predictor
+from ownbert.inference.predictor import NetworkPredictor
 from ownbert.run.run_folder import BLEND, RECIPE
 from ownbert.settings import dump, resolve
 from ownbert.tasks.rows import Row
@@ -96,7 +96,7 @@ def fit(
     overwrite: bool = False,
     quiet: bool = False,
     **options: Any,
-) -> BlendPredictor | Predictor:
+) -> BlendPredictor | NetworkPredictor:
     """Find the best model that labelled and unlabelled text give in so many minutes.
 
     Linear models, networks and their blend are compared on held-out rows; a network that has learnt
@@ -458,7 +458,7 @@ class Fit:
         return [texts[i] for i in order[:count]]
 
     def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
-        return network_scores(Predictor(folder, device=self.recipe.device), rows)
+        return network_scores(NetworkPredictor(folder, device=self.recipe.device), rows)
 
     # What is written.
 

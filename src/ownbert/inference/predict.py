@@ -11,7 +11,7 @@ from ownbert.errors import InputError
 from ownbert.files import refuse_same, refuse_unreadable, write_json
 from ownbert.inference.blend_predictor import BlendPredictor, open_predictor
 from ownbert.inference.prediction_writer import PredictionWriter
-from ownbert.inference.predictor import Predictor, Progress, characters, decide_all
+from ownbert.inference.predictor import NetworkPredictor, Progress, characters, decide_all
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import Row
@@ -45,7 +45,7 @@ def predict(
         output: a table if its name ends with .csv or .tsv, else JSON lines, and compressed if it
             ends with .gz.
         text_column, second_column: by default as in training.
-        device, precision: as for ``Predictor``.
+        device, precision: as for ``NetworkPredictor``.
         resume: continue an interrupted run.
         progress: called with the number of rows so far.
         say: called with warnings.
@@ -83,7 +83,7 @@ def _refuse_missing(path: Path) -> None:
 
 
 def _made_for(
-    predictor: Predictor | BlendPredictor, input: Path, columns: ColumnNames
+    predictor: NetworkPredictor | BlendPredictor, input: Path, columns: ColumnNames
 ) -> dict[str, Any]:
     """The identity of a file of predictions: everything that its rows depend on."""
     weights = [
@@ -122,7 +122,7 @@ def evaluate(
             labels).
         output: a file to which the metrics are also written, as JSON.
         text_column, second_column, label_column: by default as in training.
-        device, precision: as for ``Predictor``.
+        device, precision: as for ``NetworkPredictor``.
         progress: called with the number of rows so far.
         say: called with warnings.
 

@@ -23,7 +23,7 @@ Progress = Callable[[int], None]
 Say = Callable[[str], None]
 
 
-class Predictor:
+class NetworkPredictor:
     """A fine-tuned folder, or an ensemble of such folders, ready to answer rows of its task.
 
     The scores of an ensemble's members are averaged, and so are their thresholds; everything else
@@ -96,7 +96,7 @@ class Predictor:
             yield warning
 
 
-def average(predictors: Sequence[Predictor]) -> Predictor:
+def average(predictors: Sequence[NetworkPredictor]) -> NetworkPredictor:
     """A predictor that averages the scores of several, the members of an ensemble, with the models
     that these have loaded.
 

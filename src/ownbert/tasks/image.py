@@ -15,13 +15,17 @@ from ownbert.data.batch import Batch
 from ownbert.data.images.augmentation import Augmentation
 from ownbert.data.images.image_files import ImageSource, read_labelled_images, stream_images
 from ownbert.data.images.pixels import Processor
+from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.image_input import EncodedImages, ImageExamples, ImageInputBuilder, ImageRow
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, Vit
 from ownbert.tasks.rows import Row, label_text
+from ownbert.tasks.task import DEFAULT
 
+# So many labels are named of an image, as by pipelines of Transformers.
+_BEST = 5
 # The longest side, in pixels, at which a new model reads images in their own size.
 _SIDE = 96
 # A new model's most patches along the longer side, and smallest side of a patch in pixels.
@@ -141,7 +145,7 @@ class ImageTask(SingleLabelTask):
         for line, image in enumerate(stream_images(path), start=1):
             yield ImageRow(line, (image.digest,), image=image)
 
-    def learn(self, rows: Sequence[Row], source: str | Path) -> None:
+    def learn(self, rows: Sequence[Row], source: Source) -> None:
         super().learn(rows, source)
         self.train_size = len(rows)
 
@@ -164,6 +168,9 @@ class ImageTask(SingleLabelTask):
     def output_row(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
         path = _image(row).path
         return {**({} if path is None else {"file": str(path)}), **super().output_row(decided, row)}
+
+    def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
+        return super().answer(decided, row, _BEST if top_k is DEFAULT else top_k)
 
     # On disk.
 

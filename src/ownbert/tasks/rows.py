@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from ownbert.data.readers.tables import as_text, at_least_one, place, read_values
+from ownbert.data.readers.tables import Source, as_text, at_least_one, place, read_values
 from ownbert.errors import InputError
 
 
@@ -23,7 +22,7 @@ class Row:
     texts: tuple[str, ...]
     target: Any = None
 
-    def place(self, source: str | Path) -> str:
+    def place(self, source: Source) -> str:
         """The place of the row in a file, for messages."""
         return place(source, self.line) if source else f"row {self.line}"
 
@@ -43,7 +42,7 @@ class TableRow(NamedTuple):
 
 
 def read_table(
-    path: str | Path, texts: Sequence[str], others: Sequence[str] = ()
+    path: Source, texts: Sequence[str], others: Sequence[str] = ()
 ) -> Iterator[TableRow]:
     """Stream the rows of a table, including empty texts.
 

@@ -1,5 +1,6 @@
 """What a task is, and the table of all tasks."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,9 @@ from torch import Tensor
 from ownbert.checkpoint import Description, describe, load, load_tokenizer
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch
-from ownbert.data.readers.columns import ColumnNames, ColumnSpec
+from ownbert.data.readers.columns import ColumnNames, ColumnSpec, positional_names
+from ownbert.data.readers.memory import table_of
+from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective
@@ -34,6 +37,8 @@ TASKS: Mapping[str, tuple[str, str]] = {
     "embed": ("sentence_embedding.rank", "EmbeddingTask"),
     "image": ("image", "ImageTask"),
 }
+# The default of ``top_k``, which is not None: that means all.
+DEFAULT: Any = ...
 # Other names of tasks.
 ALIASES = {"rank": "embed"}
 _DROPOUT = 0.1
@@ -78,6 +83,8 @@ class Task(ABC):
     # Attributes that are saved in config.json, and Transformers' own key there.
     saved_attributes: ClassVar[tuple[str, ...]] = ("max_length",)
     problem_type: ClassVar[str | None] = None
+    # Whether the scores of a row are probabilities, of its labels, words or choices.
+    gives_probabilities: ClassVar[bool] = False
     # Whether scores of several models can be averaged.
     averageable: ClassVar[bool] = True
     # Whether the targets are labels, so that rows can be counted by label; and whether a target is
@@ -162,8 +169,24 @@ class Task(ABC):
 
     # Reading.
 
+    def source(self, data: Any, *, name: str = "data", labelled: bool) -> Any:
+        """What ``read`` and ``stream`` take for rows: a file, or rows in memory as a table.
+
+        Args:
+            data: a path, or what ``ownbert.data.readers.memory.table_of`` takes.
+            name: what the rows are, for messages.
+            labelled: whether rows without names end with their answers.
+
+        Raises:
+            InputError: it is nothing that has rows.
+        """
+        if isinstance(data, str | os.PathLike):
+            return data
+        names = positional_names(self.column_specs, self.columns, labelled=labelled)
+        return table_of(data, name=name, positional=names)
+
     @abstractmethod
-    def read(self, path: str | Path) -> list[Row]:
+    def read(self, path: Source) -> list[Row]:
         """Labelled rows, at least one.
 
         Raises:
@@ -171,10 +194,10 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def stream(self, path: str | Path) -> Iterator[Row]:
+    def stream(self, path: Source) -> Iterator[Row]:
         """Rows to predict, without targets."""
 
-    def learn(self, rows: Sequence[Row], source: str | Path) -> None:
+    def learn(self, rows: Sequence[Row], source: Source) -> None:
         """Take labels and scales from the training rows.
 
         Raises:
@@ -182,7 +205,7 @@ class Task(ABC):
         """
         return
 
-    def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
+    def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
         """Check that the targets can be learnt and evaluated.
 
         Args:
@@ -234,6 +257,24 @@ class Task(ABC):
     @abstractmethod
     def output_row(self, decided: Any, row: Row) -> dict[str, Any]:
         """A prediction as a row of the output file."""
+
+    @abstractmethod
+    def answer(self, decided: Any, row: Row, top_k: int | None = DEFAULT) -> Any:
+        """A prediction as ``transformers.pipeline`` gives it for such a task.
+
+        Args:
+            decided: what ``decide`` returned.
+            row: that it is for.
+            top_k: how many answers, the most probable first, are returned as a list; None: all. By
+                default what is usual for the task.
+
+        Returns:
+            A dict, or a list of dicts.
+        """
+
+    @abstractmethod
+    def plain(self, decided: Any, row: Row) -> Any:
+        """The answer alone: a label, labels, a number, tags, a text."""
 
     @abstractmethod
     def score(self, rows: Sequence[Row], decided: Sequence[Any]) -> Scores:
@@ -289,7 +330,7 @@ class Task(ABC):
         """The length at which rows are truncated, in words."""
         return f"the model's {max_length} tokens"
 
-    def describe_columns(self, path: str | Path) -> str:
+    def describe_columns(self, path: Source) -> str:
         """Which columns of a file are read; empty if rows are not texts with labels in a table."""
         return ""
 
@@ -314,6 +355,12 @@ class Task(ABC):
     def texts_of(self, rows: Sequence[Row]) -> Iterator[str]:
         """The texts of all rows."""
         return (text for row in rows for text in self.pretraining_texts(row))
+
+
+def ranked(names: Sequence[Any], scores: np.ndarray) -> list[dict[str, Any]]:
+    """Labels with their scores (C), the highest first, as ``transformers.pipeline`` has them."""
+    order = np.argsort(-scores, kind="stable")
+    return [{"label": names[i], "score": float(scores[i])} for i in order]
 
 
 def task_class(name: str) -> type[Task]:

@@ -12,7 +12,7 @@ from ownbert.checkpoint import Description, describe, load
 from ownbert.config import HeadSpec
 from ownbert.data.batch import Batch
 from ownbert.data.readers.columns import COLUMNS, find_columns
-from ownbert.data.readers.tables import kind_of
+from ownbert.data.readers.tables import Source, kind_of
 from ownbert.errors import InputError
 from ownbert.files import make_folder, write_json
 from ownbert.nn.model import Model
@@ -29,7 +29,7 @@ from ownbert.tasks.sentence_embedding.retrieval import (
     retrieval_metrics,
     vectors_of_rows,
 )
-from ownbert.tasks.task import Task
+from ownbert.tasks.task import DEFAULT, Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
 SIMILARITY_METRICS = ("spearman", "pearson")
@@ -87,7 +87,7 @@ class EmbeddingTask(Task):
 
     # Reading.
 
-    def read(self, path: str | Path) -> list[Row]:
+    def read(self, path: Source) -> list[Row]:
         columns = find_columns(path, self.column_specs, self.columns)
         score, negative = (columns.get(role, ()) for role in ("label", "negative"))
         if score and negative:
@@ -101,7 +101,7 @@ class EmbeddingTask(Task):
             for row in read_table(path, texts, score)
         ]
 
-    def stream(self, path: str | Path) -> Iterator[Row]:
+    def stream(self, path: Source) -> Iterator[Row]:
         if kind_of(path) == "txt":
             raise InputError(
                 f"{path} is plain text, and two texts per row are compared; for vectors of single "
@@ -114,7 +114,7 @@ class EmbeddingTask(Task):
         rows = read_table(path, (*columns["text"], *columns["second"]))
         return (Row(row.line, row.texts) for row in rows)
 
-    def learn(self, rows: Sequence[Row], source: str | Path) -> None:
+    def learn(self, rows: Sequence[Row], source: Source) -> None:
         self.learnt = True
         self.metrics = RETRIEVAL_METRICS if rows[0].target is None else SIMILARITY_METRICS
         if rows[0].target is None:
@@ -127,7 +127,7 @@ class EmbeddingTask(Task):
         if self.scale[0] == self.scale[1]:
             raise InputError(f"{source}: all rows have the score {scores[0]:g}; two are needed")
 
-    def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
+    def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
         if self.learnt and (rows[0].target is None) != (self.scale is None):
             has, others = ("no score", "has") if self.scale else ("a score", "has none")
             raise InputError(f"{source}: its rows have {has}, and {known} {others}")
@@ -176,6 +176,12 @@ class EmbeddingTask(Task):
 
     def output_row(self, decided: PairSimilarity, row: Row) -> dict[str, Any]:
         return {"score": round(decided.cosine, 6)}
+
+    def answer(self, decided: PairSimilarity, row: Row, top_k: int | None = DEFAULT) -> Any:
+        return {"score": decided.cosine}
+
+    def plain(self, decided: PairSimilarity, row: Row) -> float:
+        return decided.cosine
 
     def score(self, rows: Sequence[Row], decided: Sequence[PairSimilarity]) -> Scores:
         if rows[0].target is None:
