@@ -49,6 +49,7 @@ from ownbert.inference.blend_predictor import (
     score_all,
 )
 from ownbert.inference.frozen_probe import ENCODER
+from ownbert.inference.pipeline import Predictor
 from ownbert.inference.predictor import NetworkPredictor
 from ownbert.run.run_folder import BLEND, RECIPE
 from ownbert.settings import dump, resolve
@@ -96,7 +97,7 @@ def fit(
     overwrite: bool = False,
     quiet: bool = False,
     **options: Any,
-) -> BlendPredictor | NetworkPredictor:
+) -> Predictor:
     """Find the best model that labelled and unlabelled text give in so many minutes.
 
     Linear models, networks and their blend are compared on held-out rows; a network that has learnt
@@ -113,12 +114,12 @@ def fit(
         options: settings of ``FitRecipe`` by name, such as ``minutes`` and ``model``.
 
     Returns:
-        What answers new rows: ``predictor(rows)``.
+        What answers new rows: ``predictor("text")``.
 
     Raises:
         InputError: files, labels or settings cannot be used; nothing has been written then.
     """
-    return open_predictor(
+    return Predictor(
         fit_folder(
             train,
             output=output,

@@ -126,7 +126,7 @@ class BlendPredictor:
 
     def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
         """As of a ``NetworkPredictor``; there are no notes."""
-        return from_scores(self.task.name, self.scores(rows)), [None] * len(rows)
+        return list(from_scores(self.task.name, self.scores(rows))), [None] * len(rows)
 
     def scores(self, rows: Sequence[Row]) -> np.ndarray:
         """(N, C): the sum of the members' scores with their weights."""

@@ -1,7 +1,7 @@
 """One label per image, by a ViT (Dosovitskiy et al. 2021): a new one, or one from a folder."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,16 @@ from ownbert.checkpoint.description import Description, describe, describe_confi
 from ownbert.config import EncoderConfig, Image
 from ownbert.data.batch import Batch
 from ownbert.data.images.augmentation import Augmentation
-from ownbert.data.images.image_files import ImageSource, read_labelled_images, stream_images
+from ownbert.data.images.image_files import (
+    IMAGES,
+    LABELS,
+    ImageSource,
+    first_of,
+    read_labelled_images,
+    stream_images,
+)
 from ownbert.data.images.pixels import Processor
+from ownbert.data.readers.memory import is_table, table_of
 from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
@@ -132,6 +140,26 @@ class ImageTask(SingleLabelTask):
         )
 
     # Reading.
+
+    def source(self, data: Any, *, name: str = "data", labelled: bool) -> Any:
+        """Images, or images and labels, also of a table with a column of each."""
+        table = is_table(data) or isinstance(data, Mapping)
+        if not table and isinstance(data, list) and data and isinstance(data[0], Mapping):
+            table = True
+        if not table:
+            return data
+        found = table_of(data, name=name)
+        columns = [first_of(found.names, names) for names in (IMAGES, LABELS)]
+        wanted = columns if labelled else columns[:1]
+        if None in wanted:
+            what = "images and labels" if labelled else "images"
+            raise InputError(
+                f"{name}: no columns of {what} among {', '.join(found.names)}; name them image and "
+                "label"
+            )
+        cells = list(found.rows([column for column in wanted if column is not None]))
+        images = [row[0] for row in cells]
+        return (images, [row[1] for row in cells]) if labelled else images
 
     def read(self, path: Any) -> list[Row]:
         """``path`` may be two arrays, (images, labels); see ``data.images.image_files``."""

@@ -191,15 +191,19 @@ def _of_records(rows: Sequence[Any], name: str) -> MemoryTable:
 
 
 def _of_tuples(rows: Sequence[Any], name: str, positional: Positional) -> MemoryTable:
-    """Rows without names: texts, or several values each."""
-    if isinstance(rows[0], str):
-        tuples = [(row,) for row in rows]
-    else:
-        tuples = [tuple(items(row)) if is_list(row) else (row,) for row in rows]
+    """Rows without names: texts, or several values each. Lists of other lengths are words."""
+    tuples = [tuple(items(row)) if is_list(row) else (row,) for row in rows]
     try:
         columns = tuple(positional(len(tuples[0])))
+        if all(isinstance(row, list) for row in rows) and len({*map(len, rows)}) > 1:
+            raise InputError("a row is of one form")
     except InputError as error:
-        raise InputError(f"{name}: {error}, not {_shown(rows[0])}") from None
+        if not all(isinstance(row, list) for row in rows):
+            raise InputError(f"{name}: {error}, not {_shown(rows[0])}") from None
+        try:
+            columns, tuples = tuple(positional(1)), [(row,) for row in rows]
+        except InputError:
+            raise InputError(f"{name}: {error}, not {_shown(rows[0])}") from None
     for number, row in enumerate(tuples, start=1):
         if len(row) != len(columns):
             raise InputError(
