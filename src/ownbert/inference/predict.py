@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ownbert.data.readers.columns import ColumnNames
+from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.resumable_file import identity_of
 from ownbert.errors import InputError
@@ -18,7 +18,7 @@ from ownbert.inference.predictor import NetworkPredictor, Progress, characters, 
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import Row
-from ownbert.tasks.task import DEFAULT
+from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
 from ownbert.train.state_files import model_checksums
 
 Say = Callable[[str], None]
@@ -145,6 +145,9 @@ def evaluate(
 ) -> Scores:
     """Metrics of a fine-tuned folder on labelled rows.
 
+    A folder that was not fine-tuned is evaluated on pairs of texts with scores: how well the
+    cosines of their vectors (``Embedder``) agree with these.
+
     Args:
         folder: of a fine-tuned model or an ensemble.
         data: a file, or rows in memory: a DataFrame, a datasets.Dataset, a list of mappings, a
@@ -165,9 +168,15 @@ def evaluate(
         _refuse_missing(Path(data))
         if output is not None:
             refuse_same(data, output)
-    predictor = open_predictor(
-        folder, columns=columns, device=device, precision=precision, network=network
-    )
+    try:
+        predictor = open_predictor(
+            folder, columns=columns, device=device, precision=precision, network=network
+        )
+    except NoTaskHead:
+        similarity = _similarity(folder, data, columns)
+        if similarity is None:
+            raise
+        predictor = NetworkPredictor(folder, device=device, precision=precision, task=similarity)
     task = predictor.task
     source = task.source(data, labelled=True)
     rows = task.read(source)
@@ -184,3 +193,13 @@ def evaluate(
     if output is not None:
         write_json(output, scores.as_json())
     return scores
+
+
+def _similarity(folder: str | Path, data: Any, columns: ColumnNames) -> Task | None:
+    """The task of a folder without a task head, if the rows are pairs of texts with scores."""
+    task = untrained_similarity(folder, columns)
+    try:
+        found = find_columns(task.source(data, labelled=True), task.column_specs, columns)
+    except InputError:
+        return None
+    return task if "label" in found else None

@@ -48,7 +48,7 @@ class RegressionObjective(RowObjective):
         assert batch.labels is not None
         found, labels = mean_per_row(logits.float(), batch), batch.labels.float()  # (rows, C)
         error = F.huber_loss if self.loss == "huber" else F.mse_loss
-        losses = error(found, labels, reduction="none").mean(-1)
+        losses = self.weigh(error(found, labels, reduction="none").mean(-1), batch)
         right = ((found.detach() - labels).abs() < 0.5).all(-1)
         return Loss(losses.sum(), right.sum(), len(labels))
 

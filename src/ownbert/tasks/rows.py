@@ -1,7 +1,7 @@
 """Rows as tasks read them: texts, target and line."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ownbert.data.readers.tables import Source, as_text, at_least_one, place, read_values
@@ -16,11 +16,13 @@ class Row:
         line: the line in the file, for messages.
         texts: what the model reads (for tagging, the words).
         target: what it should answer, None if unknown.
+        weight: of its loss in training, 1 on average.
     """
 
     line: int
     texts: tuple[str, ...]
     target: Any = None
+    weight: float = field(default=1.0, kw_only=True)
 
     def place(self, source: Source) -> str:
         """The place of the row in a file, for messages."""

@@ -157,8 +157,11 @@ class SentenceTask(Task):
                 f"task.stride is {settings.stride}; with windows of {window} tokens it must be "
                 f"below {room}"
             )
-        for target, own in zip(self.targets(rows), ids_by_row, strict=True):
+        weighted = any(row.weight != 1 for row in rows)
+        for row, target, own in zip(rows, self.targets(rows), ids_by_row, strict=True):
             label = {} if target is None else {"label": target}
+            if weighted:
+                label["weight"] = np.float32(row.weight)
             if not self.reads_windows:
                 example, was_truncated = builder.example(own, **label)
             elif len(own) > 1:

@@ -23,6 +23,7 @@ from ownbert.objectives import Objective
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
 from ownbert.tasks.rows import Row
+from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 
 # The key of config.json that says what a folder was fine-tuned for.
@@ -42,6 +43,10 @@ DEFAULT: Any = ...
 # Other names of tasks.
 ALIASES = {"rank": "embed"}
 _DROPOUT = 0.1
+
+
+class NoTaskHead(InputError):
+    """The folder was not fine-tuned for a task."""
 
 
 class Task(ABC):
@@ -391,6 +396,8 @@ def task_of(
     """
     saved = description.values.get(KEY) or {}
     name = saved.get("name") or _by_head(description, folder)
+    if name == "embed" and not saved:
+        return untrained_similarity(folder, columns)
     return restored_task(name, saved, description.labels, columns)
 
 
@@ -439,4 +446,22 @@ def _by_head(description: Description, folder: str | Path) -> str:
     for kind, name in (("tokens", "tag"), ("span", "answer"), ("choice", "choose")):
         if kind in kinds:
             return name
-    raise InputError(f"{folder} has no task head; fine-tune it: ownbert finetune TASK")
+    if (Path(folder) / "modules.json").exists():  # of sentence-transformers
+        return "embed"
+    raise NoTaskHead(f"{folder} has no task head; fine-tune it: ownbert finetune TASK")
+
+
+def untrained_similarity(folder: str | Path, columns: ColumnNames | None = None) -> Task:
+    """The task of telling how alike two texts are, by the vectors that ``Embedder`` gives.
+
+    Args:
+        folder: of any encoder; as for ``Embedder``.
+        columns: named by the user.
+
+    Raises:
+        InputError: its files of sentence-transformers cannot be used.
+    """
+    known = read_embedding_config(Path(folder))
+    task: Any = task_class("embed")(TaskSettings(name="embed", pooling=known.pooling), columns)
+    task.max_length, task.prompt = known.max_length, known.prompt
+    return task

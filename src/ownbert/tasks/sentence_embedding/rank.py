@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -81,6 +82,8 @@ class EmbeddingTask(Task):
                 f"task.pooling is {self.pooling!r}; embed knows {', '.join(POOLINGS)}, which need "
                 "no weights of their own"
             )
+        # Prepended to every text, as the folder of a model that was not trained here says.
+        self.prompt = ""
         # The lowest and highest training score, or None without scores.
         self.scale: tuple[float, float] | None = None
         self.learnt = False
@@ -145,6 +148,10 @@ class EmbeddingTask(Task):
     ) -> EncodedRows:
         numbers: dict[str, int] = {}
         examples, truncated = [], 0
+        if self.prompt:
+            rows = [
+                replace(row, texts=tuple(self.prompt + text for text in row.texts)) for row in rows
+            ]
         for row, ids in zip(rows, builder.ids_by_row(rows), strict=True):
             texts = [builder.example([own]) for own in ids]
             examples.append(join([text for text, _ in texts], **self._label(row, numbers)))
