@@ -187,7 +187,8 @@ class Task(ABC):
         """
         if isinstance(data, str | os.PathLike):
             return data
-        names = positional_names(self.column_specs, self.columns, labelled=labelled)
+        pair = getattr(self, "pair", None)  # of tasks on one text or two
+        names = positional_names(self.column_specs, self.columns, labelled=labelled, pair=pair)
         return table_of(data, name=name, positional=names)
 
     @abstractmethod

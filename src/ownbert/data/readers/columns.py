@@ -199,7 +199,7 @@ def find_columns(
 
 
 def positional_names(
-    specs: Sequence[ColumnSpec], given: ColumnNames, *, labelled: bool
+    specs: Sequence[ColumnSpec], given: ColumnNames, *, labelled: bool, pair: bool | None = None
 ) -> Callable[[int], Sequence[str]]:
     """The columns that rows without names have, by the number of their values.
 
@@ -210,11 +210,14 @@ def positional_names(
         specs: the columns that the task reads.
         given: what the user named, or has named in training.
         labelled: whether rows have answers.
+        pair: there must be a second text, or (False) none.
     """
 
     def names(width: int) -> Sequence[str]:
         roles = ("text", "second", "label") if labelled else ("text", "second")
         wanted = [spec for spec in specs if spec.role in roles]
+        if pair is False:
+            wanted = [spec for spec in wanted if spec.role != "second"]
         for spec in reversed([spec for spec in wanted if not spec.required]):
             if len(wanted) > width:
                 wanted.remove(spec)

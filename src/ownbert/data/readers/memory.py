@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ownbert.errors import InputError
 from ownbert.files import write_text
 
@@ -119,8 +117,8 @@ def is_list(data: Any) -> bool:
     """Whether it is a list, tuple, array, column or Series, and no text."""
     if isinstance(data, str | bytes | Mapping) or is_table(data):
         return False
-    if isinstance(data, np.ndarray):
-        return data.ndim > 0
+    if hasattr(data, "ndim") and not data.ndim:  # a number of NumPy
+        return False
     if isinstance(data, Sequence):  # a column of a data set is one too
         return True
     return any(hasattr(data, name) for name in ("tolist", "to_list", "to_pylist")) and hasattr(
@@ -145,7 +143,7 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return None if value != value else value
-    if isinstance(value, np.generic):
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:  # a number of NumPy
         return plain(value.item())
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
