@@ -380,8 +380,8 @@ def test_settings_of_pictures_are_refused_by_other_tasks():
         finetune("classify", patch="4", **given)
 
 
-def test_texts_are_measured_on_a_file(classifier: Path):
-    with pytest.raises(InputError, match="classify is evaluated on a file, not on tuple"):
+def test_texts_are_measured_by_the_labels_of_the_model(classifier: Path):
+    with pytest.raises(InputError, match="data, row 1: label 'a label' is not in the model"):
         evaluate(classifier, (["a text"], ["a label"]))
 
 

@@ -10,7 +10,7 @@ from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.labelled_splits import Sources
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.nn.model import Model
-from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.tasks.recipe import FinetuneData, FinetuneRecipe
 from ownbert.tasks.task import load_finetuned, task_class
 from ownbert.train.display import Display
 from ownbert.train.distributed import under_torchrun
@@ -100,8 +100,9 @@ def sources_in_memory(options: Mapping[str, Any]) -> tuple[Sources, dict[str, An
 
 def without_files(recipe: FinetuneRecipe, sources: Sources) -> FinetuneRecipe:
     """The recipe without the names of files that rows in memory replace."""
-    train, dev = (
-        file if own is None else None
-        for own, file in zip(sources, (recipe.data.train, recipe.data.dev), strict=True)
-    )
-    return replace(recipe, data=replace(recipe.data, train=train, dev=dev))
+    none, data = FinetuneData(), recipe.data
+    if sources[0] is not None:
+        data = replace(data, train=none.train)
+    if sources[1] is not None:
+        data = replace(data, dev=none.dev)
+    return replace(recipe, data=data)

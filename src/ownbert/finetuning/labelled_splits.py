@@ -168,7 +168,7 @@ class LabelledSplits:
             file if own is None else self.task.source(own, name=name, labelled=True)
             for own, file, name in zip(sources, files, ("train", "dev"), strict=True)
         )
-        if train is None:
+        if isinstance(train, str) and not train:
             raise InputError("--train is needed: labelled rows to learn")
         self.tables = (train, dev)
         rows = draw_rows(self.task.read(train), self.recipe)
