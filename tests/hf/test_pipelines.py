@@ -90,20 +90,17 @@ def test_images(tmp_path: Path):
 
 
 def test_translation(tokenizer, tmp_path: Path):
-    heads = {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
-    sizes = {
-        f"{side}_{name}": n
-        for side in ("encoder", "decoder")
-        for name, n in (("layers", 1), ("ffn_dim", 16))
-    }
-    special = {
-        "pad_token_id": 0,
-        "eos_token_id": 3,
-        "forced_eos_token_id": 3,
-        "decoder_start_token_id": 0,
-    }
+    sides = ("encoder", "decoder")
+    sizes = {"attention_heads": 2, "layers": 1, "ffn_dim": 16}
     config = transformers.MarianConfig(
-        vocab_size=len(WORDS), d_model=16, **heads, **sizes, **special, num_beams=1
+        vocab_size=len(WORDS),
+        d_model=16,
+        **{f"{side}_{name}": size for side in sides for name, size in sizes.items()},
+        pad_token_id=0,
+        decoder_start_token_id=0,
+        eos_token_id=3,
+        forced_eos_token_id=3,
+        num_beams=1,
     )
     torch.manual_seed(1)
     theirs = transformers.MarianMTModel(config).eval()
