@@ -12,6 +12,7 @@ from ownbert.finetuning.run import FinetuningRun
 from ownbert.nn.model import Model
 from ownbert.tasks.recipe import FinetuneData, FinetuneRecipe
 from ownbert.tasks.task import load_finetuned, task_class
+from ownbert.train.callbacks import Callbacks
 from ownbert.train.display import Display
 from ownbert.train.distributed import under_torchrun
 
@@ -28,6 +29,7 @@ def finetune(
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
+    callbacks: Callbacks | None = None,
     **options: Any,
 ) -> "Model | Ensemble":
     """Fine-tune a model folder on labelled rows and save the best weights in ``output``.
@@ -39,6 +41,8 @@ def finetune(
         overrides: "section.name=value" settings.
         resume, overwrite: what to do with an ``output`` that holds a run.
         quiet: show nothing.
+        callbacks: functions to call with each row of the log, evaluation and saved model; those of
+            each member, where several models are trained.
         options: settings of ``FinetuneRecipe`` by name: ``model`` (the folder), ``train``, ``dev``,
             ``epochs``, ... ``train`` and ``dev`` are files or rows in memory: a DataFrame, a
             datasets.Dataset, a list of mappings, a mapping of columns, (texts, labels), a list of
@@ -62,6 +66,7 @@ def finetune(
         )
         return load_finetuned(folder.path)[1]
     run = FinetuningRun(recipe, sources=sources)
+    run.callbacks = callbacks or run.callbacks
     run.check_adapting()
     if recipe.search.requested:
         from ownbert.finetuning.search import search
