@@ -6,14 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
+import transformers as library
 from PIL import Image
 
 import ownbert
 
+transformers: Any = library
+
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abc?.", "paris", "is", "in", "france"]
 TEXT = "paris is in france"
-SIZES = {
+SIZES: dict[str, Any] = {
     "vocab_size": len(WORDS),
     "hidden_size": 16,
     "num_hidden_layers": 1,

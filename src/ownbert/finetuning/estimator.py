@@ -131,7 +131,7 @@ class TextEstimator(BaseEstimator):
             )
         self._texts = 2 if task.pair else 1
         if len(predictor.members) > 1 or isinstance(predictor, BlendPredictor):
-            self.folder_, self._ready = str(Path(self.model).resolve()), predictor
+            self.folder_, self._predictor = str(Path(self.model).resolve()), predictor
         else:
             self.task_, self.model_ = load_finetuned(self.model)
             self.tokenizer_ = load_tokenizer(self.model, config=self.model_.config)
@@ -176,7 +176,7 @@ class TextEstimator(BaseEstimator):
             self.task_, self.model_ = load_finetuned(folder.path)
             self.tokenizer_ = load_tokenizer(folder.path, config=self.model_.config)
         self._texts = len(rows[0].texts)
-        for name in ("_ready", "folder_"):
+        for name in ("_ready", "_predictor", "folder_"):
             vars(self).pop(name, None)
 
     def _split(
@@ -213,9 +213,9 @@ class TextEstimator(BaseEstimator):
             one = "one text" if self._texts == 1 else "a pair of texts"
             raise InputError(f"X[0] must be {one}, as in fit")
         if hasattr(self, "folder_"):
-            if not hasattr(self, "_ready"):  # it was unpickled
-                self._ready = open_predictor(self.folder_, device=self.device)
-            return np.asarray(decide_all(self._ready, rows))
+            if not hasattr(self, "_predictor"):  # it was unpickled
+                self._predictor = open_predictor(self.folder_, device=self.device)
+            return np.asarray(decide_all(self._predictor, rows))
         config = self.model_.config
         builder = TextInputBuilder(self.tokenizer_, config, self.task_.max_length or config.longest)
         data = self.task_.encode(rows, builder, training=False)
@@ -234,7 +234,8 @@ class TextEstimator(BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         # Packed matrices cannot be pickled, and are made again.
-        return {k: v for k, v in super().__getstate__().items() if k != "_ready"}
+        made = ("_ready", "_predictor")
+        return {k: v for k, v in super().__getstate__().items() if k not in made}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -164,6 +164,8 @@ class LabelledSplits:
 
     def _read(self, sources: Sources) -> Rows:
         files = (self.recipe.data.train, self.recipe.data.dev)
+        train: Any
+        dev: Any
         train, dev = (
             file if own is None else self.task.source(own, name=name, labelled=True)
             for own, file, name in zip(sources, files, ("train", "dev"), strict=True)

@@ -21,7 +21,7 @@ class ModelOutput(OrderedDict):
         object.__setattr__(self, "_fields", fields)
 
     @property
-    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def __class__(self) -> type:  # pyright: ignore
         """The class of this name in Transformers, if that is imported, for its pipelines keep
         outputs of their own class as they are and make a plain dict of others."""
         theirs = sys.modules.get("transformers.utils.generic")
