@@ -12,11 +12,13 @@ import ownbert
 
 SOURCE = Path(ownbert.__file__).parent
 # What each part may import of the others; the parts below all of them are for everyone.
-EVERYONE = {"errors", "files", "settings"}
+EVERYONE = {"errors", "files", "schema", "settings", "terminal"}
 ALLOWED = {
     "errors": set(),
     "files": set(),
+    "schema": set(),
     "settings": set(),
+    "terminal": set(),
     "config": set(),
     "text": set(),
     "data": {"text"},

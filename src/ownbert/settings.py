@@ -16,6 +16,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from ownbert.errors import InputError
+from ownbert.files import parse_yaml, read_yaml
+from ownbert.schema import shown
 
 T = TypeVar("T")
 # Takes the dotted name of a setting and a value; raises ``InputError`` if it is not valid.
@@ -196,12 +198,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"no such file: {path}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise InputError(f"{path} must hold sections such as optim: and run:")
     return values
@@ -210,9 +207,9 @@ def _read(path: Path) -> dict[str, Any]:
 def _value(name: str, text: str) -> Any:
     """The value of an override, which is YAML."""
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise InputError(f"{name} is {text!r}, which is not YAML") from None
+        return parse_yaml(text, name)
+    except InputError:
+        raise InputError(f"{name} is {shown(text)}, which is not YAML") from None
 
 
 @cache
@@ -238,14 +235,14 @@ def _put(values: dict[str, Any], dotted: str, value: Any) -> None:
     for section in sections:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
-            raise InputError(f"{section} must be a section, not {values!r}")
+            raise InputError(f"{section} must be a section, not {shown(values)}")
     values[last] = value
 
 
 def _apply(settings: Any, values: Any, prefix: str = "") -> Any:
     """``settings`` changed to ``values``, section by section."""
     if not isinstance(values, Mapping):
-        raise InputError(f"{prefix.rstrip('.')} must be a section, not {values!r}")
+        raise InputError(f"{prefix.rstrip('.')} must be a section, not {shown(values)}")
     hints = get_type_hints(type(settings))
     changes = {}
     for name, value in values.items():
@@ -273,7 +270,7 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
         if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
             try:
                 return float(value)  # YAML reads 1e-4 as text
-            except ValueError:
+            except (ValueError, OverflowError):
                 continue
         if kind is str and isinstance(value, str | Path):
             return str(value)
@@ -290,4 +287,4 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
             return tuple(_checked(part, get_args(kind)[0], name) for part in parts)
     names = ("none" if k is type(None) else getattr(k, "__name__", str(k)) for k in kinds)
     wanted = " or ".join(names)
-    raise InputError(f"{name} must be {wanted}, not {value!r}")
+    raise InputError(f"{name} must be {wanted}, not {shown(value)}")

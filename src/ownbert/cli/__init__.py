@@ -7,6 +7,7 @@ a command runs, so that ``--help`` is fast.
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -15,6 +16,7 @@ from typer.core import TyperGroup
 
 from ownbert import __version__
 from ownbert.errors import InputError
+from ownbert.terminal import accept_any_encoding, echo, printable
 
 # In the order of --help. Each is a file of its name, with a function of its name or, if it has
 # subcommands, an ``app``.
@@ -102,10 +104,12 @@ def _with_others() -> bool:
 
 def _main() -> None:
     signal.signal(signal.SIGTERM, _as_interrupt)
+    accept_any_encoding()
     # How long threads of torch spin while they wait for each other; read when torch is loaded. The
     # default is so long that a second program on the machine slows a run down tenfold.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
+        _refuse_undecodable(sys.argv[1:])
         app()
     except InputError as error:
         _exit(f"error: {error}")
@@ -121,6 +125,18 @@ def _main() -> None:
         _exit("error: out of memory; take smaller batches (--batch-tokens) or a smaller model")
 
 
+def _refuse_undecodable(arguments: Sequence[str]) -> None:
+    """Python gives bytes that are not UTF-8 as halves of characters, which no file can hold."""
+    for number, argument in enumerate(arguments, start=1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise InputError(
+                f"argument {number} is not UTF-8: {printable(argument[:60])}; rename the file, or "
+                "set the terminal to UTF-8"
+            ) from None
+
+
 def _as_interrupt(number: int, frame: object) -> None:
     # So that whatever is being written cleans up after itself.
     raise KeyboardInterrupt
@@ -132,5 +148,5 @@ def _exit(message: str) -> None:
 
         if not first_to_report():
             sys.exit(2)
-    print(" ".join(message.split("\n")), file=sys.stderr)
+    echo(" ".join(message.split("\n")), err=True)
     sys.exit(2)

@@ -8,6 +8,7 @@ import typer
 from ownbert.cli import options as o
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.terminal import echo
 from ownbert.train.recipe import RUN
 
 SETTINGS = (
@@ -57,7 +58,7 @@ def pretrain(
     if dry_run:
         from ownbert.pretraining.run import preview_pretraining
 
-        print(preview_pretraining(tokens, **recipe))
+        echo(preview_pretraining(tokens, **recipe))
         return
     run(
         tokens,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ownbert.cli.options import Overwrite, Quiet
+from ownbert.terminal import echo
 
 
 def probe(
@@ -71,4 +72,4 @@ def probe(
     )
     if not quiet:
         named = "   ".join(f"{shown_name(n)} {v:.4f}" for n, v in scores.values.items())
-        print(f"{source}: {named}\nsaved {output}")
+        echo(f"{source}: {named}\nsaved {output}")
