@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ownbert.errors import InputError
+from ownbert.schema import shown
 
 # "gelu" is the exact one, with erf, as in Transformers; in Google's code it is "gelu_new".
 ACTIVATIONS = (
@@ -129,9 +130,10 @@ class Image:
         for name in ("size", "patch"):
             value = getattr(self, name)
             pair = (value, value) if isinstance(value, int) else tuple(value)
-            if len(pair) != 2 or not all(isinstance(n, int) and n > 0 for n in pair):
+            if len(pair) != 2 or not all(type(n) is int and 0 < n <= _MOST_PIXELS for n in pair):
                 raise InputError(
-                    f"image {name} is {value!r}; it must be two whole numbers, at least 1"
+                    f"image {name} is {shown(value)}; it must be two whole numbers, at least 1 and "
+                    f"at most {_MOST_PIXELS:,}"
                 )
             object.__setattr__(self, name, pair)
         _require_counts(self, ("channels",), least=1)
@@ -173,6 +175,29 @@ _FROM_ZERO = (
     "task_type_vocab_size",
     "chunk_size_feed_forward",
 )
+# Far beyond any published model; what is larger is a damaged or hostile file, and would be built
+# until the memory ends. The deepest Transformer has 1,000 layers (Wang et al. 2022, DeepNet), the
+# longest encoders read 131,072 tokens, and the largest vocabulary has a million tokens (XLM-V).
+_MOST = {
+    "vocab_size": 10_000_000,
+    "hidden_size": 131_072,
+    "num_hidden_layers": 1_000,
+    "num_attention_heads": 131_072,
+    "intermediate_size": 1_048_576,
+    "max_position_embeddings": 1_048_576,
+    "embedding_size": 131_072,
+    "num_hidden_groups": 1_000,
+    "inner_group_num": 1_000,
+    "type_vocab_size": 65_536,
+    "position_offset": 1_048_576,
+    "task_type_vocab_size": 65_536,
+    "intra_bottleneck_size": 131_072,
+    "num_feedforward_networks": 16,
+    "channels": 4_096,
+}
+_MOST_PIXELS = 65_536  # across and down
+# Names of classes; the largest sets of labels that are published have about as many.
+MOST_LABELS = 1_000_000
 _MAY_BE_NONE = ("embedding_size", "num_hidden_groups")
 _RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "activation_dropout")
 # Fields of text models only, and their values in an image model.
@@ -300,6 +325,11 @@ class EncoderConfig:
                 f"num_hidden_groups {self.num_hidden_groups} is more than num_hidden_layers "
                 f"{self.num_hidden_layers}"
             )
+        if self.num_blocks > _MOST["num_hidden_layers"]:
+            raise InputError(
+                f"num_hidden_groups {self.num_hidden_groups} times inner_group_num "
+                f"{self.inner_group_num} is more than {_MOST['num_hidden_layers']:,} blocks"
+            )
         object.__setattr__(self, "pruned_heads", self._checked_heads())
 
     def _check_image(self, image: Image) -> None:
@@ -321,7 +351,8 @@ class EncoderConfig:
             given = {int(i): [int(h) for h in heads] for i, heads in self.pruned_heads.items()}
         except (AttributeError, TypeError, ValueError):
             raise InputError(
-                f"pruned_heads is {self.pruned_heads!r}; it must give numbers of heads by layer"
+                f"pruned_heads is {shown(self.pruned_heads)}; it must give numbers of heads by "
+                "layer"
             ) from None
         for block, heads in given.items():
             if block not in range(self.num_blocks):
@@ -405,16 +436,20 @@ def _require_counts(
         if value is None and name in may_be_none:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InputError(f"{name} is {value!r}; it must be a whole number, at least {least}")
+            raise InputError(
+                f"{name} is {shown(value)}; it must be a whole number, at least {least}"
+            )
+        if value > (most := _MOST.get(name, value)):
+            raise InputError(f"{name} is {shown(value)}; it must be at most {most:,}")
 
 
 def _number(config: object, name: str) -> float:
     value = getattr(config, name)
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise InputError(f"{name} is {value!r}; it must be a number")
+        raise InputError(f"{name} is {shown(value)}; it must be a number")
     return value
 
 
 def _require_known(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise InputError(f"{name} {value!r} is not known; one of {', '.join(known)}")
+        raise InputError(f"{name} {shown(value)} is not known; one of {', '.join(known)}")

@@ -107,23 +107,32 @@ def list_of(check: Check, *, least: int = 0, most: int = 10_000_000) -> Check:
     return check_it
 
 
-def dict_of(check: Check) -> Check:
-    """An object whose values ``check`` takes, whatever its keys."""
+def anything(where: str, value: Any) -> None:
+    """Any value."""
+
+
+def dict_of(check: Check, *, most: int = 10_000_000) -> Check:
+    """An object of at most ``most`` values, which ``check`` takes, whatever its keys."""
 
     def check_it(where: str, value: Any) -> None:
         object_(where, value)
+        if len(value) > most:
+            raise InputError(f"{where} has {len(value):,} entries; it must have at most {most:,}")
         for key, entry in value.items():
             check(f"{where}.{key[:_NAMES]}", entry)
 
     return check_it
 
 
-def record(checks: Mapping[str, Check], *, required: tuple[str, ...] = ()) -> Check:
+def record(
+    checks: Mapping[str, Check], *, required: tuple[str, ...] = (), closed: bool = False
+) -> Check:
     """An object with a check for each key that is known; others may have any value.
 
     Args:
         checks: by key.
         required: keys that must be there.
+        closed: whether there may be no others.
     """
 
     def check_it(where: str, value: Any) -> None:
@@ -133,6 +142,8 @@ def record(checks: Mapping[str, Check], *, required: tuple[str, ...] = ()) -> Ch
         for key in required:
             if key not in value:
                 raise InputError(f"{inner}{key} is missing")
+        if closed and (others := [key for key in value if key not in checks]):
+            raise InputError(f"{inner}{shown(others[0])} is not known; one of {', '.join(checks)}")
         for key, check in checks.items():
             if key in value:
                 check(inner + key, value[key])

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import LoadReport as LoadReport
 from ownbert.checkpoint.copying import copy_weights as copy_weights
 from ownbert.checkpoint.copying import first_of as first_of
@@ -17,7 +18,8 @@ from ownbert.checkpoint.description import CONFIG as CONFIG
 from ownbert.checkpoint.description import Description, config_json, kinds_of, without_rates
 from ownbert.checkpoint.description import architecture_of as architecture_of
 from ownbert.checkpoint.description import describe as describe
-from ownbert.checkpoint.weights import read_model_json, read_weights, write_model
+from ownbert.checkpoint.sizes import require_sizes
+from ownbert.checkpoint.weights import read_weights, require_finite, write_model
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families import family_of
@@ -103,6 +105,9 @@ def load(
     if dropout is not None:
         config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
         specs = without_rates(specs)
+    tensors, path = read_weights(folder)
+    require_finite(tensors, path)
+    require_sizes(tensors, description if heads is None else replace(description, specs=()), path)
     model = Model(
         config,
         specs,
@@ -110,7 +115,6 @@ def load(
         labels=labels or description.labels,
         model_type=family.model_type,
     )
-    tensors, path = read_weights(folder)
     other = heads is not None or pooler is not None
     report = copy_weights(model, tensors, family.weight_map, description=description, lenient=other)
     require_fit(report, path, None if other else description)
@@ -139,7 +143,7 @@ def load_tokenizer(folder: str | Path, *, config: EncoderConfig | None = None) -
             f"{config.vocab_size}; they are not of one model"
         )
     if (folder / CONFIG).exists():
-        saved = read_model_json(folder / CONFIG).get(_VOCABULARY)
+        saved = read_config(folder / CONFIG).get(_VOCABULARY)
         if isinstance(saved, str) and saved != _fingerprint(tokenizer, _counted(saved)):
             raise InputError(
                 f"{folder}: the vocabulary is not the one that the model was trained with; put "

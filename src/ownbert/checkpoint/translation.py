@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import copy_weights, named_tensors, require_fit
-from ownbert.checkpoint.weights import CONFIG, read_model_json, read_weights, write_model
+from ownbert.checkpoint.sizes import require_stacks
+from ownbert.checkpoint.weights import CONFIG, read_weights, require_finite, write_model
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.families import marian
@@ -64,7 +66,7 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
             the wrong shape, or the config has a value that is not supported.
     """
     path = Path(folder) / CONFIG
-    values = read_model_json(path)
+    values = read_config(path)
     if not is_translation(values):
         raise InputError(
             f"{folder} holds a {values.get('model_type')} model; an encoder-decoder (marian) is "
@@ -74,8 +76,10 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
         encoder, decoder, shared = marian.read_config(values)
     except (InputError, TypeError) as error:
         raise InputError(f"{path}: {error}") from None
-    model = new_translation(encoder, decoder, shared=shared)
     tensors, weights = read_weights(Path(folder))
+    require_finite(tensors, weights)
     weight_map = marian.weight_map(encoder, decoder, shared=shared)
+    require_stacks(tensors, weight_map, encoder, decoder, weights)
+    model = new_translation(encoder, decoder, shared=shared)
     require_fit(copy_weights(model, tensors, weight_map, our_names=True), weights)
     return model.eval(), values

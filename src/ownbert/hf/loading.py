@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from ownbert import checkpoint
+from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.description import describe_config
 from ownbert.checkpoint.translation import is_translation, save_translation
-from ownbert.checkpoint.weights import read_model_json
 from ownbert.config import HeadSpec
 from ownbert.errors import InputError
 from ownbert.hf.classes import config_of, model_of
@@ -42,7 +42,7 @@ def load(
             the config has a value that is not supported.
     """
     path = Path(folder) / checkpoint.CONFIG
-    values = dict(read_model_json(path))
+    values = dict(read_config(path))
     if is_translation(values):
         if heads is not None or pooler is not None or labels:
             raise InputError(f"{folder} holds an encoder-decoder model, which has no other heads")

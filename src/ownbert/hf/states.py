@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ownbert import checkpoint
+from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import copy_weights, first_of
 from ownbert.checkpoint.description import Description, describe_config
-from ownbert.checkpoint.weights import CONFIG, read_model_json, read_weights
+from ownbert.checkpoint.weights import CONFIG, read_weights
 from ownbert.errors import InputError
 from ownbert.families.weight_map import MISSING, UNEXPECTED
 from ownbert.hf.names import second_names, their_tensors, with_second_names
@@ -105,7 +106,7 @@ def fill(
 
 def _describe(model: Any, folder: Path, values: Mapping[str, Any] | None) -> Description:
     path = folder / CONFIG
-    values = read_model_json(path) if values is None else values
+    values = read_config(path) if values is None else values
     description = describe_config(values, path, any_architecture=True)
     if description.family is not model.family:
         raise InputError(
