@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ownbert.errors import InputError
-from ownbert.schema import shown
+from ownbert.errors import InputError, in_short
 
 # "gelu" is the exact one, with erf, as in Transformers; in Google's code it is "gelu_new".
 ACTIVATIONS = (
@@ -132,8 +131,8 @@ class Image:
             pair = (value, value) if isinstance(value, int) else tuple(value)
             if len(pair) != 2 or not all(type(n) is int and 0 < n <= _MOST_PIXELS for n in pair):
                 raise InputError(
-                    f"image {name} is {shown(value)}; it must be two whole numbers, at least 1 and "
-                    f"at most {_MOST_PIXELS:,}"
+                    f"image {name} is {in_short(value)}; it must be two whole numbers, at least 1 "
+                    f"and at most {_MOST_PIXELS:,}"
                 )
             object.__setattr__(self, name, pair)
         _require_counts(self, ("channels",), least=1)
@@ -351,7 +350,7 @@ class EncoderConfig:
             given = {int(i): [int(h) for h in heads] for i, heads in self.pruned_heads.items()}
         except (AttributeError, TypeError, ValueError):
             raise InputError(
-                f"pruned_heads is {shown(self.pruned_heads)}; it must give numbers of heads by "
+                f"pruned_heads is {in_short(self.pruned_heads)}; it must give numbers of heads by "
                 "layer"
             ) from None
         for block, heads in given.items():
@@ -437,19 +436,19 @@ def _require_counts(
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise InputError(
-                f"{name} is {shown(value)}; it must be a whole number, at least {least}"
+                f"{name} is {in_short(value)}; it must be a whole number, at least {least}"
             )
         if value > (most := _MOST.get(name, value)):
-            raise InputError(f"{name} is {shown(value)}; it must be at most {most:,}")
+            raise InputError(f"{name} is {in_short(value)}; it must be at most {most:,}")
 
 
 def _number(config: object, name: str) -> float:
     value = getattr(config, name)
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise InputError(f"{name} is {shown(value)}; it must be a number")
+        raise InputError(f"{name} is {in_short(value)}; it must be a number")
     return value
 
 
 def _require_known(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise InputError(f"{name} {shown(value)} is not known; one of {', '.join(known)}")
+        raise InputError(f"{name} {in_short(value)} is not known; one of {', '.join(known)}")

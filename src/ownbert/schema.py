@@ -8,52 +8,35 @@ A check takes where a value stands (``config.json: num_labels``) and the value. 
 keys that are missing, are left to the reader.
 """
 
-import math
-import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 
 Check = Callable[[str, Any], None]
 
-_SHOWN = 60  # characters of a wrong value in a message
 _NAMES = 100  # characters of a key in a message
-
-
-def shown(value: Any, most: int = _SHOWN) -> str:
-    """A value for a message, shortened."""
-    if isinstance(value, str):
-        return repr(value if len(value) <= most else f"{value[: most - 3]}...")
-    try:
-        text = reprlib.repr(value)  # of nested values only the first parts
-    except ValueError:  # Python does not print whole numbers of more than 4,300 digits
-        return "a number of thousands of digits"
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+_ANY = 1e18  # bounds beyond it are not worth mentioning
 
 
 def _must_be(valid: Callable[[Any], bool], wanted: str) -> Check:
     def check(where: str, value: Any) -> None:
         if not valid(value):
-            raise InputError(f"{where} is {shown(value)}; it must be {wanted}")
+            raise InputError(f"{where} is {in_short(value)}; it must be {wanted}")
 
     return check
 
 
 def whole(low: int, high: int) -> Check:
     """A whole number from ``low`` to ``high``."""
-    return _must_be(
-        lambda value: type(value) is int and low <= value <= high,
-        f"a whole number from {low:,} to {high:,}",
-    )
+    wanted = "a whole number" if low < -_ANY else f"a whole number from {low:,} to {high:,}"
+    return _must_be(lambda value: type(value) is int and low <= value <= high, wanted)
 
 
 def number(low: float, high: float) -> Check:
     """A finite number from ``low`` to ``high``."""
-    return _must_be(
-        lambda value: type(value) in (int, float) and low <= value <= high,
-        f"a number from {low:,} to {high:,}" if math.isfinite(high - low) else "a number",
-    )
+    wanted = "a finite number" if low < -_ANY else f"a number from {low:g} to {high:g}"
+    return _must_be(lambda value: type(value) in (int, float) and low <= value <= high, wanted)
 
 
 text = _must_be(lambda value: isinstance(value, str), "text")
@@ -89,7 +72,7 @@ def either(*checks: Check, wanted: str) -> Check:
             except InputError:
                 continue
             return
-        raise InputError(f"{where} is {shown(value)}; it must be {wanted}")
+        raise InputError(f"{where} is {in_short(value)}; it must be {wanted}")
 
     return check_it
 
@@ -100,7 +83,7 @@ def list_of(check: Check, *, least: int = 0, most: int = 10_000_000) -> Check:
     def check_it(where: str, value: Any) -> None:
         if not isinstance(value, list) or not least <= len(value) <= most:
             several = f" of {least:,} or more" if least else ""
-            raise InputError(f"{where} is {shown(value)}; it must be a list{several}")
+            raise InputError(f"{where} is {in_short(value)}; it must be a list{several}")
         for index, entry in enumerate(value):
             check(f"{where}[{index}]", entry)
 
@@ -119,7 +102,7 @@ def dict_of(check: Check, *, most: int = 10_000_000) -> Check:
         if len(value) > most:
             raise InputError(f"{where} has {len(value):,} entries; it must have at most {most:,}")
         for key, entry in value.items():
-            check(f"{where}.{key[:_NAMES]}", entry)
+            check(_inner(where) + key[:_NAMES], entry)
 
     return check_it
 
@@ -137,15 +120,21 @@ def record(
 
     def check_it(where: str, value: Any) -> None:
         object_(where, value)
-        # The first name is that of the file, after which a colon is usual.
-        inner = f"{where}." if ": " in where else f"{where}: "
+        inner = _inner(where)
         for key in required:
             if key not in value:
                 raise InputError(f"{inner}{key} is missing")
         if closed and (others := [key for key in value if key not in checks]):
-            raise InputError(f"{inner}{shown(others[0])} is not known; one of {', '.join(checks)}")
+            raise InputError(
+                f"{inner}{in_short(others[0])} is not known; one of {', '.join(checks)}"
+            )
         for key, check in checks.items():
             if key in value:
                 check(inner + key, value[key])
 
     return check_it
+
+
+def _inner(where: str) -> str:
+    """What stands before the name of a key; the first name is that of the file."""
+    return f"{where}." if ": " in where else f"{where}: "

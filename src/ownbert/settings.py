@@ -15,9 +15,8 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 from ownbert.files import parse_yaml, read_yaml
-from ownbert.schema import shown
 
 T = TypeVar("T")
 # Takes the dotted name of a setting and a value; raises ``InputError`` if it is not valid.
@@ -183,7 +182,7 @@ def resolve(
     for name, value in (options or {}).items():
         if value is not None:
             _put(values, dotted_name(kind, name), value)
-    return _apply(base or kind(), values)
+    return apply_values(base or kind(), values)
 
 
 def dump(recipe: Any) -> str:
@@ -209,7 +208,7 @@ def _value(name: str, text: str) -> Any:
     try:
         return parse_yaml(text, name)
     except InputError:
-        raise InputError(f"{name} is {shown(text)}, which is not YAML") from None
+        raise InputError(f"{name} is {in_short(text)}, which is not YAML") from None
 
 
 @cache
@@ -235,14 +234,19 @@ def _put(values: dict[str, Any], dotted: str, value: Any) -> None:
     for section in sections:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
-            raise InputError(f"{section} must be a section, not {shown(values)}")
+            raise InputError(f"{section} must be a section, not {in_short(values)}")
     values[last] = value
 
 
-def _apply(settings: Any, values: Any, prefix: str = "") -> Any:
-    """``settings`` changed to ``values``, section by section."""
+def apply_values(settings: Any, values: Any, prefix: str = "") -> Any:
+    """``settings`` changed to ``values``, section by section.
+
+    Raises:
+        InputError: there is no such setting, or a value has the wrong type; it names the setting
+            after ``prefix``.
+    """
     if not isinstance(values, Mapping):
-        raise InputError(f"{prefix.rstrip('.')} must be a section, not {shown(values)}")
+        raise InputError(f"{prefix.rstrip('.')} must be a section, not {in_short(values)}")
     hints = get_type_hints(type(settings))
     changes = {}
     for name, value in values.items():
@@ -251,7 +255,7 @@ def _apply(settings: Any, values: Any, prefix: str = "") -> Any:
             raise InputError(f"there is no setting {prefix}{name}; {there} {', '.join(hints)}")
         current = getattr(settings, name)
         if is_dataclass(current):
-            changes[name] = _apply(current, value or {}, f"{prefix}{name}.")
+            changes[name] = apply_values(current, value or {}, f"{prefix}{name}.")
         else:
             changes[name] = _checked(value, hints[name], prefix + name)
     return replace(settings, **changes)
@@ -275,7 +279,7 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
         if kind is str and isinstance(value, str | Path):
             return str(value)
         if is_dataclass(kind) and isinstance(value, Mapping):
-            return _apply(kind(), value, f"{name}.")
+            return apply_values(kind(), value, f"{name}.")
         if origin is tuple and isinstance(value, list | tuple):
             return tuple(
                 _checked(v, get_args(kind)[0], f"{name}[{i}]") for i, v in enumerate(value)
@@ -287,4 +291,4 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
             return tuple(_checked(part, get_args(kind)[0], name) for part in parts)
     names = ("none" if k is type(None) else getattr(k, "__name__", str(k)) for k in kinds)
     wanted = " or ".join(names)
-    raise InputError(f"{name} must be {wanted}, not {shown(value)}")
+    raise InputError(f"{name} must be {wanted}, not {in_short(value)}")

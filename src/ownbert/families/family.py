@@ -5,9 +5,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from ownbert.config import ACTIVATIONS, MOST_LABELS, EncoderConfig, HeadSpec
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 from ownbert.families.weight_map import WeightMap
-from ownbert.schema import shown
 
 # A position kind that Transformers does not know is kept under this key.
 POSITIONS = "ownbert_position_embedding_type"
@@ -21,7 +20,7 @@ def label_count(values: Mapping[str, Any]) -> int:
     count = len(values.get("id2label") or ()) or values.get("num_labels") or 2
     if type(count) is not int or not 1 <= count <= MOST_LABELS:
         raise InputError(
-            f"num_labels is {shown(count)}; it must be a whole number, at least 1 and at most "
+            f"num_labels is {in_short(count)}; it must be a whole number, at least 1 and at most "
             f"{MOST_LABELS:,}"
         )
     return count
@@ -85,7 +84,7 @@ class Family:
         for key, allowed in self.required.items():
             if key in values and values[key] not in allowed:
                 names = " or ".join(map(repr, allowed))
-                raise InputError(f"{key} is {shown(values[key])}; supported is {names}")
+                raise InputError(f"{key} is {in_short(values[key])}; supported is {names}")
         ours = {}
         for f in fields(EncoderConfig):
             key = self.names.get(f.name, f.name)

@@ -14,10 +14,9 @@ import torch
 from ownbert.checkpoint.config_file import read_config as read_config_file
 from ownbert.checkpoint.weights import CONFIG
 from ownbert.config import MOST_LABELS, EncoderConfig
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 from ownbert.families.family import OWN, Family
 from ownbert.files import make_folder, model_folder, write_text
-from ownbert.schema import shown
 
 # Keys of every configuration of Transformers that a model or a script may look at.
 _COMMON: dict[str, Any] = {
@@ -250,7 +249,7 @@ def read_config(path: Path) -> dict[str, Any]:
 def _numbered(count: int) -> dict[int, str]:
     if type(count) is not int or not 1 <= count <= MOST_LABELS:
         raise InputError(
-            f"num_labels is {shown(count)}; it must be a whole number, at least 1 and at most "
+            f"num_labels is {in_short(count)}; it must be a whole number, at least 1 and at most "
             f"{MOST_LABELS:,}"
         )
     return {number: f"LABEL_{number}" for number in range(count)}
@@ -266,7 +265,9 @@ def _labels(given: Any) -> dict[int, str] | None:
     except (AttributeError, TypeError, ValueError):
         labels = None
     if not labels or list(labels) != list(range(len(labels))):
-        raise InputError(f"id2label is {shown(given)}; it must name the labels: {{0: ..., 1: ...}}")
+        raise InputError(
+            f"id2label is {in_short(given)}; it must name the labels: {{0: ..., 1: ...}}"
+        )
     return labels
 
 

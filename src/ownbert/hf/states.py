@@ -50,6 +50,7 @@ def fill(
     values: Mapping[str, Any] | None = None,
     *,
     mismatched: bool = False,
+    weights: tuple[dict[str, Tensor], Path] | None = None,
 ) -> dict[str, list[Any]]:
     """Copy the folder's tensors into the model.
 
@@ -58,6 +59,7 @@ def fill(
         folder: with config.json and weights.
         values: of the folder's config.json, where it has been read already.
         mismatched: whether tensors of another shape are newly initialised.
+        weights: the folder's, where they have been read already.
 
     Returns:
         Transformers' loading info (missing_keys, unexpected_keys, ...), and the dtype.
@@ -66,7 +68,7 @@ def fill(
         InputError: the folder holds another model, or tensors that do not fit.
     """
     description, core, weight_map = _describe(model, folder, values), model.model, model.weight_map
-    read, path = read_weights(folder)
+    read, path = read_weights(folder) if weights is None else weights
     selected = _select(model, description, read, mismatched)
     # A head with all of its tensors in the folder is read by their names, whatever the folder's
     # architecture is.

@@ -6,6 +6,7 @@ from typing import Any
 
 from ownbert.errors import InputError
 from ownbert.settings import (
+    apply_values,
     at_least,
     between,
     each,
@@ -181,7 +182,7 @@ class TaskSettings:
         """Settings out of a config.json; what another version wrote beyond these is left alone."""
         known = {f.name for f in fields(cls)} - {"name"}
         given = {k: v for k, v in values.items() if k in known}
-        return cls(name=name, **{"long": "cut", **given})
+        return apply_values(cls(name=name), {"long": "cut", **given}, "settings.")
 
     def changed(self) -> dict[str, Any]:
         """The settings that are not the default.

@@ -1,6 +1,6 @@
 """Translating with a trained folder: texts in, texts out, streamed; also from file to file."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.translation import load_translation
 from ownbert.data.batch import Example, pack
 from ownbert.data.resumable_file import ResumableFile, identity_of
@@ -15,6 +16,7 @@ from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_same, refuse_unreadable
 from ownbert.nn.generate import Hypothesis, beam_search, greedy
 from ownbert.nn.kernels.prepack import prepack
+from ownbert.schema import whole
 from ownbert.train.device import autocast, pick_device, pick_precision
 from ownbert.train.state_files import model_checksums
 from ownbert.translate.pairs import encode_sources
@@ -76,8 +78,8 @@ class Translator:
                 f"{folder}: the vocabulary has {vocab_size} tokens, the model only "
                 f"{model.config.vocab_size}; they do not belong together"
             )
-        self.start = values.get("decoder_start_token_id", self.target.cls_id)
-        self.end = values.get("eos_token_id", self.target.sep_id)
+        self.start = _token_id(folder, values, "decoder_start_token_id", self.target.cls_id)
+        self.end = _token_id(folder, values, "eos_token_id", self.target.sep_id)
         self.packed = self.device.type == "cpu"
         self.model = prepack(model, self.precision) if self.packed else model.to(self.device)
 
@@ -203,3 +205,11 @@ def translate_file(
 def one_line(text: str) -> str:
     """A text without line breaks, which a model may have learnt to generate."""
     return " ".join(text.splitlines())
+
+
+def _token_id(folder: str | Path, values: Mapping[str, Any], key: str, default: int) -> int:
+    """An id in config.json, which the model must have."""
+    found = default if values.get(key) is None else values[key]
+    size = values.get("decoder_vocab_size") or values["vocab_size"]
+    whole(0, size - 1)(f"{Path(folder) / CONFIG}: {key}", found)
+    return found

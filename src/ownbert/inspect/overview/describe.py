@@ -22,6 +22,10 @@ from ownbert.nn.multihead import MultiHeadAttention
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 
+# Where a model has no longest sequence. Shapes are found by a forward pass without numbers, whose
+# batch is real.
+_MOST_TOKENS = 1 << 20
+
 
 def describe(
     model: nn.Module | str | Path,
@@ -139,7 +143,10 @@ def _shapes(
     if model.config.image is not None:
         raise InputError("the model reads images, not text")
     if tokens is not None:
-        return forward_shapes(model, [0] * max(0, tokens))
+        longest = model.config.max_length or _MOST_TOKENS
+        if not 1 <= tokens <= longest:
+            raise InputError(f"tokens is {tokens}; the model takes from 1 to {longest:,}")
+        return forward_shapes(model, [0] * tokens)
     if tokenizer is None:
         raise InputError("a text needs a tokenizer; give one, or a number of tokens")
     assert text is not None
