@@ -108,37 +108,6 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
     return Path(folder)
 
 
-# The files of a model folder that are used here; only these are fetched.
-_MODEL_FILES = ("*.json", "*.txt", "*.safetensors", "*.model", "pytorch_model*.bin")
-
-
-def model_folder(name: str | os.PathLike[str]) -> Path:
-    """The local folder of a model: ``name`` itself, or a copy of the model on the hub.
-
-    Raises:
-        InputError: there is neither, or the extra ``hub`` is not installed.
-    """
-    path = Path(name)
-    if path.exists():
-        return path
-    parts = str(name).split("/")
-    if len(parts) > 2 or not all(part.strip(".") for part in parts):
-        raise InputError(f"no such folder: {name}")
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise InputError(
-            f"no such folder: {name}; to fetch a model of that name: pip install 'ownbert[hub]'"
-        ) from None
-    try:
-        return Path(snapshot_download(str(name), allow_patterns=list(_MODEL_FILES)))
-    except Exception as error:  # the library's errors are of many kinds: no network, no such name
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(
-            f"no such folder: {name}; nor could it be fetched from the hub: {reason[0]}"
-        ) from None
-
-
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write ``text`` as UTF-8 with ``\\n`` line ends, atomically."""
     with atomic_path(path) as temporary:

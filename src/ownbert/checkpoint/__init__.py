@@ -23,6 +23,7 @@ from ownbert.checkpoint.weights import read_weights, require_finite, write_model
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families import family_of
+from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
@@ -94,7 +95,7 @@ def load(
         InputError: a file is missing, a tensor is missing, unexpected or of the wrong shape, or
             the config has a value that is not supported.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     description = describe(folder) if description is None else description
     family, config, specs = description.family, description.config, description.specs
     if heads is not None:
@@ -135,7 +136,7 @@ def load_tokenizer(folder: str | Path, *, config: EncoderConfig | None = None) -
     Raises:
         InputError: it has more tokens than ``config``, or is not the one that was saved.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     tokenizer = Tokenizer.load(folder)
     if config is not None and tokenizer.vocab_size > config.vocab_size:
         raise InputError(

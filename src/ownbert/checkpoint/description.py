@@ -11,6 +11,7 @@ from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families import family_of
 from ownbert.families.family import Family, label_count
+from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 
 # Our own keys: heads that no architecture of Transformers has, and whether there is a pooler where
@@ -52,7 +53,7 @@ def describe(folder: str | Path, *, any_architecture: bool = False) -> Descripti
     Raises:
         InputError: values are not supported.
     """
-    path = Path(folder) / CONFIG
+    path = model_folder(folder) / CONFIG
     return describe_config(read_config(path), path, any_architecture=any_architecture)
 
 

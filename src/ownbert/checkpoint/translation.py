@@ -12,6 +12,7 @@ from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.families import marian
 from ownbert.families.family import OWN
+from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
@@ -65,7 +66,8 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
         InputError: the folder holds another kind of model, a tensor is missing, unexpected or of
             the wrong shape, or the config has a value that is not supported.
     """
-    path = Path(folder) / CONFIG
+    folder = model_folder(folder)
+    path = folder / CONFIG
     values = read_config(path)
     if not is_translation(values):
         raise InputError(

@@ -16,7 +16,8 @@ from ownbert.checkpoint.weights import CONFIG
 from ownbert.config import MOST_LABELS, EncoderConfig
 from ownbert.errors import InputError, in_short
 from ownbert.families.family import OWN, Family
-from ownbert.files import make_folder, model_folder, write_text
+from ownbert.files import make_folder, write_text
+from ownbert.hub import HUB_OPTIONS, pretrained_folder
 
 # Keys of every configuration of Transformers that a model or a script may look at.
 _COMMON: dict[str, Any] = {
@@ -197,7 +198,8 @@ class PretrainedConfig:
             subfolder: of the folder.
             changes: values of keys that override the folder's.
         """
-        values = read_config(model_folder(pretrained_model_name_or_path) / subfolder)
+        values = read_config(pretrained_folder(pretrained_model_name_or_path, changes) / subfolder)
+        changes = {key: value for key, value in changes.items() if key not in HUB_OPTIONS}
         config, unused = cls.from_values(values, changes)
         if unused and not return_unused_kwargs:
             config = cls.from_dict(values, **changes)
@@ -228,7 +230,7 @@ class PretrainedConfig:
         cls, pretrained_model_name_or_path: str | Path, **options: Any
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The values in the ``config.json`` of a folder, and ``options``."""
-        return read_config(model_folder(pretrained_model_name_or_path)), options
+        return read_config(pretrained_folder(pretrained_model_name_or_path, options)), options
 
     def knows(self, name: str) -> bool:
         """Whether ``name`` is a key."""

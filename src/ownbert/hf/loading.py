@@ -13,6 +13,7 @@ from ownbert.errors import InputError
 from ownbert.hf.classes import config_of, model_of
 from ownbert.hf.marian import MarianConfig, MarianMTModel
 from ownbert.hf.pretrained import PreTrainedModel
+from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
@@ -41,7 +42,8 @@ def load(
         InputError: a file is missing, a tensor is missing, unexpected or of the wrong shape, or
             the config has a value that is not supported.
     """
-    path = Path(folder) / checkpoint.CONFIG
+    folder = model_folder(folder)
+    path = folder / checkpoint.CONFIG
     values = dict(read_config(path))
     if is_translation(values):
         if heads is not None or pooler is not None or labels:

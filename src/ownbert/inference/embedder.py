@@ -11,6 +11,7 @@ from torch import Tensor
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Example, pack
 from ownbert.errors import InputError
+from ownbert.hub import model_folder
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.kernels.prepack import PRECISIONS, prepack
 from ownbert.nn.pooling import POOLINGS as ALL_POOLINGS
@@ -57,7 +58,7 @@ class Embedder:
         precision: str | None = None,
         max_length: int | None = None,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = model_folder(folder)
         self.embedding_config = read_embedding_config(self.folder)
         self.device = pick_device(device or "auto")
         self.precision = self._known(precision or "float32")

@@ -11,6 +11,7 @@ from ownbert.checkpoint import CONFIG, describe
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.files import inside, read_json
+from ownbert.hub import model_folder
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.run.run_folder import ENSEMBLE, RECIPE
 from ownbert.schema import list_of, maybe, record, text
@@ -58,7 +59,7 @@ class Predictor:
         device: str = "auto",
         precision: str = "float32",
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = model_folder(folder)
         target = pick_device(device)
         self.precision = pick_precision(precision, target)
         self.members = list_members(self.folder)

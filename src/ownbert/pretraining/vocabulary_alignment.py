@@ -23,7 +23,8 @@ from ownbert.config import EncoderConfig
 from ownbert.data.corpus.store import Store
 from ownbert.data.masking import continuing_tokens
 from ownbert.errors import InputError
-from ownbert.files import model_folder, open_text
+from ownbert.files import open_text
+from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.text.bert import CONTINUATION

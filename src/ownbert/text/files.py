@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
 from ownbert.files import open_text, read_json, read_text
+from ownbert.hub import model_folder
 from ownbert.text.bert import CONTINUATION
 from ownbert.text.blank import blank_backend
 from ownbert.text.build import build, register, special_tokens, surround
@@ -66,7 +67,8 @@ class TokenizerFiles:
 
 def has_tokenizer(folder: str | os.PathLike[str]) -> bool:
     """Whether ``folder`` holds a tokenizer to load."""
-    return Path(folder, TOKENIZER).is_file() or bool(styles_of(Path(folder)))
+    place = model_folder(folder)
+    return (place / TOKENIZER).is_file() or bool(styles_of(place))
 
 
 def read_folder(folder: str | os.PathLike[str]) -> TokenizerFiles:
@@ -79,7 +81,7 @@ def read_folder(folder: str | os.PathLike[str]) -> TokenizerFiles:
         InputError: files are missing, damaged or contradictory, or the vocabulary lacks a special
             token.
     """
-    place = Path(folder)
+    place = model_folder(folder)
     if not place.is_dir():
         raise InputError(f"no such folder: {place}")
     config = read_tokenizer_config(place)

@@ -14,6 +14,7 @@ from ownbert.data.batch import Example, pack
 from ownbert.data.resumable_file import ResumableFile, identity_of
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_same, refuse_unreadable
+from ownbert.hub import model_folder
 from ownbert.nn.generate import Hypothesis, beam_search, greedy
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.schema import whole
@@ -65,12 +66,12 @@ class Translator:
                 f"length_penalty is {length_penalty}; it must be in "
                 f"[-{_MAX_PENALTY}, {_MAX_PENALTY}]"
             )
-        self.folder = Path(folder)
+        self.folder = model_folder(folder)
         self.beams, self.penalty, self.max_length = beams, length_penalty, max_length
         self.batch_tokens, self.cached = batch_tokens, cached
         self.device = pick_device(device)
         self.precision = pick_precision(precision, self.device)
-        model, values = load_translation(folder)
+        model, values = load_translation(self.folder)
         self.source, self.target = load_vocabularies(self.folder)
         vocab_size = max(self.source.vocab_size, self.target.vocab_size)
         if vocab_size > model.config.vocab_size:

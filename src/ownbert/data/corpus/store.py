@@ -252,12 +252,13 @@ def _end_ids(sentence_end: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
 def _read_index(folder: Path) -> dict[str, Any]:
     if not (folder / INDEX).is_file():
         raise InputError(f"{folder} holds no token store; make one with: ownbert prepare")
-    index = read_json(folder / INDEX, check=_INDEX_FORMAT)
-    if index["format"] == FORMAT:
-        try:
-            _INDEX_KEYS(str(folder / INDEX), index)
-        except InputError as error:
-            raise InputError(f"{error}; it is damaged: prepare the store again") from None
+    path = folder / INDEX
+    try:
+        index = read_json(path, check=_INDEX_FORMAT)
+        if index["format"] == FORMAT:
+            _INDEX_KEYS(str(path), index)
+    except InputError as error:
+        raise InputError(f"{path} is damaged; prepare the store again: {error}") from None
     return index
 
 

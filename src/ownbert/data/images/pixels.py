@@ -12,6 +12,7 @@ import numpy as np
 
 from ownbert.errors import InputError
 from ownbert.files import read_json, write_json
+from ownbert.hub import model_folder
 from ownbert.schema import dict_of, either, list_of, maybe, number, record, truth, whole
 
 PROCESSOR = "preprocessor_config.json"
@@ -161,7 +162,7 @@ class Processor:
         Raises:
             InputError: the file is missing or damaged, or has steps that are not supported.
         """
-        path = Path(folder) / PROCESSOR
+        path = model_folder(folder) / PROCESSOR
         values = read_json(path, check=_KEYS)
         for step in ("do_center_crop", "do_pad", "do_thumbnail", "do_align_long_axis"):
             if values.get(step):

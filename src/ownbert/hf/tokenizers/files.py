@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError, in_short
-from ownbert.files import model_folder
 from ownbert.hf.tokenizers.special import ADDITIONAL, ATTRIBUTES, texts
+from ownbert.hub import pretrained_folder
 from ownbert.text.config_file import (
     ADDED,
     CONFIG,
@@ -55,7 +55,7 @@ class TokenizerFolder:
     @classmethod
     def find(cls, name: Any, options: Mapping[str, Any]) -> "TokenizerFolder":
         """The folder of a name and the option ``subfolder``; ``InputError`` if there is none."""
-        path = model_folder(name) / (options.get("subfolder") or "")
+        path = pretrained_folder(name, options) / (options.get("subfolder") or "")
         if not path.is_dir():
             raise InputError(f"no such folder: {path}; a folder with a tokenizer's files is needed")
         return cls(path)

@@ -12,6 +12,7 @@ from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.description import describe as read_description
 from ownbert.checkpoint.weights import FORMS
 from ownbert.errors import InputError
+from ownbert.hub import model_folder
 from ownbert.inspect.overview.overview import Overview
 from ownbert.inspect.overview.parameters import head_columns, parameter_groups
 from ownbert.inspect.overview.shapes import ForwardShapes, forward_shapes
@@ -51,7 +52,7 @@ def describe(
     if isinstance(model, nn.Module):
         core = core_model(model)
         return _overview(core, walk=_shapes(core, text, tokens, tokenizer))
-    folder = Path(model)
+    folder = model_folder(model)
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
     description = read_description(folder)
