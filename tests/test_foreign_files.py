@@ -39,7 +39,7 @@ CONFIGS = [
     ({"max_position_embeddings": 10**6}, "has shape (6, 8), expected (1000000, 8)"),
     ({"intermediate_size": 10**6}, "expected (1000000, 8)"),
     ({"id2label": None, "num_labels": 10**12}, "num_labels is 1000000000000; it must be"),
-    ({"id2label": None, "num_labels": 500_000}, "has shape (3, 8), expected (500000, 8)"),
+    ({"id2label": None, "num_labels": 50_000}, "has shape (3, 8), expected (50000, 8)"),
     ({"num_labels": "x", "id2label": None}, "config.json: num_labels is 'x'; it must be"),
     ({"architectures": {"a": 1}}, "config.json: architectures is {'a': 1}; it must be a list"),
     ({"model_type": ["bert"]}, "model_type is ['bert']; it must be text"),
@@ -87,7 +87,7 @@ def test_sizes_of_every_kind_of_table_are_compared(tmp_path: Path):
     for kind in ("relative_key", "relative_key_query"):
         made(tmp_path / kind)
         change_config(tmp_path / kind, position_embedding_type=kind)
-        with pytest.raises(InputError, match="missing tensor.*distance_embedding"):
+        with pytest.raises(InputError, match=r"missing tensor.*distance_embedding"):
             load(tmp_path / kind)
 
 
@@ -97,6 +97,7 @@ def test_weights_that_are_not_numbers_are_refused(folder: Path):
         with pytest.raises(InputError, match=r"classifier\.bias holds values that are not finite"):
             use(folder)
     # Large numbers are numbers, even if their sum is none.
+    made(folder, "classification")
     change_weights(folder, classifier__bias=torch.full((3,), 3e38))
     load(folder)
 
@@ -126,7 +127,7 @@ def test_yaml_that_no_reader_would_survive():
     )
     for content, message in (
         (bomb, "too many objects and lists"),
-        ("[" * 5000, "nested too deeply"),
+        ("[" * 2000, "nested too deeply"),
         ("a: " + "9" * 6000, "too many digits"),
         ("a: 2001-99-99", "month must be in"),
         ("a: !!python/name:os.system ", "could not determine a constructor"),

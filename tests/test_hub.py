@@ -18,7 +18,7 @@ COMMIT = "0" * 40
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of huggingface_hub with one model, in a place without network."""
-    constants = pytest.importorskip("huggingface_hub").constants
+    constants = pytest.importorskip("huggingface_hub.constants")
     place = tmp_path / "cache"
     model = place / "models--someone--tiny"
     made(model / "snapshots" / COMMIT, "mlm")

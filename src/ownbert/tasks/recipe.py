@@ -320,7 +320,7 @@ class FinetuneModel:
 
     folder: str = setting(
         "",
-        "Folder of the pretrained model.",
+        "Folder of the pretrained model, or hf:org/name of the hub.",
         MODEL,
         option="--model",
         path=True,
