@@ -55,6 +55,13 @@ def test_each_view_learns_and_is_the_same_after_loading(name: str, tmp_path: Pat
     np.testing.assert_allclose(again, scores, atol=1e-6)
 
 
+def test_in_chinese_the_words_of_lsa_are_pairs_of_characters():
+    texts = Texts([("深陨坑 X1",), ("月",)], "chinese")
+    assert texts.tokens == [["深", "陨", "坑", "x1"], ["月"]]
+    assert texts.words == [["深陨", "陨坑", "坑x1"], ["月"]]
+    assert Texts([("a b",)], "words").words == [["a", "b"]]
+
+
 def test_any_number_of_labels_are_logits():
     fitted, test, truth = made("tfidf", "multilabel")
     logits = fitted.scores(test.rows)

@@ -84,6 +84,8 @@ _REST, _REST_SHARE = 15.0, 0.15
 # Unlabelled texts and characters that views learn from and a network is taught on, at most; and
 # characters for each minute, so that the views take a small part of the time.
 _MOST_TEXTS, _MOST_CHARACTERS, _CHARACTERS_PER_MINUTE = 100_000, 20_000_000, 2_000_000
+# A word in a script without blanks has fewer characters, by about this factor.
+_UNSPACED_FACTOR = 4
 
 
 def fit(
@@ -272,6 +274,8 @@ class Fit:
         if len(self.rows.rows[0].texts) > 1:
             return []  # pairs would be needed
         most = min(_MOST_CHARACTERS, int(_CHARACTERS_PER_MINUTE * max(1.0, self.recipe.minutes)))
+        if self.kind == "chinese":
+            most //= _UNSPACED_FACTOR
         # Nothing may be learnt from test rows, nor from dev rows beyond choosing.
         known = [*self.rows.rows, *self.test]
         seen = {text for row in known for text in row.texts}

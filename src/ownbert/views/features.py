@@ -4,7 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
+from sys import intern
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -21,7 +22,7 @@ sparse = cast(Any, scipy.sparse)
 # n-grams of each order, words and dimensions at most: a bound on memory and on the saved file.
 _MOST_NGRAMS = 200_000
 _MOST_WORDS = 30_000
-_SIZE = 256
+_LSA_SIZE, _VECTOR_SIZE = 256, 512
 _CHARACTER_ORDERS = (2, 3, 4, 5)
 _BUCKETS = 1 << 18
 
@@ -41,7 +42,16 @@ class Texts:
     @cached_property
     def tokens(self) -> list[list[str]]:
         split = splitter(self.kind)
-        return [tokens_of(row, split) for row in self.rows]
+        # One object for all occurrences of a token: a character takes as much memory as a word.
+        return [list(map(intern, tokens_of(row, split))) for row in self.rows]
+
+    @cached_property
+    def words(self) -> list[list[str]]:
+        """The tokens as units of meaning: in a script without blanks, where one character says
+        little, each token with the next."""
+        if self.kind != "chinese":
+            return self.tokens
+        return [[intern(a + b) for a, b in pairwise(text)] or text for text in self.tokens]
 
     @cached_property
     def joined(self) -> list[str]:
@@ -158,10 +168,10 @@ class LsaView(View):
     @classmethod
     def fit(cls, labelled: Texts, unlabelled: Texts) -> "LsaView":
         _, words, counts, idf = _words_of(labelled, unlabelled)
-        return cls(words, idf, _right_singular_vectors(_weighted(counts, idf), _SIZE))
+        return cls(words, idf, _right_singular_vectors(_weighted(counts, idf), _LSA_SIZE))
 
     def features(self, texts: Texts) -> np.ndarray:
-        counts = _weighted(self.ngrams.counts(texts.tokens), self.idf)
+        counts = _weighted(self.ngrams.counts(texts.words), self.idf)
         return _unit(counts @ self.components)
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -191,7 +201,11 @@ class WordVectorView(LsaView):
         ids = [[number[token] for token in text if token in number] for text in tokens]
         flat = np.fromiter(chain.from_iterable(ids), dtype=np.int64)
         corpus = _Ids(flat, np.cumsum([len(text) for text in ids]))
-        vectors = cooccurrence_vectors(corpus, _SIZE, np.ones(ngrams.size, dtype=bool))
+        # Pairs of characters occur together by chance, and with so many a factorisation takes long.
+        least = 2 if labelled.kind == "chinese" else 1
+        vectors = cooccurrence_vectors(
+            corpus, _VECTOR_SIZE, np.ones(ngrams.size, dtype=bool), least=least
+        )
         return cls(ngrams, idf, vectors)
 
 
@@ -210,9 +224,9 @@ def _ngrams_and_idf(arrays: Mapping[str, np.ndarray]) -> tuple[WordNgrams, np.nd
 def _words_of(
     labelled: Texts, unlabelled: Texts
 ) -> tuple[list[list[str]], WordNgrams, Matrix, np.ndarray]:
-    """The tokens of all texts; their words, without those of a single text; the counts of these
+    """The words of all texts; the vocabulary, without those of a single text; the counts of these
     in each text, (N, F), and their idf."""
-    tokens = list(chain(labelled.tokens, unlabelled.tokens))
+    tokens = list(chain(labelled.words, unlabelled.words))
     words = WordNgrams.fit(tokens, order=1, most=_MOST_WORDS)
     counts = words.counts(tokens)
     texts_with = _texts_with(counts)

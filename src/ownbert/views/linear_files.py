@@ -13,7 +13,7 @@ from ownbert.files import atomic_path, make_folder, read_json, write_json
 from ownbert.views.linear import LinearModel
 
 T = TypeVar("T")
-_FORMAT = 1
+_FORMAT = 2  # 1 had single characters in the LSA and the word vectors of Chinese
 
 
 def save_linear(

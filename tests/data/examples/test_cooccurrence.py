@@ -164,3 +164,11 @@ def test_a_large_corpus_is_counted_by_evenly_spread_blocks(
     # From the whole length of it, and both topics.
     assert part.toarray()[5 : 5 + WORDS].any()
     assert part.toarray()[5 + WORDS :].any()
+
+
+def test_pairs_below_the_least_count_tell_nothing(tmp_path: Path):
+    lines = [["a", "b"], ["a", "b"], ["c", "d"], ["c", "d"], ["e", "a"]]
+    store = make(tmp_path, lines, ["a", "b", "c", "d", "e"])
+    all_pairs, repeated = (vectors_of(store, 4, least=n)[len(SPECIAL) :] for n in (1, 2))
+    assert np.abs(all_pairs).max(1).all()
+    assert np.abs(repeated).max(1).astype(bool).tolist() == [True, True, True, True, False]

@@ -39,7 +39,13 @@ class TokenCorpus(Protocol):
 
 
 def cooccurrence_vectors(
-    corpus: TokenCorpus, size: int, ordinary: np.ndarray, *, std: float = 0.05, seed: int = 0
+    corpus: TokenCorpus,
+    size: int,
+    ordinary: np.ndarray,
+    *,
+    least: int = 1,
+    std: float = 0.05,
+    seed: int = 0,
 ) -> np.ndarray:
     """Word vectors from the co-occurrences of a corpus.
 
@@ -47,6 +53,7 @@ def cooccurrence_vectors(
         corpus: the token ids.
         size: D.
         ordinary: (V), false for special tokens.
+        least: how often two tokens occur together, for it to count.
         std: standard deviation of the vectors.
         seed: of the factorisation.
 
@@ -55,6 +62,8 @@ def cooccurrence_vectors(
         vocabulary is too small for.
     """
     counts = _count(corpus, len(ordinary))
+    if least > 1:
+        _drop_below(counts, least)
     keep = np.flatnonzero(ordinary & (np.asarray(counts.sum(1)).ravel() > 0))
     vectors = np.zeros((len(ordinary), size), dtype=np.float32)
     if len(keep) < 3:
@@ -87,9 +96,13 @@ def _count(corpus: TokenCorpus, vocab_size: int) -> Matrix:
         block = sparse.coo_array((ones, (rows, columns)), shape=(vocab_size, vocab_size))
         total = sparse.csr_array(total + block.tocsr())
         if total.nnz > _MOST_ENTRIES:
-            total.data[total.data < 2] = 0
-            total.eliminate_zeros()
+            _drop_below(total, 2)
     return sparse.csr_array(total + total.T)
+
+
+def _drop_below(counts: Matrix, least: int) -> None:
+    counts.data[counts.data < least] = 0
+    counts.eliminate_zeros()
 
 
 def _block_starts(tokens: int) -> np.ndarray:
