@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ownbert.nn.model import Model as Model
     from ownbert.pretraining.run import pretrain as pretrain
     from ownbert.text.tokenizer import Tokenizer as Tokenizer
+    from ownbert.train.callbacks import Callbacks as Callbacks
 
     # Made from the table of families (ownbert.hf.classes).
     BertConfig: Any
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "Callbacks": "train.callbacks",
     "EncoderConfig": "config",
     "InputError": "errors",
     "Model": "nn.model",
@@ -94,6 +96,7 @@ __all__ = [
     "BertModel",
     "BertPreTrainedModel",
     "BertTokenizer",
+    "Callbacks",
     "Embedder",
     "EncoderConfig",
     "InputError",

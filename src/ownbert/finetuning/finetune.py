@@ -10,6 +10,7 @@ from ownbert.finetuning.labelled_splits import Rows, draw_rows
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.nn.model import Model
 from ownbert.tasks.task import load_finetuned, task_class
+from ownbert.train.callbacks import Callbacks
 from ownbert.train.display import Display
 from ownbert.train.distributed import under_torchrun
 
@@ -26,6 +27,7 @@ def finetune(
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
+    callbacks: Callbacks | None = None,
     **options: Any,
 ) -> "Model | Ensemble":
     """Fine-tune a model folder on labelled files and save the best weights in ``output``.
@@ -37,6 +39,8 @@ def finetune(
         overrides: "section.name=value" settings.
         resume, overwrite: what to do with an ``output`` that holds a run.
         quiet: show nothing.
+        callbacks: functions to call with each row of the log, evaluation and saved model; those of
+            each member, where several models are trained.
         options: settings of ``FinetuneRecipe`` by name: ``model`` (the folder), ``train``, ``dev``,
             ``epochs``, ... For "image" ``train`` and ``dev`` may be arrays, (images, labels).
 
@@ -59,6 +63,7 @@ def finetune(
     if rows is not None:
         rows = (draw_rows(rows[0], recipe), rows[1])
     run = FinetuningRun(recipe, rows)
+    run.callbacks = callbacks or run.callbacks
     run.check_adapting()
     if recipe.search.requested:
         from ownbert.finetuning.search import search

@@ -98,6 +98,8 @@ class FinetuningRun(TrainingRun):
         self.given, self.recipe = recipe, self._completed(recipe)
         self.splits.draw_sample(self._trained_per_evaluation)
         self.adapted: Path | None = None if like is None else like.adapted
+        if like is not None:
+            self.callbacks = like.callbacks
         self.name: str | None = None  # in the model card, by default that of the folder
         # Of the saved weights on all dev rows, in the end.
         self.metrics: Mapping[str, float] = {}

@@ -84,6 +84,13 @@ def fit_view(
 def fit_probe(encoder: Path, rows: LabelledRows, folder: Path) -> np.ndarray:
     """Fit a linear model on the vectors of a network, save it in ``folder`` (in which ``encoder``
     is), and return its held-out scores."""
+    fitted, scores = probe_scores(encoder, rows)
+    fitted.save(folder)
+    return scores
+
+
+def probe_scores(encoder: Path, rows: LabelledRows) -> tuple[FrozenProbe, np.ndarray]:
+    """A linear model on the vectors of a network, and its held-out scores."""
     embedder = Embedder(encoder)
     vectors = embed_rows(embedder, rows.texts())
     learnt = vectors[rows.learnt]
@@ -91,8 +98,7 @@ def fit_probe(encoder: Path, rows: LabelledRows, folder: Path) -> np.ndarray:
     # So that vectors have a length of about 1, as those of the views.
     scale = np.maximum(learnt.std(0), 1e-6) * np.sqrt(vectors.shape[1])
     model, scores = fit_on_folds(((vectors - mean) / scale).astype(np.float32), rows)
-    FrozenProbe(embedder, mean, scale.astype(np.float32), model).save(folder)
-    return scores
+    return FrozenProbe(embedder, mean, scale.astype(np.float32), model), scores
 
 
 def fit_on_folds(

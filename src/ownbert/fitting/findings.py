@@ -41,6 +41,7 @@ def make_report(
     test: Sequence[Row],
     *,
     blend: BlendPredictor,
+    points: Sequence[tuple[float, float]],
     settings: Mapping[str, Any],
     data: Mapping[str, Any],
 ) -> Report:
@@ -51,6 +52,7 @@ def make_report(
         labelled, unlabelled: the texts.
         test: rows that chose nothing; may be empty.
         blend: the blend, to be timed.
+        points: minutes of pretraining, and scores of a linear model on the network then.
         settings, data: facts to be shown.
     """
     rows, task = compared.rows, compared.rows.task
@@ -86,6 +88,8 @@ def make_report(
         settings=settings,
     )
     report = replace(report, margin=_margin(compared), learning_curve=_curve(compared, labelled))
+    if points:
+        report = replace(report, minutes_curve=fit_learning_curve(points, unit="minutes"))
     if len(unlabelled):
         report = replace(report, drift=compare_texts(labelled.tokens, unlabelled.tokens))
     report = replace(report, **_of_rows(compared, targets.values))

@@ -28,11 +28,13 @@ from ownbert.fitting.candidates import (
 from ownbert.fitting.findings import make_report
 from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.labelled_rows import find_task, read_labelled, write_rows
+from ownbert.fitting.minutes_curve import Checkpoints, Points
 from ownbert.fitting.networks import (
     Corpus,
     copy_encoder,
     copy_network,
     finetune_on,
+    pieces_of,
     pretrain_on,
     taught_rows,
     tokens_per_second,
@@ -260,6 +262,7 @@ class Fit:
         known = [{k: f[k] for k in ("name", "sha256")} for f in fingerprint(files)]
         self.identity = {"files": known, "settings": settings}
         self.used = 0.0  # seconds of earlier runs
+        self.points: Points = ()  # minutes of pretraining and scores
         self.progress = Progress(self.rows, recipe, quiet=quiet)
 
     def _read_test(self, path: str | None) -> list[Row]:
@@ -346,8 +349,9 @@ class Fit:
         if 60 * minutes < _SHORTEST_PRETRAINING:
             self.progress.say("no time for a network; more --minutes would train one")
             return None
+        checkpoints = Checkpoints(self.folder / WORK / "checkpoints", minutes)
         with self.progress.step("pretraining on the texts"):
-            return pretrain_on(
+            network = pretrain_on(
                 self.corpus,
                 self.rows,
                 self.folder / WORK,
@@ -356,7 +360,11 @@ class Fit:
                 minutes=minutes,
                 device=recipe.device,
                 seed=recipe.seed,
+                on_save=checkpoints,
             )
+        with self.progress.step("what minutes of pretraining bring"):
+            self.points = checkpoints.measure(self.rows) or self.points
+        return network
 
     def _networks(self, base: Path) -> None:
         """The candidates that need a network to start from."""
@@ -458,11 +466,13 @@ class Fit:
         return [f"members/{path.name}"], measured
 
     def _drawn(self, tokens: float, each: float) -> list[tuple[str, ...]]:
-        """Unlabelled texts of about so many tokens in all. each: tokens of a text, on average."""
-        texts = self.unlabelled.rows
-        count = max(1, min(len(texts), int(tokens / each) - len(self.rows.learnt)))
-        order = np.random.default_rng(self.recipe.seed).permutation(len(texts))
-        return [texts[i] for i in order[:count]]
+        """Pieces of unlabelled texts, of about so many tokens in all. each: tokens of a labelled
+        text, on average."""
+        lengths = [sum(map(len, row)) for row in self.labelled.rows]
+        order = np.random.default_rng(self.recipe.seed).permutation(len(self.unlabelled))
+        texts = [self.unlabelled.rows[i][0] for i in order]
+        count = max(1, int(tokens / each) - len(self.rows.learnt))
+        return [(piece,) for piece in pieces_of(texts, int(np.quantile(lengths, 0.9)))[:count]]
 
     def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
         return network_scores(Predictor(folder, device=self.recipe.device), rows)
@@ -495,6 +505,7 @@ class Fit:
             "format": _FORMAT,
             "identity": self.identity,
             "seconds": 60 * minutes,
+            "points": self.points,
             "candidates": [c.about() for c in self.candidates],
         }
         write_json(self.folder / STATE, state)
@@ -522,6 +533,7 @@ class Fit:
             self.unlabelled,
             self.test,
             blend=predictor,
+            points=self.points,
             settings={k: v for k, v in asdict(recipe).items() if v not in (None, ())},
             data={
                 "labelled texts": len(rows.learnt),
@@ -554,6 +566,7 @@ class Fit:
                 "start anew with --overwrite"
             )
         self.used = float(state.get("seconds", 0.0))
+        self.points = tuple((float(at), float(score)) for at, score in state.get("points", ()))
         for about in state["candidates"]:
             path = self.folder / WORK / f"{about['name']}.npy"
             scores = np.load(path) if path.exists() else None

@@ -32,6 +32,7 @@ from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
 from ownbert.settings import dump, resolve
 from ownbert.train import distributed
+from ownbert.train.callbacks import Callbacks
 from ownbert.train.device import pick_precision
 from ownbert.train.distributed import ALONE, World
 from ownbert.train.evaluation_budget import affordable_tokens
@@ -57,6 +58,7 @@ def pretrain(
     resume_step: int | None = None,
     overwrite: bool = False,
     quiet: bool = False,
+    callbacks: Callbacks | None = None,
     **options: Any,
 ) -> Model:
     """Pretrain a model on a token store and save it, its log, curves and recipe in ``output``.
@@ -66,6 +68,7 @@ def pretrain(
     Args:
         resume: continue from the last saved state (or that of ``resume_step``), by the recipe in
             ``output``; without one, start.
+        callbacks: functions to call with each row of the log, evaluation and saved model.
         options: settings of ``PretrainRecipe`` by name (``size="mini"``, ``max_minutes=30``).
 
     Raises:
@@ -81,6 +84,7 @@ def pretrain(
     )
     saved = folder.saved is not None and (folder.path / CONFIG).exists()
     run = Pretraining(recipe, saved=folder.path if saved else None)
+    run.callbacks = callbacks or run.callbacks
     return run.execute(folder, quiet=quiet)
 
 

@@ -11,6 +11,7 @@ from ownbert.run.run_folder import RECIPE, RunFolder
 from ownbert.settings import dump
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train import distributed
+from ownbert.train.callbacks import Callbacks
 from ownbert.train.device import pick_device
 from ownbert.train.display import Display
 from ownbert.train.distributed import ALONE, World
@@ -35,6 +36,7 @@ class TrainingRun(ABC):
         recipe: the complete recipe, as written to recipe.yaml.
         identity: what is learnt from; a run cannot be resumed on anything else.
         monitor: the metric that decides which weights are best.
+        callbacks: functions of the user's that are called on the way.
         vocabulary: what a tokenizer in the output folder must be equal to, if anything.
         with_curves: whether the log is plotted.
     """
@@ -45,6 +47,7 @@ class TrainingRun(ABC):
     monitor = Monitor("loss", lower=True)
     with_curves = True
     vocabulary: Tokenizer | None = None
+    callbacks = Callbacks()
 
     def __init__(self, run: Run) -> None:
         if run.tensorboard:
@@ -101,6 +104,7 @@ class TrainingRun(ABC):
             seed=self.recipe.seed,
             world=world,
             on_save=lambda: self.save(learner, folder, world),
+            callbacks=self.callbacks,
             meter=Meter(self.peak_flops(world)),
             with_curves=self.with_curves,
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ownbert.data.loader import Loader
 from ownbert.objectives import Objective
+from ownbert.train.callbacks import Callbacks
 from ownbert.train.display import Display
 from ownbert.train.distributed import ALONE, World
 from ownbert.train.meter import Meter
@@ -55,6 +56,7 @@ class Job:
     Args:
         run: its max_steps or max_minutes must be set.
         on_save: called after each saved state, in all processes.
+        callbacks: the user's functions.
         with_curves: whether the log is plotted in ``curves.png`` at the end.
         warned: whether the warning about a run that does not learn has been shown.
     """
@@ -69,6 +71,7 @@ class Job:
     seed: int = 0
     world: World = ALONE
     on_save: Callable[[], None] = lambda: None
+    callbacks: Callbacks = field(default_factory=Callbacks)
     meter: Meter = field(default_factory=Meter)
     with_curves: bool = True
     warned: bool = False

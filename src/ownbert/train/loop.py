@@ -131,7 +131,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                 row = None
                 if state.step % run.log_every == 0 or phase_over:
                     row = job.meter.row(state, phase.objectives, world, job.phase_number)
-                    log.write(row)
+                    _write(job, log, row)
                 job.display.update(job.progress, row)
 
                 # Evaluate.
@@ -186,17 +186,25 @@ def _save(job: Job) -> None:
     job.state.save(job.folder, keep=job.run.keep, world=job.world)
     with job.state.averaged():
         job.on_save()
+    if job.world.first:
+        job.callbacks.saved(job.folder, job.state.step, job.state.seconds)
 
 
 def _log_evaluation(job: Job, log: "RunLog | _NoLog", metrics: Mapping[str, float]) -> None:
     """Log the metrics of held-out data; warn once if the run does not learn anything."""
     row = {"step": job.state.step, "evaluation": True, **job.phase_number, **metrics}
     row["seconds"] = round(job.state.seconds, 3)
-    log.write(row)
+    _write(job, log, row)
     job.display.update(job.progress, row)
     if not job.warned and (warning := diagnose_stagnation(log.rows)):
         job.warned = True
         job.display.say(warning)
+
+
+def _write(job: Job, log: "RunLog | _NoLog", row: Mapping[str, Any]) -> None:
+    log.write(row)
+    if job.world.first:
+        job.callbacks.logged(row)
 
 
 def _keep_best(job: Job, metrics: Mapping[str, float]) -> bool:

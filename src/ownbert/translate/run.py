@@ -20,6 +20,7 @@ from ownbert.objectives import Learner, Translation
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
 from ownbert.settings import dump, resolve
+from ownbert.train.callbacks import Callbacks
 from ownbert.train.device import autocast, pick_precision
 from ownbert.train.distributed import World, gather_full_model
 from ownbert.train.job import Job, Phase
@@ -51,6 +52,7 @@ def train_translation(
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
+    callbacks: Callbacks | None = None,
     **options: Any,
 ) -> Model:
     """Learn vocabularies and a Transformer from pairs of texts.
@@ -59,6 +61,7 @@ def train_translation(
 
     Args:
         resume: continue from the last saved state, also with more ``epochs``.
+        callbacks: functions to call with each row of the log, evaluation and saved model.
         options: settings of ``TranslateRecipe`` by name (``source="a.de"``, ``target="a.en"``,
             ``d_model=512``).
 
@@ -69,6 +72,7 @@ def train_translation(
     folder = RunFolder(output, resume=resume, overwrite=overwrite)
     recipe = folder.resolve(TranslateRecipe, config=config, overrides=overrides, options=options)
     run = TranslationRun(recipe, saved=folder.path if folder.saved else None)
+    run.callbacks = callbacks or run.callbacks
     return run.execute(folder, quiet=quiet)
 
 

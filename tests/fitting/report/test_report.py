@@ -138,7 +138,7 @@ def test_the_headline_says_how_far_to_trust_it():
 def test_advice_follows_the_numbers(report: Report):
     found = kinds(report)
     assert found["Label more"] == found["The model"] == found["Texts beyond"] == "do"
-    assert found["More minutes"] == "fine"
+    assert found["Longer pretraining"] == "fine"
     order = [one.kind for one in give_advice(report)]
     assert order == sorted(order, key=["do", "note", "fine"].index)
     assert all(one.figure for one in give_advice(report))

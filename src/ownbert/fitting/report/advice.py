@@ -111,33 +111,41 @@ def _linear_is_enough(report: Report) -> list[Advice]:
 
 
 def _more_rows(curve: LearningCurve | None) -> list[Advice]:
-    if curve is None:
-        return []
-    if not curve.known or not curve.further:
-        reason = curve.reason or "nothing was extrapolated"
-        return [Advice("note", "What more labels would bring cannot be told.", reason)]
-    double = curve.further[0]
-    interval = f"{double.gain_low:+.3f} to {double.gain_high:+.3f} at {double.at:,.0f} rows"
-    if double.gain >= WORTH_A_GAIN:
-        times = double.at / curve.at[-1]
-        words = "twice" if times == 2 else f"{times:.2g} times"
-        sentence = f"Label more texts: {words} as many rows would bring about "
-        return [Advice("do", f"{sentence}{double.gain:+.3f}.", interval)]
-    return [Advice("fine", "More labels of this kind would bring next to nothing.", interval)]
+    return _extrapolated(
+        curve,
+        "{:,.0f} rows",
+        worth="Label more texts: {times} as many rows would bring about {gain:+.3f}.",
+        not_worth="More labels of this kind would bring next to nothing.",
+        unknown="What more labels would bring cannot be told.",
+    )
 
 
 def _more_minutes(curve: LearningCurve | None) -> list[Advice]:
+    return _extrapolated(
+        curve,
+        "{:.3g} minutes",
+        worth="Give it more minutes: with {times} the pretraining a linear model on the network "
+        "would score about {gain:+.3f}, and the blend less than that.",
+        not_worth="Longer pretraining would bring next to nothing.",
+        unknown="Whether longer pretraining would help cannot be told.",
+    )
+
+
+def _extrapolated(
+    curve: LearningCurve | None, place: str, *, worth: str, not_worth: str, unknown: str
+) -> list[Advice]:
     if curve is None:
         return []
     if not curve.known or not curve.further:
-        reason = curve.reason or "nothing was extrapolated"
-        return [Advice("note", "Whether more minutes would help cannot be told.", reason)]
+        return [Advice("note", unknown, curve.reason or "nothing was extrapolated")]
     double = curve.further[0]
-    interval = f"{double.gain_low:+.3f} to {double.gain_high:+.3f} at {double.at:.3g} minutes"
+    at = place.format(double.at)
+    interval = f"{double.gain_low:+.3f} to {double.gain_high:+.3f} at {at}"
     if double.gain >= WORTH_A_GAIN and double.gain_low > 0:
-        sentence = f"Train longer: twice the minutes would bring about {double.gain:+.3f}."
-        return [Advice("do", sentence, interval)]
-    return [Advice("fine", "More minutes would not help: the score has levelled off.", interval)]
+        times = double.at / curve.at[-1]
+        words = "twice" if times == 2 else f"{times:.2g} times"
+        return [Advice("do", worth.format(times=words, gain=double.gain), interval)]
+    return [Advice("fine", not_worth, interval)]
 
 
 def _label_errors(report: Report) -> list[Advice]:

@@ -137,6 +137,12 @@ def _confusions(report: Report) -> Section | None:
     return Section("confusion", "Confusions", lead, columns, tuple(rows), 2)
 
 
+_CURVES_OF = {
+    "rows": "Scores of a linear model on words.",
+    "minutes": "Scores of a linear model on the network as it was after so much pretraining.",
+}
+
+
 def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) -> Section | None:
     if curve is None or not len(curve.at):
         return None
@@ -154,6 +160,7 @@ def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) ->
     lead = "A power law through the scores, with the interval of 90 in 100 fits."
     if not curve.known:
         lead = f"It cannot be told: {curve.reason}."
+    lead = f"{_CURVES_OF[curve.unit]} {lead}"
     columns = (curve.unit, name, "interval", "gain")
     return Section(key, title, lead, columns, tuple(rows), 0)
 

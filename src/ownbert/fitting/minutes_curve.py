@@ -1,0 +1,80 @@
+"""What minutes of pretraining bring: a linear model on the network as it was at several moments."""
+
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.files import make_folder
+from ownbert.fitting.candidates import ComparedModel, Comparison, probe_scores
+from ownbert.fitting.labelled_rows import LabelledRows
+from ownbert.fitting.networks import copy_encoder
+
+# Moments that are looked at, and the first of them as a share of the run: before, the network knows
+# little more than word frequencies. A pretraining of fewer minutes has none.
+_MOMENTS, _FIRST, _FEWEST_MINUTES = 6, 0.25, 1.0
+# Characters of the rows that are used: a few seconds of the run.
+_MOST_CHARACTERS = 300_000
+
+Points = tuple[tuple[float, float], ...]
+
+
+class Checkpoints:
+    """Copies of a network that is being pretrained: a callback for each time that it is saved.
+
+    Args:
+        folder: for the copies, one folder each, named after its seconds.
+        minutes: how long the pretraining is going to take.
+    """
+
+    def __init__(self, folder: Path, minutes: float) -> None:
+        self.folder, self.minutes = folder, minutes
+
+    def __call__(self, network: Path, saved: Mapping[str, Any]) -> None:
+        """Copy the network if enough time has passed since the last copy."""
+        seconds, total = saved["seconds"], 60 * self.minutes
+        if self.minutes < _FEWEST_MINUTES or seconds < _FIRST * total:
+            return
+        apart = (1 - _FIRST) * total / _MOMENTS
+        if all(seconds - own >= apart for own in self._seconds()):
+            copy_encoder(network, make_folder(self.folder / f"{seconds:.3f}"))
+
+    def _seconds(self) -> list[float]:
+        return [float(path.name) for path in self.folder.glob("*")]
+
+    def measure(self, rows: LabelledRows) -> Points:
+        """Of each copy the minutes and the score of a linear model on its vectors; the copies are
+        removed."""
+        some = _some_of(rows)
+        points = []
+        for seconds in sorted(self._seconds()):
+            path = self.folder / f"{seconds:.3f}"
+            _, scores = probe_scores(path, some)
+            model = ComparedModel("probe", "", "frozen", (), 0.0, scores)
+            points.append((seconds / 60, Comparison(some, [model]).value(scores)))
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return tuple(points)
+
+
+def _some_of(rows: LabelledRows) -> LabelledRows:
+    """As many of the rows as may be used, in their folds."""
+    order = np.random.default_rng(0).permutation(len(rows.rows))
+    sizes = np.cumsum([sum(map(len, rows.rows[i].texts)) for i in order])
+    chosen = np.sort(order[: max(2, int(np.searchsorted(sizes, _MOST_CHARACTERS)))])
+    if len(chosen) == len(rows.rows):
+        return rows
+    place = {int(old): new for new, old in enumerate(chosen)}
+
+    def within(indices: Iterable[int]) -> np.ndarray:
+        return np.asarray([place[int(i)] for i in indices if int(i) in place], dtype=np.int64)
+
+    folds = [(within(learn), within(held)) for learn, held in rows.folds]
+    return replace(
+        rows,
+        rows=[rows.rows[i] for i in chosen],
+        targets=rows.targets[chosen],
+        folds=[(learn, held) for learn, held in folds if len(learn) and len(held)],
+    )
