@@ -1,5 +1,6 @@
 """Models of the hub: fetched only where they are written as such."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ COMMIT = "0" * 40
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of huggingface_hub with one model, in a place without network."""
     constants = pytest.importorskip("huggingface_hub.constants")
     place = tmp_path / "cache"

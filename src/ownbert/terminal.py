@@ -41,7 +41,8 @@ def console(**options: Any) -> "Console":
     from rich.console import Console
 
     found = Console(**{"highlight": False, **options})
-    found.push_render_hook(_Escapes())
+    hook: Any = _Escapes()  # no subclass of RenderHook, so that rich is imported only here
+    found.push_render_hook(hook)
     return found
 
 
@@ -49,8 +50,8 @@ def accept_any_encoding() -> None:
     """Let standard output and error write escapes for characters that their encoding lacks."""
     codecs.register_error("ownbert", _escaped)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="ownbert")
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="ownbert")
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:
