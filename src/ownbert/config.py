@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from ownbert import limits
 from ownbert.errors import InputError, in_short
 
 # "gelu" is the exact one, with erf, as in Transformers; in Google's code it is "gelu_new".
@@ -129,10 +130,10 @@ class Image:
         for name in ("size", "patch"):
             value = getattr(self, name)
             pair = (value, value) if isinstance(value, int) else tuple(value)
-            if len(pair) != 2 or not all(type(n) is int and 0 < n <= _MOST_PIXELS for n in pair):
+            if len(pair) != 2 or not all(type(n) is int and 0 < n <= limits.PIXELS for n in pair):
                 raise InputError(
                     f"image {name} is {in_short(value)}; it must be two whole numbers, at least 1 "
-                    f"and at most {_MOST_PIXELS:,}"
+                    f"and at most {limits.PIXELS:,}"
                 )
             object.__setattr__(self, name, pair)
         _require_counts(self, ("channels",), least=1)
@@ -174,27 +175,24 @@ _FROM_ZERO = (
     "task_type_vocab_size",
     "chunk_size_feed_forward",
 )
-# Far beyond any published model; what is larger is a damaged or hostile file, and would be built
-# until the memory ends. The deepest Transformer has 1,000 layers (Wang et al. 2022, DeepNet), the
-# longest encoders read 131,072 tokens, and the largest vocabulary has a million tokens (XLM-V).
+# What is larger is a damaged or hostile file, and would be built until the memory ends.
 _MOST = {
-    "vocab_size": 10_000_000,
-    "hidden_size": 131_072,
-    "num_hidden_layers": 1_000,
-    "num_attention_heads": 131_072,
-    "intermediate_size": 1_048_576,
-    "max_position_embeddings": 1_048_576,
-    "embedding_size": 131_072,
-    "num_hidden_groups": 1_000,
-    "inner_group_num": 1_000,
-    "type_vocab_size": 65_536,
-    "position_offset": 1_048_576,
-    "task_type_vocab_size": 65_536,
-    "intra_bottleneck_size": 131_072,
+    "vocab_size": limits.VOCABULARY,
+    "hidden_size": limits.WIDTH,
+    "num_hidden_layers": limits.LAYERS,
+    "num_attention_heads": limits.WIDTH,
+    "intermediate_size": 4 * limits.WIDTH,
+    "max_position_embeddings": limits.LENGTH,
+    "embedding_size": limits.WIDTH,
+    "num_hidden_groups": limits.LAYERS,
+    "inner_group_num": limits.LAYERS,
+    "type_vocab_size": limits.WIDTH,
+    "position_offset": limits.LENGTH,
+    "task_type_vocab_size": limits.WIDTH,
+    "intra_bottleneck_size": limits.WIDTH,
     "num_feedforward_networks": 16,
     "channels": 4_096,
 }
-_MOST_PIXELS = 65_536  # across and down
 # Names of classes; the largest sets of labels that are published have about as many.
 MOST_LABELS = 1_000_000
 _MAY_BE_NONE = ("embedding_size", "num_hidden_groups")

@@ -108,16 +108,21 @@ def validate(section: Any, name: str = "") -> None:
 def _must_be(valid: Callable[[Any], bool], wanted: str) -> Check:
     def check(name: str, value: Any) -> None:
         if not valid(value):
-            raise InputError(f"{name} is {value}; it must be {wanted}")
+            raise InputError(f"{name} is {in_short(value)}; it must be {wanted}")
 
     return check
 
 
+def _grouped(number: float) -> str:
+    return f"{number:g}" if isinstance(number, float) else f"{number:,}"
+
+
+def up_to(most: float) -> Check:
+    """A check that a value is positive and not more than ``most`` (see ``ownbert.limits``)."""
+    return _must_be(lambda value: 0 < value <= most, f"more than 0 and at most {_grouped(most)}")
+
+
 positive = _must_be(lambda value: value > 0, "more than 0")
-
-
-def at_least(low: float) -> Check:
-    return _must_be(lambda value: value >= low, f"{low} or more")
 
 
 def between(low: float, high: float, ends: str = "()") -> Check:
@@ -131,14 +136,14 @@ def between(low: float, high: float, ends: str = "()") -> Check:
         above = value >= low if ends[0] == "[" else value > low
         return above and (value <= high if ends[1] == "]" else value < high)
 
-    interval = f"in {ends[0]}{low}, {high}{ends[1]}"
+    interval = f"in {ends[0]}{_grouped(low)}, {_grouped(high)}{ends[1]}"
     return _must_be(valid, f"between {low} and {high}" if ends == "()" else interval)
 
 
 def one_of(*allowed: str) -> Check:
     def check(name: str, value: str) -> None:
         if value not in allowed:
-            raise InputError(f"{name} is {value!r}; one of {', '.join(allowed)}")
+            raise InputError(f"{name} is {in_short(value)}; one of {', '.join(allowed)}")
 
     return check
 
@@ -224,8 +229,9 @@ def dotted_name(kind: type, name: str) -> str:
     names = _names(kind)
     if name not in names:
         dotted = sorted(settings_of(kind))
-        near = difflib.get_close_matches(name, dotted, n=3, cutoff=0.5) or dotted
-        raise InputError(f"there is no setting {name!r}; did you mean {', '.join(near)}?")
+        near = difflib.get_close_matches(name, dotted, n=3, cutoff=0.5)
+        advice = f"did you mean {', '.join(near)}?" if near else "--dry-run shows them all"
+        raise InputError(f"there is no setting {in_short(name)}; {advice}")
     return names[name]
 
 
@@ -252,7 +258,9 @@ def apply_values(settings: Any, values: Any, prefix: str = "") -> Any:
     for name, value in values.items():
         if name not in hints:
             there = f"{prefix.rstrip('.')} has" if prefix else "a recipe has"
-            raise InputError(f"there is no setting {prefix}{name}; {there} {', '.join(hints)}")
+            known = difflib.get_close_matches(str(name), hints, n=3, cutoff=0.5) or hints
+            name = in_short(name).strip("'")
+            raise InputError(f"there is no setting {prefix}{name}; {there} {', '.join(known)}")
         current = getattr(settings, name)
         if is_dataclass(current):
             changes[name] = apply_values(current, value or {}, f"{prefix}{name}.")

@@ -5,6 +5,7 @@ moves its cursor, changes its title, hides a line): all that is printed goes thr
 import codecs
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+
+_formatwarning = warnings.formatwarning
 
 
 def printable(text: str) -> str:
@@ -46,12 +49,21 @@ def console(**options: Any) -> "Console":
     return found
 
 
+def escape_warnings() -> None:
+    """Let Python print warnings, which may name others' files and texts, with escapes."""
+    warnings.formatwarning = _format_warning
+
+
 def accept_any_encoding() -> None:
     """Let standard output and error write escapes for characters that their encoding lacks."""
     codecs.register_error("ownbert", _escaped)
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="ownbert")
+
+
+def _format_warning(*about: Any, **options: Any) -> str:
+    return printable(_formatwarning(*about, **options))
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ownbert import limits
 from ownbert.terminal import console, echo
 
 
@@ -15,7 +16,10 @@ def describe(
         typer.Option(help="Follow this text through the model: the shape of every step."),
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="The same for this many tokens, where there is no text.")
+        int | None,
+        typer.Option(
+            help="The same for this many tokens, where there is no text.", min=1, max=limits.LENGTH
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
