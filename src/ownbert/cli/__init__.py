@@ -22,13 +22,26 @@ from ownbert.errors import InputError, in_short
 from ownbert.files import protected, refuse_same
 from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
 
-# In the order of --help. Each is a file of its name, with a function of its name or, if it has
-# subcommands, an ``app``.
-COMMANDS = (
-    *("fit", "vocab", "prepare", "pretrain", "finetune", "evaluate", "predict", "embed", "fill"),
-    *("probe", "translate", "runs", "describe", "trace", "relevance"),
-)
-
+# In the order of --help, by its panels. Each is a file of its name, with a function of its name or,
+# if it has subcommands, an ``app``.
+PANELS = {
+    "Build what pretraining reads": ("vocab", "prepare"),
+    "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
+    "Use": ("predict", "evaluate", "embed", "fill", "push"),
+    "Inspect": ("runs", "describe", "trace", "relevance"),
+}
+COMMANDS = tuple(name for names in PANELS.values() for name in names)
+# Options, not shown, whose values are arguments of a command: what it reads.
+_AS_ARGUMENT = {
+    "fit": ("--train", "--data", "--input"),
+    "pretrain": ("--tokens", "--data", "--input"),
+    "probe": ("--model",),
+    "vocab": ("--data", "--input"),
+    "prepare": ("--data", "--input"),
+    "embed": ("--data", "--input"),
+    "describe": ("--text",),
+    "trace": ("--text",),
+}
 
 # Options that name what a command writes. A path by any other name is one that it reads, and is
 # never written to.
@@ -71,13 +84,37 @@ class _Commands(TyperGroup):
         if command is None:
             command = typer.Typer(add_completion=False)
             command.command(cmd_name)(getattr(module, cmd_name))
-        return _guarded(typer.main.get_command(command))
+        found = _guarded(_with_spellings(typer.main.get_command(command), cmd_name))
+        found.rich_help_panel = next(p for p, names in PANELS.items() if cmd_name in names)
+        return found
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             raise _Stopped(str(stop) or "interrupted; nothing half-written is left") from None
+
+
+def _with_spellings(command: Any, name: str) -> Any:
+    """``command``, which takes its arguments as values of options, too."""
+    if name in _AS_ARGUMENT:
+        parse = command.parse_args
+        command.parse_args = lambda ctx, args: parse(ctx, _as_arguments(args, _AS_ARGUMENT[name]))
+    return command
+
+
+def _as_arguments(args: Sequence[str], options: Sequence[str]) -> list[str]:
+    """``args`` with the values of ``options`` at their end, as arguments."""
+    rest, moved, given = [], [], iter(args)
+    for each in given:
+        option, equals, value = each.partition("=")
+        if each == "--":
+            return [*rest, *moved, each, *given]
+        if option not in options:
+            rest.append(each)
+        elif (own := value if equals else next(given, None)) is not None:
+            moved.append(own)
+    return [*rest, *moved]
 
 
 def _guarded(command: Any) -> Any:
@@ -115,7 +152,6 @@ app = typer.Typer(
     "From labelled texts to the best model, in one step: fit. Step by step: vocab, prepare, "
     "pretrain, finetune, evaluate, predict.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

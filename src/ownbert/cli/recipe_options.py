@@ -1,8 +1,9 @@
 """Command line options, generated from the settings of a recipe."""
 
+import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import typer
 
 from ownbert.settings import Setting, dotted_name, settings_of
+from ownbert.terminal import echo
 
 
 def recipe_command(
@@ -18,6 +20,7 @@ def recipe_command(
     *,
     command: str,
     instead: Mapping[str, Any] | None = None,
+    common: Collection[str] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replaces the parameter ``settings`` of a command by an option for each of some settings.
 
@@ -28,9 +31,11 @@ def recipe_command(
         names: of the settings, in the order of ``--help``.
         command: its name, on which help texts may depend.
         instead: options that are declared elsewhere, by name.
+        common: names of those that ``--help`` shows; the others are for ``--help-all``. None: all.
     """
     options: dict[str, Any] = {}
     dotted: dict[str, str] = {}
+    rest: set[str] = set()
     for name in names:
         full = dotted_name(recipe, name)
         about = settings_of(recipe)[full].in_command(command)
@@ -38,10 +43,14 @@ def recipe_command(
         parameter = flag.partition("/")[0].lstrip("-").replace("-", "_")
         options[parameter] = (instead or {}).get(name) or _option(flag, about)
         dotted[parameter] = full
+        if common is not None and name not in common:
+            rest.add(parameter)
+            options[parameter] = _hidden(options[parameter])
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(**given: Any) -> None:
+            given.pop("help_all", None)
             function(settings={dotted[p]: given.pop(p) for p in dotted}, **given)
 
         keyword = inspect.Parameter.KEYWORD_ONLY
@@ -54,6 +63,10 @@ def recipe_command(
                 ]
             else:
                 parameters.append(parameter.replace(kind=keyword))
+        if rest:
+            parameters.append(
+                inspect.Parameter("help_all", keyword, annotation=_help_all(rest), default=False)
+            )
         run.__signature__ = inspect.Signature(parameters)  # pyright: ignore
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         return run
@@ -69,6 +82,32 @@ def _option(flag: str, about: Setting) -> Any:
         rich_help_panel=about.panel,
     )
     return Annotated[Path | None if about.path else _plain(about.type) | None, option]
+
+
+def _hidden(annotation: Any) -> Any:
+    """An option that ``--help`` does not show."""
+    kind, option = get_args(annotation)
+    option = copy.copy(option)
+    option.hidden = True
+    return Annotated[kind, option]
+
+
+def _help_all(rest: Collection[str]) -> Any:
+    """The option that shows the help with these options, too."""
+
+    def show(ctx: typer.Context, value: bool) -> None:
+        if value:
+            for parameter in ctx.command.params:
+                if parameter.name in rest:
+                    parameter.hidden = False  # pyright: ignore
+            if text := ctx.get_help():  # rich prints it by itself
+                echo(text)
+            raise typer.Exit
+
+    option = typer.Option(
+        "--help-all", help=f"Show all options: {len(rest)} more.", is_eager=True, callback=show
+    )
+    return Annotated[bool, option]
 
 
 def _plain(kind: Any) -> type:

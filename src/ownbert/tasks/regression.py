@@ -18,7 +18,7 @@ from ownbert.nn.model import Model
 from ownbert.objectives import Loss
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RowObjective
-from ownbert.tasks.rows import Row
+from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_per_row
 from ownbert.tasks.task import DEFAULT
 
@@ -136,7 +136,9 @@ class RegressionTask(SentenceTask):
         self.mean, self.std = np.zeros(len(self.labels)), np.ones(len(self.labels))
         return model
 
-    def output_row(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
+    def output_row(
+        self, decided: np.ndarray, row: Row, options: OutputOptions = PLAIN_OUTPUT
+    ) -> dict[str, Any]:
         # The digits of float32.
         numbers = [float(f"{x:.7g}") for x in decided.tolist()]
         if len(numbers) == 1:
