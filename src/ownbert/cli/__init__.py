@@ -198,7 +198,7 @@ def _main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
         _refuse_undecodable(sys.argv[1:])
-        sys.exit(app(standalone_mode=False) or 0)
+        sys.exit(app(prog_name="ownbert", standalone_mode=False) or 0)
     except InputError as error:
         _exit(f"error: {error}")
     except _Stopped as stop:

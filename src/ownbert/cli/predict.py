@@ -119,7 +119,9 @@ def predict(
         for warning in rows.warnings():
             say(warning)
         return
-    with counting("rows answered", quiet=quiet) as progress:
+    from ownbert.inference.predict import count_rows
+
+    with counting("rows answered", quiet=quiet, total=partial(count_rows, found)) as progress:
         count = run(
             folder,
             found,

@@ -23,7 +23,7 @@ def push(
     """Upload a finished folder to the Hugging Face hub: model, tokenizer, card, pictures.
 
     Saved states, logs for TensorBoard and unfinished files stay here. It needs
-    pip install 'ownbert[hub]', and a token (hf auth login, or HF_TOKEN).
+    pip install 'ownbert\\[hub]', and a token (hf auth login, or HF_TOKEN).
 
     Example: ownbert push runs/clf my-name/topics
     """

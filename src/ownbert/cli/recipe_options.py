@@ -13,6 +13,9 @@ import typer
 from ownbert.settings import Setting, dotted_name, settings_of
 from ownbert.terminal import echo
 
+# Longer defaults are for --help-all.
+_LONG = 100
+
 
 def recipe_command(
     recipe: type,
@@ -35,7 +38,7 @@ def recipe_command(
     """
     options: dict[str, Any] = {}
     dotted: dict[str, str] = {}
-    rest: set[str] = set()
+    rest: dict[str, str | None] = {}
     for name in names:
         full = dotted_name(recipe, name)
         about = settings_of(recipe)[full].in_command(command)
@@ -43,9 +46,11 @@ def recipe_command(
         parameter = flag.partition("/")[0].lstrip("-").replace("-", "_")
         options[parameter] = (instead or {}).get(name) or _option(flag, about)
         dotted[parameter] = full
-        if common is not None and name not in common:
-            rest.add(parameter)
-            options[parameter] = _hidden(options[parameter])
+        if common is not None:
+            hidden = name not in common
+            options[parameter], default = _brief(options[parameter], hidden=hidden)
+            if hidden or default:
+                rest[parameter] = default
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
@@ -84,28 +89,39 @@ def _option(flag: str, about: Setting) -> Any:
     return Annotated[Path | None if about.path else _plain(about.type) | None, option]
 
 
-def _hidden(annotation: Any) -> Any:
-    """An option that ``--help`` does not show."""
+def _brief(annotation: Any, *, hidden: bool) -> tuple[Any, str | None]:
+    """An option as ``--help`` shows it or does not, and its default if that is too long to show."""
     kind, option = get_args(annotation)
-    option = copy.copy(option)
-    option.hidden = True
-    return Annotated[kind, option]
+    option, default = copy.copy(option), None
+    option.hidden = hidden
+    if isinstance(option.show_default, str) and len(option.show_default) > _LONG:
+        default, option.show_default = option.show_default, "see --help-all"
+    return Annotated[kind, option], default
 
 
-def _help_all(rest: Collection[str]) -> Any:
-    """The option that shows the help with these options, too."""
+def _help_all(rest: Mapping[str, str | None]) -> Any:
+    """The option that shows the help with all options and their defaults.
+
+    Args:
+        rest: the defaults of those that are hidden, or whose defaults are long.
+    """
 
     def show(ctx: typer.Context, value: bool) -> None:
         if value:
             for parameter in ctx.command.params:
                 if parameter.name in rest:
                     parameter.hidden = False  # pyright: ignore
+                    default = rest[parameter.name]
+                    parameter.show_default = default or parameter.show_default  # pyright: ignore
             if text := ctx.get_help():  # rich prints it by itself
                 echo(text)
             raise typer.Exit
 
     option = typer.Option(
-        "--help-all", help=f"Show all options: {len(rest)} more.", is_eager=True, callback=show
+        "--help-all",
+        help="Show all options, and their defaults in full.",
+        is_eager=True,
+        callback=show,
     )
     return Annotated[bool, option]
 

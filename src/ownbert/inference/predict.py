@@ -9,9 +9,11 @@ from typing import Any
 from ownbert import limits
 from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.memory import MemoryTable
+from ownbert.data.readers.tables import columns as columns_of
+from ownbert.data.readers.tables import is_known, kind_of, read_values
 from ownbert.data.resumable_file import first_read, identity_of
 from ownbert.errors import InputError
-from ownbert.files import refuse_same, refuse_unreadable, write_json
+from ownbert.files import open_text, refuse_same, refuse_unreadable, write_json
 from ownbert.inference.blend_predictor import BlendPredictor, open_predictor
 from ownbert.inference.pipeline import Predictor, text_or_file
 from ownbert.inference.prediction_writer import PredictionWriter
@@ -110,6 +112,20 @@ def predict(
         for line in found.warnings():
             say(line)
     return count
+
+
+def count_rows(data: Any) -> int | None:
+    """How many rows of predictions there will be; None if reading tells it, or fails."""
+    if isinstance(data, list):
+        return len(data)
+    if not isinstance(data, Path) or not data.is_file() or not is_known(data):
+        return None
+    try:
+        if kind_of(data) == "txt":
+            return sum(1 for _ in open_text(data))
+        return sum(1 for _ in read_values(data, columns_of(data)[:1]))
+    except (InputError, OSError):
+        return None
 
 
 def _output_options(
