@@ -171,8 +171,8 @@ def _usage(task: type[Task], name: str) -> Iterator[str]:
         )
         return
     new, test = task.example_inputs
-    predicted = f"ownbert predict {name} --input {new} -o predictions.jsonl"
-    yield code("bash", f"{predicted}\nownbert evaluate {name} --data {test}")
+    predicted = f"ownbert predict {name} {new} -o predictions.jsonl"
+    yield code("bash", f"{predicted}\nownbert evaluate {name} {test}")
     yield code(
         "python", f'import ownbert\n\nownbert.predict({quoted}, "{new}", "predictions.jsonl")'
     )

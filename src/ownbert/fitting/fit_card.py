@@ -29,8 +29,8 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
         "## Data and settings",
         table(("", ""), map(_texts, facts)),
         "## Use",
-        f"```sh\nownbert predict {name} --input new.csv -o predictions.jsonl\n"
-        f"ownbert predict {name} --input new.csv -o predictions.jsonl --network\n```",
+        f"```sh\nownbert predict {name} new.csv -o predictions.jsonl\n"
+        f"ownbert predict {name} new.csv -o predictions.jsonl --network\n```",
         "```python\nfrom transformers import AutoModelForSequenceClassification, AutoTokenizer\n\n"
         f'model = AutoModelForSequenceClassification.from_pretrained("{name}")\n'
         f'tokenizer = AutoTokenizer.from_pretrained("{name}")\n```',
