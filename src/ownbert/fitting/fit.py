@@ -60,6 +60,7 @@ from ownbert.tasks.text_input import EncodedRows
 from ownbert.train.distributed import under_torchrun
 from ownbert.views.blending import from_scores
 from ownbert.views.features import VIEWS, Texts
+from ownbert.views.linear import TooSlow
 from ownbert.views.tokens import text_kind
 
 # What is made on the way, and what is finished of it.
@@ -70,6 +71,8 @@ _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
 # Shares of the minutes; what is left is for the network that the blend teaches. Where a network is
 # given none is spent on pretraining.
 _PRETRAINING, _FINETUNING, _NGRAM_NETWORK = 0.45, 0.2, 0.15
+# Of the minutes, that each linear model may take at most.
+_LINEAR = 0.08
 # From so many rows on a network with embeddings of n-grams beside its vector is worth its time.
 _NGRAMS_FROM, _NGRAMS = 3000, 1 << 18
 # Pretraining for fewer seconds makes no network worth having.
@@ -392,14 +395,21 @@ class Fit:
         if done or (self.candidates and self.left < _SHORTEST):
             return
         began = time.monotonic()
-        with self.progress.step(title):
-            folders, scores = make(self.folder / "members" / name)
+        try:
+            with self.progress.step(title):
+                folders, scores = make(self.folder / "members" / name)
+        except TooSlow:
+            self.progress.say(f"{title}: left out, with so many rows and labels it takes too long")
+            return
         seconds = time.monotonic() - began
         self.candidates.append(ComparedModel(name, title, kind, tuple(folders), seconds, scores))
         self._save()
 
     def _view(self, name: str, path: Path) -> tuple[Sequence[str], np.ndarray]:
-        scores = fit_view(name, self.rows, self.labelled, self.learnt, self.unlabelled, path)
+        texts = (self.labelled, self.learnt, self.unlabelled)
+        seconds = 60 * self.share(_LINEAR)
+        first = not self.candidates  # without any there would be nothing to use
+        scores = fit_view(name, self.rows, *texts, path, seconds=seconds, required=first)
         return [f"members/{path.name}"], scores
 
     def _probe(self, base: Path, path: Path) -> tuple[Sequence[str], np.ndarray]:
