@@ -198,9 +198,35 @@ def test_an_output_that_is_an_input(tmp_path: Path):
     one.write_text("1")
     two.symlink_to(one)
     for sources in (one, str(one), [tmp_path / "none", one], (tmp_path, two)):
-        with pytest.raises(InputError, match=r"one\.txt is the file that is read"):
+        with pytest.raises(InputError, match=r"one\.txt is read by this command"):
             refuse_same(sources, one)
     for sources in (tmp_path, [two.with_name("none")], [], iter(["1"]), [1.0]):
         refuse_same(sources, one)
     refuse_same(one, None)
     refuse_same(one, tmp_path / "new.txt")
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "a PNG image"),
+        (b"PK\x03\x04\x14\0\0\0\x08\0\xb9\xff", "a ZIP archive, or a document of Word"),
+        (b"PAR1\x15\x04\n\xff\xfe", "a Parquet file; its name must end with .parquet"),
+        (b"%PDF-1.7\n%\xb5\xb5", "a PDF document; save its text"),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_of_another_kind_is_called_by_its_name(
+    tmp_path: Path, content: bytes, kind: str, packed: bool
+):
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(gzip.compress(content) if packed else content)
+    with pytest.raises(InputError, match=rf"corpus\.txt is no text but {kind}"):
+        list(open_text(path))
+
+
+def test_folders_that_were_made_for_a_file_that_failed_are_removed(tmp_path: Path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(FileNotFoundError), atomic_path(tmp_path / "there" / "a" / "b" / "x"):
+        (tmp_path / "none").read_text()
+    assert [p.name for p in tmp_path.rglob("*")] == ["there"]

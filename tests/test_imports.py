@@ -12,10 +12,11 @@ import ownbert
 
 SOURCE = Path(ownbert.__file__).parent
 # What each part may import of the others; the parts below all of them are for everyone.
-EVERYONE = {"errors", "files", "settings"}
+EVERYONE = {"errors", "files", "limits", "settings"}
 ALLOWED = {
     "errors": set(),
     "files": set(),
+    "limits": set(),
     "settings": set(),
     "config": set(),
     "text": set(),

@@ -1,4 +1,8 @@
-"""The exception for every mistake of a user."""
+"""The exception for every mistake of a user, and values as its messages show them."""
+
+from typing import Any
+
+_LONGEST = 60
 
 
 class InputError(ValueError):
@@ -7,3 +11,14 @@ class InputError(ValueError):
     The message is one line: what is wrong, where, and what would be right. The command line
     prints it and exits with code 2; in Python it is a subclass of ``ValueError``.
     """
+
+
+def in_short(value: Any) -> str:
+    """A value as a message shows it: the beginning of one that would fill the screen."""
+    if isinstance(value, int) and value.bit_length() > 8 * _LONGEST:
+        return f"a number of about {int(value.bit_length() * 0.30103):,} digits"
+    try:
+        shown = repr(value)
+    except (ValueError, RecursionError):  # a list with such a number, or a very deep one
+        return f"a {type(value).__name__} that is too long to show"
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"

@@ -7,8 +7,10 @@ import io
 import json
 import os
 import secrets
+import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -16,6 +18,22 @@ from ownbert.errors import InputError
 
 GZIP_MAGIC = b"\x1f\x8b"
 UTF8_BOM = b"\xef\xbb\xbf"
+# How files begin that are taken for text where their names say so.
+_BINARY_KINDS = {
+    b"\x89PNG": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"%PDF-": "a PDF document; save its text as a file",
+    b"PK\x03\x04": "a ZIP archive, or a document of Word or Excel; save its content as text or csv",
+    b"PAR1": "a Parquet file; its name must end with .parquet",
+    b"\x93NUMPY": "a NumPy array",
+    b"SQLite format 3": "a SQLite database",
+    b"BZh": "compressed by bzip2; unpack it, or compress it by gzip",
+    b"\xfd7zXZ": "compressed by xz; unpack it, or compress it by gzip",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd; unpack it, or compress it by gzip",
+    b"7z\xbc\xaf": "a 7z archive; unpack it",
+    b"\xd0\xcf\x11\xe0": "a document of old Word or Excel; save its content as text or csv",
+}
 UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 READ_BUFFER = 1 << 20
 WRITE_FAILURES = frozenset(
@@ -62,15 +80,16 @@ def lock_file(file: BinaryIO, output: str | os.PathLike[str]) -> None:
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` and move it there when the block succeeds.
 
-    The parent folder is made. On any exception, including an interrupt, the temporary file is
-    removed and ``path`` stays as it was.
+    The parent folder is made. On any exception, including an interrupt, the temporary file and
+    folders that were made are removed, and ``path`` stays as it was.
 
     Raises:
-        InputError: the disk is full, a quota is reached or a permission is missing.
+        InputError: the disk is full, a quota is reached, a permission is missing, or ``path`` is an
+            input (see ``protected``).
     """
     target = Path(path)
-    if target.is_dir():
-        raise InputError(f"cannot write {target}: it is a folder, a file name is needed")
+    refuse_unwritable(target)
+    new = missing_folders(target.parent)
     make_folder(target.parent)
     temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
@@ -86,6 +105,31 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        remove_empty(new)
+
+
+def missing_folders(folder: Path) -> list[Path]:
+    """``folder`` and those above it that do not exist, the innermost first."""
+    return [one for one in (folder, *folder.parents) if not one.exists()]
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders, each inside the next one, until one is not empty."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
+
+
+def refuse_unwritable(path: Path) -> None:
+    """Check that ``path`` may be replaced by a new file.
+
+    Raises:
+        InputError: it is a folder, or an input (see ``protected``).
+    """
+    if path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder, a file name is needed")
+    if _identity(path) in _protected.get():
+        raise InputError(f"{path} is {_IS_INPUT}")
 
 
 def make_folder(folder: str | os.PathLike[str]) -> Path:
@@ -203,22 +247,34 @@ def refuse_unreadable(path: Path) -> None:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    number = 0
+    number, start = 0, b""
     try:
         with open(path, "rb") as raw, _unpacked(raw) as stream:
             for number, line in enumerate(stream, start=1):
                 if number == 1:
+                    start = line
                     line = line.removeprefix(UTF8_BOM)
                 line = line.removesuffix(b"\n").removesuffix(b"\r")
                 try:
                     yield number, line.decode("utf-8")
                 except UnicodeDecodeError as error:
-                    raise InputError(_not_utf8(path, number, line, error)) from error
+                    raise InputError(_not_utf8(path, start, number, line, error)) from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         where = f"after line {number}" if number else "at its start"
         raise InputError(f"{path}: the gzip data is damaged or cut short {where}") from error
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+# What a model folder is read from; a table of predictions beside these is none of them.
+_READ_OF_FOLDERS = (
+    *("config.json", "tokenizer*.json", "vocab.*", "merges.txt", "*.model", "*.safetensors"),
+    *("*.bin", "ensemble.json", "blend.json", "modules.json"),
+)
+_IS_INPUT = "read by this command; write to another file or folder"
+# Device and inode of a file or folder.
+_Identity = tuple[int, int]
+_protected: ContextVar[frozenset[_Identity]] = ContextVar("protected", default=frozenset())
 
 
 def refuse_same(sources: Any, output: str | os.PathLike[str] | None) -> None:
@@ -227,18 +283,47 @@ def refuse_same(sources: Any, output: str | os.PathLike[str] | None) -> None:
     Args:
         sources: a path, or a list or tuple of paths, files or folders. Anything else, such as
             arrays or an iterator, and paths that do not exist cannot be overwritten.
-        output: the file to be written; None is none.
+        output: the file or folder to be written; None is none.
 
     Raises:
-        InputError: the output would overwrite an input.
+        InputError: the output is one of the inputs, by whatever name, or a file of the model in one
+            of them.
     """
-    if output is None or not Path(output).exists():
-        return
+    if output is not None and _identity(output) in _identities(sources):
+        raise InputError(f"{output} is {_IS_INPUT}")
+
+
+@contextlib.contextmanager
+def protected(sources: Any) -> Iterator[None]:
+    """While the block runs, nothing in this module writes to one of its inputs.
+
+    Args:
+        sources: as for ``refuse_same``.
+    """
+    token = _protected.set(_protected.get() | _identities(sources))
+    try:
+        yield
+    finally:
+        _protected.reset(token)
+
+
+def _identities(sources: Any) -> frozenset[_Identity]:
+    found = set()
     for source in sources if isinstance(sources, list | tuple) else [sources]:
-        if not isinstance(source, str | os.PathLike) or not Path(source).exists():
-            continue
-        if Path(output).samefile(source):
-            raise InputError(f"{output} is the file that is read; write to another one")
+        if isinstance(source, str | os.PathLike) and (own := _identity(source)):
+            read = (file for name in _READ_OF_FOLDERS for file in Path(source).glob(name))
+            found |= {own, *map(_identity, read)}
+    return frozenset(found - {None})
+
+
+def _identity(path: str | os.PathLike[str]) -> _Identity | None:
+    """None if there is no such file or folder; terminals and pipes are none."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    kept = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    return (status.st_dev, status.st_ino) if kept else None
 
 
 @contextlib.contextmanager
@@ -251,9 +336,12 @@ def _unpacked(raw: io.BufferedReader) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, stream)
 
 
-def _not_utf8(path: Path, number: int, line: bytes, error: UnicodeDecodeError) -> str:
+def _not_utf8(path: Path, start: bytes, number: int, line: bytes, error: UnicodeDecodeError) -> str:
     if number == 1 and line.startswith(UTF16_BOMS):
         return f"{path} is UTF-16: save it as UTF-8"
+    for magic, kind in _BINARY_KINDS.items():
+        if start.startswith(magic):
+            return f"{path} is no text but {kind}"
     byte = line[error.start]
     return f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8"
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 
 T = TypeVar("T")
 # Takes the dotted name of a setting and a value; raises ``InputError`` if it is not valid.
@@ -107,16 +107,21 @@ def validate(section: Any, name: str = "") -> None:
 def _must_be(valid: Callable[[Any], bool], wanted: str) -> Check:
     def check(name: str, value: Any) -> None:
         if not valid(value):
-            raise InputError(f"{name} is {value}; it must be {wanted}")
+            raise InputError(f"{name} is {in_short(value)}; it must be {wanted}")
 
     return check
 
 
+def _grouped(number: float) -> str:
+    return f"{number:g}" if isinstance(number, float) else f"{number:,}"
+
+
+def up_to(most: float) -> Check:
+    """A check that a value is positive and not more than ``most`` (see ``ownbert.limits``)."""
+    return _must_be(lambda value: 0 < value <= most, f"more than 0 and at most {_grouped(most)}")
+
+
 positive = _must_be(lambda value: value > 0, "more than 0")
-
-
-def at_least(low: float) -> Check:
-    return _must_be(lambda value: value >= low, f"{low} or more")
 
 
 def between(low: float, high: float, ends: str = "()") -> Check:
@@ -130,14 +135,14 @@ def between(low: float, high: float, ends: str = "()") -> Check:
         above = value >= low if ends[0] == "[" else value > low
         return above and (value <= high if ends[1] == "]" else value < high)
 
-    interval = f"in {ends[0]}{low}, {high}{ends[1]}"
+    interval = f"in {ends[0]}{_grouped(low)}, {_grouped(high)}{ends[1]}"
     return _must_be(valid, f"between {low} and {high}" if ends == "()" else interval)
 
 
 def one_of(*allowed: str) -> Check:
     def check(name: str, value: str) -> None:
         if value not in allowed:
-            raise InputError(f"{name} is {value!r}; one of {', '.join(allowed)}")
+            raise InputError(f"{name} is {in_short(value)}; one of {', '.join(allowed)}")
 
     return check
 
@@ -200,7 +205,11 @@ def _read(path: Path) -> dict[str, Any]:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"no such file: {path}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except RecursionError:
+        raise InputError(f"{path} is nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise InputError(f"{path} must hold sections such as optim: and run:")
@@ -211,8 +220,8 @@ def _value(name: str, text: str) -> Any:
     """The value of an override, which is YAML."""
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise InputError(f"{name} is {text!r}, which is not YAML") from None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise InputError(f"{name} is {in_short(text)}, which is not YAML") from None
 
 
 @cache
@@ -228,8 +237,9 @@ def dotted_name(kind: type, name: str) -> str:
     names = _names(kind)
     if name not in names:
         dotted = sorted(settings_of(kind))
-        near = difflib.get_close_matches(name, dotted, n=3, cutoff=0.5) or dotted
-        raise InputError(f"there is no setting {name!r}; did you mean {', '.join(near)}?")
+        near = difflib.get_close_matches(name, dotted, n=3, cutoff=0.5)
+        advice = f"did you mean {', '.join(near)}?" if near else "--dry-run shows them all"
+        raise InputError(f"there is no setting {in_short(name)}; {advice}")
     return names[name]
 
 
@@ -238,20 +248,22 @@ def _put(values: dict[str, Any], dotted: str, value: Any) -> None:
     for section in sections:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
-            raise InputError(f"{section} must be a section, not {values!r}")
+            raise InputError(f"{section} must be a section, not {in_short(values)}")
     values[last] = value
 
 
 def _apply(settings: Any, values: Any, prefix: str = "") -> Any:
     """``settings`` changed to ``values``, section by section."""
     if not isinstance(values, Mapping):
-        raise InputError(f"{prefix.rstrip('.')} must be a section, not {values!r}")
+        raise InputError(f"{prefix.rstrip('.')} must be a section, not {in_short(values)}")
     hints = get_type_hints(type(settings))
     changes = {}
     for name, value in values.items():
         if name not in hints:
             there = f"{prefix.rstrip('.')} has" if prefix else "a recipe has"
-            raise InputError(f"there is no setting {prefix}{name}; {there} {', '.join(hints)}")
+            known = difflib.get_close_matches(str(name), hints, n=3, cutoff=0.5) or hints
+            name = in_short(name).strip("'")
+            raise InputError(f"there is no setting {prefix}{name}; {there} {', '.join(known)}")
         current = getattr(settings, name)
         if is_dataclass(current):
             changes[name] = _apply(current, value or {}, f"{prefix}{name}.")
@@ -273,7 +285,7 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
         if kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
             try:
                 return float(value)  # YAML reads 1e-4 as text
-            except ValueError:
+            except (ValueError, OverflowError):
                 continue
         if kind is str and isinstance(value, str | Path):
             return str(value)
@@ -290,4 +302,4 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
             return tuple(_checked(part, get_args(kind)[0], name) for part in parts)
     names = ("none" if k is type(None) else getattr(k, "__name__", str(k)) for k in kinds)
     wanted = " or ".join(names)
-    raise InputError(f"{name} must be {wanted}, not {value!r}")
+    raise InputError(f"{name} must be {wanted}, not {in_short(value)}")

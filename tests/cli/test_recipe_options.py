@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from ownbert import InputError
 from ownbert.cli import app
 from ownbert.pretraining.recipe import PretrainRecipe
-from ownbert.settings import at_least, between, each, one_of, positive, settings_of
+from ownbert.settings import between, each, one_of, positive, settings_of, up_to
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.translate.recipe import TranslateRecipe
 
@@ -97,7 +97,9 @@ def test_help_shows_defaults_in_their_panels():
     ("check", "good", "bad", "wanted"),
     [
         (positive, 1e-9, 0, "it must be more than 0"),
-        (at_least(2), 2, 1, "it must be 2 or more"),
+        (up_to(2), 2, 0, "it must be more than 0 and at most 2"),
+        (up_to(2_000), 1, 2_001, "2001; it must be more than 0 and at most 2,000"),
+        (up_to(2.0), 1, float("nan"), "it must be more than 0 and at most 2"),
         (between(0, 1), 0.5, 0, "it must be between 0 and 1"),
         (between(0, 1), 0.5, 1, "it must be between 0 and 1"),
         (between(0, 1, "[)"), 0, 1, r"it must be in \[0, 1\)"),
@@ -112,3 +114,8 @@ def test_values_that_a_setting_cannot_have(check, good, bad, wanted):
     check("a.setting", good)
     with pytest.raises(InputError, match=wanted):
         check("a.setting", bad)
+
+
+def test_a_number_that_would_fill_the_screen_is_shown_in_short():
+    with pytest.raises(InputError, match="is a number of about 5,000 digits; it must be"):
+        up_to(2)("a.setting", 10**5000)

@@ -192,7 +192,7 @@ def test_other_texts_without_labels_get_a_warning(topics: Path, tmp_path: Path):
     ("options", "message"),
     [
         (["--minutes", "0"], "minutes is 0"),
-        (["--minutes", "1e9"], "minutes is 1000000000.0; it must be in (0, 10080]"),
+        (["--minutes", "1e9"], "minutes is 1000000000.0; it must be in (0, 10,080]"),
         (["--task", "tag"], "task is 'tag'; one of classify, multilabel, regress"),
         (["--unlabelled", "missing.txt"], "no such file: missing.txt"),
         (["--model", "missing"], "missing"),

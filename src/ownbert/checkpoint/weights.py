@@ -93,6 +93,7 @@ def _parts(path: Path) -> list[str]:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
+    files.refuse_unreadable(path)
     try:
         if path.suffix == ".safetensors":
             return load_file(path)

@@ -4,17 +4,22 @@ A user's mistake is one line on standard error and exit code 2. Nothing here imp
 a command runs, so that ``--help`` is fast.
 """
 
+import functools
 import os
+import re
 import signal
 import sys
+from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from ownbert import __version__
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
+from ownbert.files import protected, refuse_same
 
 # In the order of --help. Each is a file of its name, with a function of its name or, if it has
 # subcommands, an ``app``.
@@ -22,6 +27,25 @@ COMMANDS = (
     *("fit", "vocab", "prepare", "pretrain", "finetune", "evaluate", "predict", "embed", "fill"),
     *("probe", "translate", "runs", "describe", "trace", "relevance"),
 )
+
+
+# Options that name what a command writes. A path by any other name is one that it reads, and is
+# never written to.
+OUTPUTS = ("output", "html", "curves")
+# Read whole at the start, and replaced by the complete one where it is in the output folder.
+_REPLACED = ("config",)
+# A message has longer words in short.
+_LONGEST_WORD = 400
+
+
+# What the system says of a path in a word or two, with a remedy.
+_REASONS = {
+    FileExistsError: "something of that name is in the way; remove it, or choose another name",
+    IsADirectoryError: "it is a folder, a file is needed",
+    NotADirectoryError: "a part of this path is a file, where a folder is needed",
+    FileNotFoundError: "there is no such file or folder; check its name",
+    PermissionError: "permission denied; check whose it is, or choose another place",
+}
 
 
 class _Stopped(Exception):
@@ -46,13 +70,41 @@ class _Commands(TyperGroup):
         if command is None:
             command = typer.Typer(add_completion=False)
             command.command(cmd_name)(getattr(module, cmd_name))
-        return typer.main.get_command(command)
+        return _guarded(typer.main.get_command(command))
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             raise _Stopped(str(stop) or "interrupted; nothing half-written is left") from None
+
+
+def _guarded(command: Any) -> Any:
+    """``command``, and those below it, which refuse to write to what they read."""
+    for one in getattr(command, "commands", {}).values():
+        _guarded(one)
+    if (run := command.callback) is not None:
+
+        @functools.wraps(run)
+        def guarded(**given: Any) -> Any:
+            inputs, outputs = _paths(given)
+            for output in outputs:
+                refuse_same(inputs, output)
+            with protected(inputs):
+                return run(**given)
+
+        command.callback = guarded
+    return command
+
+
+def _paths(given: Mapping[str, Any]) -> tuple[list[Path], list[Path]]:
+    """What a command reads, and what it writes."""
+    inputs, outputs = [], []
+    for name, value in given.items():
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, Path) and name not in _REPLACED:
+                (outputs if name in OUTPUTS else inputs).append(one)
+    return inputs, outputs
 
 
 app = typer.Typer(
@@ -106,7 +158,7 @@ def _main() -> None:
     # default is so long that a second program on the machine slows a run down tenfold.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
     except InputError as error:
         _exit(f"error: {error}")
     except _Stopped as stop:
@@ -116,9 +168,38 @@ def _main() -> None:
         sys.exit(2)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _exit(f"error: {where}{error.strerror or error}")
+        reason = next((r for kind, r in _REASONS.items() if isinstance(error, kind)), None)
+        _exit(f"error: {where}{reason or error.strerror or error}")
     except MemoryError:
         _exit("error: out of memory; take smaller batches (--batch-tokens) or a smaller model")
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # typer's, which come from several modules
+            raise
+        if type(error).__name__ != "NoArgsIsHelpError":  # its help has been shown
+            _exit(f"error: {usage_message(error)}")
+        sys.exit(2)
+
+
+def usage_message(error: Any) -> str:
+    """What is wrong with an option or argument, and how to see what would be right."""
+    details = getattr(error.__cause__, "errors", list)()  # of pydantic, where typer has it
+    if details and (wanted := _wanted(details[0]["type"], details[0].get("ctx", {}))):
+        given = in_short(details[0]["input"])
+        return f"{error.param.opts[0]} is {given}; it must be {wanted}"
+    message = error.format_message().rstrip(".").removeprefix("Invalid value for ")
+    ctx = getattr(error, "ctx", None)
+    advice = "" if ctx is None else f"; see {ctx.command_path} --help"
+    return f"{message[:1].lower()}{message[1:]}{advice}"
+
+
+def _wanted(kind: str, limits: Mapping[str, Any]) -> str | None:
+    if kind.startswith("int_"):
+        return "a whole number" if kind != "int_parsing_size" else "a number of fewer digits"
+    if kind.startswith("float_"):
+        return "a number"
+    if "ge" in limits:
+        return f"{limits['ge']:,} or more"
+    return f"at most {limits['le']:,}" if "le" in limits else None
 
 
 def _as_interrupt(number: int, frame: object) -> None:
@@ -132,5 +213,6 @@ def _exit(message: str) -> None:
 
         if not first_to_report():
             sys.exit(2)
-    print(" ".join(message.split("\n")), file=sys.stderr)
+    line = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: in_short(word[0]), message)
+    print(" ".join(line.split("\n")), file=sys.stderr)
     sys.exit(2)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from ownbert import limits
+
 
 def describe(
     folder: Annotated[Path, typer.Argument(help="Folder of a model.", show_default=False)],
@@ -13,7 +15,10 @@ def describe(
         typer.Option(help="Follow this text through the model: the shape of every step."),
     ] = None,
     tokens: Annotated[
-        int | None, typer.Option(help="The same for this many tokens, where there is no text.")
+        int | None,
+        typer.Option(
+            help="The same for this many tokens, where there is no text.", min=1, max=limits.LENGTH
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ownbert import limits
 from ownbert.cli.options import Device, Inputs, Precision, Quiet, TextColumn
 from ownbert.cli.progress import counting_of
 
@@ -39,11 +40,15 @@ def embed(
         typer.Option(
             help="Longest input in tokens; longer texts are cut off.",
             show_default="the model's limit",
+            min=1,
+            max=limits.LENGTH,
         ),
     ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
-    batch_tokens: Annotated[int, typer.Option(help="Tokens per forward pass.", min=1)] = 4096,
+    batch_tokens: Annotated[
+        int, typer.Option(help="Tokens per forward pass.", min=1, max=limits.BATCH_TOKENS)
+    ] = 4096,
     quiet: Quiet = False,
 ) -> None:
     """Turn every text into a vector, in the order of the texts.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ownbert import limits
 from ownbert.cli.input_texts import input_texts
 from ownbert.cli.options import Device, TextColumn
 from ownbert.errors import InputError
@@ -33,7 +34,9 @@ def fill(
     input: Annotated[
         Path | None, typer.Option(help="Texts: a table, or one text per line; - is standard input.")
     ] = None,
-    top: Annotated[int, typer.Option(help="Candidates for each mask.")] = 5,
+    top: Annotated[
+        int, typer.Option(help="Candidates for each mask.", min=1, max=limits.VOCABULARY)
+    ] = 5,
     text_column: TextColumn = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per text.")] = False,
     device: Device = "auto",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ownbert import limits
 from ownbert.cli.options import Inputs, Layout, Quiet, TextColumn
 from ownbert.cli.progress import advancing
 
@@ -53,6 +54,8 @@ def prepare(
             help="Processes that tokenise, about 150 MB of memory each; the store is the same "
             "with any number.",
             show_default="one per core, at most 5",
+            min=1,
+            max=limits.PROCESSES,
         ),
     ] = None,
     quiet: Quiet = False,

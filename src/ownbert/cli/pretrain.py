@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ownbert import limits
 from ownbert.cli import options as o
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.pretraining.recipe import PretrainRecipe
@@ -32,7 +33,12 @@ def pretrain(
     resume: o.Resume = False,
     resume_step: Annotated[
         int | None,
-        typer.Option(help="Resume from the saved state of this step.", rich_help_panel=RUN),
+        typer.Option(
+            help="Resume from the saved state of this step.",
+            rich_help_panel=RUN,
+            min=0,
+            max=limits.STEPS,
+        ),
     ] = None,
     overwrite: o.Overwrite = False,
     config: o.Config = None,

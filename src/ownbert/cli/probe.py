@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ownbert import limits
 from ownbert.cli.options import Overwrite, Quiet
 
 
@@ -41,7 +42,7 @@ def probe(
         str | None,
         typer.Option(help="Column of the labels or numbers.", show_default="by its usual names"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the folds.", min=0, max=2**32 - 1)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the folds.", min=0, max=limits.SEED)] = 0,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:

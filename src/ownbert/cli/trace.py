@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from ownbert import limits
+
 
 def trace(
     folder: Annotated[
@@ -13,8 +15,12 @@ def trace(
     text: Annotated[
         str | None, typer.Argument(help="What the model reads.", show_default=False)
     ] = None,
-    layer: Annotated[int, typer.Option(help="Of the model, counted from 0.")] = 0,
-    head: Annotated[int, typer.Option(help="Of the layer, counted from 0.")] = 0,
+    layer: Annotated[
+        int, typer.Option(help="Of the model, counted from 0.", min=0, max=limits.LAYERS)
+    ] = 0,
+    head: Annotated[
+        int, typer.Option(help="Of the layer, counted from 0.", min=0, max=limits.WIDTH)
+    ] = 0,
     inputs: Annotated[
         Path | None,
         typer.Option(
@@ -32,6 +38,8 @@ def trace(
             "--round",
             help="Round the weights to this many decimals, each row still summing to 1.",
             show_default=False,
+            min=0,
+            max=limits.DECIMALS,
         ),
     ] = None,
     html: Annotated[

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from ownbert import limits
 from ownbert.cli import options as o
 from ownbert.cli.input_texts import input_texts
 from ownbert.cli.progress import counting
@@ -87,9 +88,16 @@ def train(
 # Options of commands that use a trained folder.
 
 Folder = Annotated[Path, typer.Argument(help="Folder of a trained model.", show_default=False)]
-Beams = Annotated[int, typer.Option(help="Width of the beam search; 1 is greedy.")]
+Beams = Annotated[
+    int, typer.Option(help="Width of the beam search; 1 is greedy.", min=1, max=limits.BEAMS)
+]
 LengthPenalty = Annotated[
-    float, typer.Option(help="How far longer translations are preferred (0: not at all).")
+    float,
+    typer.Option(
+        help="How far longer translations are preferred (0: not at all).",
+        min=-limits.LENGTH_PENALTY,
+        max=limits.LENGTH_PENALTY,
+    ),
 ]
 
 
@@ -112,7 +120,12 @@ def use(
     length_penalty: LengthPenalty = 0.6,
     max_length: Annotated[
         int | None,
-        typer.Option(help="Most tokens of a translation.", show_default="twice the source and 20"),
+        typer.Option(
+            help="Most tokens of a translation.",
+            show_default="twice the source and 20",
+            min=1,
+            max=limits.LENGTH,
+        ),
     ] = None,
     device: o.Device = "auto",
     precision: o.Precision = "float32",

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ownbert import limits
 from ownbert.cli.options import Inputs, Layout, Quiet, TextColumn
 from ownbert.cli.progress import counting
 
@@ -20,11 +21,21 @@ def vocab(
     ] = "wordpiece",
     vocab_size: Annotated[
         int | None,
-        typer.Option(help="At most this many tokens.", show_default="100,000 blank, 30,000 else"),
+        typer.Option(
+            help="At most this many tokens.",
+            show_default="100,000 blank, 30,000 else",
+            min=6,  # the special tokens and one more
+            max=limits.VOCABULARY,
+        ),
     ] = None,
     min_count: Annotated[
         int | None,
-        typer.Option(help="Leave out what is rarer.", show_default="3 blank, 2 else"),
+        typer.Option(
+            help="Leave out what is rarer.",
+            show_default="3 blank, 2 else",
+            min=1,
+            max=limits.COUNT,
+        ),
     ] = None,
     lowercase: Annotated[
         bool, typer.Option(help="Lower case and no accents (wordpiece only).")

@@ -9,9 +9,10 @@ import gzip
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from ownbert.errors import InputError
 from ownbert.files import (
@@ -20,9 +21,14 @@ from ownbert.files import (
     flush_to_disk,
     lock_file,
     make_folder,
+    missing_folders,
     read_json,
+    refuse_unwritable,
+    remove_empty,
     write_json,
 )
+
+Item = TypeVar("Item")
 
 
 class ResumableFile:
@@ -45,8 +51,8 @@ class ResumableFile:
         self, path: str | Path, made_for: Mapping[str, Any] | None, *, resume: bool
     ) -> None:
         self.path = Path(path)
-        if self.path.is_dir():
-            raise InputError(f"cannot write {path}: it is a folder, a file name is needed")
+        refuse_unwritable(self.path)
+        self._new_folders = missing_folders(self.path.parent)
         make_folder(self.path.parent)
         self.part = self.path.with_name(f".{self.path.name[:200]}.part")
         self.metadata = self.part.with_name(f"{self.part.name}.json")
@@ -157,11 +163,21 @@ class ResumableFile:
             self.metadata.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # a full disk was reported before
             self.file.close()
+        remove_empty(self._new_folders)
 
     def _kept(self) -> str:
         if not (self.done and self.keeps):
             return ""
         return f"; {self.done:,} answers are kept in {self.part}"
+
+
+def first_read(blocks: Iterable[Item]) -> Iterator[Item]:
+    """``blocks``, the first of which has been read by the time this returns.
+
+    So an input that cannot be read at all is refused before a file is opened for its answers.
+    """
+    rest = iter(blocks)
+    return chain(list(islice(rest, 1)), rest)
 
 
 def identity_of(path: Path) -> list[Any]:

@@ -73,9 +73,10 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
     """
     output = folder.path
     members = _fold_members(run) if run.given.run.folds else _seed_members(run)
-    folder.reserve(run.identity)
     if folder.resume and (output / ENSEMBLE).exists():
         require_same_identity(output, read_json(output / ENSEMBLE)["identity"], run.identity)
+    run.check_model()
+    folder.reserve(run.identity)
     write_text(output / RECIPE, dump(run.given))
     kind = "folds" if run.given.run.folds else "seeds"
     header = {"format": _FORMAT, "kind": kind, "identity": run.identity}
@@ -115,7 +116,6 @@ def _train(run: FinetuningRun, member: _Member, folder: FinetuneFolder, *, quiet
     if folder.resume and folder.finished:
         return
     one = FinetuningRun(member.recipe, member.rows, like=run)
-    one.reserve(folder)
     one.train(folder, quiet=quiet)
 
 

@@ -172,7 +172,6 @@ class TextEstimator(BaseEstimator):
         with_card = self.output is not None
         run = FinetuningRun(recipe, self._split(rows, classes), labels=labels, with_card=with_card)
         with self._folder() as folder:
-            run.reserve(folder)
             run.train(folder, quiet=not self.verbose)
             self.task_, self.model_ = load_finetuned(folder.path)
             self.tokenizer_ = load_tokenizer(folder.path, config=self.model_.config)

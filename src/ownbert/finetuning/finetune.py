@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.errors import InputError
+from ownbert.errors import InputError, in_short
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.labelled_splits import Sources
 from ownbert.finetuning.run import FinetuningRun
@@ -56,6 +56,7 @@ def finetune(
     """
     if under_torchrun():
         raise InputError("fine-tuning runs in one process; start it without torchrun")
+    refuse_other_task(task, overrides)
     folder = FinetuneFolder(output, resume=resume, overwrite=overwrite)
     sources, options = sources_in_memory(recipe_options(task, options))
     recipe = folder.resolve_finetuning(config=config, overrides=overrides, options=options)
@@ -76,9 +77,25 @@ def finetune(
         from ownbert.finetuning.ensemble import train_ensemble
 
         return train_ensemble(run, folder, quiet=quiet)
-    run.reserve(folder)
-    run.adapt(folder, quiet=quiet)
+    if recipe.model.pretrain_steps:
+        run.check_model()
+        run.reserve(folder)
+        run.adapt(folder, quiet=quiet)
     return run.train(folder, quiet=quiet)
+
+
+def refuse_other_task(task: str | None, overrides: Sequence[str]) -> None:
+    """Check that no override names another task than ``task``, which would decide.
+
+    Raises:
+        InputError: one does.
+    """
+    for override in overrides:
+        name, _, value = (part.strip() for part in override.partition("="))
+        if task is not None and name == "task.name" and value != task_class(task).name:
+            raise InputError(
+                f"task.name is {in_short(value)}, and the task is {task}; leave one of them out"
+            )
 
 
 def recipe_options(task: str | None, options: Mapping[str, Any]) -> dict[str, Any]:

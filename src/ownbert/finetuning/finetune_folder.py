@@ -1,6 +1,5 @@
 """The output folder of fine-tuning, which may hold several runs: an ensemble or a search."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -82,23 +81,20 @@ class FinetuneFolder(RunFolder):
             now = replace(now, run=replace(now.run, max_steps=None))
         return now
 
-    def reserve(self, identity: Mapping[str, str], vocabulary: Tokenizer | None = None) -> None:
+    def check(self, identity: Mapping[str, str], vocabulary: Tokenizer | None = None) -> None:
         several = self.several
         if several and not (self.resume or self.overwrite):
             raise InputError(
                 f"{self.path} already holds several runs ({several[0]}); continue with --resume, "
                 "start anew with --overwrite, or choose another folder"
             )
-        super().reserve(identity, vocabulary)
+        super().check(identity, vocabulary)
 
-    def _clear(self) -> None:
-        """Remove what earlier runs left, whatever they were."""
-        super()._clear()
+    def replaced(self) -> list[Path]:
+        """What earlier runs left, whatever they were."""
         several = self.several
         folders = [self.path / "search"] if SEARCH in several else []
         if ENSEMBLE in several:
             folders += [*self.path.glob("fold-[0-9]*"), *self.path.glob("seed-[0-9]*")]
-        for folder in (*folders, self.path / PRETRAINED):
-            shutil.rmtree(folder, ignore_errors=True)
-        for name in (*several, *_EMBEDDING_FILES):
-            (self.path / name).unlink(missing_ok=True)
+        files = [self.path / name for name in (PRETRAINED, *several, *_EMBEDDING_FILES)]
+        return [*super().replaced(), *folders, *files]

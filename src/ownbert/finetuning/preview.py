@@ -8,7 +8,12 @@ import numpy as np
 import yaml
 
 from ownbert.finetuning.checks import check_rows, label_counts
-from ownbert.finetuning.finetune import recipe_options, sources_in_memory, without_files
+from ownbert.finetuning.finetune import (
+    recipe_options,
+    refuse_other_task,
+    sources_in_memory,
+    without_files,
+)
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.settings import dump, resolve
 from ownbert.tasks.recipe import FinetuneRecipe
@@ -34,6 +39,7 @@ def preview_finetuning(
         The resolved recipe, counts, columns, label distribution, lengths, rows that look wrong, and
         examples as the model sees them.
     """
+    refuse_other_task(task, overrides)
     sources, options = sources_in_memory(recipe_options(task, options))
     recipe = resolve(FinetuneRecipe, config=config, overrides=overrides, options=options)
     recipe = without_files(recipe, sources)

@@ -172,6 +172,14 @@ class FinetuningRun(TrainingRun):
 
             require_bert(self.description, self.recipe.model.folder)
 
+    def check_model(self) -> None:
+        """Load the model and drop it: what cannot be loaded is refused before anything is written.
+
+        Raises:
+            InputError: its weights are missing or damaged, or the head needs another package.
+        """
+        make_model(self.description, self.task, self.recipe)
+
     def adapt(self, folder: FinetuneFolder, *, quiet: bool) -> None:
         """Continue pretraining on the texts of the task, if the recipe says so."""
         if self.recipe.model.pretrain_steps:

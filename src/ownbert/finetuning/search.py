@@ -55,8 +55,9 @@ def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
     if run.given.run.max_steps and (run.given.search.usual or run.given.search.epochs):
         raise InputError("run.max_steps ends all runs of a search over epochs; leave it out")
     output, tries = folder.path, list(combinations(run))
-    folder.reserve(run.identity)
     done = _done(run, output) if folder.resume else []
+    run.check_model()
+    folder.reserve(run.identity)
     write_text(output / RECIPE, dump(run.given))
     display = Display("finetune", quiet=quiet)
     run.adapt(folder, quiet=quiet)
@@ -127,7 +128,6 @@ def _train(
         rows = (run.splits.train_rows, run.splits.dev_rows)
         one = FinetuningRun(_recipe(run, tried), rows, like=run)
         one.name = name
-        one.reserve(folder)
         one.train(folder, quiet=quiet)
         sampled, best = one.splits.sample_rows is not None, one.metrics
     evaluations = [row for row in read_log(folder.path) if row.get("evaluation")]

@@ -148,7 +148,6 @@ def finetune_on(
     run = FinetuningRun(
         recipe, (_with_all_labels(rows, learnt), None), labels=task.labels, with_card=False
     )
-    run.reserve(finetuned)
     run.train(finetuned, quiet=True)
     return folder
 

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from ownbert import limits
 from ownbert.config import SIZES
-from ownbert.settings import between, one_of, positive, setting, validate
+from ownbert.settings import between, one_of, setting, up_to, validate
 from ownbert.tasks.recipe import TEXT_TASKS
 from ownbert.train.recipe import DATA, MODEL, RUN
 
@@ -33,7 +34,7 @@ class FitRecipe:
         None,
         "Learn from this many texts of each label, drawn by --seed.",
         DATA,
-        check=positive,
+        check=up_to(limits.COUNT),
         shown="all",
     )
     unlabelled: tuple[str, ...] = setting(
@@ -85,7 +86,7 @@ class FitRecipe:
     device: str = setting(
         "auto", "auto, cpu or cuda.", RUN, check=one_of("auto", "cpu", "cuda"), resumable=True
     )
-    seed: int = setting(0, "Seed of everything random.", RUN, check=between(0, 2**32 - 1, "[]"))
+    seed: int = setting(0, "Seed of everything random.", RUN, check=between(0, limits.SEED, "[]"))
 
     def __post_init__(self) -> None:
         validate(self)

@@ -8,13 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ownbert import limits
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Example, pack
 from ownbert.data.readers.memory import is_list, items
 from ownbert.errors import InputError
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.kernels.prepack import PRECISIONS, prepack
+from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.pooling import POOLINGS as ALL_POOLINGS
+from ownbert.settings import between
 from ownbert.tasks.batched_forward import batches_by_tokens, blocks
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
 from ownbert.tasks.text_input import TextInputBuilder
@@ -61,7 +63,7 @@ class Embedder:
         self.folder = Path(folder)
         self.embedding_config = read_embedding_config(self.folder)
         self.device = pick_device(device or "auto")
-        self.precision = self._known(precision or "float32")
+        self.precision = pick_precision(precision or "float32", self.device)
         self.model = load(self.folder, heads=()).to(self.device)
         self.tokenizer = load_tokenizer(self.folder, config=self.model.config)
         self.max_length = self._limit(max_length)
@@ -129,11 +131,12 @@ class Embedder:
             normalize = normalize_embeddings
         pool = self._pooling(pooling)
         unit = self.embedding_config.normalize if normalize is None else normalize
-        if batch_tokens < 1:
-            raise InputError(f"batch_tokens must be at least 1, not {batch_tokens}")
-        if batch_size is not None and batch_size < 1:
-            raise InputError(f"batch_size must be at least 1, not {batch_size}")
-        encoder = self._encoder(self._known(precision) if precision else self.precision)
+        between(1, limits.BATCH_TOKENS, "[]")("batch_tokens", batch_tokens)
+        if batch_size is not None:
+            between(1, limits.BATCH_ROWS, "[]")("batch_size", batch_size)
+        encoder = self._encoder(
+            pick_precision(precision, self.device) if precision else self.precision
+        )
         ids = self._ids(texts, self.embedding_config.prompt if prompt is None else prompt)
         out = np.empty((len(ids), self.size), dtype=np.float32)
         done = 0
@@ -221,12 +224,6 @@ class Embedder:
             self._encoders[precision] = prepack(self.model.encoder, precision)
         return self._encoders[precision]
 
-    def _known(self, precision: str) -> str:
-        if precision not in (*PRECISIONS, "auto"):
-            known = ", ".join([*PRECISIONS, "auto"])
-            raise InputError(f"precision {precision!r} is not known; one of {known}")
-        return pick_precision(precision, self.device)
-
     def _pooling(self, name: str | None) -> str:
         pooling = name or self.embedding_config.pooling
         if pooling in POOLINGS:
@@ -238,8 +235,7 @@ class Embedder:
         """Where texts are truncated, at most at the model's limit."""
         most = self.model.config.max_length
         if max_length is not None:
-            if max_length < 3 or (most is not None and max_length > most):
-                raise InputError(f"max_length must be 3 to {most or 'any'}, not {max_length}")
+            between(3, most or limits.LENGTH, "[]")("max_length", max_length)
             return max_length
         default = self.embedding_config.max_length or self.tokenizer.max_length
         return min((limit for limit in (most, default) if limit is not None), default=None)

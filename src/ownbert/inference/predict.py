@@ -8,7 +8,7 @@ from typing import Any
 
 from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.memory import MemoryTable
-from ownbert.data.resumable_file import identity_of
+from ownbert.data.resumable_file import first_read, identity_of
 from ownbert.errors import InputError
 from ownbert.files import refuse_same, refuse_unreadable, write_json
 from ownbert.inference.blend_predictor import BlendPredictor, open_predictor
@@ -88,13 +88,13 @@ def predict(
         )
     columns = ColumnNames(text=text_column, second=second_column)
     _refuse_missing(Path(input))
-    refuse_same(input, output)
+    refuse_same([folder, input], output)
     predictor = open_predictor(
         folder, columns=columns, device=device, precision=precision, network=network
     )
     made_for = _made_for(predictor, Path(input), columns)
+    rows = first_read(blocks(predictor.task.stream(input), size=characters))
     file = PredictionWriter(output, made_for, resume=resume)
-    rows = blocks(predictor.task.stream(input), size=characters)
 
     def shown(block: Sequence[Row]) -> list[Any]:
         return list(map(predictor.task.output_row, predictor(block), block))
@@ -167,7 +167,7 @@ def evaluate(
     if isinstance(data, str | os.PathLike):
         _refuse_missing(Path(data))
         if output is not None:
-            refuse_same(data, output)
+            refuse_same([folder, data], output)
     try:
         predictor = open_predictor(
             folder, columns=columns, device=device, precision=precision, network=network

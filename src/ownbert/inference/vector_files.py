@@ -12,7 +12,7 @@ import numpy as np
 from ownbert.data.corpus.documents import find_files
 from ownbert.data.readers.columns import read_texts
 from ownbert.errors import InputError
-from ownbert.files import atomic_path
+from ownbert.files import atomic_path, refuse_same
 from ownbert.inference.embedder import Embedder, Progress, after, in_blocks
 
 Say = Callable[[str], None]
@@ -54,6 +54,7 @@ def embed(
         InputError: a file cannot be read or written.
     """
     writer = _writer(Path(output))
+    refuse_same([folder, *find_files(inputs)], output)
     texts = texts_of(inputs, text_column=text_column)
     embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
     done = 0

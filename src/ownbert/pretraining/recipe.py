@@ -3,10 +3,11 @@
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
+from ownbert import limits
 from ownbert.config import SIZES
 from ownbert.data import MASKINGS
 from ownbert.errors import InputError
-from ownbert.settings import at_least, between, each, one_of, positive, section, setting, validate
+from ownbert.settings import between, each, one_of, positive, section, setting, up_to, validate
 from ownbert.train.recipe import DATA, MODEL, Optim, Run
 
 T = TypeVar("T")
@@ -36,13 +37,16 @@ class PretrainData:
         None,
         "Tokens per sequence, including special ones.",
         DATA,
-        check=at_least(8),
+        check=between(8, limits.LENGTH, "[]"),
         shown=f"{SHORT}; where the documents have a median above {LONG_DOCUMENTS} tokens, {LONG} "
         f"in the last {LONG_SHARE:.0%} of the run",
     )
     # Of all processes, so that a step does not depend on their number.
     batch_tokens: int = setting(
-        2048, "Tokens per batch, over all processes together.", DATA, check=positive
+        2048,
+        "Tokens per batch, over all processes together.",
+        DATA,
+        check=up_to(limits.BATCH_TOKENS),
     )
     held_out: float = setting(
         0.02, "Share of the documents to evaluate on.", DATA, check=between(0, 1, "[)")
@@ -59,7 +63,12 @@ class PretrainModel:
     size: str = setting(
         "tiny", "tiny, mini, small, medium, base or large.", MODEL, check=one_of(*SIZES)
     )
-    dropout: float = setting(0.0, "Dropout everywhere.", MODEL)
+    dropout: float = setting(
+        0.0,
+        "Dropout everywhere.",
+        MODEL,
+        check=between(0, 1, "[)"),
+    )
     init_embeddings: str = setting(
         "cooccurrence",
         "Initialise word embeddings from co-occurrences in the corpus, or at random: cooccurrence "
@@ -112,13 +121,33 @@ class PretrainTask:
     mask_rate: float = setting(
         0.3, "Share of tokens to predict (BERT: 0.15).", DATA, check=between(0, 1)
     )
-    ngram: int = setting(3, "Longest n-gram that is masked, in tokens.", check=positive)
-    mlm_weight: float = setting(1.0, "Weight of the loss of mlm.")
-    clm_weight: float = setting(1.0, "Weight of the loss of clm.")
-    rtd_weight: float = setting(50.0, "Weight of the loss of rtd.")
+    ngram: int = setting(3, "Longest n-gram that is masked, in tokens.", check=up_to(limits.NGRAM))
+    mlm_weight: float = setting(
+        1.0,
+        "Weight of the loss of mlm.",
+        check=between(0, limits.WEIGHT, "[]"),
+    )
+    clm_weight: float = setting(
+        1.0,
+        "Weight of the loss of clm.",
+        check=between(0, limits.WEIGHT, "[]"),
+    )
+    rtd_weight: float = setting(
+        50.0,
+        "Weight of the loss of rtd.",
+        check=between(0, limits.WEIGHT, "[]"),
+    )
     # BERT has 1; in runs of minutes that holds back the words for long (docs/benchmarks.md).
-    nsp_weight: float = setting(0.1, "Weight of the loss of nsp.")
-    sop_weight: float = setting(0.1, "Weight of the loss of sop.")
+    nsp_weight: float = setting(
+        0.1,
+        "Weight of the loss of nsp.",
+        check=between(0, limits.WEIGHT, "[]"),
+    )
+    sop_weight: float = setting(
+        0.1,
+        "Weight of the loss of sop.",
+        check=between(0, limits.WEIGHT, "[]"),
+    )
 
     def __post_init__(self) -> None:
         validate(self, "task")
@@ -166,7 +195,7 @@ class PretrainRecipe:
         phases: one after the other; without any the whole run is one.
     """
 
-    seed: int = setting(0, "Seed of everything random.", check=at_least(0))
+    seed: int = setting(0, "Seed of everything random.", check=between(0, limits.SEED, "[]"))
     data: PretrainData = section(PretrainData())
     model: PretrainModel = section(PretrainModel())
     task: PretrainTask = section(PretrainTask())

@@ -1,22 +1,25 @@
 """The output folder of a run: whether it may be written to, and what the run resumes from."""
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.weights import WEIGHTS
 from ownbert.errors import InputError
+from ownbert.files import make_folder, refuse_same
 from ownbert.settings import resolve, settings_of
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.log import CURVES, LOG
 from ownbert.train.state_files import (
+    STATES,
     SavedState,
     find_state,
     newest_state,
-    remove_states,
     require_same_identity,
 )
 
@@ -53,6 +56,7 @@ class RunFolder:
     ) -> None:
         self.path, self.overwrite = Path(path), overwrite
         self.resume = resume or resume_step is not None
+        self._reserved = False
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{path} is a file; -o must name a folder")
         self._refuse_taken()
@@ -104,10 +108,11 @@ class RunFolder:
                     f"cannot resume {self.path}: {name} was {old!r} and is now {new!r}; leave it "
                     "as it was, or start anew with --overwrite"
                 )
+        self._refuse_inputs(now)
         return now, before
 
-    def reserve(self, identity: Mapping[str, str], vocabulary: Tokenizer | None = None) -> None:
-        """Create the folder, or prepare it to be written to.
+    def check(self, identity: Mapping[str, str], vocabulary: Tokenizer | None = None) -> None:
+        """Check that a run may write to the folder.
 
         Args:
             identity: what the run learns from, which must be what the saved state has learnt from.
@@ -121,9 +126,23 @@ class RunFolder:
             require_same_identity(self.saved.path, self.saved.metadata["identity"], identity)
         if vocabulary is not None and not self.overwrite:
             self._refuse_other_tokenizer(vocabulary)
+
+    def reserve(self, identity: Mapping[str, str], vocabulary: Tokenizer | None = None) -> None:
+        """Create the folder, or prepare it to be written to; only the first call does anything.
+
+        Args:
+            identity, vocabulary: as for ``check``.
+
+        Raises:
+            InputError: as ``check``, or the folder cannot be made.
+        """
+        if self._reserved:
+            return
+        self.check(identity, vocabulary)
         if self.overwrite and not self.resume:
             self._clear()
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
+        self._reserved = True
 
     def _refuse_other_tokenizer(self, vocabulary: Tokenizer) -> None:
         if not has_tokenizer(self.path):
@@ -134,10 +153,36 @@ class RunFolder:
                 f"with --tokenizer {self.path}, or choose another folder"
             )
 
+    def replaced(self) -> list[Path]:
+        """The files and folders that ``reserve`` removes if the folder is overwritten."""
+        return [self.path / name for name in (WEIGHTS, CONFIG, LOG, CURVES, RECIPE, STATES)]
+
     def _clear(self) -> None:
-        for name in (WEIGHTS, CONFIG, LOG, CURVES, RECIPE):
-            (self.path / name).unlink(missing_ok=True)
-        remove_states(self.path)
+        for path in self.replaced():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _refuse_inputs(self, recipe: Any) -> None:
+        """Check that nothing is read from what the run replaces.
+
+        Args:
+            recipe: names what is read.
+
+        Raises:
+            InputError: something is.
+        """
+        names = [name for name, about in settings_of(type(recipe)).items() if about.path]
+        inputs = [value for name in names if (value := attrgetter(name)(recipe))]
+        refuse_same(inputs, self.path)
+        if not self.overwrite or self.resume:
+            return
+        replaced = [path.resolve() for path in self.replaced()]
+        for value in inputs:
+            found = Path(value).resolve()
+            if any(path == found or path in found.parents for path in replaced):
+                raise InputError(f"{value} is in {self.path}, which would be overwritten")
 
 
 def _differences(

@@ -29,8 +29,8 @@ Say = Callable[[str], None]
 class TrainingRun(ABC):
     """A resolved recipe with its data; ``train`` makes the model.
 
-    The constructor reads and checks everything that can be refused, so that nothing has been
-    written by then.
+    The constructor reads and checks the data, and ``train`` makes the model and restores a saved
+    state before it reserves the folder, so that nothing has been written by what is refused.
 
     Attributes:
         recipe: the complete recipe, as written to recipe.yaml.
@@ -63,14 +63,13 @@ class TrainingRun(ABC):
         return self.recipe.run
 
     def execute(self, folder: RunFolder, *, quiet: bool) -> Model:
-        """Reserve ``folder`` and train, together with the other processes under torchrun.
+        """Train in ``folder``, together with the other processes under torchrun.
 
         Returns:
             The trained model in evaluation mode.
         """
         world = distributed.join(self.device)
         try:
-            world.on_rank_zero(lambda: self.reserve(folder))
             return self.train(folder, world, quiet=quiet)
         finally:
             distributed.leave(world)
@@ -85,7 +84,8 @@ class TrainingRun(ABC):
         write_text(folder.path / RECIPE, dump(self.recipe))
 
     def train(self, folder: RunFolder, world: World = ALONE, *, quiet: bool) -> Model:
-        """Train to the end and save the model in ``folder``, which has been reserved."""
+        """Reserve ``folder``, train to the end and save the model there."""
+        world.on_rank_zero(lambda: folder.check(self.identity, self.vocabulary))
         display = Display(self.command, quiet=quiet or not world.first)
         if not display.quiet:
             for line in (*self.summary(), *(f"warning: {line}" for line in self.warnings())):
@@ -103,6 +103,7 @@ class TrainingRun(ABC):
             monitor=self.monitor,
             seed=self.recipe.seed,
             world=world,
+            on_start=lambda: world.on_rank_zero(lambda: self.reserve(folder)),
             on_save=lambda: self.save(learner, folder, world),
             callbacks=self.callbacks,
             meter=Meter(self.peak_flops(world)),

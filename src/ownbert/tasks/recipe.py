@@ -4,15 +4,15 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, fields
 from typing import Any
 
+from ownbert import limits
 from ownbert.errors import InputError
 from ownbert.settings import (
-    at_least,
     between,
     each,
     one_of,
-    positive,
     section,
     setting,
+    up_to,
     validate,
 )
 from ownbert.train.recipe import DATA, LEARNING, MODEL, RUN, Optim, Run
@@ -26,11 +26,6 @@ POOLINGS = ("pooler", "first", "mean", "max", "attention", "gru", "lstm")
 LONG = ("auto", "cut", "windows", "segments")
 # The most rows of a table of n-grams: 4 GB.
 _MOST_ROWS = 1 << 23
-
-
-def _check_rows(name: str, rows: int) -> None:
-    if not 1 <= rows <= _MOST_ROWS:
-        raise InputError(f"{name} is {rows}; it must be from 1 to {_MOST_ROWS}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +53,7 @@ class TaskSettings:
         "Also read the pairs and triples of neighbouring tokens, by a table with this many rows; "
         "try 262144.",
         MODEL,
-        check=_check_rows,
+        check=up_to(_MOST_ROWS),
         shown="none",
     )
     long: str = setting(
@@ -73,25 +68,25 @@ class TaskSettings:
         32,
         "Tokens that neighbouring windows share.",
         DATA,
-        check=at_least(0),
+        check=between(0, limits.LENGTH, "[]"),
         commands={"tag": {"help": "Words that neighbouring windows of a long sentence share."}},
     )
     window: int | None = setting(
         None,
         "Tokens of a window, including special ones.",
-        check=at_least(8),
+        check=between(8, limits.LENGTH, "[]"),
         shown="--max-length; with --long auto at most 128",
     )
     max_windows: int = setting(
         64,
         "Windows per document; what is beyond them is cut off.",
-        check=positive,
+        check=up_to(limits.WINDOWS),
         shown="64; with --long auto as many as make 32,768 tokens",
     )
     train_windows: int | None = setting(
         None,
         "Windows of a document that an epoch learns from, drawn anew in each.",
-        check=positive,
+        check=up_to(limits.WINDOWS),
         shown="all; with --long auto as many as make 512 tokens",
     )
     class_weights: str | None = setting(
@@ -123,6 +118,7 @@ class TaskSettings:
                 "shown": "what is best on dev rows, or 0",
             }
         },
+        check=between(-limits.WEIGHT, limits.WEIGHT, "[]"),
     )
     loss: str = setting(
         "mse",
@@ -138,20 +134,22 @@ class TaskSettings:
     tag_all: bool = setting(
         False, "Learn from all pieces of a word instead of the first alone.", LEARNING
     )
-    answer_length: int = setting(30, "Longest answer, in tokens.", ANSWERS, check=positive)
+    answer_length: int = setting(
+        30, "Longest answer, in tokens.", ANSWERS, check=up_to(limits.LENGTH)
+    )
     temperature: float = setting(
         0.05,
         "Temperature of the contrastive loss; a lower one gives more weight to the hardest other "
         "texts.",
         LEARNING,
-        check=positive,
+        check=up_to(limits.WEIGHT),
     )
     # Liang et al. 2021.
     rdrop: float = setting(
         0.0,
         "Weight of the difference between two passes with different dropout masks (R-Drop); try 1.",
         LEARNING,
-        check=at_least(0),
+        check=between(0, limits.WEIGHT, "[]"),
     )
     # How training images are changed each time they are seen: data.images.augmentation.
     flip: bool = setting(
@@ -241,7 +239,7 @@ class FinetuneData:
         None,
         "Learn from this many texts of each label, drawn by --seed.",
         DATA,
-        check=positive,
+        check=up_to(limits.COUNT),
         shown="all",
         commands={"image": {"help": "Learn from this many images of each label, drawn by --seed."}},
     )
@@ -249,14 +247,14 @@ class FinetuneData:
         None,
         "Tokens per sequence, including special ones.",
         DATA,
-        check=positive,
+        check=up_to(limits.LENGTH),
         shown="the model's limit",
     )
     batch_size: int | None = setting(
         None,
         "Rows per batch.",
         DATA,
-        check=positive,
+        check=up_to(limits.BATCH_ROWS),
         shown="16, or 32 from 3,000 rows",
         commands={
             "image": {
@@ -283,16 +281,22 @@ class Vit:
         "Of a new model: what images are resized to, in pixels, or height,width.",
         MODEL,
         shown="theirs, up to 96",
+        check=each(up_to(limits.PIXELS)),
     )
     patch: tuple[int, ...] | None = setting(
         None,
         "Of a new model: side of a patch in pixels, or height,width.",
         MODEL,
         shown="8 patches per side",
+        check=each(up_to(limits.PIXELS)),
     )
-    hidden_size: int = setting(128, "Of a new model: width of a layer.", MODEL, check=positive)
-    layers: int = setting(6, "Of a new model: number of layers.", MODEL, check=positive)
-    heads: int = setting(4, "Of a new model: attention heads per layer.", MODEL, check=positive)
+    hidden_size: int = setting(
+        128, "Of a new model: width of a layer.", MODEL, check=up_to(limits.WIDTH)
+    )
+    layers: int = setting(6, "Of a new model: number of layers.", MODEL, check=up_to(limits.LAYERS))
+    heads: int = setting(
+        4, "Of a new model: attention heads per layer.", MODEL, check=up_to(limits.WIDTH)
+    )
 
     def __post_init__(self) -> None:
         validate(self, "model.vit")
@@ -342,13 +346,13 @@ class FinetuneModel:
         0,
         "Keep the embeddings and this many of the lower layers as they are.",
         LEARNING,
-        check=at_least(0),
+        check=between(0, limits.LAYERS, "[]"),
     )
     pretrain_steps: int | None = setting(
         None,
         "First learn masked words from the texts of the task, for this many steps.",
         LEARNING,
-        check=at_least(0),
+        check=between(0, limits.STEPS, "[]"),
         shown="none",
     )
     vit: Vit = section(Vit())
@@ -375,7 +379,7 @@ class FinetuneRun(Run):
         None,
         "Times through the data.",
         RUN,
-        check=positive,
+        check=up_to(limits.EPOCHS),
         shown="12, or 4 from 3,000 rows",
         resumable=True,
         commands={"image": {"shown": "60 for a new model, or 20 from 3,000 images; else 12, or 4"}},
@@ -384,7 +388,7 @@ class FinetuneRun(Run):
         4,
         "Stop after this many epochs without a better --measure on dev rows.",
         RUN,
-        check=positive,
+        check=up_to(limits.EPOCHS),
         resumable=True,
     )
     measure: str | None = setting(
@@ -398,13 +402,13 @@ class FinetuneRun(Run):
         "Train this many models, each leaving out a different part of the rows; their answers are "
         "averaged.",
         RUN,
-        check=at_least(2),
+        check=between(2, limits.MODELS, "[]"),
     )
     seeds: int | None = setting(
         None,
         "Train with this many seeds, from --seed on: mean and spread; their answers are averaged.",
         RUN,
-        check=at_least(2),
+        check=between(2, limits.MODELS, "[]"),
         resumable=True,
     )
 
@@ -421,10 +425,14 @@ class Search:
         option="--search",
     )
     learning_rate: tuple[float, ...] = setting(
-        (), "Peak learning rates to try.", check=each(positive)
+        (), "Peak learning rates to try.", check=each(up_to(limits.RATE))
     )
-    epochs: tuple[int, ...] = setting((), "Numbers of epochs to try.", check=each(positive))
-    batch_size: tuple[int, ...] = setting((), "Batch sizes to try.", check=each(positive))
+    epochs: tuple[int, ...] = setting(
+        (), "Numbers of epochs to try.", check=each(up_to(limits.EPOCHS))
+    )
+    batch_size: tuple[int, ...] = setting(
+        (), "Batch sizes to try.", check=each(up_to(limits.BATCH_ROWS))
+    )
 
     def __post_init__(self) -> None:
         validate(self, "search")
@@ -439,7 +447,7 @@ class Search:
 class FinetuneRecipe:
     """All settings of ``ownbert finetune``."""
 
-    seed: int = setting(0, "Seed of everything random.", check=at_least(0))
+    seed: int = setting(0, "Seed of everything random.", check=between(0, limits.SEED, "[]"))
     data: FinetuneData = section(FinetuneData())
     model: FinetuneModel = section(FinetuneModel())
     task: TaskSettings = section(TaskSettings())

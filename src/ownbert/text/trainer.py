@@ -1,15 +1,69 @@
 """WordPiece and byte-level BPE vocabularies from the ``tokenizers`` trainers, deterministically."""
 
 import json
+import re
+import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ownbert.text.bert import CONTINUATION, SPECIAL_TOKENS
+from ownbert.text.bert import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS
 from ownbert.text.subword import bpe_backend
 
 if TYPE_CHECKING:
     import tokenizers
+
+
+# Python handles signals between the calls of a waiting main thread.
+_SECONDS_BETWEEN_SIGNALS = 0.1
+# The time that a trainer takes for a word grows with the square of its length.
+_LONG_RUN = re.compile(rf"\S{{{LONGEST_WORD}}}(?=\S)")
+# Words of over 100 characters by any rules; there may be a megabyte of them.
+_LONG_ASCII = re.compile(
+    rf"(?<![^\s!-/:-@\[-`{{-~])[0-9A-Za-z]{{{LONGEST_WORD + 1},}}(?![^\s!-/:-@\[-`{{-~])"
+)
+# Too short to become a word of more than the longest, whatever the rules make of its characters:
+# of a Korean syllable they make three.
+_MAYBE_LONG = re.compile(rf"[^\s!-/:-@\[-`{{-~\u4e00-\u9fff]{{{LONGEST_WORD // 3}}}")
+
+
+def without_long_words(texts: Iterator[str], backend: "tokenizers.Tokenizer") -> Iterator[str]:
+    """``texts`` without words of over 100 characters, which are unknown whatever their pieces."""
+    # Taken now: while it is trained, the backend itself is locked.
+    normalizer, splitter = backend.normalizer, backend.pre_tokenizer
+
+    def shortened(text: str) -> str:
+        if not _MAYBE_LONG.search(text):
+            return text
+        text = _LONG_ASCII.sub(" ", text)
+        if not _MAYBE_LONG.search(text):
+            return text
+        words = splitter.pre_tokenize_str(normalizer.normalize_str(text))
+        kept = [word for word, _ in words if len(word) <= LONGEST_WORD]
+        return text if len(kept) == len(words) else " ".join(kept)
+
+    return map(shortened, texts)
+
+
+def _interruptibly(work: Callable[[], None]) -> None:
+    """Run ``work``, which looks at no signal, in a thread, so that an interrupt ends the wait.
+
+    The thread itself cannot be ended, and ends with the process.
+    """
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_SECONDS_BETWEEN_SIGNALS)
+    if failures:
+        raise failures[0]
 
 
 def choose_alphabet(
@@ -67,7 +121,8 @@ def train_wordpiece(
         continuing_subword_prefix=CONTINUATION,
         show_progress=False,
     )
-    backend.train_from_iterator(texts, trainer)
+    short = without_long_words(texts, backend)
+    _interruptibly(lambda: backend.train_from_iterator(short, trainer))
     ids = backend.get_vocab(with_added_tokens=True)
     return sorted(ids, key=ids.__getitem__)
 
@@ -98,7 +153,9 @@ def train_bpe(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    learner.train_from_iterator(texts, trainer)
+    # Words of a language without spaces may be long, and byte-level BPE has no longest word.
+    short = (_LONG_RUN.sub(r"\g<0> ", text) for text in texts)
+    _interruptibly(lambda: learner.train_from_iterator(short, trainer))
     learnt = json.loads(learner.to_str())["model"]
     pairs = (m.split(" ") if isinstance(m, str) else m for m in learnt["merges"])
     merges = [(first, second) for first, second in pairs]

@@ -7,6 +7,7 @@ import torch
 
 from ownbert.errors import InputError
 
+PRECISIONS = ("float32", "bfloat16", "auto")
 # mallopt(3), from glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -30,7 +31,12 @@ def pick_precision(name: str, device: torch.device) -> str:
 
     That is ``name`` itself, or for "auto" bfloat16 if the device multiplies it faster than float32,
     else float32.
+
+    Raises:
+        InputError: the name is another one.
     """
+    if name not in PRECISIONS:
+        raise InputError(f"precision {name!r} is not known; one of {', '.join(PRECISIONS)}")
     if name != "auto":
         return name
     if device.type == "cuda":

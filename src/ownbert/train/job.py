@@ -55,6 +55,8 @@ class Job:
 
     Args:
         run: its max_steps or max_minutes must be set.
+        on_start: called before anything is written, in all processes; a saved state has been
+            restored then, so that what is damaged is refused first.
         on_save: called after each saved state, in all processes.
         callbacks: the user's functions.
         with_curves: whether the log is plotted in ``curves.png`` at the end.
@@ -70,6 +72,7 @@ class Job:
     monitor: Monitor
     seed: int = 0
     world: World = ALONE
+    on_start: Callable[[], None] = lambda: None
     on_save: Callable[[], None] = lambda: None
     callbacks: Callbacks = field(default_factory=Callbacks)
     meter: Meter = field(default_factory=Meter)

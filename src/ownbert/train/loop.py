@@ -46,6 +46,7 @@ def train(job: Job, *, resume_from: SavedState | None = None) -> None:
     if resume_from is not None:
         job.state.restore(resume_from, world=job.world)
         job.display.say(f"resumed from {resume_from.path} at step {job.state.step:,}")
+    job.on_start()
     if job.world.first:
         remove_states_after(job.folder, job.state.step if resume_from else -1)
     job.world.wait()

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from ownbert import limits
 from ownbert.errors import InputError
-from ownbert.settings import at_least, between, one_of, positive, setting, validate
+from ownbert.settings import between, one_of, setting, up_to, validate
 
 # Panels of --help.
 MODEL, DATA, LEARNING, RUN = "Model", "Data", "Learning", "Run"
@@ -31,7 +32,12 @@ class Optim:
     """
 
     learning_rate: float | None = setting(
-        None, "Peak learning rate.", LEARNING, check=positive, shown="by size", resumable=True
+        None,
+        "Peak learning rate.",
+        LEARNING,
+        check=up_to(limits.RATE),
+        shown="by size",
+        resumable=True,
     )
     name: str = setting("adamw", f"One of {', '.join(OPTIMIZERS)}.", check=one_of(*OPTIMIZERS))
     betas: tuple[float, ...] = setting(
@@ -39,16 +45,18 @@ class Optim:
         "Decay rates of the means of the gradient and of its square.",
         check=_check_betas,
     )
-    eps: float = setting(1e-6, "Added to the denominator of the update.", check=positive)
+    eps: float = setting(1e-6, "Added to the denominator of the update.", check=up_to(1))
     momentum: float = setting(
         0.9, "Momentum, for optimisers that have it.", check=between(0, 1, "[)")
     )
-    weight_decay: float = setting(0.01, "Weight decay.", check=at_least(0))
-    clip: float = setting(1.0, "Largest norm of the gradient.", check=positive)
+    weight_decay: float = setting(0.01, "Weight decay.", check=between(0, limits.WEIGHT, "[]"))
+    clip: float = setting(1.0, "Largest norm of the gradient.", check=up_to(limits.WEIGHT))
     schedule: str = setting("wsd", f"One of {', '.join(SCHEDULES)}.", check=one_of(*SCHEDULES))
     warmup: float = setting(0.05, "Share of the run for warm-up.", check=between(0, 1, "[]"))
     decay: float = setting(0.2, "Share of the run for wsd's decay.", check=between(0, 1, "[]"))
-    warmup_steps: int | None = setting(None, "Warm-up of noam, in steps.", check=positive)
+    warmup_steps: int | None = setting(
+        None, "Warm-up of noam, in steps.", check=up_to(limits.STEPS)
+    )
     layer_decay: float = setting(
         1.0,
         "Each layer learns at this share of the rate of the one above it.",
@@ -67,7 +75,7 @@ class Optim:
         0.0,
         "Also learn with word vectors moved against the model by this length (FGM); try 0.5.",
         LEARNING,
-        check=at_least(0),
+        check=between(0, limits.WEIGHT, "[]"),
     )
 
     def __post_init__(self) -> None:
@@ -83,13 +91,16 @@ class Run:
     """
 
     max_steps: int | None = setting(
-        None, "Stop after this many steps.", RUN, check=positive, resumable=True
+        None, "Stop after this many steps.", RUN, check=up_to(limits.STEPS), resumable=True
     )
     max_minutes: float | None = setting(
-        None, "Stop after this many minutes.", RUN, check=positive, resumable=True
+        None, "Stop after this many minutes.", RUN, check=up_to(limits.MINUTES), resumable=True
     )
     accumulate: int = setting(
-        1, "Batches whose gradients are added up for one step.", LEARNING, check=positive
+        1,
+        "Batches whose gradients are added up for one step.",
+        LEARNING,
+        check=up_to(limits.ACCUMULATED),
     )
     precision: str = setting(
         "auto",
@@ -102,13 +113,13 @@ class Run:
         "auto", "auto, cpu or cuda.", RUN, check=one_of("auto", "cpu", "cuda"), resumable=True
     )
     log_every: int = setting(
-        20, "Steps between rows of log.jsonl.", RUN, check=positive, resumable=True
+        20, "Steps between rows of log.jsonl.", RUN, check=up_to(limits.STEPS), resumable=True
     )
     eval_every: int | None = setting(
         None,
         "Steps between evaluations.",
         RUN,
-        check=positive,
+        check=up_to(limits.STEPS),
         shown="ten per run",
         resumable=True,
     )
@@ -116,14 +127,14 @@ class Run:
         None,
         "Steps between saved states.",
         RUN,
-        check=positive,
+        check=up_to(limits.STEPS),
         shown="5 minutes",
         resumable=True,
     )
     keep: int = setting(
         2,
         "Keep this many of the last saved states, besides that of the best evaluation.",
-        check=positive,
+        check=up_to(limits.STATES),
         resumable=True,
     )
     shard: bool = setting(

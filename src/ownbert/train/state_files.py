@@ -225,7 +225,10 @@ def write_problem(write: Callable[[], object], path: Path) -> str | None:
         if isinstance(error, OSError) and error.errno not in WRITE_FAILURES:
             raise
         why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
-        return f"cannot write {path}: {why}; earlier states are complete: continue with --resume"
+        advice = "no state is saved yet: make room, and run the same command again"
+        if list_states(path.parents[1]):
+            advice = "earlier states are complete: continue with --resume"
+        return f"cannot write {path}: {why}; {advice}"
     return None
 
 

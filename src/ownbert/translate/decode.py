@@ -8,20 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from ownbert import limits
 from ownbert.checkpoint.translation import load_translation
 from ownbert.data.batch import Example, pack
-from ownbert.data.resumable_file import ResumableFile, identity_of
+from ownbert.data.resumable_file import ResumableFile, first_read, identity_of
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_same, refuse_unreadable
 from ownbert.nn.generate import Hypothesis, beam_search, greedy
 from ownbert.nn.kernels.prepack import prepack
+from ownbert.settings import between
 from ownbert.train.device import autocast, pick_device, pick_precision
 from ownbert.train.state_files import model_checksums
 from ownbert.translate.pairs import encode_sources
 from ownbert.translate.vocabulary import load_vocabularies
-
-# A length penalty beyond this always chooses the longest hypothesis, or the shortest.
-_MAX_PENALTY = 10
 
 # Texts that are sorted by length together, so that those of a batch have similar lengths.
 _BLOCK_TEXTS = 512
@@ -53,16 +52,12 @@ class Translator:
         precision: str = "float32",
         cached: bool = True,
     ) -> None:
-        for name, value in (("beams", beams), ("batch_tokens", batch_tokens)):
-            if value < 1:
-                raise InputError(f"{name} is {value}; it must be 1 or more")
-        if max_length is not None and max_length < 1:
-            raise InputError(f"max_length is {max_length}; it must be 1 or more")
-        if not abs(length_penalty) <= _MAX_PENALTY:
-            raise InputError(
-                f"length_penalty is {length_penalty}; it must be in "
-                f"[-{_MAX_PENALTY}, {_MAX_PENALTY}]"
-            )
+        between(1, limits.BEAMS, "[]")("beams", beams)
+        between(1, limits.BATCH_TOKENS, "[]")("batch_tokens", batch_tokens)
+        if max_length is not None:
+            between(1, limits.LENGTH, "[]")("max_length", max_length)
+        most = limits.LENGTH_PENALTY
+        between(-most, most, "[]")("length_penalty", length_penalty)
         self.folder = Path(folder)
         self.beams, self.penalty, self.max_length = beams, length_penalty, max_length
         self.batch_tokens, self.cached = batch_tokens, cached
@@ -180,7 +175,7 @@ def translate_file(
     if isinstance(input, str | Path):
         path = Path(input)
         refuse_unreadable(path)
-        refuse_same(path, output)
+        refuse_same([translator.folder, path], output)
         identity = {
             "format": 1,
             "model": model_checksums(translator.folder),
@@ -192,12 +187,13 @@ def translate_file(
         raise InputError("only a file can be resumed; give it as --input, or leave out --resume")
     else:
         texts = input
+    blocks = first_read(translator.blocks(texts))
     file = ResumableFile(output, identity, resume=resume)
 
     def lines(block: Sequence[str]) -> list[str]:
         return [f"{one_line(text)}\n" for text in translator.translate_block(block)]
 
-    return file.fill(translator.blocks(texts), lines, progress)
+    return file.fill(blocks, lines, progress)
 
 
 def one_line(text: str) -> str:

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from ownbert import limits
 from ownbert.errors import InputError
-from ownbert.settings import at_least, between, one_of, positive, section, setting, validate
+from ownbert.settings import between, one_of, section, setting, up_to, validate
 from ownbert.train.recipe import DATA, LEARNING, RUN, Optim, Run
 
 # Panels of --help, beside those of every training.
@@ -52,10 +53,13 @@ class PairFiles:
         256,
         "Tokens per sequence, including special ones; longer pairs are left out.",
         DATA,
-        check=positive,
+        check=up_to(limits.LENGTH),
     )
     batch_tokens: int = setting(
-        4096, "Tokens per batch, source and target together.", DATA, check=positive
+        4096,
+        "Tokens per batch, source and target together.",
+        DATA,
+        check=up_to(limits.BATCH_TOKENS),
     )
 
     def __post_init__(self) -> None:
@@ -73,7 +77,11 @@ class Vocabulary:
         check=one_of(*KINDS),
     )
     size: int = setting(
-        8000, "Entries per vocabulary.", VOCABULARY, option="--vocab-size", check=positive
+        8000,
+        "Entries per vocabulary.",
+        VOCABULARY,
+        option="--vocab-size",
+        check=up_to(limits.VOCABULARY),
     )
     # One vocabulary has one matrix of embeddings, which is the generator's too.
     shared: bool = setting(
@@ -82,7 +90,7 @@ class Vocabulary:
         VOCABULARY,
         option="--shared/--separate",
     )
-    min_count: int | None = setting(None, "Leave out what is rarer.", check=positive)
+    min_count: int | None = setting(None, "Leave out what is rarer.", check=up_to(limits.COUNT))
     lowercase: bool = setting(False, "Convert to lower case (bpe and wordpiece).", VOCABULARY)
 
     def __post_init__(self) -> None:
@@ -94,11 +102,19 @@ class Network:
     """In the paper's words: N layers of d_model, h heads, d_ff inside."""
 
     N: int = setting(
-        3, "Layers of the encoder, and of the decoder.", NETWORK, option="--layers", check=positive
+        3,
+        "Layers of the encoder, and of the decoder.",
+        NETWORK,
+        option="--layers",
+        check=up_to(limits.LAYERS),
     )
-    d_model: int = setting(256, "Width of a layer.", NETWORK, check=positive)
-    d_ff: int = setting(1024, "Width of its feed-forward network.", NETWORK, check=positive)
-    h: int = setting(4, "Attention heads per layer.", NETWORK, option="--heads", check=positive)
+    d_model: int = setting(256, "Width of a layer.", NETWORK, check=up_to(limits.WIDTH))
+    d_ff: int = setting(
+        1024, "Width of its feed-forward network.", NETWORK, check=up_to(4 * limits.WIDTH)
+    )
+    h: int = setting(
+        4, "Attention heads per layer.", NETWORK, option="--heads", check=up_to(limits.WIDTH)
+    )
     dropout: float = setting(0.1, "Dropout of sublayers.", NETWORK, check=between(0, 1, "[)"))
     norm_first: bool = setting(
         False,
@@ -130,7 +146,7 @@ class Learning:
         5,
         "At the end, average the weights of this many of the last saved states.",
         LEARNING,
-        check=positive,
+        check=up_to(limits.STATES),
     )
 
     def __post_init__(self) -> None:
@@ -145,7 +161,7 @@ class TranslateRun(Run):
         None,
         "Times through the pairs.",
         RUN,
-        check=positive,
+        check=up_to(limits.EPOCHS),
         shown=str(DEFAULT_EPOCHS),
         resumable=True,
     )
@@ -155,7 +171,7 @@ class TranslateRun(Run):
 class TranslateRecipe:
     """All settings. The optimiser is the paper's (section 5.3): Adam with its schedule."""
 
-    seed: int = setting(0, "Seed of everything random.", check=at_least(0))
+    seed: int = setting(0, "Seed of everything random.", check=between(0, limits.SEED, "[]"))
     data: PairFiles = section(PairFiles())
     vocabulary: Vocabulary = section(Vocabulary())
     model: Network = section(Network())

@@ -1,20 +1,29 @@
 """Vocabularies learnt from a corpus, and their reports."""
 
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ownbert.data.corpus.documents import read_documents
-from ownbert.data.corpus.learn_vocabulary import format_report, learn_vocabulary
+from ownbert.data.corpus.learn_vocabulary import (
+    format_report,
+    learn_tokenizer,
+    learn_vocabulary,
+)
 from ownbert.errors import InputError
 from ownbert.text.bert import SPECIAL_TOKENS
 from ownbert.text.files import read_vocabulary
 from ownbert.text.report import TokenCount, propose_sentence_ends
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.text.trainer import train_bpe
 
 ENGLISH = ["The cat sat on the mat, didn't it?", "The dogs were sitting; cats sat!", "A cat naps."]
 
@@ -173,7 +182,7 @@ def test_what_cannot_be_learnt_is_refused(tmp_path: Path):
         ({"min_count": 9}, "no character occurs 9 times or more"),
         ({"kind": "words"}, "kind 'words'"),
         ({"vocab_size": 5}, "vocab_size 5"),
-        ({"min_count": 0}, "min_count 0"),
+        ({"min_count": 0}, "min_count is 0"),
     ]
     for settings, message in cases:
         with pytest.raises(InputError, match=message):
@@ -232,3 +241,41 @@ def test_a_full_disk_leaves_the_old_tokenizer(tmp_path: Path):
     assert result.returncode == 2, result.stderr
     assert result.stdout.startswith(f"cannot write {out}")
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_a_word_of_any_length_takes_no_time(kind: str):
+    """Beyond 100 characters a word is unknown, and the trainer's time grows with its square."""
+    short = ["the cat sat on the mat", "한국어 " * 9, "狗" * 150, "a-" * 90] * 5
+    long = "abcdefgh" * 10_000
+    words = [long, f"the {long}", f"({long})", "é" * 20_000, "한" * 101]
+
+    def learnt(texts: list[str]) -> Tokenizer:
+        return learn_tokenizer(lambda: iter(texts), kind=kind, vocab_size=400)
+
+    if kind == "wordpiece":
+        with_them = [f"{text} {word}" for text, word in zip(short, words, strict=False)]
+        found, wanted = learnt([*with_them, *short[5:]]), learnt(["the ()", *short])
+        assert found.fingerprint() == wanted.fingerprint()
+    else:
+        assert 300 < learnt([*short, *words]).vocab_size <= 400
+
+
+def test_a_signal_ends_learning():
+    ended = threading.Event()
+
+    def texts() -> Iterator[str]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not ended.is_set():
+            yield "the cat sat on the mat"
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train_bpe(texts(), special=["<s>"], size=400, min_count=2, lowercase=False)
+    finally:
+        ended.set()
+        signal.signal(signal.SIGTERM, before)

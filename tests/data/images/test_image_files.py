@@ -5,6 +5,7 @@ import struct
 import sys
 from collections import Counter
 from pathlib import Path
+from zlib import compress, crc32
 
 import numpy as np
 import pytest
@@ -274,3 +275,14 @@ def test_the_real_files(shared_data: Path):
     found = read_labelled_images(folder / "t10k-images-idx3-ubyte.gz")
     assert images.shape == (10_000, 28, 28)
     assert Counter(label for _, label in found) == dict.fromkeys(range(10), 1000)
+
+
+def test_a_picture_with_too_many_pixels_is_not_decoded(tmp_path: Path):
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", crc32(name + data))
+
+    header = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 0, 0, 0, 0)
+    chunks = chunk(b"IHDR", header), chunk(b"IDAT", compress(b"")), chunk(b"IEND", b"")
+    (tmp_path / "huge.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    with pytest.raises(InputError, match=r"huge\.png has more than [\d,]+ pixels; make it smaller"):
+        list(stream_images(tmp_path / "huge.png"))

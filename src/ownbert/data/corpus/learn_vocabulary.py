@@ -1,14 +1,17 @@
 """Learn a vocabulary from a corpus, with a report on how well it covers the corpus."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ownbert.data.corpus.documents import Document, PathLike, read_documents
+from ownbert import limits
+from ownbert.data.corpus.documents import Document, PathLike, find_files, read_documents
 from ownbert.errors import InputError
-from ownbert.files import write_json
+from ownbert.files import protected, refuse_same, write_json
+from ownbert.settings import between, up_to
 from ownbert.text.bert import CONTINUATION, LONGEST_WORD, SPECIAL_TOKENS, wordpiece_backend
 from ownbert.text.blank import split_whitespace
 from ownbert.text.files import has_tokenizer
@@ -22,7 +25,7 @@ from ownbert.text.report import (
 )
 from ownbert.text.styles import NEEDED_NAMES, ROBERTA
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.text.trainer import choose_alphabet, train_bpe, train_wordpiece
+from ownbert.text.trainer import choose_alphabet, train_bpe, train_wordpiece, without_long_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,6 +84,8 @@ def learn_vocabulary(
             trained model with another vocabulary; nothing is written then.
     """
     _refuse_settings(output, kind=kind, vocab_size=vocab_size, min_count=min_count)
+    inputs = find_files(paths)
+    refuse_same([paths] if isinstance(paths, str | os.PathLike) else list(paths), output)
 
     def documents() -> Iterator[Document]:
         found = read_documents(paths, text_column=text_column, layout=layout)
@@ -93,8 +98,9 @@ def learn_vocabulary(
             documents, vocab_size=vocab_size, min_count=min_count, lowercase=lowercase
         )
     _protect_model(Path(output), tokenizer)
-    tokenizer.save(output)
-    write_json(Path(output, REPORT), report.to_dict())
+    with protected(inputs):
+        tokenizer.save(output)
+        write_json(Path(output, REPORT), report.to_dict())
     return report
 
 
@@ -149,8 +155,8 @@ def _refuse_settings(
     if kind not in KINDS:
         raise InputError(f"kind {kind!r} is not one of: {', '.join(KINDS)}")
     _refuse_small(vocab_size)
-    if min_count is not None and min_count < 1:
-        raise InputError(f"min_count {min_count}: 1 or more is needed")
+    if min_count is not None:
+        between(1, limits.COUNT, "[]")("min_count", min_count)
     if Path(output).exists() and not Path(output).is_dir():
         raise InputError(f"{output} is a file, a folder is needed")
 
@@ -158,6 +164,8 @@ def _refuse_settings(
 def _refuse_small(vocab_size: int | None) -> None:
     if vocab_size is not None and vocab_size <= len(SPECIAL_TOKENS):
         raise InputError(f"vocab_size {vocab_size}: more than the 5 special tokens are needed")
+    if vocab_size is not None:
+        up_to(limits.VOCABULARY)("vocab_size", vocab_size)
 
 
 def _counted(documents: Iterable[Document], progress: Progress | None) -> Iterator[Document]:
@@ -243,11 +251,14 @@ def _learn_wordpiece(
     lowercase: bool,
 ) -> tuple[Tokenizer, VocabularyReport]:
     least = WORDPIECE_MIN_COUNT if min_count is None else min_count
-    characters: Counter[str] = Counter()
-    for document in documents():
-        for piece in document.pieces:
-            characters.update(piece)
     backend = wordpiece_backend(SPECIAL_TOKENS, do_lower_case=lowercase)
+
+    def pieces() -> Iterator[str]:
+        return (piece for document in documents() for piece in document.pieces)
+
+    characters: Counter[str] = Counter()
+    for piece in without_long_words(pieces(), backend):
+        characters.update(piece)
     largest = WORDPIECE_SIZE if vocab_size is None else vocab_size
     room = min(int(ALPHABET_SHARE * largest), largest - len(SPECIAL_TOKENS))
     alphabet, continued = choose_alphabet(characters, backend, room=room, min_count=least)
@@ -258,8 +269,7 @@ def _learn_wordpiece(
         size = min(WORDPIECE_SIZE, size)
     if not alphabet:
         raise InputError(f"no character occurs {least} times or more in the corpus: give more text")
-    texts = (piece for document in documents() for piece in document.pieces)
-    vocabulary = train_wordpiece(backend, texts, alphabet, continued, size=size, min_count=least)
+    vocabulary = train_wordpiece(backend, pieces(), alphabet, continued, size=size, min_count=least)
     tokenizer = Tokenizer.wordpiece(vocabulary, do_lower_case=lowercase)
     return tokenizer, _wordpiece_report(tokenizer, documents(), min_count=least)
 

@@ -10,6 +10,7 @@ Memory does not grow with the corpus, neither for writing nor for reading.
 import contextlib
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from ownbert import limits
 from ownbert.data.corpus.documents import PathLike, find_files, fingerprint, read_documents
 from ownbert.data.corpus.prepare import FORMAT, Progress, StoreOptions, contents, write_store
 from ownbert.data.corpus.store_writer import INDEX, checksum, remove_work
 from ownbert.data.corpus.word_segmenter import require_segmenter
 from ownbert.errors import InputError
-from ownbert.files import read_json
+from ownbert.files import read_json, refuse_same
+from ownbert.settings import between
 from ownbert.text.report import proposed_sentence_ends
 from ownbert.text.tokenizer import Tokenizer
 
@@ -157,6 +160,8 @@ def prepare(
     output = Path(output)
     _refuse_settings(duplicates, processes)
     files = _files(paths)
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    refuse_same([*given, *files, tokenizer], output)
     if not isinstance(tokenizer, Tokenizer):
         if sentence_end is None:
             sentence_end = proposed_sentence_ends(tokenizer)
@@ -192,8 +197,8 @@ def prepare(
 def _refuse_settings(duplicates: str, processes: int | None) -> None:
     if duplicates not in ("keep", "drop"):
         raise InputError(f"duplicates {duplicates!r} is not one of: keep, drop")
-    if processes is not None and processes < 1:
-        raise InputError(f"processes {processes}: 1 or more is needed")
+    if processes is not None:
+        between(1, limits.PROCESSES, "[]")("processes", processes)
 
 
 def _files(paths: PathLike | Sequence[PathLike]) -> list[Path]:

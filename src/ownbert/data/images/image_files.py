@@ -320,6 +320,9 @@ def _opened(path: Path) -> ImageSource:
     try:
         with image.open(io.BytesIO(data)) as opened:
             size, mode = _size_upright(opened), opened.mode
+    except image.DecompressionBombError:
+        most = 2 * (image.MAX_IMAGE_PIXELS or 0)  # where Pillow makes an error of its warning
+        raise InputError(f"{path} has more than {most:,} pixels; make it smaller") from None
     except Exception:  # Pillow's errors are of many kinds
         raise InputError(f"{path} is no image that Pillow can read") from None
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()

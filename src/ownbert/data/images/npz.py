@@ -18,6 +18,25 @@ _NPZ_ERRORS = (
 )
 
 
+class _RealArrays(Mapping[str, np.ndarray]):
+    """Arrays of a file; complex ones are refused instead of losing their imaginary parts."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], path: Path) -> None:
+        self.arrays, self.path = arrays, path
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        found = self.arrays[name]
+        if np.iscomplexobj(found):
+            raise InputError(f"{self.path}: {name} holds complex numbers; real ones are needed")
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+
 @contextlib.contextmanager
 def open_npz(path: Path, needed: str) -> Iterator[Mapping[str, np.ndarray]]:
     """The arrays of an .npz file by their names, each read when it is accessed.
@@ -27,8 +46,8 @@ def open_npz(path: Path, needed: str) -> Iterator[Mapping[str, np.ndarray]]:
         needed: what it should hold, for the message.
 
     Raises:
-        InputError: the file is no .npz file, is damaged or holds objects; also for errors inside
-            the block, which should do nothing but read.
+        InputError: the file is no .npz file, is damaged, or holds objects or complex numbers; also
+            for errors inside the block, which should do nothing but read.
     """
     refuse_unreadable(path)
     try:
@@ -36,7 +55,9 @@ def open_npz(path: Path, needed: str) -> Iterator[Mapping[str, np.ndarray]]:
         if not zipfile.is_zipfile(path):
             raise zipfile.BadZipFile
         with np.load(path, allow_pickle=False) as arrays:
-            yield arrays
+            yield _RealArrays(arrays, path)
+    except InputError:
+        raise
     except _NPZ_ERRORS as error:
         objects = "Object arrays" in str(error)
         reason = "it holds objects" if objects else "it is damaged, or no npz file"

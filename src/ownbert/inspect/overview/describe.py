@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ownbert import limits
 from ownbert.checkpoint import load_tokenizer
 from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.description import describe as read_description
@@ -19,6 +20,7 @@ from ownbert.inspect.probe import core_model, text_ids
 from ownbert.nn.bottleneck import NoNorm
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import MultiHeadAttention
+from ownbert.settings import between
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 
@@ -42,6 +44,8 @@ def describe(
         InputError: the folder holds no model, the text has no tokenizer, or it is longer than the
             model takes.
     """
+    if tokens is not None:
+        between(0, limits.LENGTH, "[]")("tokens", tokens)
     if text is not None and tokens is not None:
         raise InputError("a text and a number of tokens are both given; give one of them")
     if isinstance(model, nn.Module):

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ownbert import limits
 from ownbert.data.images.npz import open_npz
 from ownbert.errors import InputError
 from ownbert.files import read_json
@@ -64,8 +65,10 @@ def trace_attention(
     given = {"inputs": inputs, "query": query, "key": key, "value": value}
     x, *matrices = (_matrix(name, rows) for name, rows in given.items())
     _require_fit(x, dict(zip(("query", "key", "value"), matrices, strict=True)))
-    if digits is not None and not 0 <= digits <= 10:
-        raise InputError(f"the weights can be rounded to 0..10 decimals, not {digits}")
+    if digits is not None and not 0 <= digits <= limits.DECIMALS:
+        raise InputError(
+            f"the weights can be rounded to 0..{limits.DECIMALS} decimals, not {digits}"
+        )
     steps = [TraceStep("inputs", "inputs", x, "inputs", "one row per token")]
     projected = []
     for (name, (matrix, meaning)), w in zip(PROJECTIONS.items(), matrices, strict=True):

@@ -1,0 +1,141 @@
+"""Numbers beyond every limit: each option and each setting refuses them before anything is read."""
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer
+
+from ownbert import InputError
+from ownbert.cli import COMMANDS, app, usage_message
+from ownbert.fitting.recipe import FitRecipe
+from ownbert.pretraining.recipe import PhaseRecipe, PretrainRecipe
+from ownbert.settings import resolve, settings_of
+from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.translate.recipe import TranslateRecipe
+from support.cli import run_cli
+
+RECIPES = (PretrainRecipe, FinetuneRecipe, TranslateRecipe, FitRecipe)
+HUGE = ("1" + 36 * "0", "-1" + 36 * "0", "9" * 6000, "1e300", ".inf", "-.inf", ".nan")
+
+
+def numbers_of(kind: type) -> list[str]:
+    """The settings of a recipe that are numbers, or lists of them."""
+    types = {name: about.type for name, about in settings_of(kind).items()}
+    return [name for name, hint in types.items() if _is_number(hint)]
+
+
+def _is_number(hint: Any) -> bool:
+    return hint in (int, float) or any(map(_is_number, get_args(hint)))
+
+
+@pytest.mark.parametrize("kind", RECIPES)
+def test_every_number_of_a_recipe_has_limits(kind: type):
+    names = numbers_of(kind)
+    assert len(names) >= 4
+    for name in names:
+        for value in HUGE:
+            with pytest.raises(InputError) as caught:
+                resolve(kind, overrides=[f"{name}={value}"])
+            said = str(caught.value)
+            assert said.startswith(name), (name, value, said)
+            assert len(said) < 200
+            assert "\n" not in said
+
+
+@pytest.mark.parametrize("name", vars(PhaseRecipe()))
+def test_every_number_of_a_phase_has_limits(name: str):
+    for value in HUGE:
+        with pytest.raises(InputError):
+            resolve(PretrainRecipe, overrides=[f"phases=[{{share: 1, {name}: {value}}}]"])
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    below = getattr(command, "commands", None)
+    if not below:
+        return [(path, command)]
+    return [leaf for name, one in below.items() for leaf in leaves(one, (*path, name))]
+
+
+GROUP: Any = typer.main.get_command(app)
+EVERY = [leaf for name in COMMANDS for leaf in leaves(GROUP.get_command(None, name), (name,))]
+
+
+# Numbers of these are checked with the recipe, above.
+RECIPE_OF = {"pretrain": PretrainRecipe, "finetune": FinetuneRecipe, "fit": FitRecipe}
+RECIPE_OF["translate"] = TranslateRecipe
+
+
+def flags_of(path: tuple[str, ...]) -> set[str]:
+    """The options of a command that are numbers of a recipe."""
+    if (kind := RECIPE_OF.get(path[0])) is None or path[1:] in (("use",), ("score",)):
+        return set()
+    about = settings_of(kind)
+    names = {n: about[n].option or "--" + n.rpartition(".")[2] for n in numbers_of(kind)}
+    return {flag.replace("_", "-") for flag in names.values()}
+
+
+def parsed(path: tuple[str, ...], command: Any, *arguments: str) -> Exception | None:
+    """What an option is refused for, if it is; the arguments that a command needs are given."""
+    needed: list[str] = []
+    for parameter in command.params:
+        if parameter.required:
+            is_option = parameter.param_type_name == "option"
+            needed += [parameter.opts[0], "a"] if is_option else ["a"]
+    try:
+        command.make_context(path[-1], [*needed, *arguments])
+    except Exception as error:
+        return error
+
+
+@pytest.mark.parametrize(("path", "command"), EVERY, ids=[" ".join(path) for path, _ in EVERY])
+def test_every_number_on_the_command_line_has_limits(path: tuple[str, ...], command: Any):
+    numbers = set()
+    for parameter in command.params:
+        option = parameter.opts[0]
+        if parameter.param_type_name != "option" or getattr(parameter, "is_flag", False):
+            continue
+        # A number is what refuses text for not being one.
+        if (error := parsed(path, command, option, "x")) and "number" in usage_message(error):
+            numbers.add(option)
+    for option in numbers - flags_of(path):
+        for value in ("1" + 36 * "0", "-1" + 36 * "0", "9" * 6000):
+            error = parsed(path, command, f"{option}={value}")
+            assert error is not None, (option, value)
+            said = usage_message(error)
+            assert said.startswith(f"{option} is "), said
+            assert "; it must be " in said
+            assert len(said) < 200
+    if path[0] in (*RECIPE_OF, "embed", "vocab", "prepare", "fill", "trace", "describe", "probe"):
+        assert numbers
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("embed", "a", "b", "-o", "c", "--batch-tokens", "x"),
+            "is 'x'; it must be a whole",
+        ),
+        (("embed", "a", "b", "-o", "c", "--batch-tokens", "0"), "is '0'; it must be 1 or more"),
+        (("translate", "a", "--beams", "1000000"), "is '1000000'; it must be at most 256"),
+        (("translate", "a", "--length-penalty", "x"), "is 'x'; it must be a number"),
+        (
+            ("pretrain", "a", "-o", "b", "--seed", 26 * "9"),
+            "seed is 99999999999999999999999999;",
+        ),
+        (("vocab", "a", "-o", "b", "--vocab-size", "9" * 6000), "must be a number of fewer digits"),
+        (("embed", "a"), "missing argument 'inputs'; see .*embed --help"),
+        (("embed", "a", "b"), "missing option '--output' / '-o'; see .*embed --help"),
+        (("embed", "a", "b", "--bogus"), "no such option: --bogus.*"),
+        (("embed", "a", "b", "-o"), "option '-o' requires an argument.*"),
+        (("bogus",), "no such command 'bogus'.*"),
+        (("finetune", "classfy"), "no such command 'classfy'.* 'classify'.*"),
+    ],
+)
+def test_a_wrong_option_is_one_line(arguments: tuple[str, ...], said: str, tmp_path: Path):
+    done = run_cli(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert re.match(rf"error: .*{said}.*\n\Z", done.stderr), done.stderr
+    assert not list(tmp_path.iterdir())
