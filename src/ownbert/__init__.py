@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ownbert.hf.loading import save as save
     from ownbert.inference.embedder import Embedder as Embedder
     from ownbert.inference.fill_mask import fill as fill
+    from ownbert.inference.pipeline import Predictor as Predictor
     from ownbert.inference.predict import evaluate as evaluate
     from ownbert.inference.predict import predict as predict
     from ownbert.inference.vector_files import embed as embed
@@ -64,6 +65,7 @@ _MODULES = {
     "Model": "nn.model",
     "Tokenizer": "text.tokenizer",
     "Embedder": "inference.embedder",
+    "Predictor": "inference.pipeline",
     "OwnBertClassifier": "finetuning.estimator",
     "OwnBertRegressor": "finetuning.estimator",
     "describe": "inspect.overview.describe",
@@ -103,6 +105,7 @@ __all__ = [
     "Model",
     "OwnBertClassifier",
     "OwnBertRegressor",
+    "Predictor",
     "Tokenizer",
     "describe",
     "embed",

@@ -30,6 +30,7 @@ from ownbert import (
     InputError,
     OwnBertClassifier,
     OwnBertRegressor,
+    Predictor,
     evaluate,
     finetune,
     load_tokenizer,
@@ -327,6 +328,32 @@ def test_every_class_is_held_out_in_its_share(pretrained: Path, train, capfd):
 def test_settings_that_cannot_be_are_refused(settings: dict, said: str, pretrained: Path):
     with pytest.raises(InputError, match=said):
         OwnBertClassifier(pretrained, **settings).fit(["a", "b"] * 3, ["x", "y"] * 3)
+
+
+def test_a_finished_folder_is_a_fitted_estimator(classifier: Path, test, tmp_path: Path):
+    y, X = test
+    found = OwnBertClassifier.from_pretrained(classifier)
+    assert np.allclose(found.predict_proba(X), Predictor(classifier).predict_proba(X), atol=1e-6)
+    assert accuracy_score(y, found.predict(X)) == evaluate(classifier, (X, y)).accuracy
+    assert (OwnBertClassifier(classifier).predict(X) == found.predict(X)).all()
+    found.save_pretrained(tmp_path / "saved")
+    assert (Predictor(tmp_path / "saved").predict(X) == found.predict(X)).all()
+    with pytest.raises(InputError, match="trained for classify, and OwnBertRegressor is for"):
+        OwnBertRegressor.from_pretrained(classifier)
+
+
+def test_a_weight_of_nothing_is_no_text(pretrained: Path):
+    X, y = ["red1"] * 8 + ["blue1"] * 8, ["x", "y"] * 8
+    weights = np.asarray([1.0, 0.0] * 8)
+    estimator = OwnBertClassifier(pretrained, epochs=4)
+    plain = estimator.fit(X, y).predict_proba(["red1"])
+    same = estimator.fit(X, y, sample_weight=np.full(16, 3.0)).predict_proba(["red1"])
+    assert np.array_equal(plain, same)
+    only_x = estimator.fit(X, y, sample_weight=weights).predict_proba(["red1"])
+    assert only_x[0, 0] > plain[0, 0] + 0.1
+    for wrong in ([1.0], [-1.0] * 16, [0.0] * 16, ["x"] * 16):
+        with pytest.raises(InputError, match="sample_weight must be"):
+            estimator.fit(X, y, sample_weight=wrong)
 
 
 def test_a_regressor_answers_in_the_units_of_y(pretrained: Path, train, test, tmp_path: Path):

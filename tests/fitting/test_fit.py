@@ -12,7 +12,7 @@ import pytest
 import ownbert
 from ownbert.errors import InputError
 from ownbert.inference.blend_predictor import BlendPredictor
-from ownbert.inference.predictor import Predictor
+from ownbert.inference.predictor import NetworkPredictor
 from ownbert.tasks.rows import Row
 from support.cli import run_cli
 from support.shared import made_once
@@ -62,7 +62,7 @@ def test_the_folder_is_an_ordinary_model_folder(fitted: Path, topics: Path):
     model = AutoModelForSequenceClassification.from_pretrained(fitted).eval()
     text = texts_of(topics / "test.csv")[0]
     logits = model(**tokenizer(text, return_tensors="pt")).logits
-    (ours,) = Predictor(fitted)([Row(1, (text,))])
+    (ours,) = NetworkPredictor(fitted)([Row(1, (text,))])
     np.testing.assert_allclose(logits.softmax(-1)[0].detach().numpy(), ours, atol=1e-5)
 
 
@@ -140,7 +140,7 @@ def test_other_tasks_are_fitted_in_memory(task: str, topics: Path, pretrained: P
         (texts, labels), dev=dev, model=pretrained, seeds=1, minutes=MINUTES, quiet=True
     )
     assert predictor.task.name == task
-    answers = predictor([Row(0, (text,)) for text in texts])
+    answers = predictor.rows_predictor([Row(0, (text,)) for text in texts])
     if task == "regress":
         found = np.asarray([float(answer[0]) for answer in answers])
         assert np.corrcoef(found, labels)[0, 1] > 0.8
@@ -164,7 +164,8 @@ def test_pairs_of_texts_are_fitted(pretrained: Path, tmp_path: Path):
     predictor = ownbert.fit(
         path, model=pretrained, seeds=1, minutes=MINUTES, output=out, quiet=True
     )
-    same, other = predictor([Row(0, ("red1 w2", "red1 w2")), Row(0, ("red1 w2", "blue3 w4"))])
+    pairs = [("red1 w2", "red1 w2"), ("red1 w2", "blue3 w4")]
+    same, other = predictor.predict_proba(pairs)
     assert same[predictor.task.labels.index("same")] > other[predictor.task.labels.index("same")]
 
 
@@ -228,7 +229,7 @@ def test_what_was_deleted_is_made_again(topics: Path, tmp_path: Path):
     ownbert.fit(topics / "train.csv", resume=True, **given)
     shutil.rmtree(tmp_path / "out" / "members")
     predictor = ownbert.fit(topics / "train.csv", resume=True, **given)
-    assert len(predictor([Row(0, ("red1",))])) == 1
+    assert predictor("red1")[0]["label"] in predictor.labels
 
 
 def test_a_model_in_the_folder_is_not_overwritten(topics: Path, pretrained: Path, tmp_path: Path):
@@ -244,8 +245,7 @@ def test_texts_without_a_common_word_are_fitted(tmp_path: Path):
     texts = [f"{chr(97 + i)}zz" for i in range(20)]
     given = {"minutes": 0.2, "output": tmp_path / "out", "quiet": True, "size": "tiny"}
     predictor = ownbert.fit((texts, ["x", "y", "x", "x"] * 5), **given)
-    (answer,) = predictor([Row(0, ("other",))])
-    assert answer.argmax() == predictor.task.labels.index("x")
+    assert predictor.predict("other") == "x"
 
 
 def test_one_dev_row_is_refused(topics: Path):
@@ -273,7 +273,7 @@ def test_a_model_without_weights_is_refused_at_once(topics: Path, pretrained: Pa
 def test_two_rows_are_fitted(tmp_path: Path):
     given = {"minutes": 0.2, "output": tmp_path / "out", "quiet": True}
     predictor = ownbert.fit((["ab", "cd"], ["x", "y"]), **given)
-    (answer,) = predictor([Row(0, ("ab",))])
+    answer = predictor.predict_proba("ab")
     assert answer.argmax() == 0
 
 

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from ownbert.data.readers.columns import ColumnNames
@@ -100,17 +101,6 @@ def test_rows_that_cannot_be_used_are_one_line(labels, texts, message, tmp_path:
         read_labelled(find_task(path, ColumnNames()), path, None, seed=0)
 
 
-class Frame:
-    """What pandas and polars have in common here."""
-
-    def __init__(self, columns: dict[str, list]) -> None:
-        self.columns = columns
-
-    def to_dict(self, kind: str) -> dict[str, list]:
-        assert kind == "list"
-        return self.columns
-
-
 @pytest.mark.parametrize(
     "data",
     [
@@ -119,7 +109,7 @@ class Frame:
         [("one", "a"), ("two", "b")],
         [{"text": "one", "label": "a"}, {"text": "two", "label": "b"}],
         {"text": ["one", "two"], "label": ["a", "b"]},
-        Frame({"text": ["one", "two"], "label": ["a", "b"]}),
+        pa.table({"text": ["one", "two"], "label": ["a", "b"]}),
     ],
 )
 def test_rows_in_memory_become_a_file(data, tmp_path: Path):
@@ -131,7 +121,10 @@ def test_rows_in_memory_become_a_file(data, tmp_path: Path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"text": ["a"], "label": ["a", "b"]}, "differ in length: text 1, label 2"),
+        (
+            {"text": ["a"], "label": ["a", "b"]},
+            "differ in length: text 1, label 2",
+        ),
         ([], "rows are given as"),
         (7, "rows are given as"),
         (["only a text"], "a row is a text and its label, not 'only a text'"),

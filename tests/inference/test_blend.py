@@ -1,6 +1,7 @@
 """Folders of ``fit`` that others have made, or that are damaged."""
 
 import json
+import pickle
 import random
 import shutil
 from collections.abc import Callable
@@ -35,6 +36,19 @@ def linear_blend(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copied(linear_blend: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(linear_blend, tmp_path / "moved"))
+
+
+def test_a_blend_answers_in_memory_as_a_network_does(linear_blend: Path, tmp_path: Path):
+    predictor = ownbert.Predictor(linear_blend)
+    assert predictor("red1 w2")[0]["label"] == "red"
+    assert [each["label"] for each in predictor(["red1", "blue2"])] == ["red", "blue"]
+    estimator = ownbert.OwnBertClassifier.from_pretrained(linear_blend)
+    texts = ["red1 w2", "blue3"]
+    assert np.array_equal(estimator.predict_proba(texts), predictor.predict_proba(texts))
+    again = pickle.loads(pickle.dumps(estimator))
+    again.save_pretrained(tmp_path / "saved")
+    assert ownbert.Predictor(tmp_path / "saved").predict(texts).tolist() == ["red", "blue"]
+    assert ownbert.evaluate(linear_blend, (texts, ["red", "blue"])).accuracy == 1
 
 
 def refused(folder: Path) -> None:

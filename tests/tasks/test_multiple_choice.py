@@ -16,7 +16,7 @@ from ownbert import InputError, evaluate, finetune, predict
 from ownbert.cli import app
 from ownbert.data.batch import pack
 from ownbert.data.readers.columns import ColumnNames
-from ownbert.inference.predictor import Predictor
+from ownbert.inference.predictor import NetworkPredictor
 from ownbert.tasks.multiple_choice import MultipleChoiceObjective, MultipleChoiceTask
 from ownbert.tasks.row_objectives import RDrop
 from ownbert.tasks.rows import Row
@@ -84,7 +84,7 @@ def test_it_is_the_model_of_transformers(chooser: Path, questions: Path):
     assert config["architectures"] == ["BertForMultipleChoice"]
     theirs, loading = AutoModelForMultipleChoice.from_pretrained(chooser, output_loading_info=True)
     assert not any(loading.values())
-    tokenizer, predictor = AutoTokenizer.from_pretrained(chooser), Predictor(chooser)
+    tokenizer, predictor = AutoTokenizer.from_pretrained(chooser), NetworkPredictor(chooser)
     rows = predictor.task.read(questions / "test.jsonl")[:20]
     for row, ours in zip(rows, predictor(rows), strict=True):
         prompt, *choices = row.texts
@@ -101,7 +101,7 @@ def test_it_is_the_model_of_transformers(chooser: Path, questions: Path):
 
 
 def test_a_row_gets_the_same_answer_in_any_company(chooser: Path, questions: Path):
-    predictor = Predictor(chooser)
+    predictor = NetworkPredictor(chooser)
     rows = predictor.task.read(questions / "test.jsonl")
     together, alone = predictor(rows), [predictor([row])[0] for row in rows]
     for one, other in zip(together, alone, strict=True):
@@ -109,7 +109,7 @@ def test_a_row_gets_the_same_answer_in_any_company(chooser: Path, questions: Pat
 
 
 def batch_of(chooser: Path, rows: list[Row]):
-    predictor = Predictor(chooser)
+    predictor = NetworkPredictor(chooser)
     examples = predictor.task.encode(rows, predictor.builder, training=True).examples
     return pack(list(examples)), pack([*examples, *examples])
 
@@ -159,11 +159,11 @@ def test_poolings_and_two_passes(pretrained: Path, questions: Path, tmp_path: Pa
         epochs=1,
         quiet=True,
     )
-    assert Predictor(tmp_path / "out").models[0].specs["choice"].pooling == "mean"
+    assert NetworkPredictor(tmp_path / "out").models[0].specs["choice"].pooling == "mean"
 
 
 def test_long_texts_are_cut_and_counted(chooser: Path):
-    predictor = Predictor(chooser)
+    predictor = NetworkPredictor(chooser)
     long = " ".join(["red1"] * 100)
     rows = [Row(1, (long, "red1", "blue2")), Row(2, ("red1", "red1", "blue2"))]
     data = predictor.task.encode(rows, predictor.builder, training=False)

@@ -27,6 +27,7 @@ class Example:
         next_sentence: 0 if the second part follows the first, 1 if it comes from elsewhere or the
             two are swapped.
         label: a class, or numbers (C).
+        weight: of the loss of the answer; None: 1.
         tags: (T), a class for each token, or -1 where there is none.
         parts: the lengths of several sequences that lie in it end to end and have one answer
             (choices, segments of a document, texts to compare); they do not see each other.
@@ -40,6 +41,7 @@ class Example:
     masked_ids: np.ndarray | None = None
     next_sentence: int | None = None
     label: int | np.ndarray | None = None
+    weight: np.float32 | None = None
     tags: np.ndarray | None = None
     parts: tuple[int, ...] | None = None
     patches: np.ndarray | None = None
@@ -57,6 +59,7 @@ class Batch:
         masked_ids: (M), the ids of these tokens before masking.
         next_sentence: (B), as in ``Example``.
         labels: (answers) or (answers, C).
+        weights: (answers), of their losses; None: all 1.
         tags: (T), as in ``Example``.
         groups: how many consecutive sequences each answer is for; None: one each.
         task_ids: (T), for models that have them.
@@ -78,6 +81,7 @@ class Batch:
     masked_ids: Tensor | None = None
     next_sentence: Tensor | None = None
     labels: Tensor | None = None
+    weights: Tensor | None = None
     tags: Tensor | None = None
     groups: tuple[int, ...] | None = None
     task_ids: Tensor | None = None
@@ -154,6 +158,7 @@ def pack(examples: Sequence[Example]) -> Batch:
         masked_ids=masked_ids,
         next_sentence=_column([e.next_sentence for e in examples]),
         labels=_column([e.label for e in examples]),
+        weights=_column([e.weight for e in examples]),
         tags=None if head.tags is None else _join([e.tags for e in examples]),
         groups=None if head.parts is None else tuple(map(len, parts)),
         patches=_patches([e.patches for e in examples]),

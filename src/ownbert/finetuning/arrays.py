@@ -58,15 +58,36 @@ def name_of(label: Any, where: str) -> str:
     return label_text(plain, where)
 
 
-def rows_of(texts: Sequence[tuple[str, ...]], targets: Sequence[Any]) -> list[Row]:
-    """Texts with their targets.
+def rows_of(
+    texts: Sequence[tuple[str, ...]], targets: Sequence[Any], weights: Any = None
+) -> list[Row]:
+    """Texts with their targets and, if given, the weights of their losses.
 
     Raises:
-        InputError: their numbers differ.
+        InputError: their numbers differ, or weights are not usable.
     """
     if len(texts) != len(targets):
         raise InputError(f"X has {len(texts)} texts and y has {len(targets)} answers")
-    return [Row(i, *each) for i, each in enumerate(zip(texts, targets, strict=True))]
+    scaled = np.ones(len(texts)) if weights is None else _weights(weights, len(texts))
+    rows = zip(texts, targets, scaled.tolist(), strict=True)
+    return [Row(i, text, target, weight=weight) for i, (text, target, weight) in enumerate(rows)]
+
+
+def _weights(given: Any, count: int) -> np.ndarray:
+    """(N) weights, 1 on average."""
+    try:
+        weights = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("sample_weight must be numbers, one for each text") from None
+    if weights.shape != (count,):
+        raise InputError(
+            f"sample_weight must be {count} numbers, one for each text, not of shape "
+            f"{weights.shape}"
+        )
+    total = weights.sum()
+    if not np.isfinite(total) or (weights < 0).any() or total <= 0:
+        raise InputError("sample_weight must be finite, 0 or more, and not all 0")
+    return weights * (count / total)
 
 
 def numbers_of(y: Any) -> np.ndarray:

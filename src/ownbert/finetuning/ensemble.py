@@ -14,7 +14,7 @@ from ownbert.files import read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.run import FinetuningRun
-from ownbert.inference.predictor import Predictor, average, decide_all
+from ownbert.inference.predictor import NetworkPredictor, average, decide_all
 from ownbert.run.run_folder import ENSEMBLE, RECIPE
 from ownbert.settings import dump
 from ownbert.tasks.recipe import FinetuneRecipe
@@ -210,7 +210,7 @@ class _Results:
 
     def __init__(self, run: FinetuningRun, members: Sequence[_Member], output: Path) -> None:
         self.run, self.members, self.output = run, members, output
-        self.predictors: list[Predictor] = []
+        self.predictors: list[NetworkPredictor] = []
         self.decided: list[Any] = [None] * len(run.splits.train_rows)
         self.each = [self._evaluate(member) for member in members]
 
@@ -219,7 +219,7 @@ class _Results:
         if rows is None:
             return {}
         folder = self.output / member.name
-        predictor = Predictor(folder, device=run.device, precision=run.precision)
+        predictor = NetworkPredictor(folder, device=run.device, precision=run.precision)
         self.predictors.append(predictor)
         decided = decide_all(predictor, rows)
         for index, prediction in zip(member.held_out or (), decided, strict=False):

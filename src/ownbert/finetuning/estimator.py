@@ -2,30 +2,35 @@
 
 import contextlib
 import copy
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ownbert.checkpoint import load_tokenizer, save
 from ownbert.errors import InputError
+from ownbert.files import refuse_same
 from ownbert.finetuning.arrays import name_of, numbers_of, rows_of, texts_of
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
+from ownbert.inference.blend_predictor import BlendPredictor, open_predictor
+from ownbert.inference.predictor import decide_all
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.model import Model
 from ownbert.settings import resolve
 from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
-from ownbert.tasks.task import load_finetuned
+from ownbert.tasks.task import NoTaskHead, Task, load_finetuned
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.train.device import pick_device
 from ownbert.train.job import Interrupted
+from ownbert.train.state_files import STATES
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -77,13 +82,73 @@ class TextEstimator(BaseEstimator):
     output: str | Path | None = None
     verbose: bool = False
 
-    def save(self, folder: str | Path) -> None:
+    # The task of ``ownbert finetune`` that it is.
+    task_name: ClassVar[str]
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **parameters: Any) -> Any:
+        """An estimator that is fitted already, of a folder that ``finetune`` or ``fit`` made.
+
+        Where the folder has a blend or an ensemble, this is what predicts.
+
+        Args:
+            folder: of the model; ``fit`` starts from it.
+            parameters: of the estimator.
+
+        Raises:
+            InputError: the folder was not trained for the task of the estimator.
+        """
+        found = cls(folder, **parameters)
+        found._open()
+        return found
+
+    def save_pretrained(self, folder: str | Path) -> None:
         """Write the fitted model as an ordinary Hugging Face folder.
 
-        It is for ``ownbert predict`` and Transformers. Its labels are the classes as text.
+        It is for ``ownbert predict`` and Transformers. Its labels are the classes as text. A blend
+        or an ensemble is copied.
         """
-        check_is_fitted(self)
-        save(self.model_, folder, tokenizer=self.tokenizer_, values=self.task_.values())
+        self._require_fitted()
+        if not hasattr(self, "folder_"):
+            save(self.model_, folder, tokenizer=self.tokenizer_, values=self.task_.values())
+            return
+        refuse_same(self.folder_, folder)
+        states = shutil.ignore_patterns(STATES, "work")
+        shutil.copytree(self.folder_, folder, dirs_exist_ok=True, ignore=states)
+
+    def save(self, folder: str | Path) -> None:
+        """As ``save_pretrained``."""
+        self.save_pretrained(folder)
+
+    def _open(self) -> None:
+        """Be fitted with the folder of ``model``."""
+        predictor = open_predictor(self.model, device=self.device)
+        task: Any = predictor.task
+        if task.name != self.task_name:
+            raise InputError(
+                f"{self.model} was trained for {task.name}, and {type(self).__name__} is for "
+                f"{self.task_name}"
+            )
+        self._texts = 2 if task.pair else 1
+        if len(predictor.members) > 1 or isinstance(predictor, BlendPredictor):
+            self.folder_, self._predictor = str(Path(self.model).resolve()), predictor
+        else:
+            self.task_, self.model_ = load_finetuned(self.model)
+            self.tokenizer_ = load_tokenizer(self.model, config=self.model_.config)
+        self._take(task)
+
+    def _take(self, task: Task) -> None:
+        """Set what ``fit`` sets besides the model. task: of the folder."""
+        raise NotImplementedError
+
+    def _require_fitted(self) -> None:
+        """Raises ``NotFittedError`` unless ``fit`` was called or ``model`` is a finished folder."""
+        if hasattr(self, "_texts"):
+            return
+        if Path(self.model).is_dir():
+            with contextlib.suppress(NoTaskHead):
+                self._open()
+        check_is_fitted(self, "_texts")
 
     def _learn(
         self,
@@ -111,7 +176,8 @@ class TextEstimator(BaseEstimator):
             self.task_, self.model_ = load_finetuned(folder.path)
             self.tokenizer_ = load_tokenizer(folder.path, config=self.model_.config)
         self._texts = len(rows[0].texts)
-        vars(self).pop("_ready", None)
+        for name in ("_ready", "_predictor", "folder_"):
+            vars(self).pop(name, None)
 
     def _split(
         self, rows: Sequence[Row], classes: np.ndarray | None
@@ -140,12 +206,16 @@ class TextEstimator(BaseEstimator):
 
     def _predictions(self, X: Any) -> np.ndarray:
         """The task's prediction for each text, (texts, ...)."""
-        check_is_fitted(self)
+        self._require_fitted()
         texts = texts_of(X)
         rows = rows_of(texts, [None] * len(texts))
         if len(rows[0].texts) != self._texts:
             one = "one text" if self._texts == 1 else "a pair of texts"
             raise InputError(f"X[0] must be {one}, as in fit")
+        if hasattr(self, "folder_"):
+            if not hasattr(self, "_predictor"):  # it was unpickled
+                self._predictor = open_predictor(self.folder_, device=self.device)
+            return np.asarray(decide_all(self._predictor, rows))
         config = self.model_.config
         builder = TextInputBuilder(self.tokenizer_, config, self.task_.max_length or config.longest)
         data = self.task_.encode(rows, builder, training=False)
@@ -164,7 +234,8 @@ class TextEstimator(BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         # Packed matrices cannot be pickled, and are made again.
-        return {k: v for k, v in super().__getstate__().items() if k != "_ready"}
+        made = ("_ready", "_predictor")
+        return {k: v for k, v in super().__getstate__().items() if k not in made}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -193,13 +264,16 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
 
     class_weights: str | Mapping[Any, float] | None = None
     label_smoothing: float = 0.0
+    task_name = "classify"
 
-    def fit(self, X: Any, y: Any) -> "OwnBertClassifier":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "OwnBertClassifier":
         """Fine-tune on texts and their labels.
 
         Args:
             X: texts.
             y: labels, of any one type.
+            sample_weight: (texts), the weight of each in the loss, compared with the others; None:
+                all count the same.
 
         Raises:
             InputError: texts or labels cannot be used.
@@ -217,11 +291,15 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
         known = [names[i] for i in first]
         if repeated := next((name for name in known if known.count(name) > 1), None):
             raise InputError(f"y has two labels that are both {repeated!r} as text")
-        rows = rows_of(texts, names)
+        rows = rows_of(texts, names, sample_weight)
         self._learn("classify", rows, classes=numbers, class_weights=self._weights())
         self.classes_ = classes
         self._columns = [self.task_.labels.index(name) for name in known]
         return self
+
+    def _take(self, task: Task) -> None:
+        self.classes_ = np.asarray(task.labels)
+        self._columns = list(range(len(task.labels)))
 
     def _weights(self) -> str | None:
         """The weights in the form of a recipe."""
@@ -232,7 +310,8 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities (texts, C), in the order of ``classes_``."""
-        return self._predictions(X)[:, self._columns]
+        found = self._predictions(X)  # first: it may be what reads the folder
+        return found[:, self._columns]
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable label of each text, (texts)."""
@@ -252,13 +331,16 @@ class OwnBertRegressor(RegressorMixin, TextEstimator):
     """
 
     loss: str = "mse"
+    task_name = "regress"
 
-    def fit(self, X: Any, y: Any) -> "OwnBertRegressor":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "OwnBertRegressor":
         """Fine-tune on texts and numbers.
 
         Args:
             X: texts.
             y: numbers, (texts) or (texts, numbers).
+            sample_weight: (texts), the weight of each in the loss, compared with the others; None:
+                all count the same.
 
         Raises:
             InputError: texts or numbers cannot be used.
@@ -267,9 +349,13 @@ class OwnBertRegressor(RegressorMixin, TextEstimator):
         columns = numbers.reshape(len(numbers), -1)
         flat = numbers.ndim == 1
         labels = ["value"] if flat else [f"value_{i}" for i in range(columns.shape[1])]
-        self._learn("regress", rows_of(texts, [*map(tuple, columns.tolist())]), labels=labels)
+        rows = rows_of(texts, [*map(tuple, columns.tolist())], sample_weight)
+        self._learn("regress", rows, labels=labels)
         self._flat = flat
         return self
+
+    def _take(self, task: Task) -> None:
+        self._flat = len(task.labels) == 1
 
     def predict(self, X: Any) -> np.ndarray:
         """The numbers of each text: (texts) or (texts, numbers), as y in ``fit``."""

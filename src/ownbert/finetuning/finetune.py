@@ -1,14 +1,16 @@
 """Fine-tuning from the user's options: one training, an ensemble, or a search."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError, in_short
 from ownbert.finetuning.finetune_folder import FinetuneFolder
-from ownbert.finetuning.labelled_splits import Rows, draw_rows
+from ownbert.finetuning.labelled_splits import Sources
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.nn.model import Model
+from ownbert.tasks.recipe import FinetuneData, FinetuneRecipe
 from ownbert.tasks.task import load_finetuned, task_class
 from ownbert.train.callbacks import Callbacks
 from ownbert.train.display import Display
@@ -30,7 +32,7 @@ def finetune(
     callbacks: Callbacks | None = None,
     **options: Any,
 ) -> "Model | Ensemble":
-    """Fine-tune a model folder on labelled files and save the best weights in ``output``.
+    """Fine-tune a model folder on labelled rows and save the best weights in ``output``.
 
     Args:
         task: one of ``ownbert.tasks.task.TASKS`` ("classify" by default).
@@ -42,7 +44,9 @@ def finetune(
         callbacks: functions to call with each row of the log, evaluation and saved model; those of
             each member, where several models are trained.
         options: settings of ``FinetuneRecipe`` by name: ``model`` (the folder), ``train``, ``dev``,
-            ``epochs``, ... For "image" ``train`` and ``dev`` may be arrays, (images, labels).
+            ``epochs``, ... ``train`` and ``dev`` are files or rows in memory: a DataFrame, a
+            datasets.Dataset, a list of mappings, a mapping of columns, (texts, labels), a list of
+            (text, label); for "image" also (images, labels).
 
     Returns:
         The model, or an ``Ensemble`` if ``folds`` or ``seeds`` ask for several.
@@ -54,16 +58,15 @@ def finetune(
         raise InputError("fine-tuning runs in one process; start it without torchrun")
     refuse_other_task(task, overrides)
     folder = FinetuneFolder(output, resume=resume, overwrite=overwrite)
-    rows, options = rows_of_arrays(task, recipe_options(task, options))
+    sources, options = sources_in_memory(recipe_options(task, options))
     recipe = folder.resolve_finetuning(config=config, overrides=overrides, options=options)
+    recipe = without_files(recipe, sources)
     if resume and folder.finished:
         Display("finetune", quiet=quiet).say(
             f"{output} is finished: nothing is left to do; start anew with --overwrite"
         )
         return load_finetuned(folder.path)[1]
-    if rows is not None:
-        rows = (draw_rows(rows[0], recipe), rows[1])
-    run = FinetuningRun(recipe, rows)
+    run = FinetuningRun(recipe, sources=sources)
     run.callbacks = callbacks or run.callbacks
     run.check_adapting()
     if recipe.search.requested:
@@ -105,22 +108,23 @@ def recipe_options(task: str | None, options: Mapping[str, Any]) -> dict[str, An
     return {k: str(v) if isinstance(v, Path) else v for k, v in named.items()}
 
 
-def rows_of_arrays(
-    task: str | None, options: Mapping[str, Any]
-) -> tuple[Rows | None, dict[str, Any]]:
-    """The rows of a task that takes arrays instead of files.
-
-    Returns:
-        The rows, None if they are not arrays, and the other options.
-    """
+def sources_in_memory(options: Mapping[str, Any]) -> tuple[Sources, dict[str, Any]]:
+    """The training and dev rows that are in memory, None for files, and the other options."""
     options = dict(options)
-    if task is None or not task_class(task).reads_arrays:
-        return None, options
-    sources = {name: options.get(name) for name in ("train", "dev")}
-    if all(source is None or isinstance(source, str) for source in sources.values()):
-        return None, options
-    reader = task_class(task)()
-    train, dev = (None if s is None else reader.read(s) for s in sources.values())
-    if train is None:
-        raise InputError("train is needed: labelled rows to learn")
-    return (train, dev), {k: v for k, v in options.items() if k not in sources}
+    train, dev = (
+        options.pop(name)
+        if options.get(name) is not None and not isinstance(options[name], str)
+        else None
+        for name in ("train", "dev")
+    )
+    return (train, dev), options
+
+
+def without_files(recipe: FinetuneRecipe, sources: Sources) -> FinetuneRecipe:
+    """The recipe without the names of files that rows in memory replace."""
+    none, data = FinetuneData(), recipe.data
+    if sources[0] is not None:
+        data = replace(data, train=none.train)
+    if sources[1] is not None:
+        data = replace(data, dev=none.dev)
+    return replace(recipe, data=data)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.data.readers.memory import MemoryTable
 from ownbert.errors import InputError
 from ownbert.finetuning.checks import LabelledSplit
 from ownbert.nn.model import Model
@@ -23,6 +24,8 @@ from ownbert.train.evaluation_budget import affordable_tokens
 # Dev rows to evaluate even for very few training rows: with less a metric means little.
 _LEAST_SAMPLE = 100
 
+# What training and dev rows are read from, where it is no file.
+Sources = tuple[Any, Any]
 Rows = tuple[Sequence[Row], Sequence[Row] | None]
 
 
@@ -90,12 +93,15 @@ class LabelledSplits:
         recipe: names the files.
         rows: training rows, and dev rows or None, instead of the files. Training rows may have
             soft targets (``tasks/soft_targets.py``), dev rows may not.
+        sources: what the task reads training and dev rows from, instead of the files.
         learnt: whether the task has its labels and scales already.
 
     Raises:
         InputError: rows cannot be used.
     """
 
+    # What the rows were read from, if they were not given.
+    tables: Sources = (None, None)
     builder: Any
     train_data: EncodedRows
     dev_data: EncodedRows | None = None
@@ -109,17 +115,22 @@ class LabelledSplits:
         recipe: FinetuneRecipe,
         rows: Rows | None = None,
         *,
+        sources: Sources = (None, None),
         learnt: bool = False,
     ) -> None:
         self.task, self.recipe = task, recipe
-        self.train_rows, self.dev_rows = rows or self._read()
-        source = recipe.data.train
-        known = f"the training data {source}"
+        files = (recipe.data.train or "", recipe.data.dev or "")
+        self.train_rows, self.dev_rows = rows or self._read(sources)
+        # For messages: a table in memory has a name too, and arrays have none.
+        source, dev = (
+            one if isinstance(one, MemoryTable) else file
+            for one, file in zip(self.tables, files, strict=True)
+        )
+        known = f"the training data {source}".rstrip()
         if not learnt:
             task.learn(self.train_rows, source)
         task.check(self.train_rows, source, known)
         if self.dev_rows is not None:
-            dev = recipe.data.dev or ""
             if task.takes_soft_targets:
                 refuse_soft_targets(self.dev_rows, dev)
             task.check(self.dev_rows, dev, known)
@@ -151,12 +162,19 @@ class LabelledSplits:
             self.sample_rows = [self.dev_rows[i] for i in chosen]
             self.sample_data = self.dev_data.subset(chosen)
 
-    def _read(self) -> Rows:
-        data = self.recipe.data
-        if not data.train:
+    def _read(self, sources: Sources) -> Rows:
+        files = (self.recipe.data.train, self.recipe.data.dev)
+        train: Any
+        dev: Any
+        train, dev = (
+            file if own is None else self.task.source(own, name=name, labelled=True)
+            for own, file, name in zip(sources, files, ("train", "dev"), strict=True)
+        )
+        if isinstance(train, str) and not train:
             raise InputError("--train is needed: labelled rows to learn")
-        rows = draw_rows(self.task.read(data.train), self.recipe)
-        return rows, self.task.read(data.dev) if data.dev else None
+        self.tables = (train, dev)
+        rows = draw_rows(self.task.read(train), self.recipe)
+        return rows, None if dev is None else self.task.read(dev)
 
     @property
     def parts(self) -> list[LabelledSplit]:

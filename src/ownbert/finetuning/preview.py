@@ -8,7 +8,12 @@ import numpy as np
 import yaml
 
 from ownbert.finetuning.checks import check_rows, label_counts
-from ownbert.finetuning.finetune import recipe_options, refuse_other_task, rows_of_arrays
+from ownbert.finetuning.finetune import (
+    recipe_options,
+    refuse_other_task,
+    sources_in_memory,
+    without_files,
+)
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.settings import dump, resolve
 from ownbert.tasks.recipe import FinetuneRecipe
@@ -35,9 +40,10 @@ def preview_finetuning(
         examples as the model sees them.
     """
     refuse_other_task(task, overrides)
-    rows, options = rows_of_arrays(task, recipe_options(task, options))
+    sources, options = sources_in_memory(recipe_options(task, options))
     recipe = resolve(FinetuneRecipe, config=config, overrides=overrides, options=options)
-    run = FinetuningRun(recipe, rows)
+    recipe = without_files(recipe, sources)
+    run = FinetuningRun(recipe, sources=sources)
     lines = [
         _settings(run),
         *run.summary(),

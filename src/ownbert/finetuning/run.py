@@ -21,7 +21,7 @@ from ownbert.finetuning.confusion import CONFUSION, draw_confusion
 from ownbert.finetuning.finetune_folder import PRETRAINED, FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.init_weights import make_model
-from ownbert.finetuning.labelled_splits import LabelledSplits, Rows, texts_of
+from ownbert.finetuning.labelled_splits import LabelledSplits, Rows, Sources, texts_of
 from ownbert.nn.model import Model
 from ownbert.nn.ngrams import RATE_OF_FEW, NgramTable
 from ownbert.objectives import Learner
@@ -58,6 +58,7 @@ class FinetuningRun(TrainingRun):
         recipe: of the run.
         rows: training rows, and dev rows or None, instead of the files of the recipe; training
             rows may have soft targets (``tasks/soft_targets.py``).
+        sources: rows in memory that the task reads, instead of the training and dev files.
         labels: of the task, if it does not take them from the rows; their order is that of soft
             targets.
         like: another run whose task, which has learnt from the training rows, and model are used.
@@ -77,6 +78,7 @@ class FinetuningRun(TrainingRun):
         recipe: FinetuneRecipe,
         rows: Rows | None = None,
         *,
+        sources: Sources = (None, None),
         labels: Sequence[str] = (),
         like: "FinetuningRun | None" = None,
         with_card: bool = True,
@@ -86,7 +88,9 @@ class FinetuningRun(TrainingRun):
         self.task = _task(recipe, labels) if like is None else copy.copy(like.task)
         self.task.seed = recipe.seed
         description = self.task.describe_base(recipe.model) if like is None else like.description
-        self.splits = LabelledSplits(self.task, recipe, rows, learnt=like is not None)
+        self.splits = LabelledSplits(
+            self.task, recipe, rows, sources=sources, learnt=like is not None
+        )
         self.description = description or self.task.describe_new(recipe, self.splits.train_rows)
         self.config = self.description.config
         _refuse_freezing(recipe.model.freeze, self.config)

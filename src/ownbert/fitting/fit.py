@@ -51,7 +51,8 @@ from ownbert.inference.blend_predictor import (
     score_all,
 )
 from ownbert.inference.frozen_probe import ENCODER
-from ownbert.inference.predictor import Predictor
+from ownbert.inference.pipeline import Predictor
+from ownbert.inference.predictor import NetworkPredictor
 from ownbert.run.run_folder import BLEND, RECIPE
 from ownbert.settings import dump, resolve
 from ownbert.tasks.rows import Row
@@ -103,7 +104,7 @@ def fit(
     overwrite: bool = False,
     quiet: bool = False,
     **options: Any,
-) -> BlendPredictor | Predictor:
+) -> Predictor:
     """Find the best model that labelled and unlabelled text give in so many minutes.
 
     Linear models, networks and their blend are compared on held-out rows; a network that has learnt
@@ -120,12 +121,12 @@ def fit(
         options: settings of ``FitRecipe`` by name, such as ``minutes`` and ``model``.
 
     Returns:
-        What answers new rows: ``predictor(rows)``.
+        What answers new rows: ``predictor("text")``.
 
     Raises:
         InputError: files, labels or settings cannot be used; nothing has been written then.
     """
-    return open_predictor(
+    return Predictor(
         fit_folder(
             train,
             output=output,
@@ -482,7 +483,7 @@ class Fit:
         return [(piece,) for piece in pieces_of(texts, int(np.quantile(lengths, 0.9)))[:count]]
 
     def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
-        return network_scores(Predictor(folder, device=self.recipe.device), rows)
+        return network_scores(NetworkPredictor(folder, device=self.recipe.device), rows)
 
     # What is written.
 

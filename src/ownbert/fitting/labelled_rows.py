@@ -1,9 +1,8 @@
 """The labelled rows of ``fit``: their task, and which of them select between models."""
 
 import itertools
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
+from ownbert.data.readers.memory import table_of
 from ownbert.data.readers.tables import kind_of, read_values
 from ownbert.errors import InputError
-from ownbert.files import write_text
 from ownbert.finetuning.ensemble import fold_of
 from ownbert.finetuning.labelled_splits import labels_per_class
 from ownbert.tasks.multilabel import SEPARATORS
@@ -70,9 +69,10 @@ class LabelledRows:
 def write_rows(data: Any, path: Path) -> str | Path:
     """A file with the rows of ``data``, or ``data`` itself if it is the name of one.
 
+    ``fit`` knows its rows by their files when it is resumed.
+
     Args:
-        data: a path; a DataFrame or mapping of columns; a pair (texts, labels); or a list of
-            mappings or of (text, label).
+        data: a path, or what ``table_of`` takes.
         path: where rows in memory are written, as JSON lines.
 
     Raises:
@@ -80,38 +80,8 @@ def write_rows(data: Any, path: Path) -> str | Path:
     """
     if isinstance(data, str | os.PathLike):
         return Path(data)
-    if hasattr(data, "to_dict"):  # a DataFrame
-        data = data.to_dict("list")
-    if isinstance(data, tuple) and len(data) == 2:
-        data = {"text": list(data[0]), "label": list(data[1])}
-    if isinstance(data, Mapping):
-        columns = {str(name): list(values) for name, values in data.items()}
-        if len({len(values) for values in columns.values()}) > 1:
-            sizes = ", ".join(f"{name} {len(values):,}" for name, values in columns.items())
-            raise InputError(f"the columns of the rows differ in length: {sizes}")
-        data = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    if not isinstance(data, list | tuple) or not data:
-        raise InputError(
-            "rows are given as a file, a DataFrame, (texts, labels), or a list of {text, label}"
-        )
-    rows = [row if isinstance(row, Mapping) else _record(row) for row in data]
-    try:
-        # Half a surrogate pair is written as an escape, which the reader refuses by its line.
-        lines = [json.dumps(row, default=_plain) for row in rows]
-    except TypeError as error:
-        raise InputError(f"a row has a value that is no text, number or list: {error}") from None
-    write_text(path, "\n".join(lines) + "\n")
+    table_of(data, name=path.stem).write(path)
     return path
-
-
-def _record(row: Any) -> Mapping[str, Any]:
-    if not isinstance(row, list | tuple) or len(row) != 2:
-        raise InputError(f"a row is a text and its label, not {row!r}"[:200])
-    return {"text": row[0], "label": row[1]}
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else list(value)
 
 
 def find_task(path: str | Path, columns: ColumnNames, name: str | None = None) -> Task:

@@ -38,6 +38,8 @@ _COMMON: dict[str, Any] = {
 }
 # Further ones that scripts read; they have no effect here and are written only where they are set.
 _WITHOUT_EFFECT: dict[str, Any] = {
+    # Of a folder on the hub, which pipelines ask for.
+    "_commit_hash": None,
     "torchscript": False,
     "tie_encoder_decoder": False,
     **dict.fromkeys(

@@ -3,6 +3,7 @@
 B sequences, S longest sequence.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,9 +15,16 @@ from ownbert.hf.checks import check_tensors
 # Arguments of ``generate`` that would select another strategy, with the value required here.
 _FIXED = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "penalty_alpha": None}
 
+_OPTIONS = ("max_new_tokens", "max_length", "eos_token_id", "pad_token_id")
+
 
 class GreedyGeneration:
     """Adds ``generate`` to a model with a causal head."""
+
+    @property
+    def generation_config(self) -> Any:
+        """As ``generation_config``; pipelines of Transformers ask for it."""
+        return generation_config(self)
 
     @torch.no_grad()
     def generate(
@@ -24,6 +32,7 @@ class GreedyGeneration:
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         *,
+        generation_config: Any = None,
         max_new_tokens: int | None = None,
         max_length: int | None = None,
         eos_token_id: int | list[int] | None = None,
@@ -35,6 +44,7 @@ class GreedyGeneration:
         Args:
             input_ids: (B, S), padding in front of shorter texts.
             attention_mask: (B, S), 1 at tokens; by default all but padding.
+            generation_config: of Transformers, has the options that are not given.
             max_new_tokens: at most this many are appended.
             max_length: at most this many with those given; 20 by default.
             eos_token_id, pad_token_id: by default the config's.
@@ -48,6 +58,12 @@ class GreedyGeneration:
         """
         model: Any = self
         check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
+        known = options_of(generation_config, (*_FIXED, *_OPTIONS))
+        others = {k: v for k, v in known.items() if k in _FIXED} | others
+        if max_new_tokens is None and max_length is None:
+            max_new_tokens, max_length = known.get("max_new_tokens"), known.get("max_length")
+        eos_token_id = known.get("eos_token_id") if eos_token_id is None else eos_token_id
+        pad_token_id = known.get("pad_token_id") if pad_token_id is None else pad_token_id
         for name, value in _FIXED.items():
             if others.pop(name, value) != value:
                 raise InputError(f"generate is greedy here; {name} must be {value}")
@@ -80,6 +96,27 @@ class GreedyGeneration:
             if bool(done.all()):
                 break
         return ids
+
+
+def generation_config(model: Any) -> Any:
+    """Transformers' ``GenerationConfig`` with what the model's config says.
+
+    Raises:
+        AttributeError: Transformers is not installed, so nothing can need it.
+    """
+    try:
+        from transformers import GenerationConfig
+    except ImportError:
+        raise AttributeError("generation_config needs Transformers") from None
+    names = [name for name in vars(GenerationConfig()) if not name.startswith("_")]
+    values = vars(model.config)
+    return GenerationConfig(**{k: values[k] for k in names if values.get(k) is not None})
+
+
+def options_of(config: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The named options of Transformers' ``GenerationConfig`` that have a value."""
+    found = {name: getattr(config, name, None) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def default_mask(ids: Tensor, pad: int, ends: list[int]) -> Tensor:

@@ -30,7 +30,7 @@ from ownbert.hf.forward import (
     option,
     returns_names,
 )
-from ownbert.hf.generation import default_mask
+from ownbert.hf.generation import default_mask, generation_config, options_of
 from ownbert.hf.inputs import PaddedInputs, pack
 from ownbert.hf.outputs import ModelOutput
 from ownbert.hf.pretrained import PreTrainedModel
@@ -54,6 +54,7 @@ _FIELDS = (
 _UNSUPPORTED = ("decoder_head_mask", "cross_attn_head_mask")
 # Arguments of ``generate`` that would select another strategy, with the value required here.
 _FIXED = {"do_sample": False, "num_return_sequences": 1, "penalty_alpha": None}
+_OPTIONS = ("max_new_tokens", "max_length", "num_beams", "length_penalty", "bad_words_ids")
 
 
 class MarianConfig(PretrainedConfig):
@@ -258,12 +259,18 @@ class MarianMTModel(PreTrainedModel):
             values |= weights
         return values
 
+    @property
+    def generation_config(self) -> Any:
+        """As ``hf.generation.generation_config``; pipelines of Transformers ask for it."""
+        return generation_config(self)
+
     @torch.no_grad()
     def generate(
         self,
         input_ids: Tensor,
         attention_mask: Tensor | None = None,
         *,
+        generation_config: Any = None,
         max_new_tokens: int | None = None,
         max_length: int | None = None,
         num_beams: int | None = None,
@@ -280,6 +287,7 @@ class MarianMTModel(PreTrainedModel):
         Args:
             input_ids: (B, S').
             attention_mask: (B, S'), 1 at tokens; by default all but padding.
+            generation_config: of Transformers, has the options that are not given.
             max_new_tokens: at most this many tokens after the start.
             max_length: the same with the start counted; 20 by default.
             num_beams, length_penalty, bad_words_ids: by default the config's.
@@ -293,10 +301,17 @@ class MarianMTModel(PreTrainedModel):
         """
         check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
         config = self.config
+        names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
+        known = options_of(generation_config, (*_FIXED, *names, *_OPTIONS))
+        others = {k: v for k, v in known.items() if k not in _OPTIONS} | others
+        if max_new_tokens is None and max_length is None:
+            max_new_tokens, max_length = known.get("max_new_tokens"), known.get("max_length")
+        num_beams = known.get("num_beams") if num_beams is None else num_beams
+        length_penalty = known.get("length_penalty") if length_penalty is None else length_penalty
+        bad_words_ids = known.get("bad_words_ids") if bad_words_ids is None else bad_words_ids
         for name, value in _FIXED.items():
             if others.pop(name, value) != value:
                 raise InputError(f"generate does not sample here; {name} must be {value}")
-        names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
         end, pad, start, last = (others.pop(n, getattr(config, n, None)) for n in names)
         refuse(f"{type(self).__name__}.generate", others, (*_FIXED, *names, "num_beams"))
 

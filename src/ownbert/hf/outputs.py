@@ -1,5 +1,6 @@
 """What a model with Transformers' API returns: values by name, by index and as a tuple."""
 
+import sys
 from collections import OrderedDict
 from typing import Any
 
@@ -18,6 +19,13 @@ class ModelOutput(OrderedDict):
             fields = tuple(values)
         super().__init__((name, values[name]) for name in fields if values.get(name) is not None)
         object.__setattr__(self, "_fields", fields)
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore
+        """The class of this name in Transformers, if that is imported, for its pipelines keep
+        outputs of their own class as they are and make a plain dict of others."""
+        theirs = sys.modules.get("transformers.utils.generic")
+        return getattr(theirs, "ModelOutput", ModelOutput)
 
     def __getattr__(self, name: str) -> Any:
         if name in self:

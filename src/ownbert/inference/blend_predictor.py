@@ -11,7 +11,7 @@ from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.frozen_probe import FrozenProbe
-from ownbert.inference.predictor import Predictor, characters
+from ownbert.inference.predictor import NetworkPredictor, characters
 from ownbert.run.run_folder import BLEND
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.rows import Row
@@ -27,7 +27,7 @@ class MemberScorer:
         folder: of the blend.
         kind: network, linear or frozen.
         folders: of the models, relative to ``folder``.
-        device, precision: as of ``Predictor``.
+        device, precision: as of ``NetworkPredictor``.
 
     Attributes:
         networks: those of kind network.
@@ -40,10 +40,10 @@ class MemberScorer:
         self, folder: Path, kind: str, folders: Sequence[str], device: str, precision: str
     ) -> None:
         paths = [folder / path for path in folders]
-        self.networks: list[Predictor] = []
+        self.networks: list[NetworkPredictor] = []
         self.linear: list[LinearView | FrozenProbe] = []
         if kind == "network":
-            self.networks = [Predictor(p, device=device, precision=precision) for p in paths]
+            self.networks = [NetworkPredictor(p, device=device, precision=precision) for p in paths]
         else:
             loader = FrozenProbe if kind == "frozen" else LinearView
             self.linear = [loader.load(path) for path in paths]
@@ -61,7 +61,7 @@ def score_all(scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row]
     return np.concatenate([scorer(block) for block in blocks(rows, size=characters)])
 
 
-def network_scores(network: Predictor, rows: Sequence[Row]) -> np.ndarray:
+def network_scores(network: NetworkPredictor, rows: Sequence[Row]) -> np.ndarray:
     """(N, C) scores of N rows."""
     return to_scores(network.task.name, np.stack(network.raws(rows)[0]))
 
@@ -70,7 +70,7 @@ class BlendPredictor:
     """A folder of ``ownbert fit``: several models whose scores are added with weights.
 
     Args:
-        folder, columns, device, precision: as of ``Predictor``.
+        folder, columns, device, precision: as of ``NetworkPredictor``.
 
     Raises:
         InputError: the folder cannot be used.
@@ -121,8 +121,12 @@ class BlendPredictor:
 
     def __call__(self, rows: Sequence[Row]) -> list[Any]:
         """The answer of the task to each row."""
-        raws = from_scores(self.task.name, self.scores(rows))
-        return [self.task.decide(raw, row, None) for raw, row in zip(raws, rows, strict=True)]
+        raws, notes = self.raws(rows)
+        return [self.task.decide(*each) for each in zip(raws, rows, notes, strict=True)]
+
+    def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
+        """As of a ``NetworkPredictor``; there are no notes."""
+        return list(from_scores(self.task.name, self.scores(rows))), [None] * len(rows)
 
     def scores(self, rows: Sequence[Row]) -> np.ndarray:
         """(N, C): the sum of the members' scores with their weights."""
@@ -144,7 +148,7 @@ def open_predictor(
     device: str = "auto",
     precision: str = "float32",
     network: bool = False,
-) -> "Predictor | BlendPredictor":
+) -> "NetworkPredictor | BlendPredictor":
     """The predictor of a folder: a blend, an ensemble or one network.
 
     Args:
@@ -159,4 +163,4 @@ def open_predictor(
             return BlendPredictor(folder, **given)
         if not (Path(folder) / CONFIG).exists():
             raise InputError(f"{folder} has no network yet, only linear models")
-    return Predictor(folder, **given)
+    return NetworkPredictor(folder, **given)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ownbert import limits
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Example, pack
+from ownbert.data.readers.memory import is_list, items
 from ownbert.errors import InputError
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.kernels.prepack import prepack
@@ -79,47 +80,70 @@ class Embedder:
 
     def encode(
         self,
-        texts: Sequence[str],
+        texts: Any,
         *,
         pooling: str | None = None,
         normalize: bool | None = None,
         precision: str | None = None,
         batch_tokens: int = BATCH_TOKENS,
         progress: Progress | None = None,
-    ) -> np.ndarray:
+        prompt: str | None = None,
+        normalize_embeddings: bool | None = None,
+        convert_to_tensor: bool = False,
+        batch_size: int | None = None,
+        show_progress_bar: bool = False,
+    ) -> Any:
         """One vector per text, in their order; an empty text has one too.
 
         Args:
-            texts: a list, not a single text.
+            texts: a list, an array or a Series of texts, or a single text.
             pooling: mean, first or max over the tokens, special ones included; by default as in the
                 folder.
             normalize: whether vectors have length one; by default as in the folder.
             precision: instead of the embedder's.
             batch_tokens: tokens in one forward pass; a longer text is a batch by itself.
             progress: called with the number of texts so far.
+            prompt: prepended to every text; by default as in the folder.
+            normalize_embeddings, convert_to_tensor, batch_size, show_progress_bar: as in
+                sentence-transformers: ``normalize``, torch tensors instead of arrays, the most
+                texts in one forward pass, a bar.
 
         Returns:
-            float32 (len(texts), D).
+            float32 (len(texts), D), or (D) for a single text.
 
         Raises:
-            InputError: a value is not possible.
-            TypeError: a single text was given instead of a list.
+            InputError: a value is not possible, or a text is none.
         """
-        if isinstance(texts, str):
-            raise TypeError("texts must be a list of texts, not one text")
+        if show_progress_bar and progress is None:
+            return self._with_bar(
+                texts,
+                pooling=pooling,
+                normalize=normalize,
+                precision=precision,
+                batch_tokens=batch_tokens,
+                prompt=prompt,
+                normalize_embeddings=normalize_embeddings,
+                convert_to_tensor=convert_to_tensor,
+                batch_size=batch_size,
+            )
+        single, texts = isinstance(texts, str), _texts(texts)
+        if normalize is None:
+            normalize = normalize_embeddings
         pool = self._pooling(pooling)
         unit = self.embedding_config.normalize if normalize is None else normalize
         between(1, limits.BATCH_TOKENS, "[]")("batch_tokens", batch_tokens)
+        if batch_size is not None:
+            between(1, limits.BATCH_ROWS, "[]")("batch_size", batch_size)
         encoder = self._encoder(
             pick_precision(precision, self.device) if precision else self.precision
         )
-        ids = self._ids(texts)
+        ids = self._ids(texts, self.embedding_config.prompt if prompt is None else prompt)
         out = np.empty((len(ids), self.size), dtype=np.float32)
         done = 0
         lengths = np.asarray([len(i) for i in ids], dtype=np.int64)
         # The longest first: if memory does not suffice, it fails at once.
         order = np.argsort(-lengths, kind="stable")
-        for chosen in batches_by_tokens(order, lengths.tolist(), batch_tokens):
+        for chosen in _batches(order, lengths.tolist(), batch_tokens, batch_size):
             vectors = _embed(encoder, [ids[i] for i in chosen], pool)  # (B, D)
             if unit:
                 vectors = torch.nn.functional.normalize(vectors, dim=1)
@@ -127,7 +151,39 @@ class Embedder:
             done += len(chosen)
             if progress is not None:
                 progress(done)
-        return out
+        found = torch.from_numpy(out) if convert_to_tensor else out
+        return found[0] if single else found
+
+    def similarity(self, one: Any, two: Any) -> Tensor:
+        """Cosines of vectors, as in sentence-transformers.
+
+        Args:
+            one, two: (N, D) and (M, D), or (D): arrays or tensors.
+
+        Returns:
+            float32 (N, M).
+        """
+        a, b = (
+            torch.nn.functional.normalize(torch.atleast_2d(torch.as_tensor(x).float()), dim=-1)
+            for x in (one, two)
+        )
+        return a @ b.T
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """``size``, by the name that sentence-transformers has for it."""
+        return self.size
+
+    def _with_bar(self, texts: Any, **options: Any) -> Any:
+        """``encode`` with a bar on the terminal."""
+        from rich.progress import Progress as Bar
+
+        with Bar(transient=True) as bar:
+            shown = bar.add_task("texts embedded", total=1 if isinstance(texts, str) else None)
+            if hasattr(texts, "__len__") and not isinstance(texts, str):
+                bar.update(shown, total=len(texts))
+            return self.encode(
+                texts, progress=lambda done: bar.update(shown, completed=done), **options
+            )
 
     def stream(
         self, texts: Iterable[str], *, progress: Progress | None = None, **options: Any
@@ -156,9 +212,9 @@ class Embedder:
             "tokens and are cut there"
         )
 
-    def _ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+    def _ids(self, texts: Sequence[str], prompt: str) -> list[np.ndarray]:
         """The ids of each text between its special tokens, truncated to the limit."""
-        ids = self.builder.ids([self.embedding_config.prompt + text for text in texts])
+        ids = self.builder.ids([prompt + text for text in texts])
         self.seen += len(ids)
         self.cut += sum(len(one) > self.builder.room for one in ids)
         return [self.builder.one(one) for one in ids]
@@ -193,6 +249,28 @@ def in_blocks(texts: Iterable[str]) -> Iterator[list[str]]:
 def after(done: int, progress: Progress) -> Progress:
     """A callback for the progress of a block that follows ``done`` texts."""
     return lambda count: progress(done + count)
+
+
+def _texts(texts: Any) -> list[str]:
+    """The texts of a list, an array or a Series, or of a single text."""
+    if isinstance(texts, str):
+        return [texts]
+    if not is_list(texts):
+        raise InputError(f"texts are given as a list of texts, not as {type(texts).__name__}")
+    found = items(texts)
+    for number, text in enumerate(found):
+        if not isinstance(text, str):
+            raise InputError(f"texts[{number}] is {type(text).__name__}, not a text")
+    return found
+
+
+def _batches(
+    order: np.ndarray, lengths: Sequence[int], tokens: int, most: int | None
+) -> Iterator[np.ndarray]:
+    """Batches by their tokens, of at most so many texts."""
+    for chosen in batches_by_tokens(order, lengths, tokens):
+        size = most or len(chosen)
+        yield from (chosen[start : start + size] for start in range(0, len(chosen), size))
 
 
 @torch.inference_mode()

@@ -23,7 +23,7 @@ Progress = Callable[[int], None]
 Say = Callable[[str], None]
 
 
-class Predictor:
+class NetworkPredictor:
     """A fine-tuned folder, or an ensemble of such folders, ready to answer rows of its task.
 
     The scores of an ensemble's members are averaged, and so are their thresholds; everything else
@@ -32,6 +32,7 @@ class Predictor:
     Args:
         folder: of the model or the ensemble.
         columns: named by the user; others are as in training.
+        task: for a folder that was not fine-tuned for one.
         device: auto, cpu or cuda.
         precision: with float32, the default, an answer does not depend on the other rows of the
             batch.
@@ -51,13 +52,16 @@ class Predictor:
         columns: ColumnNames | None = None,
         device: str = "auto",
         precision: str = "float32",
+        task: Task | None = None,
     ) -> None:
         self.folder = Path(folder)
         target = pick_device(device)
         self.precision = pick_precision(precision, target)
         self.members = list_members(self.folder)
         described = [(folder, describe(folder)) for folder in self.members]
-        self.task = combine_tasks([task_of(about, folder, columns) for folder, about in described])
+        self.task = task or combine_tasks(
+            [task_of(about, folder, columns) for folder, about in described]
+        )
         models = [self.task.load(*each).to(target) for each in described]
         self.builder = self.task.input_builder(
             self.members[0], models[0].config, self.task.max_length
@@ -96,7 +100,7 @@ class Predictor:
             yield warning
 
 
-def average(predictors: Sequence[Predictor]) -> Predictor:
+def average(predictors: Sequence[NetworkPredictor]) -> NetworkPredictor:
     """A predictor that averages the scores of several, the members of an ensemble, with the models
     that these have loaded.
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from ownbert.data.readers.columns import COLUMNS
+from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.tasks.metrics import Scores, score_labels
@@ -21,7 +21,7 @@ from ownbert.tasks.soft_targets import (
     learn_order,
     readable_probabilities,
 )
-from ownbert.tasks.task import Task
+from ownbert.tasks.task import DEFAULT, Task, ranked
 
 
 class SingleLabelTask(Task):
@@ -33,9 +33,10 @@ class SingleLabelTask(Task):
     head = "classification"
     counts_labels = True
     takes_soft_targets = True
+    gives_probabilities = True
     label_heading = "{} labels"
 
-    def learn(self, rows: Sequence[Row], source: str | Path) -> None:
+    def learn(self, rows: Sequence[Row], source: Source) -> None:
         names = {row.target for row in rows if not is_soft(row.target)}
         given = learn_order(rows, self.labels, names, source)
         if not given and len(names) < 2:
@@ -58,7 +59,7 @@ class SingleLabelTask(Task):
                 counts[self.label_indices[row.target]] += 1
         return counts
 
-    def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
+    def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
         for row in rows:
             if is_soft(row.target):
                 check_distribution(row.target, self.labels, row.place(source))
@@ -102,6 +103,13 @@ class SingleLabelTask(Task):
             "probabilities": {label: round(p, 6) for label, p in pairs},
         }
 
+    def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
+        found = ranked(self.labels, decided)
+        return found[0] if top_k is DEFAULT else found[:top_k]
+
+    def plain(self, decided: np.ndarray, row: Row) -> str:
+        return self.labels[int(decided.argmax())]
+
     def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
         truth = [self.label_indices[row.target] for row in rows]
         return score_labels(truth, [int(p.argmax()) for p in decided], self.labels)
@@ -127,7 +135,7 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
     metrics = ("macro_f1", "accuracy", "mcc")
     uses = COMMON | {"class_weights", "label_smoothing"}
 
-    def read(self, path: str | Path) -> list[Row]:
+    def read(self, path: Source) -> list[Row]:
         (label,), rows = self.read_table(path)
         return [
             Row(row.line, row.texts, label_text(row.cells[0], row.where, label)) for row in rows

@@ -1,7 +1,7 @@
 """One label per image, by a ViT (Dosovitskiy et al. 2021): a new one, or one from a folder."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,27 @@ from ownbert.checkpoint.description import Description, describe, describe_confi
 from ownbert.config import EncoderConfig, Image
 from ownbert.data.batch import Batch
 from ownbert.data.images.augmentation import Augmentation
-from ownbert.data.images.image_files import ImageSource, read_labelled_images, stream_images
+from ownbert.data.images.image_files import (
+    IMAGES,
+    LABELS,
+    ImageSource,
+    first_of,
+    read_labelled_images,
+    stream_images,
+)
 from ownbert.data.images.pixels import Processor
+from ownbert.data.readers.memory import is_table, table_of
+from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.image_input import EncodedImages, ImageExamples, ImageInputBuilder, ImageRow
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, Vit
 from ownbert.tasks.rows import Row, label_text
+from ownbert.tasks.task import DEFAULT
 
+# So many labels are named of an image, as by pipelines of Transformers.
+_BEST = 5
 # The longest side, in pixels, at which a new model reads images in their own size.
 _SIDE = 96
 # A new model's most patches along the longer side, and smallest side of a patch in pixels.
@@ -129,6 +141,26 @@ class ImageTask(SingleLabelTask):
 
     # Reading.
 
+    def source(self, data: Any, *, name: str = "data", labelled: bool) -> Any:
+        """Images, or images and labels, also of a table with a column of each."""
+        table = is_table(data) or isinstance(data, Mapping)
+        if not table and isinstance(data, list) and data and isinstance(data[0], Mapping):
+            table = True
+        if not table:
+            return data
+        found = table_of(data, name=name)
+        columns = [first_of(found.names, names) for names in (IMAGES, LABELS)]
+        wanted = columns if labelled else columns[:1]
+        if None in wanted:
+            what = "images and labels" if labelled else "images"
+            raise InputError(
+                f"{name}: no columns of {what} among {', '.join(found.names)}; name them image and "
+                "label"
+            )
+        cells = list(found.rows([column for column in wanted if column is not None]))
+        images = [row[0] for row in cells]
+        return (images, [row[1] for row in cells]) if labelled else images
+
     def read(self, path: Any) -> list[Row]:
         """``path`` may be two arrays, (images, labels); see ``data.images.image_files``."""
         return [
@@ -141,7 +173,7 @@ class ImageTask(SingleLabelTask):
         for line, image in enumerate(stream_images(path), start=1):
             yield ImageRow(line, (image.digest,), image=image)
 
-    def learn(self, rows: Sequence[Row], source: str | Path) -> None:
+    def learn(self, rows: Sequence[Row], source: Source) -> None:
         super().learn(rows, source)
         self.train_size = len(rows)
 
@@ -164,6 +196,9 @@ class ImageTask(SingleLabelTask):
     def output_row(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
         path = _image(row).path
         return {**({} if path is None else {"file": str(path)}), **super().output_row(decided, row)}
+
+    def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
+        return super().answer(decided, row, _BEST if top_k is DEFAULT else top_k)
 
     # On disk.
 

@@ -7,7 +7,6 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from ownbert.data.batch import Example
 from ownbert.data.images.augmentation import Augmentation
 from ownbert.data.images.image_files import ImageSource
 from ownbert.data.images.pixels import Processor, split_into_patches
+from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import EncodedRows
@@ -33,7 +33,7 @@ class ImageRow(Row):
 
     image: ImageSource = field(kw_only=True)
 
-    def place(self, source: str | Path) -> str:
+    def place(self, source: Source) -> str:
         return self.image.name
 
 

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from ownbert.data.batch import Batch
 from ownbert.data.readers.columns import COLUMNS
-from ownbert.data.readers.tables import as_text, kind_of
+from ownbert.data.readers.tables import Source, as_text, kind_of
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Loss
@@ -29,6 +28,7 @@ from ownbert.tasks.soft_targets import (
     learn_order,
     readable_probabilities,
 )
+from ownbert.tasks.task import DEFAULT, ranked
 from ownbert.tasks.text_input import EncodedRows
 
 # Separators of labels, the one least likely to occur inside a label first.
@@ -79,6 +79,7 @@ class MultiLabelTask(SentenceTask):
     label_heading = "{} labels"
     counts_labels = True
     takes_soft_targets = True
+    gives_probabilities = True
     column_specs = COLUMNS["multilabel"]
     label_sets = True
     problem_type = "multi_label_classification"
@@ -97,7 +98,7 @@ class MultiLabelTask(SentenceTask):
             raise InputError('task.separator is empty; write the sign between labels, as "|"')
         self.threshold = 0.5 if threshold is None else threshold
 
-    def read(self, path: str | Path) -> list[Row]:
+    def read(self, path: Source) -> list[Row]:
         _, rows = self.read_table(path)
         if self.settings.separator is None:
             cells = [row.cells[0] for row in rows]
@@ -109,7 +110,7 @@ class MultiLabelTask(SentenceTask):
             Row(row.line, row.texts, self._labels(row.cells[0], path, row.where)) for row in rows
         ]
 
-    def _labels(self, cell: Any, path: str | Path, where: str) -> tuple[str, ...]:
+    def _labels(self, cell: Any, path: Source, where: str) -> tuple[str, ...]:
         if cell is None:
             raise InputError(f"{where}: the labels are missing or null; [] says that none holds")
         if isinstance(cell, str) and _is_list(cell, path):
@@ -122,7 +123,7 @@ class MultiLabelTask(SentenceTask):
         names = (as_text(part, "label", where).strip() for part in cell)
         return tuple(dict.fromkeys(name for name in names if name))
 
-    def learn(self, rows: Sequence[Row], source: str | Path) -> None:
+    def learn(self, rows: Sequence[Row], source: Source) -> None:
         sets = {frozenset(row.target) for row in rows if not is_soft(row.target)}
         names = set[str]().union(*sets)
         given = learn_order(rows, self.labels, names, source)
@@ -152,7 +153,7 @@ class MultiLabelTask(SentenceTask):
         # At least 1 negative row, or a label of all rows would have weight 0 and never be learnt.
         return tuple(float(w) for w in np.maximum(total - positives, 1) / np.maximum(positives, 1))
 
-    def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
+    def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
         labels = set(self.labels)
         for row in rows:
             if is_soft(row.target):
@@ -189,6 +190,17 @@ class MultiLabelTask(SentenceTask):
             "labels": [label for label, p in pairs if p >= self.threshold],
             "probabilities": {label: round(p, 6) for label, p in pairs},
         }
+
+    def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
+        """The labels that hold, the most probable first; with ``top_k`` whether or not they do."""
+        found = ranked(self.labels, decided)
+        if top_k is DEFAULT:
+            return [each for each in found if each["score"] >= self.threshold]
+        return found[:top_k]
+
+    def plain(self, decided: np.ndarray, row: Row) -> list[str]:
+        pairs = zip(self.labels, decided.tolist(), strict=True)
+        return [label for label, p in pairs if p >= self.threshold]
 
     def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
         truth = np.stack([self.target(row) for row in rows])
@@ -276,7 +288,7 @@ def _counts_by_threshold(
     return values[last], np.cumsum(truth[order].astype(np.int64))[last], last + 1
 
 
-def _is_list(cell: str, path: str | Path) -> bool:
+def _is_list(cell: str, path: Source) -> bool:
     """Whether a cell of a csv or tsv file is a JSON list, as in other formats."""
     return kind_of(path) == "delimited" and cell.lstrip().startswith("[")
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,14 @@ from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
 from ownbert.data.batch import Batch
 from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
-from ownbert.data.readers.tables import as_text, place
+from ownbert.data.readers.tables import Source, as_text, place
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Loss
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RowObjective, symmetric_kl
 from ownbert.tasks.rows import Row, read_table
-from ownbert.tasks.task import Task
+from ownbert.tasks.task import DEFAULT, Task, ranked
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
 # The score of padding: no share of a softmax, and a finite logarithm.
@@ -50,13 +49,14 @@ class MultipleChoiceTask(Task):
     column_specs = COLUMNS["choose"]
     saved_attributes = (*Task.saved_attributes, "first_label")
     head = "choice"
+    gives_probabilities = True
     metrics = ("accuracy",)
     uses = frozenset({"pooling", "rdrop"})
     unit = "questions"
     # The number of the first choice in labels.
     first_label = 0
 
-    def read(self, path: str | Path) -> list[Row]:
+    def read(self, path: Source) -> list[Row]:
         rows = list(_rows(path, self.columns, labelled=True))
         numbers = [(_number(row.target), len(row.texts) - 1) for row in rows]
         known = [(number, size) for number, size in numbers if number is not None]
@@ -85,7 +85,7 @@ class MultipleChoiceTask(Task):
         what = "several choices" if same else "none of the choices, nor a number or letter of one"
         raise InputError(f"{where}: label {text!r} is {what}")
 
-    def stream(self, path: str | Path) -> Iterator[Row]:
+    def stream(self, path: Source) -> Iterator[Row]:
         return _rows(path, self.columns, labelled=False)
 
     def head_spec(self, description: Description) -> HeadSpec:
@@ -118,6 +118,17 @@ class MultipleChoiceTask(Task):
         choice = int(decided.argmax())
         probabilities = [round(p, 6) for p in decided.tolist()]
         return {"choice": choice, "text": row.texts[1 + choice], "probabilities": probabilities}
+
+    def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
+        """The choice, its text and its probability; Transformers has no pipeline for choices."""
+        found = [
+            {"choice": each["label"], "text": row.texts[1 + each["label"]], "score": each["score"]}
+            for each in ranked(range(len(decided)), decided)
+        ]
+        return found[0] if top_k is DEFAULT else found[:top_k]
+
+    def plain(self, decided: np.ndarray, row: Row) -> int:
+        return int(decided.argmax())
 
     def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
         right = [int(p.argmax()) == row.target for p, row in zip(decided, rows, strict=True)]
@@ -159,7 +170,7 @@ def pad_choices(logits: Tensor, batch: Batch) -> Tensor:
     return pad_sequence(list(scores), batch_first=True, padding_value=_PADDING)
 
 
-def _rows(path: str | Path, given: ColumnNames, *, labelled: bool) -> Iterator[Row]:
+def _rows(path: Source, given: ColumnNames, *, labelled: bool) -> Iterator[Row]:
     """Rows with the label as in the file."""
     found = find_columns(path, COLUMNS["choose"], given, labelled=labelled)
     choices, labels = found["second"], found.get("label", ())

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from ownbert.data.batch import Batch
 from ownbert.data.readers.columns import COLUMNS, ColumnNames
-from ownbert.data.readers.tables import columns
+from ownbert.data.readers.tables import Source, columns
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Loss
@@ -21,6 +20,7 @@ from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RowObjective
 from ownbert.tasks.rows import Row
 from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_per_row
+from ownbert.tasks.task import DEFAULT
 
 # Weights are float32, and squares must stay finite.
 _LARGEST = 1e15
@@ -48,7 +48,7 @@ class RegressionObjective(RowObjective):
         assert batch.labels is not None
         found, labels = mean_per_row(logits.float(), batch), batch.labels.float()  # (rows, C)
         error = F.huber_loss if self.loss == "huber" else F.mse_loss
-        losses = error(found, labels, reduction="none").mean(-1)
+        losses = self.weigh(error(found, labels, reduction="none").mean(-1), batch)
         right = ((found.detach() - labels).abs() < 0.5).all(-1)
         return Loss(losses.sum(), right.sum(), len(labels))
 
@@ -76,7 +76,7 @@ class RegressionTask(SentenceTask):
     uses = COMMON | {"loss"}
     mean, std = np.zeros(1), np.ones(1)
 
-    def read(self, path: str | Path) -> list[Row]:
+    def read(self, path: Source) -> list[Row]:
         names, table = self.read_table(path)
         rows = []
         for line, where, texts, cells in table:
@@ -86,7 +86,7 @@ class RegressionTask(SentenceTask):
         return rows
 
     def find_columns(
-        self, path: str | Path, given: ColumnNames | None = None, *, labelled: bool = True
+        self, path: Source, given: ColumnNames | None = None, *, labelled: bool = True
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         given, own = given or self.columns, self.labels
         if own and given.label is None and {*own} <= {*columns(path)}:
@@ -100,7 +100,7 @@ class RegressionTask(SentenceTask):
             )
         return texts, names
 
-    def learn(self, rows: Sequence[Row], source: str | Path) -> None:
+    def learn(self, rows: Sequence[Row], source: Source) -> None:
         numbers = np.asarray([row.target for row in rows])
         for name, column in zip(self.labels, numbers.T, strict=True):
             if column.min() == column.max():
@@ -142,6 +142,19 @@ class RegressionTask(SentenceTask):
         if len(numbers) == 1:
             return {"value": numbers[0]}
         return {"values": dict(zip(self.labels, numbers, strict=True))}
+
+    def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
+        """The number; several in the order of the columns, whatever ``top_k``."""
+        numbers = [float(f"{x:.7g}") for x in decided.tolist()]
+        found = [
+            {"label": name, "score": number}
+            for name, number in zip(self.labels, numbers, strict=True)
+        ]
+        return found[0] if len(found) == 1 and top_k is DEFAULT else found
+
+    def plain(self, decided: np.ndarray, row: Row) -> Any:
+        numbers = decided.tolist()
+        return numbers[0] if len(numbers) == 1 else tuple(numbers)
 
     def score(self, rows: Sequence[Row], decided: Sequence[np.ndarray]) -> Scores:
         truth = np.asarray([row.target for row in rows])

@@ -33,6 +33,10 @@ class RowObjective:
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         raise NotImplementedError
 
+    def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
+        """(rows) losses with the weights of their rows."""
+        return losses if batch.weights is None else losses * batch.weights
+
     def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
         """The distance of two predictions for the same rows, summed over the rows."""
         raise NotImplementedError
@@ -64,7 +68,7 @@ class SingleLabelObjective(RowObjective):
         losses = F.cross_entropy(
             logits, targets, weight=weights, label_smoothing=self.smoothing, reduction="none"
         )
-        losses = mean_per_row(losses, batch)  # (rows)
+        losses = self.weigh(mean_per_row(losses, batch), batch)  # (rows)
         found = mean_per_row(logits.detach().softmax(-1), batch).argmax(-1)
         truth = labels if labels.ndim == 1 else labels.argmax(-1)
         return Loss(losses.sum(), (found == truth).sum(), len(labels))
@@ -128,11 +132,12 @@ class RDrop:
 def _half(batch: Batch) -> Batch:
     """The first half of a batch: its layout and targets."""
     lengths = batch.layout.lengths[: batch.sequences // 2]
-    labels, tags, groups = batch.labels, batch.tags, batch.groups
+    labels, tags, groups, weights = batch.labels, batch.tags, batch.groups, batch.weights
     return replace(
         batch,
         layout=make_layout(lengths, batch.token_ids.device),
         labels=None if labels is None else labels[: len(labels) // 2],
+        weights=None if weights is None else weights[: len(weights) // 2],
         tags=None if tags is None else tags[: len(tags) // 2],
         groups=None if groups is None else groups[: len(groups) // 2],
     )

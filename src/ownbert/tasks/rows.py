@@ -1,11 +1,10 @@
 """Rows as tasks read them: texts, target and line."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ownbert.data.readers.tables import as_text, at_least_one, place, read_values
+from ownbert.data.readers.tables import Source, as_text, at_least_one, place, read_values
 from ownbert.errors import InputError
 
 
@@ -17,13 +16,15 @@ class Row:
         line: the line in the file, for messages.
         texts: what the model reads (for tagging, the words).
         target: what it should answer, None if unknown.
+        weight: of its loss in training, 1 on average.
     """
 
     line: int
     texts: tuple[str, ...]
     target: Any = None
+    weight: float = field(default=1.0, kw_only=True)
 
-    def place(self, source: str | Path) -> str:
+    def place(self, source: Source) -> str:
         """The place of the row in a file, for messages."""
         return place(source, self.line) if source else f"row {self.line}"
 
@@ -43,7 +44,7 @@ class TableRow(NamedTuple):
 
 
 def read_table(
-    path: str | Path, texts: Sequence[str], others: Sequence[str] = ()
+    path: Source, texts: Sequence[str], others: Sequence[str] = ()
 ) -> Iterator[TableRow]:
     """Stream the rows of a table, including empty texts.
 

@@ -14,7 +14,8 @@ from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
 from ownbert.data.batch import Batch
 from ownbert.data.readers.columns import ColumnNames, find_columns
-from ownbert.data.readers.tables import at_least_one, kind_of
+from ownbert.data.readers.memory import MemoryTable
+from ownbert.data.readers.tables import Source, at_least_one, kind_of
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings
@@ -52,7 +53,7 @@ class SentenceTask(Task):
     long_note = ""
 
     def find_columns(
-        self, path: str | Path, given: ColumnNames | None = None, *, labelled: bool = True
+        self, path: Source, given: ColumnNames | None = None, *, labelled: bool = True
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The columns of the texts and, if ``labelled``, of the targets.
 
@@ -69,22 +70,22 @@ class SentenceTask(Task):
         )
         return (*found["text"], *found.get("second", ())), found.get("label", ())
 
-    def read_table(self, path: str | Path) -> tuple[tuple[str, ...], list[TableRow]]:
+    def read_table(self, path: Source) -> tuple[tuple[str, ...], list[TableRow]]:
         """The columns of the targets, and the rows with these as cells; at least one."""
         texts, labels = self.find_columns(path)
         rows = list(read_table(path, texts, labels))
         self.pair = len(texts) == 2
         return labels, rows
 
-    def stream(self, path: str | Path) -> Iterator[Row]:
-        if kind_of(path) != "txt":
+    def stream(self, path: Source) -> Iterator[Row]:
+        if isinstance(path, MemoryTable) or kind_of(path) != "txt":
             texts, _ = self.find_columns(path, labelled=False)
             return (Row(row.line, row.texts) for row in read_table(path, texts))
         if self.pair:
             raise InputError(f"{path} is plain text; two texts per row need a table")
         return (Row(line, (text,)) for line, text in at_least_one(open_text(path), path))
 
-    def describe_columns(self, path: str | Path) -> str:
+    def describe_columns(self, path: Source) -> str:
         texts, labels = (map(repr, names) for names in self.find_columns(path))
         return f"{' and '.join(texts)} to read, {', '.join(labels)} to answer"
 
@@ -156,8 +157,11 @@ class SentenceTask(Task):
                 f"task.stride is {settings.stride}; with windows of {window} tokens it must be "
                 f"below {room}"
             )
-        for target, own in zip(self.targets(rows), ids_by_row, strict=True):
+        weighted = any(row.weight != 1 for row in rows)
+        for row, target, own in zip(rows, self.targets(rows), ids_by_row, strict=True):
             label = {} if target is None else {"label": target}
+            if weighted:
+                label["weight"] = np.float32(row.weight)
             if not self.reads_windows:
                 example, was_truncated = builder.example(own, **label)
             elif len(own) > 1:

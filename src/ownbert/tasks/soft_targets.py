@@ -8,11 +8,11 @@ Source: Hinton, Vinyals and Dean 2015 (knowledge distillation), section 2.
 
 import math
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
 from ownbert.tasks.rows import Row, list_labels
 
@@ -29,7 +29,7 @@ def is_soft(target: Any) -> bool:
 
 
 def learn_order(
-    rows: Sequence[Row], labels: Sequence[str], names: Collection[str], source: str | Path
+    rows: Sequence[Row], labels: Sequence[str], names: Collection[str], source: Source
 ) -> tuple[str, ...]:
     """The labels that the probabilities of ``rows`` are in the order of, if they were given.
 
@@ -86,7 +86,7 @@ def check_probabilities(target: Any, labels: Sequence[str], where: str) -> np.nd
     return values
 
 
-def refuse_soft_targets(rows: Sequence[Row], source: str | Path) -> None:
+def refuse_soft_targets(rows: Sequence[Row], source: Source) -> None:
     """Raises ``InputError`` for a row to evaluate on that has probabilities."""
     for row in rows:
         if is_soft(row.target):

@@ -1,5 +1,6 @@
 """What a task is, and the table of all tasks."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,13 +14,16 @@ from torch import Tensor
 from ownbert.checkpoint import Description, describe, load, load_tokenizer
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch
-from ownbert.data.readers.columns import ColumnNames, ColumnSpec
+from ownbert.data.readers.columns import ColumnNames, ColumnSpec, positional_names
+from ownbert.data.readers.memory import table_of
+from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
 from ownbert.tasks.rows import Row
+from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 
 # The key of config.json that says what a folder was fine-tuned for.
@@ -34,9 +38,15 @@ TASKS: Mapping[str, tuple[str, str]] = {
     "embed": ("sentence_embedding.rank", "EmbeddingTask"),
     "image": ("image", "ImageTask"),
 }
+# The default of ``top_k``, which is not None: that means all.
+DEFAULT: Any = ...
 # Other names of tasks.
 ALIASES = {"rank": "embed"}
 _DROPOUT = 0.1
+
+
+class NoTaskHead(InputError):
+    """The folder was not fine-tuned for a task."""
 
 
 class Task(ABC):
@@ -78,6 +88,8 @@ class Task(ABC):
     # Attributes that are saved in config.json, and Transformers' own key there.
     saved_attributes: ClassVar[tuple[str, ...]] = ("max_length",)
     problem_type: ClassVar[str | None] = None
+    # Whether the scores of a row are probabilities, of its labels, words or choices.
+    gives_probabilities: ClassVar[bool] = False
     # Whether scores of several models can be averaged.
     averageable: ClassVar[bool] = True
     # Whether the targets are labels, so that rows can be counted by label; and whether a target is
@@ -162,8 +174,25 @@ class Task(ABC):
 
     # Reading.
 
+    def source(self, data: Any, *, name: str = "data", labelled: bool) -> Any:
+        """What ``read`` and ``stream`` take for rows: a file, or rows in memory as a table.
+
+        Args:
+            data: a path, or what ``ownbert.data.readers.memory.table_of`` takes.
+            name: what the rows are, for messages.
+            labelled: whether rows without names end with their answers.
+
+        Raises:
+            InputError: it is nothing that has rows.
+        """
+        if isinstance(data, str | os.PathLike):
+            return data
+        pair = getattr(self, "pair", None)  # of tasks on one text or two
+        names = positional_names(self.column_specs, self.columns, labelled=labelled, pair=pair)
+        return table_of(data, name=name, positional=names)
+
     @abstractmethod
-    def read(self, path: str | Path) -> list[Row]:
+    def read(self, path: Source) -> list[Row]:
         """Labelled rows, at least one.
 
         Raises:
@@ -171,10 +200,10 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def stream(self, path: str | Path) -> Iterator[Row]:
+    def stream(self, path: Source) -> Iterator[Row]:
         """Rows to predict, without targets."""
 
-    def learn(self, rows: Sequence[Row], source: str | Path) -> None:
+    def learn(self, rows: Sequence[Row], source: Source) -> None:
         """Take labels and scales from the training rows.
 
         Raises:
@@ -182,7 +211,7 @@ class Task(ABC):
         """
         return
 
-    def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
+    def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
         """Check that the targets can be learnt and evaluated.
 
         Args:
@@ -234,6 +263,24 @@ class Task(ABC):
     @abstractmethod
     def output_row(self, decided: Any, row: Row) -> dict[str, Any]:
         """A prediction as a row of the output file."""
+
+    @abstractmethod
+    def answer(self, decided: Any, row: Row, top_k: int | None = DEFAULT) -> Any:
+        """A prediction as ``transformers.pipeline`` gives it for such a task.
+
+        Args:
+            decided: what ``decide`` returned.
+            row: that it is for.
+            top_k: how many answers, the most probable first, are returned as a list; None: all. By
+                default what is usual for the task.
+
+        Returns:
+            A dict, or a list of dicts.
+        """
+
+    @abstractmethod
+    def plain(self, decided: Any, row: Row) -> Any:
+        """The answer alone: a label, labels, a number, tags, a text."""
 
     @abstractmethod
     def score(self, rows: Sequence[Row], decided: Sequence[Any]) -> Scores:
@@ -289,7 +336,7 @@ class Task(ABC):
         """The length at which rows are truncated, in words."""
         return f"the model's {max_length} tokens"
 
-    def describe_columns(self, path: str | Path) -> str:
+    def describe_columns(self, path: Source) -> str:
         """Which columns of a file are read; empty if rows are not texts with labels in a table."""
         return ""
 
@@ -314,6 +361,12 @@ class Task(ABC):
     def texts_of(self, rows: Sequence[Row]) -> Iterator[str]:
         """The texts of all rows."""
         return (text for row in rows for text in self.pretraining_texts(row))
+
+
+def ranked(names: Sequence[Any], scores: np.ndarray) -> list[dict[str, Any]]:
+    """Labels with their scores (C), the highest first, as ``transformers.pipeline`` has them."""
+    order = np.argsort(-scores, kind="stable")
+    return [{"label": names[i], "score": float(scores[i])} for i in order]
 
 
 def task_class(name: str) -> type[Task]:
@@ -344,6 +397,8 @@ def task_of(
     """
     saved = description.values.get(KEY) or {}
     name = saved.get("name") or _by_head(description, folder)
+    if name == "embed" and not saved:
+        return untrained_similarity(folder, columns)
     return restored_task(name, saved, description.labels, columns)
 
 
@@ -392,4 +447,22 @@ def _by_head(description: Description, folder: str | Path) -> str:
     for kind, name in (("tokens", "tag"), ("span", "answer"), ("choice", "choose")):
         if kind in kinds:
             return name
-    raise InputError(f"{folder} has no task head; fine-tune it: ownbert finetune TASK")
+    if (Path(folder) / "modules.json").exists():  # of sentence-transformers
+        return "embed"
+    raise NoTaskHead(f"{folder} has no task head; fine-tune it: ownbert finetune TASK")
+
+
+def untrained_similarity(folder: str | Path, columns: ColumnNames | None = None) -> Task:
+    """The task of telling how alike two texts are, by the vectors that ``Embedder`` gives.
+
+    Args:
+        folder: of any encoder; as for ``Embedder``.
+        columns: named by the user.
+
+    Raises:
+        InputError: its files of sentence-transformers cannot be used.
+    """
+    known = read_embedding_config(Path(folder))
+    task: Any = task_class("embed")(TaskSettings(name="embed", pooling=known.pooling), columns)
+    task.max_length, task.prompt = known.max_length, known.prompt
+    return task

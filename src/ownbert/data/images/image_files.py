@@ -5,8 +5,8 @@ An image in a file is read when it is needed, so that a folder need not fit in m
 
 import hashlib
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from ownbert.data.images.pixels import checked_values, is_deep, read_deep_grey
 from ownbert.errors import InputError
 from ownbert.files import refuse_unreadable
 
-# Names of the images and the labels in an .npz file; the first one present is taken.
-_IMAGES = ("images", "image", "pictures", "x", "X", "data")
-_LABELS = ("labels", "label", "classes", "y", "target")
+# Names of the images and the labels in an .npz file or a table; the first one present is taken.
+IMAGES = ("images", "image", "pictures", "img", "x", "X", "data")
+LABELS = ("labels", "label", "classes", "y", "target")
 # Extensions of predictions and metrics, which may be written beside the images.
 _TABLES = (".csv", ".tsv", ".jsonl", ".json", ".ndjson")
 # The EXIF tag of a camera's orientation, and its values for a quarter turn.
@@ -32,14 +32,14 @@ class ImageSource:
     """An image that can be read.
 
     Args:
-        source: a file, or an array of bytes (height, width) or (height, width, 3).
+        source: a file, an array of bytes (height, width) or (height, width, 3), or a Pillow image.
         name: where it is, for messages and predictions.
         digest: the same for the same bytes.
         size: (height, width), rotated as it is read.
         channels: 1 (greyscale) or 3 (RGB).
     """
 
-    source: Path | np.ndarray
+    source: Any
     name: str
     digest: str
     size: tuple[int, int]
@@ -64,6 +64,8 @@ class ImageSource:
         """
         if isinstance(self.source, Path):
             return _decoded(self.source)
+        if not isinstance(self.source, np.ndarray):
+            return _upright(self.source, self.name)
         if self.channels <= channels:
             return self.source
         return _pillow().fromarray(self.source)
@@ -79,8 +81,8 @@ def read_labelled_images(source: Any) -> list[LabelledImage]:
     Args:
         source: a folder that has a folder of images for each label; an IDX file of images with that
             of the labels beside it, or a folder with one such pair; an .npz file with ``images``
-            and ``labels``; or the two arrays. Hidden files and tables (csv, tsv, JSON) in a folder
-            are skipped.
+            and ``labels``; or the two arrays, or a list of images and their labels. Hidden files
+            and tables (csv, tsv, JSON) in a folder are skipped.
 
     Raises:
         InputError: the source is none of these.
@@ -96,7 +98,7 @@ def read_labelled_images(source: Any) -> list[LabelledImage]:
     if path.suffix == ".npz":
         arrays = _of_npz(path)
         if "labels" not in arrays:
-            raise InputError(f"{path} has no array of labels; one of {', '.join(_LABELS)}")
+            raise InputError(f"{path} has no array of labels; one of {', '.join(LABELS)}")
         return _paired(arrays["images"], arrays["labels"], str(path))
     refuse_unreadable(path)
     raise InputError(
@@ -110,13 +112,14 @@ def stream_images(source: Any) -> Iterator[ImageSource]:
 
     Args:
         source: a folder, whose images at any depth are sorted by name; one file; an IDX or .npz
-            file; an array. Hidden files and tables in a folder are skipped.
+            file; an array; a list of files, Pillow images and arrays. Hidden files and tables in a
+            folder are skipped.
 
     Raises:
         InputError: any other file is no image.
     """
     if not isinstance(source, str | Path):
-        yield from images_of_array(source, "")
+        yield from _in_memory(source)
         return
     path = Path(source)
     if path.is_dir():
@@ -157,6 +160,45 @@ def images_of_array(images: Any, source: str) -> list[ImageSource]:
     return found
 
 
+def first_of(given: Container[str], names: Sequence[str]) -> str | None:
+    """The first of ``names`` that is among the given ones."""
+    return next((name for name in names if name in given), None)
+
+
+def is_image(source: Any) -> bool:
+    """Whether it is one image: a Pillow image, or a file that is no IDX or .npz file."""
+    if isinstance(source, Path):
+        return not (is_idx(source) or source.suffix == ".npz")
+    return hasattr(source, "mode") and hasattr(source, "getexif")
+
+
+def _in_memory(images: Any) -> list[ImageSource]:
+    """Images of an array, or of a list of files, Pillow images and arrays."""
+    if not isinstance(images, list | tuple) or not any(
+        isinstance(image, str | Path) or is_image(image) for image in images
+    ):
+        return images_of_array(images, "")
+    return [_one_in_memory(image, number) for number, image in enumerate(images, start=1)]
+
+
+def _one_in_memory(image: Any, number: int) -> ImageSource:
+    if isinstance(image, str | Path):
+        return _opened(Path(image))
+    name = f"picture {number}"
+    if not is_image(image):
+        (found,) = images_of_array(np.asarray(image)[None], "")
+        return replace(found, name=name)
+    try:
+        digest = hashlib.blake2b(image.tobytes(), digest_size=16).hexdigest()
+    except Exception as error:  # Pillow decodes the pixels only now
+        raise InputError(f"{name} cannot be read: it is damaged or cut off") from error
+    return ImageSource(image, name, digest, _size_upright(image), 1 if _is_grey(image.mode) else 3)
+
+
+def _is_grey(mode: str) -> bool:
+    return mode in ("1", "L", "LA") or is_deep(mode)
+
+
 def _as_bytes(images: Any, what: str) -> np.ndarray:
     try:
         array = np.asarray(images)
@@ -176,12 +218,15 @@ def _as_bytes(images: Any, what: str) -> np.ndarray:
 
 def _of_arrays(source: Any) -> list[LabelledImage]:
     if not isinstance(source, tuple | list) or len(source) != 2:
-        raise InputError("labelled images in memory are two arrays: (images, labels)")
+        raise InputError(
+            "labelled images in memory are images and their labels: (images, labels), or a table "
+            "with both"
+        )
     return _paired(source[0], np.asarray(source[1]), "")
 
 
 def _paired(images: Any, labels: np.ndarray, source: str) -> list[LabelledImage]:
-    sources = images_of_array(images, source)
+    sources = images_of_array(images, source) if source else _in_memory(images)
     where = f"{source}: " if source else ""
     if labels.ndim != 1 or len(labels) != len(sources):
         raise InputError(
@@ -222,13 +267,13 @@ def _of_npz(path: Path) -> Mapping[str, np.ndarray]:
     """``images``, and ``labels`` where there are some."""
     found = {}
     with open_npz(path, "arrays of numbers are needed, images all of one size") as arrays:
-        for kind, names in (("images", _IMAGES), ("labels", _LABELS)):
-            name = next((name for name in names if name in arrays), None)
+        for kind, names in (("images", IMAGES), ("labels", LABELS)):
+            name = first_of(arrays, names)
             if name is not None:
                 found[kind] = arrays[name]
         there = ", ".join(arrays) or "none"
     if "images" not in found:
-        raise InputError(f"{path} has no array of images; one of {', '.join(_IMAGES)} ({there})")
+        raise InputError(f"{path} has no array of images; one of {', '.join(IMAGES)} ({there})")
     return found
 
 
@@ -281,8 +326,7 @@ def _opened(path: Path) -> ImageSource:
     except Exception:  # Pillow's errors are of many kinds
         raise InputError(f"{path} is no image that Pillow can read") from None
     digest = hashlib.blake2b(data, digest_size=16).hexdigest()
-    grey = mode in ("1", "L", "LA") or is_deep(mode)
-    return ImageSource(path, str(path), digest, size, 1 if grey else 3)
+    return ImageSource(path, str(path), digest, size, 1 if _is_grey(mode) else 3)
 
 
 def _size_upright(opened: Any) -> tuple[int, int]:
@@ -298,15 +342,22 @@ def _size_upright(opened: Any) -> tuple[int, int]:
 def _decoded(path: Path) -> Any:
     """The image of a file, rotated by its EXIF orientation."""
     image = _pillow()
-    from PIL import ImageOps
-
     try:
         with image.open(path) as opened:
-            upright = ImageOps.exif_transpose(opened)
+            return _upright(opened, str(path))
+    except InputError:
+        raise
     except Exception as error:
         reason = "it is damaged or cut off" if path.exists() else "it is gone"
         raise InputError(f"{path} cannot be read: {reason}") from error
-    return read_deep_grey(upright, f"{path}: its pixels") if is_deep(upright.mode) else upright
+
+
+def _upright(image: Any, name: str) -> Any:
+    """A Pillow image, rotated by its EXIF orientation."""
+    from PIL import ImageOps
+
+    upright = ImageOps.exif_transpose(image)
+    return read_deep_grey(upright, f"{name}: its pixels") if is_deep(upright.mode) else upright
 
 
 def _pillow() -> Any:

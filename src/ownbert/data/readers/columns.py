@@ -4,12 +4,13 @@
 So this module imports nothing that takes time to load.
 """
 
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ownbert.data.readers.tables import (
+    PathLike,
+    Source,
     at_least_one,
     columns,
     kind_of,
@@ -19,8 +20,6 @@ from ownbert.data.readers.tables import (
 )
 from ownbert.errors import InputError
 from ownbert.files import open_text
-
-PathLike = str | os.PathLike[str]
 
 # Usual names in small letters, in the order of preference.
 TEXT_NAMES = (
@@ -37,7 +36,7 @@ PAIRS = (
     *(("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("sentence_a", "sentence_b")),
     *(("text1", "text2"), ("text_1", "text_2"), ("text_a", "text_b"), ("s1", "s2")),
     *(("question1", "question2"), ("premise", "hypothesis"), ("query", "passage")),
-    *(("query", "document"), ("anchor", "positive")),
+    *(("query", "document"), ("anchor", "positive"), ("text", "text_pair")),
 )
 WORD_NAMES, TAG_NAMES = ("tokens", "words"), ("tags", "labels", "ner_tags")
 # Columns that number the rows: neither texts nor labels.
@@ -90,6 +89,11 @@ class ColumnSpec:
     note: str = ""
 
     @property
+    def title(self) -> str:
+        """What it holds, in words, for rows without names."""
+        return {"text": "a text", "second": "a second text", "label": "an answer"}[self.role]
+
+    @property
     def option(self) -> str:
         """The option that names the column."""
         return f"--{self.role}-column"
@@ -119,7 +123,7 @@ class ColumnSpec:
 
 
 def find_columns(
-    path: PathLike,
+    path: Source,
     specs: Sequence[ColumnSpec],
     given: ColumnNames | None = None,
     *,
@@ -194,13 +198,48 @@ def find_columns(
     return found
 
 
+def positional_names(
+    specs: Sequence[ColumnSpec], given: ColumnNames, *, labelled: bool, pair: bool | None = None
+) -> Callable[[int], Sequence[str]]:
+    """The columns that rows without names have, by the number of their values.
+
+    The texts come first and, if ``labelled``, the answer last; what a task can do without is left
+    out where there are fewer values.
+
+    Args:
+        specs: the columns that the task reads.
+        given: what the user named, or has named in training.
+        labelled: whether rows have answers.
+        pair: there must be a second text, or (False) none.
+    """
+
+    def names(width: int) -> Sequence[str]:
+        roles = ("text", "second", "label") if labelled else ("text", "second")
+        wanted = [spec for spec in specs if spec.role in roles]
+        if pair is False:
+            wanted = [spec for spec in wanted if spec.role != "second"]
+        for spec in reversed([spec for spec in wanted if not spec.required]):
+            if len(wanted) > width:
+                wanted.remove(spec)
+        if len(wanted) != width:
+            several = " and ".join(spec.title for spec in wanted)
+            raise InputError(f"a row is {several or 'one text'}")
+        both = next((spec.pairs[0] for spec in wanted if spec.role == "second" and spec.pairs), ())
+        usual: dict[str, str] = dict(zip(("text", "second"), both, strict=False))
+        return [
+            getattr(given, spec.role) or usual.get(spec.role) or spec.names[0] for spec in wanted
+        ]
+
+    return names
+
+
 def _by_lower(names: Sequence[str]) -> dict[str, str]:
     """Names by their small letters; the first of several."""
     return {name.lower(): name for name in reversed(names)}
 
 
 def _named(
-    path: PathLike, names: Sequence[str], free: Sequence[str], spec: ColumnSpec, given: str
+    path: Source, names: Sequence[str], free: Sequence[str], spec: ColumnSpec, given: str
 ) -> tuple[str, ...]:
     """The columns that the user named."""
     if spec.prefixes and given not in names:
@@ -216,7 +255,7 @@ def _named(
     return tuple(several)
 
 
-def _usual(path: PathLike, free: Sequence[str], spec: ColumnSpec) -> tuple[str, ...] | None:
+def _usual(path: Source, free: Sequence[str], spec: ColumnSpec) -> tuple[str, ...] | None:
     """The column with the first of the usual names, or those with a usual prefix."""
     lower = _by_lower(free)
     # Neither csv nor tsv can hold a list.
@@ -256,7 +295,7 @@ def _series(names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _missing(path: PathLike, names: Sequence[str], spec: ColumnSpec) -> str:
+def _missing(path: Source, names: Sequence[str], spec: ColumnSpec) -> str:
     """What to tell of a file without a column that is needed."""
     shown = shown_columns(names)
     if spec.prefixes:

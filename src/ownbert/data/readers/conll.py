@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ownbert.data.readers.tables import PathLike
 from ownbert.errors import InputError
 from ownbert.files import open_text
 
@@ -58,7 +59,7 @@ class _Layout:
 
 
 def read_conll(
-    path: str | Path, *, tags: bool, word_column: str | None = None, tag_column: str | None = None
+    path: PathLike, *, tags: bool, word_column: str | None = None, tag_column: str | None = None
 ) -> Iterator[ConllSentence]:
     """Stream the sentences; without ``tags`` a file of words alone will do.
 

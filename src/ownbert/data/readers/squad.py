@@ -11,11 +11,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
-from ownbert.data.readers.tables import as_text, kind_of, place, read_values
+from ownbert.data.readers.memory import MemoryTable
+from ownbert.data.readers.tables import Source, as_text, kind_of, place, read_values
 from ownbert.errors import InputError
 from ownbert.files import open_text
 
@@ -55,7 +55,7 @@ class Question:
 
 
 def read_questions(
-    path: str | Path, given: ColumnNames | None = None, *, labelled: bool = True
+    path: Source, given: ColumnNames | None = None, *, labelled: bool = True
 ) -> Iterator[Question]:
     """Questions in the order of the file; without ``labelled`` their answers are not looked at.
 
@@ -99,9 +99,9 @@ def locate(context: str, text: str, start: int | None = None) -> GoldAnswer:
     return GoldAnswer(text, None)
 
 
-def _document(path: str | Path) -> Mapping[str, Any] | None:
+def _document(path: Source) -> Mapping[str, Any] | None:
     """SQuAD's JSON, or None for a table. A .json file may be either."""
-    if kind_of(path) != "jsonl":
+    if isinstance(path, MemoryTable) or kind_of(path) != "jsonl":
         return None
     lines = (line for _, line in open_text(path) if line.strip())
     first = next(lines, None)
@@ -121,7 +121,7 @@ def _document(path: str | Path) -> Mapping[str, Any] | None:
     return value
 
 
-def _whole(path: str | Path, text: str) -> Any:
+def _whole(path: Source, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -129,9 +129,7 @@ def _whole(path: str | Path, text: str) -> Any:
         raise InputError(f"{path} is not JSON ({reason}); needed: {NEEDED}") from error
 
 
-def _paragraphs(
-    document: Mapping[str, Any], path: str | Path, labelled: bool
-) -> Iterator[Question]:
+def _paragraphs(document: Mapping[str, Any], path: Source, labelled: bool) -> Iterator[Question]:
     number = 0
     for article, holder in enumerate(_list(document, "data", f"{path}"), start=1):
         where = f"{path}, article {article}"
@@ -157,7 +155,7 @@ def _of_question(entry: Mapping[str, Any], context: str, where: str) -> tuple[Go
     return _gold_answers(_value(entry, "answers", where), None, context, where)
 
 
-def _table(path: str | Path, given: ColumnNames | None, labelled: bool) -> Iterator[Question]:
+def _table(path: Source, given: ColumnNames | None, labelled: bool) -> Iterator[Question]:
     try:
         several = find_columns(path, COLUMNS["answer"], given, labelled=labelled)
     except InputError as error:

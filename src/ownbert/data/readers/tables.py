@@ -6,7 +6,8 @@ told by its first line, whatever the ending: a tab if there is one, else a comma
 else the file has a single column. Commas and semicolons follow the csv rules (a quoted field may
 hold separators and line breaks). With tabs a row is a line and quotes are ordinary characters,
 except in a field that is quoted as a whole: it starts and ends with a quote and every quote inside
-is doubled. A .json file holds one object per line, as .jsonl does.
+is doubled. A .json file holds one object per line, as .jsonl does. Rows in memory (``MemoryTable``)
+are read in the same way.
 """
 
 import json
@@ -15,11 +16,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ownbert.data.readers import delimited
+from ownbert.data.readers import delimited, memory
+from ownbert.data.readers.memory import MemoryTable
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_unreadable
 
 PathLike = str | os.PathLike[str]
+# A file, or rows in memory.
+Source = PathLike | MemoryTable
 ENDINGS = {
     ".txt": "txt",
     ".csv": "delimited",
@@ -34,8 +38,10 @@ PARQUET_ROWS = 1024
 Item = TypeVar("Item")
 
 
-def kind_of(path: PathLike) -> str:
-    """``txt``, ``delimited``, ``jsonl`` or ``parquet``, by the end of the name."""
+def kind_of(path: Source) -> str:
+    """``txt``, ``delimited``, ``jsonl`` or ``parquet``, by the end of the name; or ``memory``."""
+    if isinstance(path, MemoryTable):
+        return memory.KIND
     return ENDINGS.get(_ending(path), "txt")
 
 
@@ -49,17 +55,20 @@ def _ending(path: PathLike) -> str:
     return Path(name).suffix
 
 
-def place(path: PathLike, position: int) -> str:
+def place(path: Source, position: int) -> str:
     """Where a row stands, for messages: ``train.csv, line 7``."""
-    return f"{path}, {'row' if kind_of(path) == 'parquet' else 'line'} {position}"
+    what = "row" if kind_of(path) in ("parquet", memory.KIND) else "line"
+    return f"{path}, {what} {position}"
 
 
-def columns(path: PathLike) -> list[str]:
+def columns(path: Source) -> list[str]:
     """The names of the columns; for jsonl, the keys of the first object.
 
     Raises:
         InputError: the file is empty, or plain text, which has no columns.
     """
+    if isinstance(path, MemoryTable):
+        return list(path.names)
     source = Path(path)
     kind = kind_of(source)
     refuse_unreadable(source)
@@ -75,12 +84,12 @@ def columns(path: PathLike) -> list[str]:
     raise InputError(f"{path} is empty")
 
 
-def read_column(path: PathLike, column: str) -> Iterator[tuple[int, str]]:
+def read_column(path: Source, column: str) -> Iterator[tuple[int, str]]:
     """Stream ``(line or row number, text)`` of one column; see ``read_records``."""
     return ((position, fields[0]) for position, fields in read_records(path, [column]))
 
 
-def read_records(path: PathLike, names: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+def read_records(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Stream ``(line or row number, values of the named columns)``.
 
     Numbers and truth values become text as JSON writes them; a list of tokens is joined by blanks.
@@ -95,15 +104,17 @@ def read_records(path: PathLike, names: Sequence[str]) -> Iterator[tuple[int, tu
     )
 
 
-def read_values(path: PathLike, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+def read_values(path: Source, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """As ``read_records``, with the values as they are.
 
     Lists, numbers, None where one is null or missing; texts alone in csv and tsv.
     """
-    source = Path(path)
-    present = columns(source)
+    present = columns(path)
     for name in names:
-        require_column(present, name, source=source, option="--text-column or --label-column")
+        require_column(present, name, source=path, option="--text-column or --label-column")
+    if isinstance(path, MemoryTable):
+        return path.read(names)
+    source = Path(path)
     kind = kind_of(source)
     if kind == "delimited":
         return delimited.read_rows(source, [present.index(name) for name in names])
@@ -112,9 +123,7 @@ def read_values(path: PathLike, names: Sequence[str]) -> Iterator[tuple[int, tup
     return ((line, tuple(map(value.get, names))) for line, value in _json_objects(source))
 
 
-def require_column(
-    names: Sequence[str], name: str, *, source: PathLike | None, option: str
-) -> None:
+def require_column(names: Sequence[str], name: str, *, source: Source | None, option: str) -> None:
     """Check that there is exactly one column of that name.
 
     Args:
@@ -140,7 +149,7 @@ def shown_columns(names: Sequence[str]) -> str:
     return ", ".join(short) + (", ..." if len(names) > 20 else "")
 
 
-def at_least_one(rows: Iterator[Item], path: PathLike) -> Iterator[Item]:
+def at_least_one(rows: Iterator[Item], path: Source) -> Iterator[Item]:
     """The rows; ``InputError`` at the end where there was none."""
     empty = True
     for row in rows:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from torch import Tensor
 from ownbert.data.batch import Batch
 from ownbert.data.readers.columns import COLUMNS
 from ownbert.data.readers.squad import Question, read_questions
+from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.tasks.metrics import Scores
@@ -29,7 +29,7 @@ from ownbert.tasks.question_answering.answer_spans import (
     token_span,
 )
 from ownbert.tasks.rows import Row
-from ownbert.tasks.task import Task
+from ownbert.tasks.task import DEFAULT, Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
 
@@ -101,14 +101,14 @@ class QuestionAnsweringTask(Task):
 
     # Reading.
 
-    def read(self, path: str | Path) -> list[Row]:
+    def read(self, path: Source) -> list[Row]:
         return [_row(q, q.answers) for q in read_questions(path, self.columns)]
 
-    def stream(self, path: str | Path) -> Iterator[Row]:
+    def stream(self, path: Source) -> Iterator[Row]:
         questions = read_questions(path, self.columns, labelled=False)
         return (_row(question, None) for question in questions)
 
-    def learn(self, rows: Sequence[Row], source: str | Path) -> None:
+    def learn(self, rows: Sequence[Row], source: Source) -> None:
         self.tuned = self.settings.threshold is None and any(not row.target for row in rows)
         if self.tuned:
             self.threshold = 0.0
@@ -207,6 +207,19 @@ class QuestionAnsweringTask(Task):
             "score": round(decided.score, 6),
             "no_answer_score": round(decided.difference, 4) if finite else None,
         }
+
+    def answer(self, decided: PredictedAnswer, row: Row, top_k: int | None = DEFAULT) -> Any:
+        """The best answer, with an empty text and (0, 0) for none, as Transformers has it."""
+        found = {
+            "score": decided.score,
+            "start": decided.start or 0,
+            "end": decided.end or 0,
+            "answer": decided.text,
+        }
+        return found if top_k is DEFAULT else [found]
+
+    def plain(self, decided: PredictedAnswer, row: Row) -> str:
+        return decided.text
 
     def score(self, rows: Sequence[Row], decided: Sequence[PredictedAnswer]) -> Scores:
         return score_answers([_texts(row) for row in rows], [answer.text for answer in decided])

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from ownbert.checkpoint import Description, describe, load
 from ownbert.config import HeadSpec
 from ownbert.data.batch import Batch
 from ownbert.data.readers.columns import COLUMNS, find_columns
-from ownbert.data.readers.tables import kind_of
+from ownbert.data.readers.tables import Source, kind_of
 from ownbert.errors import InputError
 from ownbert.files import make_folder, write_json
 from ownbert.nn.model import Model
@@ -29,7 +30,7 @@ from ownbert.tasks.sentence_embedding.retrieval import (
     retrieval_metrics,
     vectors_of_rows,
 )
-from ownbert.tasks.task import Task
+from ownbert.tasks.task import DEFAULT, Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
 SIMILARITY_METRICS = ("spearman", "pearson")
@@ -81,13 +82,15 @@ class EmbeddingTask(Task):
                 f"task.pooling is {self.pooling!r}; embed knows {', '.join(POOLINGS)}, which need "
                 "no weights of their own"
             )
+        # Prepended to every text, as the folder of a model that was not trained here says.
+        self.prompt = ""
         # The lowest and highest training score, or None without scores.
         self.scale: tuple[float, float] | None = None
         self.learnt = False
 
     # Reading.
 
-    def read(self, path: str | Path) -> list[Row]:
+    def read(self, path: Source) -> list[Row]:
         columns = find_columns(path, self.column_specs, self.columns)
         score, negative = (columns.get(role, ()) for role in ("label", "negative"))
         if score and negative:
@@ -101,7 +104,7 @@ class EmbeddingTask(Task):
             for row in read_table(path, texts, score)
         ]
 
-    def stream(self, path: str | Path) -> Iterator[Row]:
+    def stream(self, path: Source) -> Iterator[Row]:
         if kind_of(path) == "txt":
             raise InputError(
                 f"{path} is plain text, and two texts per row are compared; for vectors of single "
@@ -114,7 +117,7 @@ class EmbeddingTask(Task):
         rows = read_table(path, (*columns["text"], *columns["second"]))
         return (Row(row.line, row.texts) for row in rows)
 
-    def learn(self, rows: Sequence[Row], source: str | Path) -> None:
+    def learn(self, rows: Sequence[Row], source: Source) -> None:
         self.learnt = True
         self.metrics = RETRIEVAL_METRICS if rows[0].target is None else SIMILARITY_METRICS
         if rows[0].target is None:
@@ -127,7 +130,7 @@ class EmbeddingTask(Task):
         if self.scale[0] == self.scale[1]:
             raise InputError(f"{source}: all rows have the score {scores[0]:g}; two are needed")
 
-    def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
+    def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
         if self.learnt and (rows[0].target is None) != (self.scale is None):
             has, others = ("no score", "has") if self.scale else ("a score", "has none")
             raise InputError(f"{source}: its rows have {has}, and {known} {others}")
@@ -145,6 +148,10 @@ class EmbeddingTask(Task):
     ) -> EncodedRows:
         numbers: dict[str, int] = {}
         examples, truncated = [], 0
+        if self.prompt:
+            rows = [
+                replace(row, texts=tuple(self.prompt + text for text in row.texts)) for row in rows
+            ]
         for row, ids in zip(rows, builder.ids_by_row(rows), strict=True):
             texts = [builder.example([own]) for own in ids]
             examples.append(join([text for text, _ in texts], **self._label(row, numbers)))
@@ -176,6 +183,12 @@ class EmbeddingTask(Task):
 
     def output_row(self, decided: PairSimilarity, row: Row) -> dict[str, Any]:
         return {"score": round(decided.cosine, 6)}
+
+    def answer(self, decided: PairSimilarity, row: Row, top_k: int | None = DEFAULT) -> Any:
+        return {"score": decided.cosine}
+
+    def plain(self, decided: PairSimilarity, row: Row) -> float:
+        return decided.cosine
 
     def score(self, rows: Sequence[Row], decided: Sequence[PairSimilarity]) -> Scores:
         if rows[0].target is None:

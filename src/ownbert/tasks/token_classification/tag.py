@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,14 @@ from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
 from ownbert.data.batch import Batch, Example
 from ownbert.data.readers.columns import COLUMNS
-from ownbert.data.readers.tables import place
+from ownbert.data.readers.tables import Source, place
 from ownbert.errors import InputError
 from ownbert.nn.heads import TokenHead
 from ownbert.nn.model import Model
 from ownbert.tasks.classification import sort_labels
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import Row, unknown_label
-from ownbert.tasks.task import Task
+from ownbert.tasks.task import DEFAULT, Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 from ownbert.tasks.token_classification.entities import (
     are_entity_tags,
@@ -74,6 +73,7 @@ class TaggingTask(Task):
     column_specs = COLUMNS["tag"]
     head = "tokens"
     metrics = ("f1", "precision", "recall", "token_accuracy")
+    gives_probabilities = True
     uses = frozenset({"stride", "label_smoothing", "crf", "tag_all", "rdrop"})
     unit = "sentences"
 
@@ -86,13 +86,13 @@ class TaggingTask(Task):
 
     # Reading.
 
-    def read(self, path: str | Path) -> list[Row]:
+    def read(self, path: Source) -> list[Row]:
         return read_sentences(path, self.columns)
 
-    def stream(self, path: str | Path) -> Iterator[Row]:
+    def stream(self, path: Source) -> Iterator[Row]:
         return stream_sentences(path, self.columns)
 
-    def learn(self, rows: Sequence[Row], source: str | Path) -> None:
+    def learn(self, rows: Sequence[Row], source: Source) -> None:
         names = {tag for row in rows for tag in row.target}
         if len(names) < 2:
             raise InputError(
@@ -111,7 +111,7 @@ class TaggingTask(Task):
                 f"{place(source, row.line)}; each is taken for the first word of one"
             )
 
-    def check(self, rows: Sequence[Row], source: str | Path, known: str) -> None:
+    def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
         labels = set(self.labels)
         for row in rows:
             for number, tag in enumerate(row.target, 1):
@@ -174,7 +174,7 @@ class TaggingTask(Task):
             text, words, tags, and entities with their characters in the text; the score of an
             entity is the mean probability of its tags.
         """
-        text, starts = text_of(row)
+        text, _ = text_of(row)
         output: dict[str, Any] = {
             "text": text,
             "words": list(row.texts),
@@ -184,14 +184,45 @@ class TaggingTask(Task):
             output["entities"] = [
                 {
                     "type": kind,
-                    "start": starts[first],
-                    "end": (end := starts[after - 1] + len(row.texts[after - 1])),
-                    "text": text[starts[first] : end],
-                    "score": round(float(decided.probabilities[first:after].mean()), 6),
+                    "start": start,
+                    "end": end,
+                    "text": text[start:end],
+                    "score": round(score, 6),
                 }
-                for kind, first, after in entities(decided.tags)
+                for kind, score, start, end in _spans(decided, row)
             ]
         return output
+
+    def answer(self, decided: TaggedSentence, row: Row, top_k: int | None = DEFAULT) -> Any:
+        """Entities as pipelines of Transformers have them with aggregation_strategy "first"; words
+        with their tags, as without aggregation, where tags are not of entities."""
+        text, starts = text_of(row)
+        if are_entity_tags(self.labels):
+            return [
+                {
+                    "entity_group": kind,
+                    "score": score,
+                    "word": text[start:end],
+                    "start": start,
+                    "end": end,
+                }
+                for kind, score, start, end in _spans(decided, row)
+            ]
+        words = zip(decided.tags, decided.probabilities.tolist(), row.texts, starts, strict=True)
+        return [
+            {
+                "entity": tag,
+                "score": score,
+                "index": index,
+                "word": word,
+                "start": start,
+                "end": start + len(word),
+            }
+            for index, (tag, score, word, start) in enumerate(words, start=1)
+        ]
+
+    def plain(self, decided: TaggedSentence, row: Row) -> list[str]:
+        return list(decided.tags)
 
     def score(self, rows: Sequence[Row], decided: Sequence[TaggedSentence]) -> Scores:
         truth, predicted = [row.target for row in rows], [one.tags for one in decided]
@@ -219,3 +250,12 @@ class TaggingTask(Task):
         else:
             kinds = Counter(tag for row in rows for tag in row.target)
         return ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common(_SHOWN))
+
+
+def _spans(decided: TaggedSentence, row: Row) -> Iterator[tuple[str, float, int, int]]:
+    """The entities of a sentence: type, the mean probability of their tags, and their characters
+    in its text, end exclusive."""
+    _, starts = text_of(row)
+    for kind, first, after in entities(decided.tags):
+        end = starts[after - 1] + len(row.texts[after - 1])
+        yield kind, float(decided.probabilities[first:after].mean()), starts[first], end

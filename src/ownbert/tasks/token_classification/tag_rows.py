@@ -25,7 +25,10 @@ from ownbert.data.readers.columns import (
     find_columns,
 )
 from ownbert.data.readers.conll import read_conll
+from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import (
+    PathLike,
+    Source,
     as_text,
     at_least_one,
     columns,
@@ -89,13 +92,13 @@ def split_text(line: int, text: str, *, chinese: bool = True) -> PlainTextRow:
     return PlainTextRow(line, words, None, text, starts)
 
 
-def read_sentences(path: str | Path, given: ColumnNames) -> list[Row]:
+def read_sentences(path: Source, given: ColumnNames) -> list[Row]:
     """Rows with a tag for each word, at least one.
 
     Raises:
         InputError: a row cannot be read; with file and line.
     """
-    if _is_table(path, given):
+    if isinstance(path, MemoryTable) or _is_table(path, given):
         rows = list(_tagged(path, given))
     else:
         found = read_conll(path, tags=True, word_column=given.text, tag_column=given.label)
@@ -105,9 +108,9 @@ def read_sentences(path: str | Path, given: ColumnNames) -> list[Row]:
     return rows
 
 
-def stream_sentences(path: str | Path, given: ColumnNames) -> Iterator[Row]:
+def stream_sentences(path: Source, given: ColumnNames) -> Iterator[Row]:
     """Rows to predict, without tags, including empty rows of tables and plain text."""
-    if _is_table(path, given):
+    if isinstance(path, MemoryTable) or _is_table(path, given):
         rows = _untagged(path, given)
     elif _ending(path) in CONLL:
         found = read_conll(path, tags=False, word_column=given.text)
@@ -117,11 +120,11 @@ def stream_sentences(path: str | Path, given: ColumnNames) -> Iterator[Row]:
     return at_least_one(rows, path)
 
 
-def _ending(path: str | Path) -> str:
+def _ending(path: PathLike) -> str:
     return Path(Path(path).name.lower().removesuffix(".gz")).suffix
 
 
-def _is_table(path: str | Path, given: ColumnNames) -> bool:
+def _is_table(path: PathLike, given: ColumnNames) -> bool:
     if _ending(path) != ".tsv":
         return kind_of(path) != "txt"
     names = columns(path)
@@ -129,7 +132,7 @@ def _is_table(path: str | Path, given: ColumnNames) -> bool:
     return given.text in names or all(usual)
 
 
-def _columns(path: str | Path, given: ColumnNames, *, labelled: bool) -> list[str]:
+def _columns(path: Source, given: ColumnNames, *, labelled: bool) -> list[str]:
     """The columns of a table that hold words and, if ``labelled``, tags."""
     names = columns(path)
     # Numbers of columns are for CoNLL files; tables ignore them.
@@ -141,7 +144,7 @@ def _columns(path: str | Path, given: ColumnNames, *, labelled: bool) -> list[st
     return [name for several in map(found.get, ("text", "label")) for name in several or ()]
 
 
-def _tagged(path: str | Path, given: ColumnNames) -> Iterator[Row]:
+def _tagged(path: Source, given: ColumnNames) -> Iterator[Row]:
     column, label = _columns(path, given, labelled=True)
     for line, (words, tags) in read_values(path, [column, label]):
         where = place(path, line)
@@ -157,7 +160,7 @@ def _tagged(path: str | Path, given: ColumnNames) -> Iterator[Row]:
         yield Row(line, words, tags)
 
 
-def _untagged(path: str | Path, given: ColumnNames) -> Iterator[Row]:
+def _untagged(path: Source, given: ColumnNames) -> Iterator[Row]:
     (column,) = _columns(path, given, labelled=False)
     for line, (value,) in read_values(path, [column]):
         where = place(path, line)

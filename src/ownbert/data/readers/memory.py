@@ -1,0 +1,274 @@
+"""Rows in memory as a table that is read like a file: lists, mappings, DataFrames, data sets.
+
+pandas, polars, Arrow and datasets are known by their attributes and never imported here.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ownbert.errors import InputError
+from ownbert.files import write_text
+
+# What ``ownbert.data.readers.tables.kind_of`` says of such a table.
+KIND = "memory"
+# Rows of a data set that are read together.
+_ROWS = 1024
+_FORMS = (
+    "a file, a DataFrame, a datasets.Dataset, a list of mappings, a mapping of columns, "
+    "(texts, labels), or a list of (text, label)"
+)
+
+# The names of the columns of rows without names, by the number of their values; raises
+# ``InputError`` for another number.
+Positional = Callable[[int], Sequence[str]]
+
+
+def texts_and_labels(width: int) -> Sequence[str]:
+    """The columns of rows that are a text and its label."""
+    if width != 2:
+        raise InputError("a row is a text and its label")
+    return ("text", "label")
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryTable:
+    """Columns with names, and the rows of any of them.
+
+    Args:
+        name: what the rows are, for messages.
+        names: of the columns.
+        rows: the values of the named columns, row by row.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    rows: Callable[[Sequence[str]], Iterator[tuple[Any, ...]]] = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def read(self, names: Sequence[str]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        """Stream the number of each row, from 1, and its values as JSON would have them."""
+        for number, values in enumerate(self.rows(names), start=1):
+            yield number, tuple(map(plain, values))
+
+    def write(self, path: Path) -> None:
+        """Write the rows as JSON lines.
+
+        Raises:
+            InputError: a value is no text, number or list.
+        """
+        try:
+            # Half a surrogate pair is written as an escape, which the reader refuses by its line.
+            lines = [
+                json.dumps(dict(zip(self.names, row, strict=True)))
+                for _, row in self.read(self.names)
+            ]
+        except TypeError as error:
+            raise InputError(
+                f"{self.name}: a row has a value that is no text, number or list: {error}"
+            ) from None
+        write_text(path, "\n".join(lines) + "\n")
+
+
+def table_of(
+    data: Any, *, name: str = "data", positional: Positional = texts_and_labels
+) -> MemoryTable:
+    """The table that rows in memory are.
+
+    Args:
+        data: a DataFrame (pandas, polars), a datasets.Dataset, an Arrow table, a mapping of
+            columns, a pair (texts, labels), a list of mappings, or a list or array of rows without
+            names: a text, or several values.
+        name: what the rows are, for messages.
+        positional: the columns of rows without names.
+
+    Raises:
+        InputError: it is something else, or lengths differ.
+    """
+    if isinstance(data, MemoryTable):
+        return data
+    if isinstance(data, Mapping):
+        return _of_mapping(data, name)
+    if is_table(data):
+        return _of_table(data, name)
+    if isinstance(data, tuple) and len(data) == 2 and all(map(is_list, data)):
+        data = dict(zip(positional(2), data, strict=True))
+        return _of_mapping(data, name)
+    if not is_list(data) and not (isinstance(data, Iterable) and hasattr(data, "__next__")):
+        raise InputError(f"{name}: rows are given as {_FORMS}; not as {type(data).__name__}")
+    rows = list(data)
+    if not rows:
+        raise InputError(f"{name} is empty: rows are given as {_FORMS}")
+    if any(isinstance(row, Mapping) for row in rows):
+        return _of_records(rows, name)
+    return _of_tuples(rows, name, positional)
+
+
+def is_table(data: Any) -> bool:
+    """Whether it is a DataFrame, a data set or an Arrow table: it has names of columns."""
+    return hasattr(data, "column_names") or (hasattr(data, "columns") and hasattr(data, "to_dict"))
+
+
+def is_list(data: Any) -> bool:
+    """Whether it is a list, tuple, array, column or Series, and no text."""
+    if isinstance(data, str | bytes | Mapping) or is_table(data):
+        return False
+    if hasattr(data, "ndim") and not data.ndim:  # a number of NumPy
+        return False
+    if isinstance(data, Sequence):  # a column of a data set is one too
+        return True
+    return any(hasattr(data, name) for name in ("tolist", "to_list", "to_pylist")) and hasattr(
+        data, "__len__"
+    )
+
+
+def items(data: Any) -> list[Any]:
+    """The items of what ``is_list``, as Python has them."""
+    for name in ("tolist", "to_list", "to_pylist"):
+        if hasattr(data, name):
+            return getattr(data, name)()
+    return list(data)
+
+
+def plain(value: Any) -> Any:
+    """A cell as JSON has it: texts, numbers, lists; None where it is missing.
+
+    A float that is not a number is how a DataFrame says that there is none.
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return None if value != value else value
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:  # a number of NumPy
+        return plain(value.item())
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(map(plain, value), key=str)
+    if is_list(value):
+        return [plain(each) for each in items(value)]
+    # pandas.NA and NaT, which must not be asked whether they are equal to anything.
+    return None if type(value).__name__ in ("NAType", "NaTType") else value
+
+
+def _of_mapping(data: Mapping[Any, Any], name: str) -> MemoryTable:
+    """A mapping of columns."""
+    if splits := [str(key) for key, value in data.items() if is_table(value)]:
+        shown = ", ".join(splits[:5])
+        raise InputError(f"{name} has several tables ({shown}); take one: data[{splits[0]!r}]")
+    if not all(map(is_list, data.values())):
+        raise InputError(f"{name}: the columns of a mapping are lists; one row is [{{...}}]")
+    columns = {str(key): items(values) for key, values in data.items()}
+    if len({len(values) for values in columns.values()}) > 1:
+        sizes = ", ".join(f"{key} {len(values):,}" for key, values in columns.items())
+        raise InputError(f"{name}: the columns of the rows differ in length: {sizes}")
+    return MemoryTable(
+        name, tuple(columns), lambda names: zip(*(columns[key] for key in names), strict=True)
+    )
+
+
+def _of_records(rows: Sequence[Any], name: str) -> MemoryTable:
+    """A list of mappings; a row may lack columns that others have."""
+    columns: dict[str, None] = {}
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            raise InputError(
+                f"{name}, row {number} is a {type(row).__name__} among mappings; all rows must be "
+                "of one form"
+            )
+        columns.update(dict.fromkeys(map(str, row)))
+    return MemoryTable(
+        name,
+        tuple(columns),
+        lambda names: (tuple(row.get(key) for key in names) for row in rows),
+    )
+
+
+def _of_tuples(rows: Sequence[Any], name: str, positional: Positional) -> MemoryTable:
+    """Rows without names: texts, or several values each. Lists of other lengths are words."""
+    tuples = [tuple(items(row)) if is_list(row) else (row,) for row in rows]
+    try:
+        columns = tuple(positional(len(tuples[0])))
+        if all(isinstance(row, list) for row in rows) and len({*map(len, rows)}) > 1:
+            raise InputError("a row is of one form")
+    except InputError as error:
+        if not all(isinstance(row, list) for row in rows):
+            raise InputError(f"{name}: {error}, not {_shown(rows[0])}") from None
+        try:
+            columns, tuples = tuple(positional(1)), [(row,) for row in rows]
+        except InputError:
+            raise InputError(f"{name}: {error}, not {_shown(rows[0])}") from None
+    for number, row in enumerate(tuples, start=1):
+        if len(row) != len(columns):
+            raise InputError(
+                f"{name}, row {number} has {len(row)} values and row 1 has {len(columns)}; all "
+                "rows must be of one form"
+            )
+    indices = {key: i for i, key in enumerate(columns)}
+    return MemoryTable(
+        name,
+        columns,
+        lambda names: (tuple(row[indices[key]] for key in names) for row in tuples),
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _of_table(data: Any, name: str) -> MemoryTable:
+    """A DataFrame, a data set or an Arrow table, of which only the needed columns are read."""
+    if hasattr(data, "column_names"):
+        given = data.column_names
+        if isinstance(given, Mapping):  # a DatasetDict that is no mapping itself
+            raise InputError(f"{name} has several splits ({', '.join(given)}); take one of them")
+        if given is None or not hasattr(data, "__len__"):
+            return _of_records(list(data), name)
+        own = {str(key): key for key in given}
+        read = _arrow_rows if hasattr(data, "to_batches") else _dataset_rows
+        return MemoryTable(name, tuple(own), lambda names: read(data, [own[key] for key in names]))
+    own = {str(key): key for key in data.columns}
+    return MemoryTable(
+        name,
+        tuple(map(str, data.columns)),
+        lambda names: zip(*(items(data[own[key]]) for key in names), strict=True),
+    )
+
+
+def _arrow_rows(data: Any, names: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    for batch in data.select(list(names)).to_batches(max_chunksize=_ROWS):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _dataset_rows(data: Any, names: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Rows of a datasets.Dataset; numbers of labels are replaced by their names."""
+    features = getattr(data, "features", None) or {}
+    readers = [_label_reader(features.get(key)) for key in names]
+    chosen = data.select_columns(list(names))
+    for start in range(0, len(chosen), _ROWS):
+        block = chosen[start : start + _ROWS]
+        columns = ([read(v) for v in block[key]] for read, key in zip(readers, names, strict=True))
+        yield from zip(*columns, strict=True)
+
+
+def _label_reader(feature: Any) -> Callable[[Any], Any]:
+    """What makes a value of a column a label as text: ClassLabel stores numbers, -1 for none."""
+    inner = getattr(feature, "feature", feature)
+    inner = inner[0] if isinstance(inner, list) and inner else inner
+    known = getattr(inner, "names", None)
+    if known is None:
+        return lambda value: value
+
+    def named(value: Any) -> Any:
+        if isinstance(value, list):
+            return [named(each) for each in value]
+        if not isinstance(value, int) or value < 0:
+            return None if isinstance(value, int) else value
+        return known[value]
+
+    return named

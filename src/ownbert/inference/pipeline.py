@@ -1,0 +1,231 @@
+"""A trained folder in memory: texts in, answers out, as transformers.pipeline gives them."""
+
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.data.images.image_files import is_image
+from ownbert.data.readers.columns import ColumnNames
+from ownbert.data.readers.memory import is_list, is_table, items
+from ownbert.data.readers.tables import is_known
+from ownbert.errors import InputError
+from ownbert.inference.blend_predictor import open_predictor
+from ownbert.inference.predictor import characters
+from ownbert.tasks.batched_forward import blocks
+from ownbert.tasks.rows import Row
+from ownbert.tasks.task import DEFAULT, Task
+
+# Rows of an iterator that ``stream`` takes at a time.
+_ROWS = 1024
+
+
+class Predictor:
+    """A folder of ``finetune``, ``fit`` or ``probe``, loaded once and ready for rows in memory.
+
+    Where the folder has a blend, the blend answers. Rows are computed in packed batches, and
+    several threads may call at once: they take turns.
+
+    Args:
+        folder: of a fine-tuned model, an ensemble or a blend.
+        text_column, second_column: by default as in training.
+        device: auto, cpu or cuda.
+        precision: with float32, the default, an answer does not depend on the other rows.
+        network: of a folder of ``fit``, only its network.
+
+    Attributes:
+        labels: in the order of the columns of ``predict_proba``.
+
+    Raises:
+        InputError: the folder cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        text_column: str | None = None,
+        second_column: str | None = None,
+        device: str = "auto",
+        precision: str = "float32",
+        network: bool = False,
+    ) -> None:
+        self.folder = Path(folder)
+        columns = ColumnNames(text_column, second_column)
+        self.rows_predictor = open_predictor(
+            folder, columns=columns, device=device, precision=precision, network=network
+        )
+        self.labels = self.task.labels
+        self._turn = threading.Lock()
+
+    @property
+    def task(self) -> Task:
+        """What the folder was trained for."""
+        return self.rows_predictor.task
+
+    def __call__(self, data: Any = None, /, *, top_k: int | None = DEFAULT, **columns: Any) -> Any:
+        """The answer to one row, or to each of several.
+
+        Args:
+            data: one text, a pair of texts as a tuple or a mapping, an image; several in a list, a
+                Series or an array; a DataFrame, a datasets.Dataset, a mapping of columns; or a
+                ``Path`` of a file with rows (a string is a text).
+            top_k: how many answers to a row, the most probable first; None: all.
+            columns: instead of ``data`` one row, as in ``question=..., context=...``.
+
+        Returns:
+            What ``transformers.pipeline`` gives: for one text a list with a dict of label and score
+            (classify, regress) or of all that hold (multilabel); one dict or a list of dicts for
+            the other tasks; for several rows a list of these.
+
+        Raises:
+            InputError: the rows are not of the folder's task.
+        """
+        single, source = self._source(data, columns)
+        if source is None:
+            return []
+        found = [self.task.answer(*each, top_k) for each in self._decided(self.task.stream(source))]
+        if not single:
+            return found
+        # A pipeline of texts gives a list for one text, though not for one pair.
+        odd = isinstance(data, str) and self.task.head == "classification"
+        return found if odd and isinstance(found[0], dict) else found[0]
+
+    def predict(self, data: Any) -> Any:
+        """The answers alone: a label, numbers, a choice, a text, or lists of labels or tags.
+
+        Returns:
+            An array with one for each row, a list of lists; for one row its answer.
+        """
+        single, source = self._source(data, {})
+        if source is None:
+            return []
+        decided = self._decided(self.task.stream(source))
+        found = [self.task.plain(*each) for each in decided]
+        if single:
+            return found[0]
+        return found if isinstance(found[0], list) else np.asarray(found)
+
+    def predict_proba(self, data: Any) -> Any:
+        """The probability of each label.
+
+        Returns:
+            (N, C) in the order of ``labels``, (C) for one row; for tags a list of (words, C), for
+            choices of different numbers a list of (choices).
+
+        Raises:
+            InputError: the task has no probabilities.
+        """
+        if not self.task.gives_probabilities:
+            raise InputError(f"{self.task.name} gives no probabilities; use predict")
+        single, source = self._source(data, {})
+        if source is None:
+            return np.zeros((0, len(self.labels)))
+        found: list[np.ndarray] = []
+        for block in blocks(self.task.stream(source), size=characters):
+            with self._turn:
+                found += self.rows_predictor.raws(block)[0]
+        if single:
+            return found[0]
+        alike = self.task.head != "tokens" and len({len(each) for each in found}) == 1
+        return np.stack(found) if alike else found
+
+    def stream(self, data: Any, *, top_k: int | None = DEFAULT) -> Iterator[Any]:
+        """Answers to rows that need not fit in memory, one after the other, in their order.
+
+        Args:
+            data: a file, an iterator of rows, or what a call takes.
+            top_k: as for a call.
+
+        Raises:
+            InputError: a row cannot be read.
+        """
+        if isinstance(data, Iterable) and hasattr(data, "__next__"):
+            for block in blocks(data, _ROWS, size=lambda row: 0):
+                yield from self(block, top_k=top_k)
+            return
+        if isinstance(data, str):
+            data = Path(data)
+        _, source = self._source(data, {})
+        if source is not None:
+            for each in self._decided(self.task.stream(source)):
+                yield self.task.answer(*each, top_k)
+
+    def warnings(self) -> list[str]:
+        """Warnings about rows that were truncated and words that are unknown, if there were any."""
+        return list(self.rows_predictor.warnings())
+
+    def _decided(self, rows: Iterable[Row]) -> Iterator[tuple[Any, Row]]:
+        for block in blocks(rows, size=characters):
+            with self._turn:
+                decided = self.rows_predictor(block)
+            yield from zip(decided, block, strict=True)
+
+    def _source(self, data: Any, columns: Mapping[str, Any]) -> tuple[bool, Any]:
+        """Whether it is a single row, and what the task streams; None for no rows at all."""
+        if columns:
+            if data is not None:
+                raise InputError(f"give the row or {', '.join(columns)}, not both")
+            data = columns
+        elif data is None:
+            raise InputError("no rows: give a text, several in a list, a table or a Path")
+        if self.task.reads_arrays:
+            single = _is_one_image(data)
+            return single, self.task.source([data] if single else data, labelled=False)
+        if isinstance(data, os.PathLike):
+            return False, Path(data)
+        if single := _is_one_row(data, words=self.task.head == "tokens"):
+            data = [data]
+        elif is_list(data):
+            data = items(data)
+            if not data:
+                return False, None
+        return single, self.task.source(data, labelled=False)
+
+
+def _is_one_row(data: Any, *, words: bool) -> bool:
+    """Whether it is one row: a text, a tuple of texts, or a mapping that is not of columns.
+
+    words: whether the list of a mapping may be the words of one row.
+    """
+    if isinstance(data, str):
+        return True
+    if isinstance(data, tuple):
+        return len(data) == 2 and isinstance(data[0], str)
+    if not isinstance(data, Mapping) or any(map(is_table, data.values())):
+        return False
+    if words and len(data) == 1:
+        (cells,) = data.values()
+        return isinstance(cells, str) or all(isinstance(word, str) for word in items(cells))
+    return not all(map(is_list, data.values()))
+
+
+def _is_one_image(data: Any) -> bool:
+    """Whether it is one image: a file, a Pillow image, or an array (height, width[, 3])."""
+    if isinstance(data, str | os.PathLike):
+        return not Path(data).is_dir() and is_image(Path(data))
+    if isinstance(data, np.ndarray):
+        return data.ndim == 2 or (data.ndim == 3 and data.shape[-1] == 3)
+    return is_image(data)
+
+
+def text_or_file(data: Any) -> Any:
+    """A string as a ``Path`` if it names a file, else as it is: a text.
+
+    Raises:
+        InputError: it looks like the name of a table that does not exist.
+    """
+    if not isinstance(data, str):
+        return data
+    try:
+        exists = bool(data) and Path(data).exists()
+    except (OSError, ValueError):  # too long for a name, or with a null character
+        exists = False
+    if exists:
+        return Path(data)
+    if is_known(data) and not any(map(str.isspace, data)):
+        raise InputError(f"no such file: {data} (a text with this wording is given as [text])")
+    return data

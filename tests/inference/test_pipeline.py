@@ -1,0 +1,283 @@
+"""``Predictor``: texts and tables in memory, answers as transformers.pipeline gives them."""
+
+import csv
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+import ownbert
+from ownbert import InputError, Predictor, evaluate, finetune, predict
+from ownbert.config import HeadSpec
+from ownbert.inference import pipeline
+from support.tiny import change_config, made
+
+Make = Callable[..., Predictor]
+
+
+@pytest.fixture(scope="module")
+def texts(topics: Path) -> list[str]:
+    with (topics / "test.csv").open(newline="") as file:
+        return [row["text"] for row in csv.DictReader(file)][:12]
+
+
+@pytest.fixture(scope="module")
+def predictor(classifier: Path) -> Predictor:
+    return Predictor(classifier)
+
+
+@pytest.fixture(scope="module")
+def theirs(classifier: Path) -> Any:
+    return transformers.pipeline("text-classification", model=str(classifier), device="cpu")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Make:
+    def make(head: str | HeadSpec, **config: Any) -> Predictor:
+        made(tmp_path / "model", head)
+        change_config(tmp_path / "model", **config)
+        return Predictor(tmp_path / "model")
+
+    return make
+
+
+def alike(ours: Any, others: Any) -> bool:
+    """The same lists and dicts, with numbers that differ by rounding."""
+    if isinstance(ours, dict):
+        return ours.keys() == others.keys() and all(alike(ours[k], others[k]) for k in ours)
+    if isinstance(ours, list):
+        return len(ours) == len(others) and all(map(alike, ours, others))
+    if isinstance(ours, float):
+        return ours == pytest.approx(others, abs=1e-5)
+    return ours == others
+
+
+def test_texts_are_answered_as_a_pipeline_answers_them(predictor, theirs, texts: list[str]):
+    for data in (texts[0], texts, texts[:1]):
+        assert alike(predictor(data), theirs(data))
+        for top_k in (1, 2, None):
+            assert alike(predictor(data, top_k=top_k), theirs(data, top_k=top_k))
+    assert predictor([]) == []
+
+
+def test_tables_files_and_mappings_are_rows(predictor, texts: list[str], tmp_path: Path):
+    expected = predictor(texts)
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    rows = [{"text": text} for text in texts]
+    for data in (np.asarray(texts), tuple(texts), rows, {"text": texts}, pa.table({"text": texts})):
+        assert alike(predictor(data), expected)
+    assert alike(predictor(tmp_path / "texts.txt"), expected)
+    assert alike(predictor({"text": texts[0]}), expected[0])
+    assert alike(predictor(text=texts[0]), expected[0])
+
+
+def test_labels_and_probabilities(predictor, texts: list[str]):
+    probabilities = predictor.predict_proba(texts)
+    assert probabilities.shape == (len(texts), 3) == (len(texts), len(predictor.labels))
+    assert np.allclose(probabilities.sum(1), 1, atol=1e-5)
+    labels = predictor.predict(texts)
+    assert [predictor.labels[i] for i in probabilities.argmax(1)] == labels.tolist()
+    assert predictor.predict(texts[0]) == labels[0]
+    assert np.allclose(predictor.predict_proba(texts[0]), probabilities[0], atol=1e-6)
+
+
+def test_a_stream_reads_no_further_than_it_must(
+    predictor, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pipeline, "_ROWS", 8)
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    expected = predictor(texts)
+    assert alike(list(predictor.stream(tmp_path / "texts.txt")), expected)
+    assert alike(list(predictor.stream(str(tmp_path / "texts.txt"))), expected)
+    taken: list[int] = []
+
+    def endless():
+        while True:
+            taken.append(len(taken))
+            yield texts[len(taken) % len(texts)]
+
+    stream = predictor.stream(endless())
+    assert {"label", "score"} == {*next(stream)}
+    assert len(taken) == 8
+
+
+def test_threads_take_turns(predictor, texts: list[str]):
+    expected, found = predictor(texts), []
+    threads = [threading.Thread(target=lambda: found.append(predictor(texts))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert all(alike(one, expected) for one in found)
+
+
+def test_predict_takes_what_a_predictor_takes(
+    classifier, predictor, texts, tmp_path, monkeypatch: pytest.MonkeyPatch
+):
+    assert alike(predict(classifier, texts[0]), predictor(texts[0]))
+    assert alike(predict(classifier, texts, top_k=2), predictor(texts, top_k=2))
+    monkeypatch.chdir(tmp_path)
+    Path("new.csv").write_text("text\n" + "\n".join(texts) + "\n")
+    assert alike(predict(classifier, "new.csv"), predictor(texts))
+    with pytest.raises(InputError, match=r"no such file: old\.csv"):
+        predict(classifier, "old.csv")
+    with pytest.raises(InputError, match="-o is for the rows of a file, not for list"):
+        predict(classifier, texts, tmp_path / "out.jsonl")
+    assert [p.name for p in tmp_path.iterdir()] == ["new.csv"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "no rows: give a text"),
+        (7, "data: rows are given as"),
+        ([None], "data, row 1: 'text' is missing or null"),
+        ([("a", "b")], r"data: a row is a text, not \('a', 'b'\)"),
+        (Path("nowhere.txt"), "nowhere.txt"),
+    ],
+)
+def test_what_is_no_row_of_the_task_is_one_line(predictor, data: Any, message: str):
+    with pytest.raises(InputError, match=message) as found:
+        predictor(data)
+    assert len(str(found.value).splitlines()) == 1
+
+
+def test_rows_in_memory_train_what_their_file_trains(pretrained: Path, topics: Path, tmp_path):
+    with (topics / "train.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    common = {"model": pretrained, "epochs": 1, "quiet": True}
+    finetune(train=topics / "train.csv", output=tmp_path / "file", **common)
+    finetune(train=pa.Table.from_pylist(rows), output=tmp_path / "memory", **common)
+    one, two = (ownbert.load(tmp_path / name).state_dict() for name in ("file", "memory"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert "train.csv" not in (tmp_path / "memory" / "recipe.yaml").read_text()
+    by_file = evaluate(tmp_path / "file", topics / "test.csv").values
+    with (topics / "test.csv").open(newline="") as file:
+        pairs = [(row["text"], row["label"]) for row in csv.DictReader(file)]
+    assert evaluate(tmp_path / "memory", pairs).values == by_file
+    with pytest.raises(InputError, match="data, row 1: label 'pink' is not in the model"):
+        evaluate(tmp_path / "memory", [("a", "pink")])
+
+
+def test_pairs(tiny: Make):
+    predictor = tiny("classification", ownbert_task={"name": "classify", "pair": True})
+    answer = predictor(("a", "b"))
+    assert {"label", "score"} == {*answer}
+    assert alike(predictor({"text": "a", "text_pair": "b"}), answer)
+    assert alike(predictor([("a", "b"), ("c", "d")])[0], answer)
+    assert alike(predictor({"premise": ["a"], "hypothesis": ["b"]}), [answer])
+
+
+def test_several_labels(tiny: Make):
+    saved = {"name": "multilabel", "threshold": 0.5}
+    predictor = tiny("classification", ownbert_task=saved)
+    every = predictor("a b", top_k=None)
+    scores = [each["score"] for each in every]
+    assert scores == sorted(scores, reverse=True)
+    assert len(every) == 3
+    assert predictor("a b") == [each for each in every if each["score"] >= 0.5]
+    assert sorted(predictor.predict("a b")) == sorted(e["label"] for e in predictor("a b"))
+
+
+def test_numbers(tiny: Make):
+    predictor = tiny("classification", ownbert_task={"name": "regress"})
+    found = predictor(["a", "b c"])
+    assert [[each["label"] for each in row] for row in found] == [[*predictor.labels]] * 2
+    assert np.allclose(
+        [[e["score"] for e in row] for row in found], predictor.predict(["a", "b c"])
+    )
+    with pytest.raises(InputError, match="regress gives no probabilities; use predict"):
+        predictor.predict_proba(["a"])
+
+
+def test_tags_are_of_words_with_their_characters(tiny: Make):
+    predictor = tiny("tokens", id2label={"0": "B-X", "1": "I-X", "2": "O"})
+    found = predictor("a  b c")
+    tags, probabilities = predictor.predict("a  b c"), predictor.predict_proba("a  b c")
+    assert len(tags) == len(probabilities) == 3
+    for entity in found:
+        assert {*entity} == {"entity_group", "score", "word", "start", "end"}
+        assert "a  b c"[entity["start"] : entity["end"]] == entity["word"]
+    assert predictor(["a  b c"]) == [found]
+    words = predictor([["a", "b", "c"], ["d"]])
+    assert [len(each) for each in predictor.predict([["a", "b", "c"], ["d"]])] == [3, 1]
+    assert [each["score"] for each in words[0]] == [each["score"] for each in found]
+
+
+def test_tags_that_are_not_of_entities_are_given_word_by_word(tiny: Make):
+    found = tiny("tokens")("a b")
+    assert [{k: each[k] for k in ("index", "word", "start", "end")} for each in found] == [
+        {"index": 1, "word": "a", "start": 0, "end": 1},
+        {"index": 2, "word": "b", "start": 2, "end": 3},
+    ]
+
+
+def test_questions(tiny: Make):
+    predictor = tiny("span")
+    answer = predictor(question="a", context="b c")
+    assert {*answer} == {"score", "start", "end", "answer"}
+    assert answer["answer"] == "b c"[answer["start"] : answer["end"]]
+    assert alike(predictor([("a", "b c")]), [answer])
+    assert alike(predictor({"question": ["a"], "context": ["b c"]}), [answer])
+    assert predictor.predict(("a", "b c")) == answer["answer"]
+
+
+def test_choices(tiny: Make):
+    predictor = tiny("choice")
+    answer = predictor(("a", ["b", "c"]))
+    assert answer["text"] == ["b", "c"][answer["choice"]]
+    assert sum(each["score"] for each in predictor(("a", ["b", "c"]), top_k=None)) == (
+        pytest.approx(1, abs=1e-5)
+    )
+    assert predictor.predict([{"prompt": "a", "choices": ["b", "c"]}]).tolist() == [
+        answer["choice"]
+    ]
+    assert [
+        len(p) for p in predictor.predict_proba([("a", ["b", "c"]), ("a", ["b", "c", "d"])])
+    ] == [2, 3]
+
+
+def test_sentence_models_are_evaluated_without_finetuning(tmp_path: Path):
+    made(tmp_path / "model")
+    rows = [("a b", "a c", 1.0), ("a", "f", 0.25), ("c d", "d c", 0.75), ("e", "f a", 0.5)]
+    (tmp_path / "pairs.tsv").write_text(
+        "sentence1\tsentence2\tscore\n" + "".join(f"{a}\t{b}\t{n}\n" for a, b, n in rows)
+    )
+    found = evaluate(tmp_path / "model", tmp_path / "pairs.tsv").values
+    embedder = ownbert.Embedder(tmp_path / "model")
+    one, two = (embedder.encode([row[i] for row in rows], normalize=True) for i in (0, 1))
+    cosines = embedder.similarity(one, two).diagonal().numpy()
+    expected = np.corrcoef(cosines, [row[2] for row in rows])[0, 1]
+    assert found["pearson"] == pytest.approx(expected, abs=1e-5)
+    assert {*found} == {"pearson", "spearman"}
+    assert evaluate(tmp_path / "model", rows).values == found
+    with pytest.raises(InputError, match="has no task head"):
+        evaluate(tmp_path / "model", [("a", "x"), ("b", "y")])
+
+
+def test_images_in_memory(tmp_path: Path):
+    pixels = np.random.default_rng(0).integers(0, 255, (6, 8, 8), dtype=np.uint8)
+    images, labels = [Image.fromarray(one) for one in pixels], [*"ababab"]
+    rows = [{"image": image, "label": label} for image, label in zip(images, labels, strict=True)]
+    finetune("image", train=rows, output=tmp_path / "model", epochs=1, quiet=True)
+    predictor = Predictor(tmp_path / "model")
+    expected = predictor(pixels)
+    assert [[*map(str, each[0])] for each in expected] == [["label", "score"]] * 6
+    images[0].save(tmp_path / "one.png")
+    for one in (images[0], pixels[0], str(tmp_path / "one.png"), tmp_path / "one.png"):
+        assert alike(predictor(one), expected[0])
+    for several in (images, [*pixels], {"image": images}):
+        assert alike(predictor(several), expected)
+    assert predictor.predict(images).tolist() == [each[0]["label"] for each in expected]
+    by_rows = evaluate(tmp_path / "model", rows).values
+    assert by_rows == evaluate(tmp_path / "model", (pixels, labels)).values
+    with pytest.raises(InputError, match="no columns of images and labels among text"):
+        evaluate(tmp_path / "model", [{"text": "a"}])
