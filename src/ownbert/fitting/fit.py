@@ -73,7 +73,7 @@ _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
 # given none is spent on pretraining.
 _PRETRAINING, _FINETUNING, _NGRAM_NETWORK = 0.45, 0.2, 0.15
 # Of the minutes, that each linear model may take at most.
-_LINEAR = 0.08
+_LINEAR = 0.1
 # From so many rows on a network with embeddings of n-grams beside its vector is worth its time.
 _NGRAMS_FROM, _NGRAMS = 3000, 1 << 18
 # Pretraining for fewer seconds makes no network worth having.

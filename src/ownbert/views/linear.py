@@ -131,13 +131,18 @@ def fit_linear(
         weights[:, 1], bias[1] = _separate(features, targets.values == 1, strength, naive_bayes)
         weights[:, 0], bias[0] = -weights[:, 1], -bias[1]
         return LinearModel(weights, bias, "one-vs-rest")
+    # Hashed features are mostly empty, and the solver's time for a label depends on their number.
+    columns = np.arange(features.shape[1])
+    if is_sparse and features.nnz and not naive_bayes:
+        columns = np.unique(features.indices)
+        features = _int32_indices(features[:, columns])
     began = time.monotonic()
     for label in range(targets.size):
         if label and (time.monotonic() - began) * targets.size / label > seconds:
             raise TooSlow
         values = targets.values
         own = values == label if targets.task == "classify" else values[:, label] > 0
-        weights[:, label], bias[label] = _separate(features, own, strength, naive_bayes)
+        weights[columns, label], bias[label] = _separate(features, own, strength, naive_bayes)
     link = "one-vs-rest" if targets.task == "classify" else "logits"
     return LinearModel(weights, bias, link)
 
