@@ -109,7 +109,7 @@ def test_mistakes(folder: Path, tmp_path: Path):
     for given, said in (
         ({"folder": tmp_path / "none", "texts": ["10"]}, "no such file"),
         ({"texts": ["10"], "input": source}, "both given"),
-        ({"input": source, "output": source}, "is the file that is read"),
+        ({"input": source, "output": source}, "is read by this command"),
         ({"input": source, "resume": True}, "--resume continues a file"),
         ({"texts": ["10"], "output": tmp_path / "o", "resume": True}, "only a file can be resumed"),
         ({"input": source, "output": tmp_path}, "it is a folder"),

@@ -101,7 +101,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path, corpus: Path):
             Store.open(tmp_path / name)
     with pytest.raises(InputError, match="is not empty and holds no token store"):
         prepare([corpus], tmp_path, tokenizer=BLANK)
-    with pytest.raises(InputError, match="a file has that name"):
+    with pytest.raises(InputError, match="is read by this command"):
         prepare([corpus], corpus, tokenizer=BLANK)
     assert names(tmp_path) == ["a.txt"]
     (tmp_path / "empty").mkdir()
