@@ -23,9 +23,9 @@ def test_a_file_is_not_written_over_by_what_is_read_from_it(
     os.link(data, other)
     before = data.read_bytes()
     for output in (data, tmp_path / ".." / tmp_path.name / "data.csv", other):
-        with pytest.raises(InputError, match="is the file that is read"):
+        with pytest.raises(InputError, match="is read by this command"):
             predict(classifier, data, output)
-        with pytest.raises(InputError, match="is the file that is read"):
+        with pytest.raises(InputError, match="is read by this command"):
             evaluate(classifier, data, output=output)
     assert data.read_bytes() == before
 

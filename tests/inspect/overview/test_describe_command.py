@@ -39,7 +39,7 @@ def test_mistakes_get_one_line(pretrained: Path, tmp_path: Path):
     for arguments, said in {
         (tmp_path / "none",): "no such folder",
         (tmp_path,): "config.json; is",
-        (pretrained, "--tokens", "0"): "at least 1",
+        (pretrained, "--tokens", "0"): "1 or more",
         (pretrained, "--tokens", "129"): "takes at most",
         (pretrained, "--text", "w1 " * 200): "the text has 202 tokens",
         (pretrained, "--text", "w1", "--tokens", "2"): "give one of them",
