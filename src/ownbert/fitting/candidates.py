@@ -102,15 +102,19 @@ def fit_probe(encoder: Path, rows: LabelledRows, folder: Path) -> np.ndarray:
     return scores
 
 
-def probe_scores(encoder: Path, rows: LabelledRows) -> tuple[FrozenProbe, np.ndarray]:
-    """A linear model on the vectors of a network, and its held-out scores."""
+def probe_scores(
+    encoder: Path, rows: LabelledRows, *, seconds: float = math.inf
+) -> tuple[FrozenProbe, np.ndarray]:
+    """A linear model on the vectors of a network, and its held-out scores. seconds: that fitting it
+    may take, more or less."""
     embedder = Embedder(encoder)
     vectors = embed_rows(embedder, rows.texts())
     learnt = vectors[rows.learnt]
     mean = learnt.mean(0)
     # So that vectors have a length of about 1, as those of the views.
     scale = np.maximum(learnt.std(0), 1e-6) * np.sqrt(vectors.shape[1])
-    model, scores = fit_on_folds(((vectors - mean) / scale).astype(np.float32), rows)
+    features = ((vectors - mean) / scale).astype(np.float32)
+    model, scores = fit_on_folds(features, rows, seconds=seconds, required=True)
     return FrozenProbe(embedder, mean, scale.astype(np.float32), model), scores
 
 
@@ -131,7 +135,9 @@ def fit_on_folds(
         TooSlow: the seconds suffice for none.
     """
     held, began = rows.targets[rows.held_out], time.monotonic()
-    each = math.inf if required else seconds / (len(rows.folds) + 1)
+    each = seconds / (len(rows.folds) + 1)
+    if required and not isinstance(features, np.ndarray):  # dense ones are not given up
+        each = math.inf
     settings = {"naive_bayes": naive_bayes, "seconds": each}
     best: tuple[float, float, np.ndarray] | None = None
     for number, strength in enumerate(STRENGTHS):
