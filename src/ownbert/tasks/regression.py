@@ -79,7 +79,7 @@ class RegressionTask(SentenceTask):
     def read(self, path: Source) -> list[Row]:
         names, table = self.read_table(path)
         rows = []
-        for line, where, texts, cells in table:
+        for line, where, texts, cells, _ in table:
             numbers = map(_number, cells, names, [where] * len(names))
             rows.append(Row(line, texts, tuple(numbers)))
         self.labels = self.labels or names
