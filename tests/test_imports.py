@@ -12,12 +12,15 @@ import ownbert
 
 SOURCE = Path(ownbert.__file__).parent
 # What each part may import of the others; the parts below all of them are for everyone.
-EVERYONE = {"errors", "files", "limits", "settings"}
+EVERYONE = {"errors", "files", "hub", "limits", "schema", "settings", "terminal"}
 ALLOWED = {
     "errors": set(),
     "files": set(),
+    "hub": set(),
     "limits": set(),
+    "schema": set(),
     "settings": set(),
+    "terminal": set(),
     "config": set(),
     "text": set(),
     "data": {"text"},

@@ -122,7 +122,7 @@ def test_an_index_that_does_not_fit_its_files(tmp_path: Path):
     with pytest.raises(InputError, match="the files must be in the same folder"):
         load(tmp_path)
     write_index(tmp_path, [1])
-    with pytest.raises(InputError, match="has no weight_map"):
+    with pytest.raises(InputError, match=r"weight_map is .*must be an object"):
         load(tmp_path)
     write_index(tmp_path, places)
     (tmp_path / places[first]).unlink()

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ownbert.errors import InputError
+from ownbert import limits
+from ownbert.errors import InputError, in_short
 
 # "gelu" is the exact one, with erf, as in Transformers; in Google's code it is "gelu_new".
 ACTIVATIONS = (
@@ -129,9 +130,10 @@ class Image:
         for name in ("size", "patch"):
             value = getattr(self, name)
             pair = (value, value) if isinstance(value, int) else tuple(value)
-            if len(pair) != 2 or not all(isinstance(n, int) and n > 0 for n in pair):
+            if len(pair) != 2 or not all(type(n) is int and 0 < n <= limits.PIXELS for n in pair):
                 raise InputError(
-                    f"image {name} is {value!r}; it must be two whole numbers, at least 1"
+                    f"image {name} is {in_short(value)}; it must be two whole numbers, at least 1 "
+                    f"and at most {limits.PIXELS:,}"
                 )
             object.__setattr__(self, name, pair)
         _require_counts(self, ("channels",), least=1)
@@ -173,6 +175,26 @@ _FROM_ZERO = (
     "task_type_vocab_size",
     "chunk_size_feed_forward",
 )
+# What is larger is a damaged or hostile file, and would be built until the memory ends.
+_MOST = {
+    "vocab_size": limits.VOCABULARY,
+    "hidden_size": limits.WIDTH,
+    "num_hidden_layers": limits.LAYERS,
+    "num_attention_heads": limits.WIDTH,
+    "intermediate_size": 4 * limits.WIDTH,
+    "max_position_embeddings": limits.LENGTH,
+    "embedding_size": limits.WIDTH,
+    "num_hidden_groups": limits.LAYERS,
+    "inner_group_num": limits.LAYERS,
+    "type_vocab_size": limits.WIDTH,
+    "position_offset": limits.LENGTH,
+    "task_type_vocab_size": limits.WIDTH,
+    "intra_bottleneck_size": limits.WIDTH,
+    "num_feedforward_networks": 16,
+    "channels": 4_096,
+}
+# Names of classes; the largest sets of labels that are published have about as many.
+MOST_LABELS = 1_000_000
 _MAY_BE_NONE = ("embedding_size", "num_hidden_groups")
 _RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "activation_dropout")
 # Fields of text models only, and their values in an image model.
@@ -300,6 +322,11 @@ class EncoderConfig:
                 f"num_hidden_groups {self.num_hidden_groups} is more than num_hidden_layers "
                 f"{self.num_hidden_layers}"
             )
+        if self.num_blocks > _MOST["num_hidden_layers"]:
+            raise InputError(
+                f"num_hidden_groups {self.num_hidden_groups} times inner_group_num "
+                f"{self.inner_group_num} is more than {_MOST['num_hidden_layers']:,} blocks"
+            )
         object.__setattr__(self, "pruned_heads", self._checked_heads())
 
     def _check_image(self, image: Image) -> None:
@@ -321,7 +348,8 @@ class EncoderConfig:
             given = {int(i): [int(h) for h in heads] for i, heads in self.pruned_heads.items()}
         except (AttributeError, TypeError, ValueError):
             raise InputError(
-                f"pruned_heads is {self.pruned_heads!r}; it must give numbers of heads by layer"
+                f"pruned_heads is {in_short(self.pruned_heads)}; it must give numbers of heads by "
+                "layer"
             ) from None
         for block, heads in given.items():
             if block not in range(self.num_blocks):
@@ -405,16 +433,20 @@ def _require_counts(
         if value is None and name in may_be_none:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise InputError(f"{name} is {value!r}; it must be a whole number, at least {least}")
+            raise InputError(
+                f"{name} is {in_short(value)}; it must be a whole number, at least {least}"
+            )
+        if value > (most := _MOST.get(name, value)):
+            raise InputError(f"{name} is {in_short(value)}; it must be at most {most:,}")
 
 
 def _number(config: object, name: str) -> float:
     value = getattr(config, name)
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise InputError(f"{name} is {value!r}; it must be a number")
+        raise InputError(f"{name} is {in_short(value)}; it must be a number")
     return value
 
 
 def _require_known(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise InputError(f"{name} {value!r} is not known; one of {', '.join(known)}")
+        raise InputError(f"{name} {in_short(value)} is not known; one of {', '.join(known)}")

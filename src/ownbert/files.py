@@ -1,4 +1,4 @@
-"""Reading text files and JSON with clear errors, and writing files atomically."""
+"""Reading text files, JSON and YAML with clear errors, and writing files atomically."""
 
 import contextlib
 import errno
@@ -9,12 +9,13 @@ import os
 import secrets
 import stat
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from ownbert.errors import InputError
+from ownbert.schema import Check
 
 GZIP_MAGIC = b"\x1f\x8b"
 UTF8_BOM = b"\xef\xbb\xbf"
@@ -36,6 +37,14 @@ _BINARY_KINDS = {
 }
 UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 READ_BUFFER = 1 << 20
+# Bytes of a JSON file (the largest tokenizer.json that is published has 35 MB) and of a recipe.
+_MOST_JSON = 1 << 28
+_MOST_YAML = 1 << 20
+# How deep objects and lists may be nested: far below what Python's recursion allows, so that
+# values can be copied, compared and written again.
+_MOST_NESTED = 100
+# Objects and lists of a recipe. YAML may name one many times, and so become exponentially large.
+_MOST_PARTS = 100_000
 WRITE_FAILURES = frozenset(
     code
     for name in ("ENOSPC", "EDQUOT", "EFBIG", "EACCES", "EPERM", "EROFS", "EIO", "ENAMETOOLONG")
@@ -143,37 +152,6 @@ def make_folder(folder: str | os.PathLike[str]) -> Path:
     return Path(folder)
 
 
-# The files of a model folder that are used here; only these are fetched.
-_MODEL_FILES = ("*.json", "*.txt", "*.safetensors", "*.model", "pytorch_model*.bin")
-
-
-def model_folder(name: str | os.PathLike[str]) -> Path:
-    """The local folder of a model: ``name`` itself, or a copy of the model on the hub.
-
-    Raises:
-        InputError: there is neither, or the extra ``hub`` is not installed.
-    """
-    path = Path(name)
-    if path.exists():
-        return path
-    parts = str(name).split("/")
-    if len(parts) > 2 or not all(part.strip(".") for part in parts):
-        raise InputError(f"no such folder: {name}")
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise InputError(
-            f"no such folder: {name}; to fetch a model of that name: pip install 'ownbert[hub]'"
-        ) from None
-    try:
-        return Path(snapshot_download(str(name), allow_patterns=list(_MODEL_FILES)))
-    except Exception as error:  # the library's errors are of many kinds: no network, no such name
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(
-            f"no such folder: {name}; nor could it be fetched from the hub: {reason[0]}"
-        ) from None
-
-
 def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write ``text`` as UTF-8 with ``\\n`` line ends, atomically."""
     with atomic_path(path) as temporary:
@@ -185,32 +163,115 @@ def write_json(path: str | os.PathLike[str], value: Any) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=2) + "\n")
 
 
-def read_json(path: str | os.PathLike[str], kind: type = dict, *, missing: Any = None) -> Any:
+def read_json(
+    path: str | os.PathLike[str],
+    kind: type = dict,
+    *,
+    missing: Any = None,
+    check: Check | None = None,
+    pipe: bool = False,
+) -> Any:
     """The value of a JSON file.
 
     Args:
         path: the file, UTF-8.
         kind: what the value must be: dict, list, or object for anything.
         missing: returned if there is no such file; by default that is an error.
+        check: what its keys must hold, see ``ownbert.schema``.
+        pipe: whether the user may give a pipe instead of a file.
 
     Raises:
         InputError: the file cannot be read, or does not hold JSON of that kind.
     """
-    if missing is not None and not Path(path).is_file():
+    if missing is not None and not Path(path).exists():
         return missing
-    text = "\n".join(line for _, line in open_text(path))
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = str(error)
-        if isinstance(error, RecursionError):
-            reason = "it is nested too deeply"
-        elif not isinstance(error, json.JSONDecodeError):  # the only other ValueError of json
-            reason = "a whole number has too many digits"
-        raise InputError(f"{path} is not valid JSON: {reason}") from None
+    value = _parsed(path, read_text(path, most=_MOST_JSON, pipe=pipe), json.loads, "valid JSON")
     if not isinstance(value, kind):
         raise InputError(f"{path} must hold a JSON {'object' if kind is dict else kind.__name__}")
+    if check is not None:
+        check(str(path), value)
     return value
+
+
+def read_yaml(path: str | os.PathLike[str]) -> Any:
+    """The value of a YAML file. Raises ``InputError`` if it cannot be read."""
+    return parse_yaml(read_text(path, most=_MOST_YAML), path)
+
+
+def parse_yaml(text: str, source: str | os.PathLike[str]) -> Any:
+    """The value of YAML; ``source`` is named in the ``InputError`` if it is damaged."""
+    import yaml
+
+    return _parsed(source, text, yaml.safe_load, "YAML")
+
+
+def _parsed(
+    source: str | os.PathLike[str], text: str, parse: Callable[[str], Any], language: str
+) -> Any:
+    try:
+        value = parse(text)
+        level, parts = [v for v in [value] if isinstance(v, dict | list)], 0
+        for _ in range(_MOST_NESTED):
+            inner = (v.values() if isinstance(v, dict) else v for v in level)
+            level = [v for each in inner for v in each if isinstance(v, dict | list)]
+            parts += len(level)
+            if not level:
+                return value
+            if language == "YAML" and parts > _MOST_PARTS:
+                raise InputError(f"{source} holds too many objects and lists")
+        raise RecursionError
+    except InputError:
+        raise
+    except Exception as error:  # yaml's own errors, and any of Python's in making its values
+        reason = " ".join(str(error).split())
+        if isinstance(error, RecursionError):
+            reason = "it is nested too deeply"
+        elif isinstance(error, ValueError) and "integer string conversion" in reason:
+            reason = "a whole number has too many digits"
+        raise InputError(f"{source} is not {language}: {reason}") from None
+
+
+def read_text(path: str | os.PathLike[str], *, most: int, pipe: bool = False) -> str:
+    """The text of a file, UTF-8, plain or gzip.
+
+    Args:
+        path: the file.
+        most: bytes that it may have, unpacked.
+        pipe: whether it may be a pipe; a foreign folder with one in it would be waited for.
+
+    Raises:
+        InputError: it is missing, unreadable, too large, no file or not UTF-8.
+    """
+    source = Path(path)
+    if not pipe and source.exists() and not (source.is_file() or source.is_dir()):
+        raise InputError(f"{source} is a pipe or a device, a file is needed")
+    refuse_unreadable(source)
+    with _read_errors(source), open(source, "rb") as raw, _unpacked(raw) as stream:
+        data = stream.read(most + 1)
+    if len(data) > most:
+        raise InputError(f"{source} is larger than {most >> 20} MB, which no such file is")
+    data = data.removeprefix(UTF8_BOM)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise InputError(_not_utf8(source, data, number, data, error)) from error
+
+
+def inside(folder: Path, name: str, source: str | os.PathLike[str]) -> Path:
+    """A path below ``folder`` that a file names; a foreign file cannot name others.
+
+    Args:
+        folder: of the file.
+        name: relative to the folder.
+        source: the file, for messages.
+
+    Raises:
+        InputError: the path leads elsewhere.
+    """
+    if Path(name).is_absolute() or ".." in Path(name).parts or "\0" in name:
+        raise InputError(f"{source} names {name!r}, which is not below its folder")
+    return folder / name
 
 
 def open_text(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
@@ -248,19 +309,25 @@ def refuse_unreadable(path: Path) -> None:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     number, start = 0, b""
+    with _read_errors(path, lambda: number), open(path, "rb") as raw, _unpacked(raw) as stream:
+        for number, line in enumerate(stream, start=1):
+            if number == 1:
+                start = line
+                line = line.removeprefix(UTF8_BOM)
+            line = line.removesuffix(b"\n").removesuffix(b"\r")
+            try:
+                yield number, line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(_not_utf8(path, start, number, line, error)) from error
+
+
+@contextlib.contextmanager
+def _read_errors(path: Path, lines: Callable[[], int] = lambda: 0) -> Iterator[None]:
+    """Turn failures to read ``path`` into ``InputError``; ``lines``: how many were read before."""
     try:
-        with open(path, "rb") as raw, _unpacked(raw) as stream:
-            for number, line in enumerate(stream, start=1):
-                if number == 1:
-                    start = line
-                    line = line.removeprefix(UTF8_BOM)
-                line = line.removesuffix(b"\n").removesuffix(b"\r")
-                try:
-                    yield number, line.decode("utf-8")
-                except UnicodeDecodeError as error:
-                    raise InputError(_not_utf8(path, start, number, line, error)) from error
+        yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        where = f"after line {number}" if number else "at its start"
+        where = f"after line {number}" if (number := lines()) else "at its start"
         raise InputError(f"{path}: the gzip data is damaged or cut short {where}") from error
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error

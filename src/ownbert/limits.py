@@ -1,4 +1,4 @@
-"""The largest values of numbers that users choose, each with its reason.
+"""The largest values of numbers that users and config.json files choose, each with its reason.
 
 A value beyond its limit is a slip or a wrong unit. It would end in an allocation that aborts the
 process, or run for ever, so it is refused before anything is read.

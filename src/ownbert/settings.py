@@ -16,6 +16,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from ownbert.errors import InputError, in_short
+from ownbert.files import parse_yaml, read_yaml
 
 T = TypeVar("T")
 # Takes the dotted name of a setting and a value; raises ``InputError`` if it is not valid.
@@ -186,7 +187,7 @@ def resolve(
     for name, value in (options or {}).items():
         if value is not None:
             _put(values, dotted_name(kind, name), value)
-    return _apply(base or kind(), values)
+    return apply_values(base or kind(), values)
 
 
 def dump(recipe: Any) -> str:
@@ -201,16 +202,7 @@ def _plain(value: Any) -> Any:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"no such file: {path}") from None
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except RecursionError:
-        raise InputError(f"{path} is nested too deeply") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise InputError(f"{path} must hold sections such as optim: and run:")
     return values
@@ -219,8 +211,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _value(name: str, text: str) -> Any:
     """The value of an override, which is YAML."""
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return parse_yaml(text, name)
+    except InputError:
         raise InputError(f"{name} is {in_short(text)}, which is not YAML") from None
 
 
@@ -252,8 +244,13 @@ def _put(values: dict[str, Any], dotted: str, value: Any) -> None:
     values[last] = value
 
 
-def _apply(settings: Any, values: Any, prefix: str = "") -> Any:
-    """``settings`` changed to ``values``, section by section."""
+def apply_values(settings: Any, values: Any, prefix: str = "") -> Any:
+    """``settings`` changed to ``values``, section by section.
+
+    Raises:
+        InputError: there is no such setting, or a value has the wrong type; it names the setting
+            after ``prefix``.
+    """
     if not isinstance(values, Mapping):
         raise InputError(f"{prefix.rstrip('.')} must be a section, not {in_short(values)}")
     hints = get_type_hints(type(settings))
@@ -266,7 +263,7 @@ def _apply(settings: Any, values: Any, prefix: str = "") -> Any:
             raise InputError(f"there is no setting {prefix}{name}; {there} {', '.join(known)}")
         current = getattr(settings, name)
         if is_dataclass(current):
-            changes[name] = _apply(current, value or {}, f"{prefix}{name}.")
+            changes[name] = apply_values(current, value or {}, f"{prefix}{name}.")
         else:
             changes[name] = _checked(value, hints[name], prefix + name)
     return replace(settings, **changes)
@@ -290,7 +287,7 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
         if kind is str and isinstance(value, str | Path):
             return str(value)
         if is_dataclass(kind) and isinstance(value, Mapping):
-            return _apply(kind(), value, f"{name}.")
+            return apply_values(kind(), value, f"{name}.")
         if origin is tuple and isinstance(value, list | tuple):
             return tuple(
                 _checked(v, get_args(kind)[0], f"{name}[{i}]") for i, v in enumerate(value)

@@ -123,7 +123,7 @@ def test_files_that_do_not_tell_or_do_not_fit(tmp_path: Path, folders: dict[str,
     with pytest.raises(InputError, match="line 2: two tokens are needed"):
         read_merges(folder / "merges.txt")
     (folder / "vocab.json").write_text('["a"]', encoding="utf-8")
-    with pytest.raises(InputError, match="not a JSON object of tokens"):
+    with pytest.raises(InputError, match="must be an object"):
         Tokenizer.load(folder)
 
 
@@ -145,5 +145,5 @@ def test_never_split_is_kept_in_the_folder(folders: dict[str, Path], tmp_path: P
     keeping.save(tmp_path)
     assert Tokenizer.load(tmp_path).fingerprint() == keeping.fingerprint()
     path.write_text(json.dumps({**config, "never_split": "don't"}))
-    with pytest.raises(InputError, match="never_split must be a list of words"):
+    with pytest.raises(InputError, match=r"never_split is .* it must be a list"):
         Tokenizer.load(tmp_path)

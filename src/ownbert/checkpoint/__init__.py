@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import LoadReport as LoadReport
 from ownbert.checkpoint.copying import copy_weights as copy_weights
 from ownbert.checkpoint.copying import first_of as first_of
@@ -17,10 +18,12 @@ from ownbert.checkpoint.description import CONFIG as CONFIG
 from ownbert.checkpoint.description import Description, config_json, kinds_of, without_rates
 from ownbert.checkpoint.description import architecture_of as architecture_of
 from ownbert.checkpoint.description import describe as describe
-from ownbert.checkpoint.weights import read_model_json, read_weights, write_model
+from ownbert.checkpoint.sizes import require_sizes
+from ownbert.checkpoint.weights import read_weights, require_finite, write_model
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families import family_of
+from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
@@ -92,7 +95,7 @@ def load(
         InputError: a file is missing, a tensor is missing, unexpected or of the wrong shape, or
             the config has a value that is not supported.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     description = describe(folder) if description is None else description
     family, config, specs = description.family, description.config, description.specs
     if heads is not None:
@@ -103,6 +106,9 @@ def load(
     if dropout is not None:
         config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
         specs = without_rates(specs)
+    tensors, path = read_weights(folder)
+    require_finite(tensors, path)
+    require_sizes(tensors, description if heads is None else replace(description, specs=()), path)
     model = Model(
         config,
         specs,
@@ -110,7 +116,6 @@ def load(
         labels=labels or description.labels,
         model_type=family.model_type,
     )
-    tensors, path = read_weights(folder)
     other = heads is not None or pooler is not None
     report = copy_weights(model, tensors, family.weight_map, description=description, lenient=other)
     require_fit(report, path, None if other else description)
@@ -131,7 +136,7 @@ def load_tokenizer(folder: str | Path, *, config: EncoderConfig | None = None) -
     Raises:
         InputError: it has more tokens than ``config``, or is not the one that was saved.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     tokenizer = Tokenizer.load(folder)
     if config is not None and tokenizer.vocab_size > config.vocab_size:
         raise InputError(
@@ -139,7 +144,7 @@ def load_tokenizer(folder: str | Path, *, config: EncoderConfig | None = None) -
             f"{config.vocab_size}; they are not of one model"
         )
     if (folder / CONFIG).exists():
-        saved = read_model_json(folder / CONFIG).get(_VOCABULARY)
+        saved = read_config(folder / CONFIG).get(_VOCABULARY)
         if isinstance(saved, str) and saved != _fingerprint(tokenizer, _counted(saved)):
             raise InputError(
                 f"{folder}: the vocabulary is not the one that the model was trained with; put "

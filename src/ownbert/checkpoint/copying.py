@@ -73,7 +73,7 @@ def copy_weights(
                 problems.append(UNEXPECTED + shown(name))
         elif parameters[name].shape != tensor.shape:
             wanted = weight_map.their_shape(name, parameters[name], config)
-            problems.append(_misshapen(shown(name), tuple(tensor.shape), wanted))
+            problems.append(misshapen(shown(name), tuple(tensor.shape), wanted))
         elif not tensor.is_floating_point():
             problems.append(
                 f"tensor {shown(name)} holds {tensor.dtype}, not floating point numbers"
@@ -113,7 +113,7 @@ def named_tensors(
     return weight_map.to_theirs(ours, model.config, bare=bare, kinds=kinds)
 
 
-def _misshapen(names: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
+def misshapen(names: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> str:
     """The problem of a tensor, or of several that were joined along the first dimension."""
     parts = names.count(", ") + 1
     got, want = ((s[0] // parts, *s[1:]) if s else () for s in (shape, wanted))

@@ -5,11 +5,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.weights import CONFIG, read_model_json
+from ownbert.checkpoint.config_file import read_config
+from ownbert.checkpoint.weights import CONFIG
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families import family_of
-from ownbert.families.family import Family
+from ownbert.families.family import Family, label_count
+from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 
 # Our own keys: heads that no architecture of Transformers has, and whether there is a pooler where
@@ -51,8 +53,8 @@ def describe(folder: str | Path, *, any_architecture: bool = False) -> Descripti
     Raises:
         InputError: values are not supported.
     """
-    path = Path(folder) / CONFIG
-    return describe_config(read_model_json(path), path, any_architecture=any_architecture)
+    path = model_folder(folder) / CONFIG
+    return describe_config(read_config(path), path, any_architecture=any_architecture)
 
 
 def describe_config(
@@ -69,6 +71,7 @@ def describe_config(
             + ", ".join(family.architectures)
         )
     try:
+        labels = _labels(values, path)
         config = family.read_config(values)
         specs = family.specs(architecture, values)
         if values.get(_HEADS) is not None:
@@ -76,14 +79,13 @@ def describe_config(
     except (InputError, TypeError, ValueError) as error:
         raise InputError(f"{path}: {error}") from None
     pooler = values.get(_POOLER, family.architectures[architecture].pooler)
-    labels = _labels(values, path)
     return Description(config, family, architecture, specs, pooler, labels, values)
 
 
 def _labels(values: Mapping[str, Any], path: str | Path) -> tuple[str, ...]:
     """The labels in the order of their numbers; Transformers' names where there are none."""
     if not values.get("id2label"):
-        return tuple(f"LABEL_{i}" for i in range(values.get("num_labels") or 2))
+        return tuple(f"LABEL_{i}" for i in range(label_count(values)))
     id2label = values["id2label"]
     try:
         return tuple(str(id2label[str(i)]) for i in range(len(id2label)))

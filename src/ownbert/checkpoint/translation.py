@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import copy_weights, named_tensors, require_fit
-from ownbert.checkpoint.weights import CONFIG, read_model_json, read_weights, write_model
+from ownbert.checkpoint.sizes import require_stacks
+from ownbert.checkpoint.weights import CONFIG, read_weights, require_finite, write_model
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
 from ownbert.families import marian
 from ownbert.families.family import OWN
+from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
@@ -63,8 +66,9 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
         InputError: the folder holds another kind of model, a tensor is missing, unexpected or of
             the wrong shape, or the config has a value that is not supported.
     """
-    path = Path(folder) / CONFIG
-    values = read_model_json(path)
+    folder = model_folder(folder)
+    path = folder / CONFIG
+    values = read_config(path)
     if not is_translation(values):
         raise InputError(
             f"{folder} holds a {values.get('model_type')} model; an encoder-decoder (marian) is "
@@ -74,8 +78,10 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
         encoder, decoder, shared = marian.read_config(values)
     except (InputError, TypeError) as error:
         raise InputError(f"{path}: {error}") from None
-    model = new_translation(encoder, decoder, shared=shared)
     tensors, weights = read_weights(Path(folder))
+    require_finite(tensors, weights)
     weight_map = marian.weight_map(encoder, decoder, shared=shared)
+    require_stacks(tensors, weight_map, encoder, decoder, weights)
+    model = new_translation(encoder, decoder, shared=shared)
     require_fit(copy_weights(model, tensors, weight_map, our_names=True), weights)
     return model.eval(), values

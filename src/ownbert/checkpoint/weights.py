@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ownbert import files
 from ownbert.errors import InputError
+from ownbert.schema import Check, dict_of, record, text
 from ownbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
@@ -67,18 +68,37 @@ def write_model(
             tokenizer.save(folder)
 
 
-def read_model_json(path: Path) -> Mapping[str, Any]:
-    """The object of a JSON file in a model folder; ``InputError`` if there is none."""
+def require_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse weights that are not numbers (a training that diverged): so would every answer be.
+
+    Raises:
+        InputError: it names the tensor.
+    """
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or tensor.sum(dtype=torch.float32).isfinite():
+            continue  # faster than looking at every number; the sum alone may be too large
+        if not tensor.isfinite().all():
+            raise InputError(
+                f"{path}: tensor {name} holds values that are not finite numbers; the training "
+                "diverged or the file is damaged"
+            )
+
+
+def read_model_json(path: Path, *, check: Check | None = None) -> Mapping[str, Any]:
+    """The object of a JSON file in a model folder; ``InputError`` if there is none.
+
+    Args:
+        path: the file.
+        check: what its keys must hold.
+    """
     if not path.exists():
         raise InputError(f"no such file: {path}; is {path.parent} a model folder?")
-    return files.read_json(path)
+    return files.read_json(path, check=check)
 
 
 def _index(path: Path) -> Mapping[str, str]:
-    names = read_model_json(path).get("weight_map")
-    if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
-        raise InputError(f"{path} has no weight_map from tensors to files")
-    return names
+    check = record({"weight_map": dict_of(text)}, required=("weight_map",))
+    return read_model_json(path, check=check)["weight_map"]
 
 
 def _parts(path: Path) -> list[str]:

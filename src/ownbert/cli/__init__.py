@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from ownbert import __version__
 from ownbert.errors import InputError, in_short
 from ownbert.files import protected, refuse_same
+from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
 
 # In the order of --help. Each is a file of its name, with a function of its name or, if it has
 # subcommands, an ``app``.
@@ -154,10 +155,13 @@ def _with_others() -> bool:
 
 def _main() -> None:
     signal.signal(signal.SIGTERM, _as_interrupt)
+    accept_any_encoding()
+    escape_warnings()
     # How long threads of torch spin while they wait for each other; read when torch is loaded. The
     # default is so long that a second program on the machine slows a run down tenfold.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     try:
+        _refuse_undecodable(sys.argv[1:])
         sys.exit(app(standalone_mode=False) or 0)
     except InputError as error:
         _exit(f"error: {error}")
@@ -202,6 +206,18 @@ def _wanted(kind: str, limits: Mapping[str, Any]) -> str | None:
     return f"at most {limits['le']:,}" if "le" in limits else None
 
 
+def _refuse_undecodable(arguments: Sequence[str]) -> None:
+    """Python gives bytes that are not UTF-8 as halves of characters, which no file can hold."""
+    for number, argument in enumerate(arguments, start=1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise InputError(
+                f"argument {number} is not UTF-8: {printable(argument[:60])}; rename the file, or "
+                "set the terminal to UTF-8"
+            ) from None
+
+
 def _as_interrupt(number: int, frame: object) -> None:
     # So that whatever is being written cleans up after itself.
     raise KeyboardInterrupt
@@ -214,5 +230,5 @@ def _exit(message: str) -> None:
         if not first_to_report():
             sys.exit(2)
     line = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: in_short(word[0]), message)
-    print(" ".join(line.split("\n")), file=sys.stderr)
+    echo(" ".join(line.split("\n")), err=True)
     sys.exit(2)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ownbert import limits
+from ownbert.terminal import console, echo
 
 
 def describe(
@@ -30,13 +31,11 @@ def describe(
     """
     from json import dumps
 
-    from rich.console import Console
-
     from ownbert.inspect.overview.describe import describe as run
     from ownbert.inspect.overview.overview import show
 
     overview = run(folder, text, tokens=tokens)
     if json:
-        print(dumps(overview.as_json(), ensure_ascii=False, indent=2))
+        echo(dumps(overview.as_json(), ensure_ascii=False, indent=2))
     else:
-        show(overview, Console(highlight=False))
+        show(overview, console())

@@ -9,6 +9,7 @@ import typer
 from ownbert import limits
 from ownbert.cli.options import Device, Inputs, Precision, Quiet, TextColumn
 from ownbert.cli.progress import counting_of
+from ownbert.terminal import echo
 
 
 def embed(
@@ -78,7 +79,7 @@ def embed(
             precision=precision,
             batch_tokens=batch_tokens,
             progress=progress,
-            say=partial(typer.echo, err=True),
+            say=partial(echo, err=True),
         )
     if not quiet:
-        print(f"{count:,} texts embedded; saved {output}")
+        echo(f"{count:,} texts embedded; saved {output}")

@@ -16,6 +16,7 @@ from ownbert.cli.options import (
     TaskTextColumn,
 )
 from ownbert.cli.progress import counting
+from ownbert.terminal import console, echo
 
 if TYPE_CHECKING:
     from ownbert.tasks.metrics import Scores
@@ -78,7 +79,7 @@ def evaluate(
     if output is not None:
         message = draw_confusion(output.with_name(f"{output.stem}.{CONFUSION}"), scores)
         if message is not None and not quiet:
-            typer.echo(message, err=True)
+            echo(message, err=True)
     if not quiet:
         _show(scores)
 
@@ -91,13 +92,12 @@ def _show(scores: "Scores") -> None:
     if scores.labels:
         _show_labels(scores)
     if confused := most_confused(scores):
-        print(f"most often confused: {'; '.join(confused)}\n")
+        echo(f"most often confused: {'; '.join(confused)}\n")
     named = (f"{shown_name(n)} {v:.4f}" for n, v in scores.values.items())
-    print("   ".join(named))
+    echo("   ".join(named))
 
 
 def _show_labels(scores: "Scores") -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -107,13 +107,13 @@ def _show_labels(scores: "Scores") -> None:
     for row in scores.labels[:_LABELS]:
         figures = (f"{value:.3f}" for value in (row.precision, row.recall, row.f1))
         table.add_row(Text(row.label), *figures, f"{row.support:,}")
-    Console(highlight=False).print(table)
+    console().print(table)
     if (more := len(scores.labels) - _LABELS) > 0:
-        print(
+        echo(
             f"and {more:,} more {'label' if more == 1 else 'labels'}; -o metrics.json has them all"
         )
-    print()
+    echo()
 
 
 def _warn(text: str) -> None:
-    typer.echo(text if text.startswith("warning:") else f"warning: {text}", err=True)
+    echo(text if text.startswith("warning:") else f"warning: {text}", err=True)

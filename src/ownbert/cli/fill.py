@@ -10,6 +10,7 @@ from ownbert import limits
 from ownbert.cli.input_texts import input_texts
 from ownbert.cli.options import Device, TextColumn
 from ownbert.errors import InputError
+from ownbert.terminal import console, echo
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,20 +51,18 @@ def fill(
     """
     from json import dumps
 
-    from rich.console import Console
-
     from ownbert.inference.fill_mask import Filler
 
     given = _texts(texts or [], input, text_column)
     filler = Filler(folder, top=top, device=device)
-    console = Console(highlight=False)
+    output = console()
     for number, filled in enumerate(filler(given)):
         if json:
-            print(dumps(filled.as_json(), ensure_ascii=False))
+            echo(dumps(filled.as_json(), ensure_ascii=False))
         else:
             if number:
-                console.print()
-            _show(filled, console)
+                output.print()
+            _show(filled, output)
 
 
 def _texts(texts: Sequence[str], input: Path | None, text_column: str | None) -> Iterator[str]:

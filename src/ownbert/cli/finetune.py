@@ -10,6 +10,7 @@ from ownbert.cli import options as o
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.data.readers.columns import COLUMNS
 from ownbert.tasks.recipe import FinetuneRecipe
+from ownbert.terminal import echo
 from ownbert.train.recipe import DATA
 
 app = typer.Typer(
@@ -175,7 +176,7 @@ def _command(task: str, names: tuple[str, ...], text: str) -> Callable[..., None
         if dry_run:
             from ownbert.finetuning.preview import preview_finetuning
 
-            print(preview_finetuning(task, **recipe))
+            echo(preview_finetuning(task, **recipe))
             return
         about = {"resume": resume, "overwrite": overwrite, "quiet": quiet}
         finetune(task, output=o.required_output(output), **about, **recipe)

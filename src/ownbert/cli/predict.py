@@ -17,6 +17,7 @@ from ownbert.cli.options import (
     TaskTextColumn,
 )
 from ownbert.cli.progress import counting
+from ownbert.terminal import echo
 
 
 def predict(
@@ -68,7 +69,7 @@ def predict(
             network=network,
             resume=resume,
             progress=progress,
-            say=partial(typer.echo, err=True),
+            say=partial(echo, err=True),
         )
     if not quiet:
-        print(f"{count:,} {'row' if count == 1 else 'rows'} answered; saved {output}")
+        echo(f"{count:,} {'row' if count == 1 else 'rows'} answered; saved {output}")

@@ -9,6 +9,7 @@ import typer
 from ownbert import limits
 from ownbert.cli.options import Inputs, Layout, Quiet, TextColumn
 from ownbert.cli.progress import advancing
+from ownbert.terminal import echo
 
 if TYPE_CHECKING:
     from ownbert.data.corpus.store import Store
@@ -86,7 +87,7 @@ def prepare(
         )
     if not quiet:
         for line in report(store, output, dropped=duplicates == "drop"):
-            print(line)
+            echo(line)
 
 
 def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:

@@ -9,6 +9,7 @@ from ownbert import limits
 from ownbert.cli import options as o
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.terminal import echo
 from ownbert.train.recipe import RUN
 
 SETTINGS = (
@@ -63,7 +64,7 @@ def pretrain(
     if dry_run:
         from ownbert.pretraining.run import preview_pretraining
 
-        print(preview_pretraining(tokens, **recipe))
+        echo(preview_pretraining(tokens, **recipe))
         return
     run(
         tokens,

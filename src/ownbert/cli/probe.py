@@ -7,6 +7,7 @@ import typer
 
 from ownbert import limits
 from ownbert.cli.options import Overwrite, Quiet
+from ownbert.terminal import echo
 
 
 def probe(
@@ -72,4 +73,4 @@ def probe(
     )
     if not quiet:
         named = "   ".join(f"{shown_name(n)} {v:.4f}" for n, v in scores.values.items())
-        print(f"{source}: {named}\nsaved {output}")
+        echo(f"{source}: {named}\nsaved {output}")

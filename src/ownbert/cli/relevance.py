@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from ownbert.terminal import echo
+
 
 def relevance(
     folder: Annotated[Path, typer.Argument(help="Folder of an image model.", show_default=False)],
@@ -40,5 +42,5 @@ def relevance(
         raise InputError(f"--layers {layers!r}: whole numbers with commas, such as 0,1") from None
     found = draw_relevance(folder, images, output, label=label, layers=numbers)
     for one in found:
-        typer.echo(f"{one.name}: {one.answer}, probability {one.probabilities[one.predicted]:.3f}")
-    typer.echo(f"saved {output}")
+        echo(f"{one.name}: {one.answer}, probability {one.probabilities[one.predicted]:.3f}")
+    echo(f"saved {output}")

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from ownbert.terminal import echo
+
 
 def runs(
     folder: Annotated[
@@ -44,14 +46,14 @@ def runs(
         raise InputError("--json and --csv are two forms of one answer; take one")
     found = find_runs(folder, sort=sort)
     for line in found.broken:
-        typer.echo(f"left out: {line}", err=True)
+        echo(f"left out: {line}", err=True)
     if json:
-        print(dumps([run.as_json() for run in found.runs], ensure_ascii=False, indent=2))
+        echo(dumps([run.as_json() for run in found.runs], ensure_ascii=False, indent=2))
     elif csv:
-        print(runs_csv(found.runs), end="")
+        echo(runs_csv(found.runs), end="")
     else:
         # No limit in a pipe.
-        print(show_runs(found.runs, width=Console().width if sys.stdout.isatty() else None))
+        echo(show_runs(found.runs, width=Console().width if sys.stdout.isatty() else None))
     if curves is not None:
         draw(found.runs, curves)
-        typer.echo(f"saved {curves}", err=True)
+        echo(f"saved {curves}", err=True)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ownbert import limits
+from ownbert.terminal import console, echo
 
 
 def trace(
@@ -58,8 +59,6 @@ def trace(
     """
     from json import dumps
 
-    from rich.console import Console
-
     from ownbert.errors import InputError
     from ownbert.inspect.trace.trace import show
 
@@ -82,8 +81,8 @@ def trace(
         from ownbert.inspect.trace.page import write_page
 
         write_page(found, html)
-        typer.echo(f"saved {html}", err=True)
+        echo(f"saved {html}", err=True)
     if json:
-        print(dumps(found.as_json(), ensure_ascii=False))
+        echo(dumps(found.as_json(), ensure_ascii=False))
     elif html is None:
-        show(found, Console(highlight=False))
+        show(found, console())

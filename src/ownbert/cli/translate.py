@@ -14,6 +14,7 @@ from ownbert.cli.progress import counting
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.errors import InputError
 from ownbert.settings import resolve
+from ownbert.terminal import echo
 from ownbert.translate.recipe import TranslateRecipe
 
 
@@ -79,7 +80,7 @@ def train(
     keep_memory()
     recipe = {"config": config, "overrides": overrides or (), **settings}
     if dry_run:
-        print(preview_translation(**recipe))
+        echo(preview_translation(**recipe))
         return
     about = {"resume": resume, "overwrite": overwrite, "quiet": quiet}
     train_translation(o.required_output(output), **about, **recipe)
@@ -151,7 +152,7 @@ def use(
     given = input_texts(texts or (), input, _lines, missing=_NOTHING)
     if output is None:
         for written in translator(given):
-            print(one_line(written), flush=True)
+            echo(one_line(written), flush=True)
         return
     # A resumed run recognises its input by the file's name.
     source = input if input is not None and str(input) != "-" else given
@@ -198,8 +199,8 @@ def score(
     written = list(translator(found.sources))
     cased, lower = (bleu(written, found.targets, lowercase=low) for low in (False, True))
     if json:
-        print(dumps({"pairs": len(found), "bleu": asdict(cased), "lowercase": asdict(lower)}))
+        echo(dumps({"pairs": len(found), "bleu": asdict(cased), "lowercase": asdict(lower)}))
         return
-    print(f"{len(found):,} pairs")
-    print(f"BLEU {cased.score:.2f}  {cased.signature}")
-    print(f"BLEU {lower.score:.2f}  {lower.signature}")
+    echo(f"{len(found):,} pairs")
+    echo(f"BLEU {cased.score:.2f}  {cased.signature}")
+    echo(f"BLEU {lower.score:.2f}  {lower.signature}")

@@ -8,6 +8,7 @@ import typer
 from ownbert import limits
 from ownbert.cli.options import Inputs, Layout, Quiet, TextColumn
 from ownbert.cli.progress import counting
+from ownbert.terminal import echo
 
 
 def vocab(
@@ -66,5 +67,5 @@ def vocab(
             progress=progress,
         )
     if not quiet:
-        print(format_report(report))
-        print(f"saved {output}")
+        echo(format_report(report))
+        echo(f"saved {output}")

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from ownbert.config import ACTIVATIONS, EncoderConfig, HeadSpec
-from ownbert.errors import InputError
+from ownbert.config import ACTIVATIONS, MOST_LABELS, EncoderConfig, HeadSpec
+from ownbert.errors import InputError, in_short
 from ownbert.families.weight_map import WeightMap
 
 # A position kind that Transformers does not know is kept under this key.
@@ -13,6 +13,17 @@ POSITIONS = "ownbert_position_embedding_type"
 # A prefix of model_type: Transformers refuses these models, which it cannot compute.
 OWN = "ownbert-"
 _OWN_POSITIONS = ("rotary", "alibi")
+
+
+def label_count(values: Mapping[str, Any]) -> int:
+    """The number of labels in a ``config.json``; ``InputError`` if it is none."""
+    count = len(values.get("id2label") or ()) or values.get("num_labels") or 2
+    if type(count) is not int or not 1 <= count <= MOST_LABELS:
+        raise InputError(
+            f"num_labels is {in_short(count)}; it must be a whole number, at least 1 and at most "
+            f"{MOST_LABELS:,}"
+        )
+    return count
 
 
 @dataclass(frozen=True)
@@ -72,8 +83,8 @@ class Family:
         values = {**self.defaults, **theirs}
         for key, allowed in self.required.items():
             if key in values and values[key] not in allowed:
-                shown = " or ".join(map(repr, allowed))
-                raise InputError(f"{key} is {values[key]!r}; supported is {shown}")
+                names = " or ".join(map(repr, allowed))
+                raise InputError(f"{key} is {in_short(values[key])}; supported is {names}")
         ours = {}
         for f in fields(EncoderConfig):
             key = self.names.get(f.name, f.name)
@@ -137,8 +148,6 @@ class Family:
                 raise InputError(f"{key} {name!r} is not known; one of {', '.join(ACTIVATIONS)}")
             spec = replace(spec, dense=name)
         if spec.kind in self.labelled:
-            count = len(values.get("id2label") or ()) or values.get("num_labels") or 2
-            if not isinstance(count, int) or count < 1:
-                raise InputError(f"num_labels is {count!r}; it must be a whole number, at least 1")
+            count = label_count(values)
             spec = replace(spec, output=None if count == 2 else count)
         return spec

@@ -16,6 +16,7 @@ from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.inference.predictor import NetworkPredictor, average, decide_all
 from ownbert.run.run_folder import ENSEMBLE, RECIPE
+from ownbert.schema import object_, record
 from ownbert.settings import dump
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
@@ -23,6 +24,7 @@ from ownbert.train.display import Display
 from ownbert.train.state_files import require_same_identity
 
 _FORMAT = 1
+_FILE = record({"identity": object_}, required=("identity",))
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
     output = folder.path
     members = _fold_members(run) if run.given.run.folds else _seed_members(run)
     if folder.resume and (output / ENSEMBLE).exists():
-        require_same_identity(output, read_json(output / ENSEMBLE)["identity"], run.identity)
+        require_same_identity(
+            output, read_json(output / ENSEMBLE, check=_FILE)["identity"], run.identity
+        )
     run.check_model()
     folder.reserve(run.identity)
     write_text(output / RECIPE, dump(run.given))

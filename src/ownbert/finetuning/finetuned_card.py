@@ -11,6 +11,7 @@ from statistics import mean, stdev
 
 from ownbert.checkpoint import Description, describe
 from ownbert.finetuning.checks import LabelledSplit, label_counts
+from ownbert.hub import PREFIX
 from ownbert.run.model_card import MAX_ROWS, cell, changed_settings, code, save_card, sha256, table
 from ownbert.tasks.metrics import LabelScore
 from ownbert.tasks.recipe import FinetuneRecipe
@@ -72,7 +73,7 @@ def _front(recipe: FinetuneRecipe, task: type[Task]) -> dict[str, str]:
 
 def base_name(folder: str) -> str:
     """The name of a model without the path to it; a name on the hub is kept."""
-    path = Path(folder)
+    path, folder = Path(folder), folder.removeprefix(PREFIX)
     return path.resolve().name if path.exists() or path.is_absolute() else folder
 
 

@@ -17,6 +17,7 @@ from ownbert.finetuning.run import FinetuningRun
 from ownbert.nn.model import Model
 from ownbert.run.model_card import CARD, is_ours
 from ownbert.run.run_folder import RECIPE
+from ownbert.schema import list_of, object_, record
 from ownbert.settings import dump
 from ownbert.tasks.recipe import FinetuneRecipe, Search
 from ownbert.tasks.task import load_finetuned
@@ -25,6 +26,9 @@ from ownbert.train.log import BOARD, CURVES, LOG, read_log
 from ownbert.train.state_files import require_same_identity
 
 _FORMAT = 1
+_FILE = record(
+    {"identity": object_, "runs": list_of(object_, most=10_000)}, required=("identity", "runs")
+)
 # The usual grid: factors of the learning rate that the model would have without a search.
 USUAL_FACTORS = (0.5, 1.0, 2.0)
 USUAL = {"epochs": (2, 4, 8), "batch_size": (16, 32)}
@@ -156,7 +160,7 @@ def _done(run: FinetuningRun, output: Path) -> list[dict[str, Any]]:
     """The runs that an earlier call has finished."""
     if not (output / SEARCH).exists():
         return []
-    before = read_json(output / SEARCH)
+    before = read_json(output / SEARCH, check=_FILE)
     require_same_identity(output, before["identity"], run.identity)
     return list(before["runs"])
 

@@ -43,6 +43,7 @@ from ownbert.fitting.networks import (
 from ownbert.fitting.progress import Progress
 from ownbert.fitting.recipe import FitRecipe
 from ownbert.fitting.report.report import write_report
+from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.blend_predictor import (
     BlendPredictor,
@@ -211,7 +212,9 @@ def _check_model(folder: str, task: Task) -> None:
     description = describe(folder)
     task.check_modality(description, folder)
     load_tokenizer(folder, config=description.config)
-    if not any(any(Path(folder).glob(name)) for name in ("*.safetensors", "pytorch_model*.bin")):
+    if not any(
+        any(model_folder(folder).glob(name)) for name in ("*.safetensors", "pytorch_model*.bin")
+    ):
         raise InputError(f"{folder} has no weights (model.safetensors)")
 
 

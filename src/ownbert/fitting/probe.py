@@ -9,6 +9,7 @@ from ownbert.files import make_folder
 from ownbert.fitting.candidates import ComparedModel, Comparison, fit_probe
 from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.fitting.networks import copy_encoder
+from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.frozen_probe import ENCODER
 from ownbert.run.run_folder import BLEND
@@ -59,7 +60,7 @@ def probe(
     found.check_modality(describe(model), model)
     rows = read_labelled(found, train, dev, seed=seed)
     place = make_folder(folder / "members" / _NAME)
-    copy_encoder(Path(model), place / ENCODER)
+    copy_encoder(model_folder(model), place / ENCODER)
     scores = fit_probe(place / ENCODER, rows, place)
     path = f"members/{_NAME}"
     compared = Comparison(rows, [ComparedModel(_NAME, _NAME, "frozen", (path,), 0.0, scores)])

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +14,7 @@ from ownbert.fitting.labelled_rows import LabelledRows
 from ownbert.fitting.recipe import FitRecipe
 from ownbert.fitting.report.advice import headline
 from ownbert.fitting.report.contents import Report
+from ownbert.terminal import console
 from ownbert.train.metric_names import shown_name
 
 
@@ -23,7 +23,7 @@ class Progress:
 
     def __init__(self, rows: LabelledRows, recipe: FitRecipe, *, quiet: bool) -> None:
         self.rows, self.recipe, self.quiet = rows, recipe, quiet
-        self.console = Console(highlight=False, soft_wrap=True)
+        self.console = console(soft_wrap=True)
         self.live: Live | None = None
         self.doing = ""
         self.left: Callable[[], float] = lambda: 0.0

@@ -10,16 +10,13 @@ from typing import Any
 import torch
 
 from ownbert.errors import InputError
-from ownbert.files import model_folder
 from ownbert.hf.config import PretrainedConfig, parse_dtype, read_config
+from ownbert.hub import HUB_OPTIONS, pretrained_folder
 
 # How Transformers is to load; here there is only one way, and these are ignored.
 _IGNORED = (
     "attn_implementation",
-    "cache_dir",
     "device_map",
-    "force_download",
-    "local_files_only",
     "low_cpu_mem_usage",
     "max_memory",
     "mirror",
@@ -27,7 +24,6 @@ _IGNORED = (
     "offload_state_dict",
     "proxies",
     "resume_download",
-    "token",
     "trust_remote_code",
     "use_auth_token",
     "use_safetensors",
@@ -76,13 +72,14 @@ def read_arguments(
     """
     if not isinstance(name, str | Path):
         raise InputError(f"from_pretrained needs a folder, not {name!r}")
-    options = {k: v for k, v in options.items() if k not in _IGNORED}
+    folder = pretrained_folder(name, options)
+    hidden = {*_IGNORED, *HUB_OPTIONS}
+    hub = {k: options[k] for k in HUB_OPTIONS if k in options}
+    options = {k: v for k, v in options.items() if k not in hidden}
     for key in _UNSUPPORTED:
         if options.pop(key, None):
             raise InputError(f"from_pretrained does not support {key}")
-    if options.pop("revision", None) not in (None, "main") and not Path(name).exists():
-        raise InputError(f"fetch that revision of {name} first, and give its folder")
-    folder = model_folder(name) / (options.pop("subfolder", None) or "")
+    folder = folder / (options.pop("subfolder", None) or "")
     wanted = options.pop("torch_dtype", None)
     wanted = options.pop("dtype", None) or wanted
     mismatched = bool(options.pop("ignore_mismatched_sizes", False))
@@ -91,7 +88,7 @@ def read_arguments(
         values = read_config(folder)
         config, options = kind.from_values(values, options)
     elif not isinstance(config, PretrainedConfig):
-        config = kind.from_pretrained(config)
+        config = kind.from_pretrained(config, **hub)
     config.name_or_path = str(name)
     auto = wanted == "auto"
     dtype = None if auto else parse_dtype(wanted)

@@ -11,11 +11,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from ownbert.checkpoint.weights import CONFIG, read_model_json
-from ownbert.config import EncoderConfig
-from ownbert.errors import InputError
+from ownbert.checkpoint.config_file import read_config as read_config_file
+from ownbert.checkpoint.weights import CONFIG
+from ownbert.config import MOST_LABELS, EncoderConfig
+from ownbert.errors import InputError, in_short
 from ownbert.families.family import OWN, Family
-from ownbert.files import make_folder, model_folder, write_text
+from ownbert.files import make_folder, write_text
+from ownbert.hub import HUB_OPTIONS, pretrained_folder
 
 # Keys of every configuration of Transformers that a model or a script may look at.
 _COMMON: dict[str, Any] = {
@@ -178,7 +180,7 @@ class PretrainedConfig:
 
     @classmethod
     def from_json_file(cls, json_file: str | Path) -> "PretrainedConfig":
-        return cls.from_dict(dict(read_model_json(Path(json_file))))
+        return cls.from_dict(dict(read_config_file(Path(json_file))))
 
     @classmethod
     def from_pretrained(
@@ -198,7 +200,8 @@ class PretrainedConfig:
             subfolder: of the folder.
             changes: values of keys that override the folder's.
         """
-        values = read_config(model_folder(pretrained_model_name_or_path) / subfolder)
+        values = read_config(pretrained_folder(pretrained_model_name_or_path, changes) / subfolder)
+        changes = {key: value for key, value in changes.items() if key not in HUB_OPTIONS}
         config, unused = cls.from_values(values, changes)
         if unused and not return_unused_kwargs:
             config = cls.from_dict(values, **changes)
@@ -229,7 +232,7 @@ class PretrainedConfig:
         cls, pretrained_model_name_or_path: str | Path, **options: Any
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The values in the ``config.json`` of a folder, and ``options``."""
-        return read_config(model_folder(pretrained_model_name_or_path)), options
+        return read_config(pretrained_folder(pretrained_model_name_or_path, options)), options
 
     def knows(self, name: str) -> bool:
         """Whether ``name`` is a key."""
@@ -244,12 +247,15 @@ class PretrainedConfig:
 
 def read_config(path: Path) -> dict[str, Any]:
     """The values of a folder's config.json, or of such a file itself."""
-    return dict(read_model_json(path / CONFIG if path.is_dir() else path))
+    return dict(read_config_file(path / CONFIG if path.is_dir() else path))
 
 
 def _numbered(count: int) -> dict[int, str]:
-    if not isinstance(count, int) or count < 1:
-        raise InputError(f"num_labels is {count!r}; it must be a whole number, at least 1")
+    if type(count) is not int or not 1 <= count <= MOST_LABELS:
+        raise InputError(
+            f"num_labels is {in_short(count)}; it must be a whole number, at least 1 and at most "
+            f"{MOST_LABELS:,}"
+        )
     return {number: f"LABEL_{number}" for number in range(count)}
 
 
@@ -263,7 +269,9 @@ def _labels(given: Any) -> dict[int, str] | None:
     except (AttributeError, TypeError, ValueError):
         labels = None
     if not labels or list(labels) != list(range(len(labels))):
-        raise InputError(f"id2label is {given!r}; it must name the labels: {{0: ..., 1: ...}}")
+        raise InputError(
+            f"id2label is {in_short(given)}; it must name the labels: {{0: ..., 1: ...}}"
+        )
     return labels
 
 

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from ownbert import checkpoint
+from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.description import describe_config
 from ownbert.checkpoint.translation import is_translation, save_translation
-from ownbert.checkpoint.weights import read_model_json
 from ownbert.config import HeadSpec
 from ownbert.errors import InputError
 from ownbert.hf.classes import config_of, model_of
 from ownbert.hf.marian import MarianConfig, MarianMTModel
 from ownbert.hf.pretrained import PreTrainedModel
+from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 
@@ -41,8 +42,9 @@ def load(
         InputError: a file is missing, a tensor is missing, unexpected or of the wrong shape, or
             the config has a value that is not supported.
     """
-    path = Path(folder) / checkpoint.CONFIG
-    values = dict(read_model_json(path))
+    folder = model_folder(folder)
+    path = folder / checkpoint.CONFIG
+    values = dict(read_config(path))
     if is_translation(values):
         if heads is not None or pooler is not None or labels:
             raise InputError(f"{folder} holds an encoder-decoder model, which has no other heads")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.checkpoint.copying import copy_weights, require_fit
+from ownbert.checkpoint.sizes import require_stacks
 from ownbert.checkpoint.translation import new_translation, save_translation
 from ownbert.checkpoint.weights import read_weights
 from ownbert.config import EncoderConfig, HeadSpec
@@ -358,12 +359,25 @@ class MarianMTModel(PreTrainedModel):
 
     # ---- folders
 
+    @classmethod
+    def _require_sizes(
+        cls, tensors: Mapping[str, Tensor], path: Path, values: Mapping[str, Any]
+    ) -> None:
+        encoder, decoder, shared = marian.read_config(values)
+        weight_map = marian.weight_map(encoder, decoder, shared=shared)
+        require_stacks(tensors, weight_map, encoder, decoder, path)
+
     def _fill(
-        self, folder: Path, values: Mapping[str, Any] | None = None, *, mismatched: bool = False
+        self,
+        folder: Path,
+        values: Mapping[str, Any] | None = None,
+        *,
+        mismatched: bool = False,
+        weights: tuple[dict[str, Tensor], Path] | None = None,
     ) -> dict[str, list[Any]]:
         if mismatched:
             raise InputError("ignore_mismatched_sizes is not supported for marian")
-        tensors, path = read_weights(folder)
+        tensors, path = read_weights(folder) if weights is None else weights
         require_fit(copy_weights(self.model, tensors, self.weight_map), path)
         kinds = ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs")
         floating = (tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())

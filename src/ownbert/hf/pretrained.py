@@ -3,12 +3,16 @@
 import copy
 import inspect
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ownbert.checkpoint.description import CONFIG, describe_config
+from ownbert.checkpoint.sizes import require_sizes
+from ownbert.checkpoint.weights import read_weights
 from ownbert.data.batch import Batch
 from ownbert.errors import InputError
 from ownbert.families.family import ArchitectureSpec, Family
@@ -328,6 +332,16 @@ class PreTrainedModel(nn.Module):
         self.config.architectures = [self.architecture]
 
     @classmethod
+    def _require_sizes(
+        cls, tensors: Mapping[str, Tensor], path: Path, values: Mapping[str, Any]
+    ) -> None:
+        """Refuse a folder whose config.json states other sizes than its tensors have."""
+        description = describe_config(values, path.parent / CONFIG, any_architecture=True)
+        heads = {head.kind for head in cls.family.architectures[cls.architecture].heads}
+        specs = tuple(spec for spec in description.specs if spec.kind in heads)
+        require_sizes(tensors, replace(description, specs=specs), path)
+
+    @classmethod
     def from_pretrained(
         cls,
         pretrained_model_name_or_path: str | Path,
@@ -352,8 +366,11 @@ class PreTrainedModel(nn.Module):
             InputError: anything else does not fit.
         """
         given = read_arguments(cls.config_class, pretrained_model_name_or_path, config, options)
+        weights = read_weights(given.folder)
+        if given.values is not None and not given.mismatched:
+            cls._require_sizes(*weights, given.values)
         model = cls(given.config, *positional, **given.further)
-        info = model._fill(given.folder, given.values, mismatched=given.mismatched)
+        info = model._fill(given.folder, given.values, mismatched=given.mismatched, weights=weights)
         (stored,) = info.pop("dtype")
         dtype = stored if given.auto else given.dtype
         model = model.to(dtype).eval() if dtype else model.eval()

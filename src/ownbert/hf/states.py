@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from ownbert import checkpoint
+from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import copy_weights, first_of
 from ownbert.checkpoint.description import Description, describe_config
-from ownbert.checkpoint.weights import CONFIG, read_model_json, read_weights
+from ownbert.checkpoint.weights import CONFIG, read_weights
 from ownbert.errors import InputError
 from ownbert.families.weight_map import MISSING, UNEXPECTED
 from ownbert.hf.names import second_names, their_tensors, with_second_names
@@ -49,6 +50,7 @@ def fill(
     values: Mapping[str, Any] | None = None,
     *,
     mismatched: bool = False,
+    weights: tuple[dict[str, Tensor], Path] | None = None,
 ) -> dict[str, list[Any]]:
     """Copy the folder's tensors into the model.
 
@@ -57,6 +59,7 @@ def fill(
         folder: with config.json and weights.
         values: of the folder's config.json, where it has been read already.
         mismatched: whether tensors of another shape are newly initialised.
+        weights: the folder's, where they have been read already.
 
     Returns:
         Transformers' loading info (missing_keys, unexpected_keys, ...), and the dtype.
@@ -65,7 +68,7 @@ def fill(
         InputError: the folder holds another model, or tensors that do not fit.
     """
     description, core, weight_map = _describe(model, folder, values), model.model, model.weight_map
-    read, path = read_weights(folder)
+    read, path = read_weights(folder) if weights is None else weights
     selected = _select(model, description, read, mismatched)
     # A head with all of its tensors in the folder is read by their names, whatever the folder's
     # architecture is.
@@ -105,7 +108,7 @@ def fill(
 
 def _describe(model: Any, folder: Path, values: Mapping[str, Any] | None) -> Description:
     path = folder / CONFIG
-    values = read_model_json(path) if values is None else values
+    values = read_config(path) if values is None else values
     description = describe_config(values, path, any_architecture=True)
     if description.family is not model.family:
         raise InputError(

@@ -5,10 +5,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ownbert.config import MOST_LABELS
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
-from ownbert.files import read_json, write_json
+from ownbert.files import inside, read_json, write_json
 from ownbert.run.run_folder import BLEND
+from ownbert.schema import list_of, number, object_, record, text
 from ownbert.tasks.recipe import TEXT_TASKS
 from ownbert.tasks.task import KEY, Task, restored_task
 
@@ -16,6 +18,23 @@ _FORMAT = 1
 KINDS = ("network", "linear", "frozen")
 # Those that are fitted are 10 at most.
 _MOST_WEIGHT = 1e3
+_KEYS_OF_FILE = record(
+    {
+        "members": list_of(
+            record(
+                {
+                    "name": text,
+                    "kind": text,
+                    "folders": list_of(text, least=1, most=1000),
+                    "weight": number(0, _MOST_WEIGHT),
+                }
+            ),
+            most=1000,
+        ),
+        "labels": list_of(text, most=MOST_LABELS),
+        KEY: object_,
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +95,7 @@ class Blend:
             InputError: the file is damaged or of another version, or a model is missing.
         """
         path = folder / BLEND
-        found = read_json(path)
+        found = read_json(path, check=_KEYS_OF_FILE)
         if found.get("format") != _FORMAT:
             raise InputError(f"{path} is not of this version of ownbert")
         try:
@@ -101,7 +120,7 @@ class Blend:
             )
         if not labels or len(set(labels)) < len(labels):
             raise InputError(f"{path} is damaged: its labels must be distinct")
-        missing = [p for m in members for p in m.folders if not _inside(folder, p).is_dir()]
+        missing = [p for m in members for p in m.folders if not inside(folder, p, path).is_dir()]
         if missing:
             raise InputError(f"{folder / missing[0]}, which {path} names, does not exist")
         blend = cls(members, labels, values)
@@ -112,10 +131,3 @@ class Blend:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path} is damaged: {KEY}: {error!r}") from None
         return blend
-
-
-def _inside(folder: Path, path: str) -> Path:
-    """A folder below that of the blend; a foreign file cannot name others."""
-    if Path(path).is_absolute() or ".." in Path(path).parts:
-        raise InputError(f"{folder / BLEND} names {path!r}, which is not below its folder")
-    return folder / path

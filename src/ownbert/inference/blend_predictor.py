@@ -9,6 +9,7 @@ import numpy as np
 from ownbert.checkpoint import CONFIG
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
+from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.frozen_probe import FrozenProbe
 from ownbert.inference.predictor import NetworkPredictor, characters
@@ -84,7 +85,7 @@ class BlendPredictor:
         device: str = "auto",
         precision: str = "float32",
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = model_folder(folder)
         self.blend = Blend.read(self.folder)
         self.task = self.blend.task(columns)
         self.precision = pick_precision(precision, pick_device(device))
@@ -158,9 +159,10 @@ def open_predictor(
         InputError: the folder cannot be used.
     """
     given: dict[str, Any] = {"columns": columns, "device": device, "precision": precision}
-    if (Path(folder) / BLEND).exists():
+    folder = model_folder(folder)
+    if (folder / BLEND).exists():
         if not network:
             return BlendPredictor(folder, **given)
-        if not (Path(folder) / CONFIG).exists():
+        if not (folder / CONFIG).exists():
             raise InputError(f"{folder} has no network yet, only linear models")
     return NetworkPredictor(folder, **given)

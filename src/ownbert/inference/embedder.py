@@ -13,6 +13,7 @@ from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Example, pack
 from ownbert.data.readers.memory import is_list, items
 from ownbert.errors import InputError
+from ownbert.hub import model_folder
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.pooling import POOLINGS as ALL_POOLINGS
@@ -60,7 +61,7 @@ class Embedder:
         precision: str | None = None,
         max_length: int | None = None,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = model_folder(folder)
         self.embedding_config = read_embedding_config(self.folder)
         self.device = pick_device(device or "auto")
         self.precision = pick_precision(precision or "float32", self.device)

@@ -13,6 +13,7 @@ import torch
 from ownbert.checkpoint import describe, load, load_tokenizer
 from ownbert.data.batch import Example, pack
 from ownbert.errors import InputError
+from ownbert.hub import model_folder
 from ownbert.tasks.batched_forward import batches_by_tokens
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import pick_device
@@ -82,7 +83,8 @@ class Filler:
     def __init__(self, folder: str | Path, *, top: int = 5, device: str = "auto") -> None:
         if top < 1:
             raise InputError(f"top is {top}; it must be 1 or more")
-        if not Path(folder).is_dir():
+        folder = model_folder(folder)
+        if not folder.is_dir():
             raise InputError(f"no such folder: {folder}")
         description = describe(folder)
         if "mlm" not in {spec.kind for spec in description.specs}:

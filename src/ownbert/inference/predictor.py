@@ -10,14 +10,21 @@ import numpy as np
 from ownbert.checkpoint import CONFIG, describe
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
-from ownbert.files import read_json
+from ownbert.files import inside, read_json
+from ownbert.hub import model_folder
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.run.run_folder import ENSEMBLE, RECIPE
+from ownbert.schema import list_of, maybe, record, text
 from ownbert.tasks.batched_forward import blocks, forward_rows
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
 from ownbert.tasks.text_input import UnknownWords, truncation_warning
 from ownbert.train.device import pick_device, pick_precision
+
+_MOST_MEMBERS = 1000
+_ENSEMBLE_KEYS = record(
+    {"members": maybe(list_of(record({"folder": text}, required=("folder",)), most=_MOST_MEMBERS))}
+)
 
 Progress = Callable[[int], None]
 Say = Callable[[str], None]
@@ -54,7 +61,7 @@ class NetworkPredictor:
         precision: str = "float32",
         task: Task | None = None,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = model_folder(folder)
         target = pick_device(device)
         self.precision = pick_precision(precision, target)
         self.members = list_members(self.folder)
@@ -128,11 +135,12 @@ def list_members(folder: Path) -> list[Path]:
                 "--resume"
             )
         return [folder]
-    members = read_json(folder / ENSEMBLE).get("members") or []
-    missing = [m["folder"] for m in members if not (folder / m["folder"] / CONFIG).exists()]
-    if not members or missing:
+    path = folder / ENSEMBLE
+    members = read_json(path, check=_ENSEMBLE_KEYS).get("members") or []
+    folders = [inside(folder, member["folder"], path) for member in members]
+    if not folders or not all((member / CONFIG).exists() for member in folders):
         raise InputError(f"{folder} is an ensemble that is not finished; train it with --resume")
-    return [folder / m["folder"] for m in members]
+    return folders
 
 
 def combine_tasks(tasks: Sequence[Task]) -> Task:

@@ -8,11 +8,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ownbert.terminal import console
+
 
 def plain_text(show: Callable[[Console], None], width: int) -> str:
     """What ``show`` prints on a terminal of ``width`` columns, without colours."""
     text = io.StringIO()
-    show(Console(file=text, width=width, highlight=False, no_color=True))
+    show(console(file=text, width=width, no_color=True))
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 

@@ -78,7 +78,8 @@ class PretrainModel:
     )
     init_from: str | None = setting(
         None,
-        "Start from the weights of this model folder, with its words matched to this vocabulary.",
+        "Start from the weights of this model folder, or hf:org/name of the hub, with its words "
+        "matched to this vocabulary.",
         MODEL,
         path=True,
     )

@@ -14,14 +14,17 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from ownbert.checkpoint import CONFIG, copy_weights, load_tokenizer
+from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import first_of
 from ownbert.checkpoint.description import Description, describe_config
-from ownbert.checkpoint.weights import read_model_json, read_weights
+from ownbert.checkpoint.sizes import require_sizes
+from ownbert.checkpoint.weights import read_weights, require_finite
 from ownbert.config import EncoderConfig
 from ownbert.data.corpus.store import Store
 from ownbert.data.masking import continuing_tokens
 from ownbert.errors import InputError
-from ownbert.files import model_folder, open_text
+from ownbert.files import open_text
+from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.text.bert import CONTINUATION
@@ -336,7 +339,7 @@ def copy_checkpoint(
 
 
 def _describe_bert(path: Path) -> Description:
-    values = read_model_json(path / CONFIG)
+    values = read_config(path / CONFIG)
     model_type = str(values.get("model_type"))
     if model_type not in _MODEL_TYPES:
         raise InputError(
@@ -359,9 +362,11 @@ def _load_old_model(
     of parameters that the checkpoint lacks; and its names of tensors that the model lacks."""
     family, config = description.family, description.config
     specs = [family.spec_of(kind, description.values) for kind in model.specs if kind in _HEADS]
+    tensors, weights = read_weights(path)
+    require_finite(tensors, weights)
+    require_sizes(tensors, replace(description, specs=()), weights)
     with torch.random.fork_rng(devices=[]):
         old = Model(config, specs, pooler=model.pooler is not None)
-    tensors, weights = read_weights(path)
     report = copy_weights(old, tensors, family.weight_map, description=description, lenient=True)
     if report.problems:
         problems = "; ".join(first_of(report.problems))

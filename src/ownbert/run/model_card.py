@@ -5,6 +5,7 @@ It may contain names of labels, but never texts of the training data.
 
 import hashlib
 import platform
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import yaml
 
 import ownbert
 from ownbert.files import write_text
+from ownbert.terminal import printable
 
 CARD = "README.md"
 # Tells our cards from those that users wrote.
@@ -52,7 +54,7 @@ def save_card(
         f"Python {platform.python_version()}"
     )
     head = yaml.safe_dump(dict(front) | {"tags": ["ownbert"]}, sort_keys=False, allow_unicode=True)
-    start = [f"---\n{head}---", MARK, f"# {name or Path(folder).resolve().name}"]
+    start = [f"---\n{head}---", MARK, f"# {cell(name or Path(folder).resolve().name)}"]
     write_text(path, "\n\n".join([*start, *blocks, "## Versions", versions]) + "\n")
     return None
 
@@ -101,9 +103,16 @@ def table(names: Sequence[str], rows: Any) -> str:
     return text if len(rows) <= MAX_ROWS else f"{text}\n\nand {len(rows) - MAX_ROWS:,} more."
 
 
+# What Markdown or HTML would read as more than text, and what ends the cell of a table.
+_MARKUP = re.compile(r"([\\`*\[\]<>|~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+_SPECIAL = {"<": "&lt;", ">": "&gt;"}
+_REFERENCE = re.compile(r"&(?=#?\w+;)")
+
+
 def cell(text: str) -> str:
-    """Text on one line that does not end a table's cell."""
-    return " ".join(text.split()).replace("|", "\\|")
+    """Text on one line that is shown as it is, in a table or a sentence of a card."""
+    line = _REFERENCE.sub("&amp;", printable(" ".join(text.split())))
+    return _MARKUP.sub(lambda found: _SPECIAL.get(found[1], f"\\{found[1]}"), line)
 
 
 def code(language: str, text: str) -> str:

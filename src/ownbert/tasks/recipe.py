@@ -7,6 +7,7 @@ from typing import Any
 from ownbert import limits
 from ownbert.errors import InputError
 from ownbert.settings import (
+    apply_values,
     between,
     each,
     one_of,
@@ -179,7 +180,7 @@ class TaskSettings:
         """Settings out of a config.json; what another version wrote beyond these is left alone."""
         known = {f.name for f in fields(cls)} - {"name"}
         given = {k: v for k, v in values.items() if k in known}
-        return cls(name=name, **{"long": "cut", **given})
+        return apply_values(cls(name=name), {"long": "cut", **given}, "settings.")
 
     def changed(self) -> dict[str, Any]:
         """The settings that are not the default.
@@ -323,7 +324,7 @@ class FinetuneModel:
 
     folder: str = setting(
         "",
-        "Folder of the pretrained model.",
+        "Folder of the pretrained model, or hf:org/name of the hub.",
         MODEL,
         option="--model",
         path=True,

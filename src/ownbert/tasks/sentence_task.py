@@ -18,6 +18,7 @@ from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import Source, at_least_one, kind_of
 from ownbert.errors import InputError
 from ownbert.files import open_text
+from ownbert.hub import model_folder
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings
 from ownbert.tasks.rows import Row, TableRow, read_table
 from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
@@ -91,7 +92,9 @@ class SentenceTask(Task):
 
     def describe_base(self, model: FinetuneModel) -> Description | None:
         description = super().describe_base(model)
-        pooling = read_pooling(Path(model.folder)) if self.settings.pooling is None else None
+        pooling = (
+            read_pooling(model_folder(model.folder)) if self.settings.pooling is None else None
+        )
         if description is not None and pooling is not None:
             usual = self.head_spec(description).pooling
             # Kept, so that the other models of an ensemble have it too.

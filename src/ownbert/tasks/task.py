@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from ownbert.checkpoint import Description, describe, load, load_tokenizer
+from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch
 from ownbert.data.readers.columns import ColumnNames, ColumnSpec, positional_names
@@ -399,7 +399,10 @@ def task_of(
     name = saved.get("name") or _by_head(description, folder)
     if name == "embed" and not saved:
         return untrained_similarity(folder, columns)
-    return restored_task(name, saved, description.labels, columns)
+    try:
+        return restored_task(name, saved, description.labels, columns)
+    except (InputError, TypeError) as error:
+        raise InputError(f"{Path(folder) / CONFIG}: {KEY}: {error}") from None
 
 
 def restored_task(

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
-from ownbert.files import open_text, read_json
+from ownbert.files import open_text
 from ownbert.text.bert import wordpiece_rules
+from ownbert.text.config_file import read_ids_file
 from ownbert.text.sentencepiece import read_model
 from ownbert.text.styles import BERT, ROBERTA, SPECIAL_NAMES, XLM_ROBERTA, Style
 from ownbert.text.subword import bpe_backend, pieces_backend
@@ -154,10 +155,7 @@ def read_ids(path: PathLike) -> dict[str, int]:
 
 def read_json_ids(path: PathLike) -> dict[str, int]:
     """The ids by token of a vocab.json. ``InputError`` for anything else in it."""
-    ids = read_json(path, object)
-    if not isinstance(ids, dict) or not all(type(index) is int for index in ids.values()):
-        raise InputError(f"{path} is not a JSON object of tokens and their ids")
-    return ids
+    return read_ids_file(Path(path))
 
 
 def read_merges(path: PathLike) -> list[tuple[str, str]]:

@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
-from ownbert.files import open_text, read_json
+from ownbert.files import open_text, read_json, read_text
+from ownbert.hub import model_folder
 from ownbert.text.bert import CONTINUATION
 from ownbert.text.blank import blank_backend
 from ownbert.text.build import build, register, special_tokens, surround
+from ownbert.text.config_file import CONFIG as CONFIG
+from ownbert.text.config_file import SPECIAL as SPECIAL
+from ownbert.text.config_file import read_special_tokens, read_tokenizer_config
 from ownbert.text.styles import (
     ALBERT,
     BERT,
@@ -35,9 +39,9 @@ if TYPE_CHECKING:
 
 VOCABULARY = "vocab.txt"
 TOKENIZER = "tokenizer.json"
-CONFIG = "tokenizer_config.json"
-SPECIAL = "special_tokens_map.json"
 MODEL_CONFIG = "config.json"
+# Bytes of a tokenizer.json; the largest that is published has 35 MB.
+_MOST_TOKENIZER = 1 << 28
 KINDS = {"WordLevel": "blank", "WordPiece": "wordpiece", "BPE": "bpe", "Unigram": "unigram"}
 CASE_SETTINGS = {
     "do_lower_case": "lowercase",
@@ -63,7 +67,8 @@ class TokenizerFiles:
 
 def has_tokenizer(folder: str | os.PathLike[str]) -> bool:
     """Whether ``folder`` holds a tokenizer to load."""
-    return Path(folder, TOKENIZER).is_file() or bool(styles_of(Path(folder)))
+    place = model_folder(folder)
+    return (place / TOKENIZER).is_file() or bool(styles_of(place))
 
 
 def read_folder(folder: str | os.PathLike[str]) -> TokenizerFiles:
@@ -76,10 +81,10 @@ def read_folder(folder: str | os.PathLike[str]) -> TokenizerFiles:
         InputError: files are missing, damaged or contradictory, or the vocabulary lacks a special
             token.
     """
-    place = Path(folder)
+    place = model_folder(folder)
     if not place.is_dir():
         raise InputError(f"no such folder: {place}")
-    config = read_json(place / CONFIG, missing={})
+    config = read_tokenizer_config(place)
     named = class_name(config, read_json(place / MODEL_CONFIG, missing={}))
     if named:
         config.setdefault("tokenizer_class", named)
@@ -148,7 +153,7 @@ def guess_style(backend: "tokenizers.Tokenizer") -> Style:
 
 def special_names(folder: Path, config: Mapping[str, Any], style: Style) -> dict[str, str]:
     """The tokens by ``pad_token`` and so on, from the files of ``folder`` or else ``style``."""
-    stated = read_json(folder / SPECIAL, missing={}) | dict(config)
+    stated = read_special_tokens(folder) | dict(config)
     found = dict(style.special)
     for name in SPECIAL_NAMES:
         value = stated.get(name)
@@ -186,10 +191,12 @@ def read_backend(path: Path) -> "tokenizers.Tokenizer":
     """Read a tokenizer.json, without truncation and padding; ``InputError`` if it is damaged."""
     from tokenizers import Tokenizer
 
-    text = "\n".join(line for _, line in open_text(path))
+    text = read_text(path, most=_MOST_TOKENIZER)
     try:
         backend = Tokenizer.from_str(text)
-    except Exception as error:  # the library raises nothing narrower
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises nothing narrower; a panic is no Exception
         raise InputError(f"{path} is damaged or no tokenizer of the tokenizers library") from error
     # Some folders (sentence-transformers) set truncation and padding here; both are set elsewhere.
     backend.no_truncation()

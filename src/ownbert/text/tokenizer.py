@@ -112,12 +112,15 @@ class Tokenizer:
         limit = found.config.get("model_max_length")
         if not isinstance(limit, int | float) or not 0 < limit < NO_LIMIT:
             limit = None
-        return cls(
-            found.backend,
-            max_length=None if limit is None else int(limit),
-            special=found.special,
-            config=found.config,
-        )
+        try:
+            return cls(
+                found.backend,
+                max_length=None if limit is None else int(limit),
+                special=found.special,
+                config=found.config,
+            )
+        except InputError as error:
+            raise InputError(f"{folder}: {error}") from None
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write tokenizer.json, tokenizer_config.json and the files of the vocabulary alone."""
@@ -231,7 +234,10 @@ def _single(number: float) -> float:
 
 
 def _all_tokens(backend: "tokenizers.Tokenizer") -> list[str]:
-    size = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
+    ids = backend.get_vocab(with_added_tokens=True).values()
+    size = 1 + max(ids, default=-1)
+    if size > len(ids):  # a single id of four billion would make a list of as many tokens
+        raise InputError(f"the vocabulary's ids are not 0..{len(ids) - 1}, each once")
     tokens = [backend.id_to_token(index) for index in range(size)]
     found = [token for token in tokens if token is not None]
     if len(found) != size:

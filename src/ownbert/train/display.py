@@ -8,6 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from ownbert.terminal import console
 from ownbert.train.metric_names import UP_TO_ONE, shown_name, shown_value
 
 # Seconds between lines without a terminal.
@@ -32,7 +33,7 @@ class Display:
 
     def __init__(self, title: str, *, quiet: bool = False) -> None:
         self.title, self.quiet = title, quiet
-        self.console = Console(highlight=False, soft_wrap=True)
+        self.console = console(soft_wrap=True)
         self.live: Live | None = None
         self.lines = _Lines(title)
         self.training: Mapping[str, Any] = {}

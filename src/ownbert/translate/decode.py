@@ -1,6 +1,6 @@
 """Translating with a trained folder: texts in, texts out, streamed; also from file to file."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,16 @@ import numpy as np
 import torch
 
 from ownbert import limits
+from ownbert.checkpoint import CONFIG
 from ownbert.checkpoint.translation import load_translation
 from ownbert.data.batch import Example, pack
 from ownbert.data.resumable_file import ResumableFile, first_read, identity_of
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_same, refuse_unreadable
+from ownbert.hub import model_folder
 from ownbert.nn.generate import Hypothesis, beam_search, greedy
 from ownbert.nn.kernels.prepack import prepack
+from ownbert.schema import whole
 from ownbert.settings import between
 from ownbert.train.device import autocast, pick_device, pick_precision
 from ownbert.train.state_files import model_checksums
@@ -58,12 +61,12 @@ class Translator:
             between(1, limits.LENGTH, "[]")("max_length", max_length)
         most = limits.LENGTH_PENALTY
         between(-most, most, "[]")("length_penalty", length_penalty)
-        self.folder = Path(folder)
+        self.folder = model_folder(folder)
         self.beams, self.penalty, self.max_length = beams, length_penalty, max_length
         self.batch_tokens, self.cached = batch_tokens, cached
         self.device = pick_device(device)
         self.precision = pick_precision(precision, self.device)
-        model, values = load_translation(folder)
+        model, values = load_translation(self.folder)
         self.source, self.target = load_vocabularies(self.folder)
         vocab_size = max(self.source.vocab_size, self.target.vocab_size)
         if vocab_size > model.config.vocab_size:
@@ -71,8 +74,8 @@ class Translator:
                 f"{folder}: the vocabulary has {vocab_size} tokens, the model only "
                 f"{model.config.vocab_size}; they do not belong together"
             )
-        self.start = values.get("decoder_start_token_id", self.target.cls_id)
-        self.end = values.get("eos_token_id", self.target.sep_id)
+        self.start = _token_id(folder, values, "decoder_start_token_id", self.target.cls_id)
+        self.end = _token_id(folder, values, "eos_token_id", self.target.sep_id)
         self.packed = self.device.type == "cpu"
         self.model = prepack(model, self.precision) if self.packed else model.to(self.device)
 
@@ -199,3 +202,11 @@ def translate_file(
 def one_line(text: str) -> str:
     """A text without line breaks, which a model may have learnt to generate."""
     return " ".join(text.splitlines())
+
+
+def _token_id(folder: str | Path, values: Mapping[str, Any], key: str, default: int) -> int:
+    """An id in config.json, which the model must have."""
+    found = default if values.get(key) is None else values[key]
+    size = values.get("decoder_vocab_size") or values["vocab_size"]
+    whole(0, size - 1)(f"{Path(folder) / CONFIG}: {key}", found)
+    return found

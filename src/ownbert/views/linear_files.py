@@ -57,5 +57,5 @@ def load_linear(
         return make(LinearModel.from_arrays(arrays, settings["link"]), arrays, settings)
     except InputError:
         raise
-    except (OSError, KeyError, ValueError, SafetensorError) as error:
+    except (OSError, LookupError, ValueError, TypeError, ArithmeticError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None

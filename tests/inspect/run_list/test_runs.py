@@ -216,7 +216,7 @@ def test_broken_folders_are_named_and_the_others_listed(runs: Path):
     found = find_runs(runs)
     assert [run.name for run in found.runs] == ["a", "c", "deep/b"]
     said = "\n".join(found.broken)
-    for part in ("no-recipe has no recipe.yaml", "bad-recipe/recipe.yaml cannot be read"):
+    for part in ("no-recipe has no recipe.yaml", "bad-recipe/recipe.yaml is not YAML"):
         assert part in said
     for part in ("list/recipe.yaml is not a recipe", "bad-log/log.jsonl, line 1: not a row"):
         assert part in said

@@ -3,7 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,10 @@ ALPHABET_SHARE = 0.6
 PROGRESS_EVERY = 200
 # Values of a byte, each of which has a token of its own in byte-level BPE.
 BYTES = 256
-ENCODE_DOCUMENTS = 256
+# Characters that are encoded together: encodings take a hundred times their text.
+ENCODE_CHARACTERS = 1_000_000
+# A longer piece of text, such as a file that is one line, is cut at a space.
+LONGEST_PIECE = 100_000
 
 
 def learn_vocabulary(
@@ -207,9 +210,10 @@ def _learn_blank(
         number += 1
         last = None
         for piece in document.pieces:
-            if tokens := split_whitespace(piece):
-                counts.update(tokens)
-                last = tokens[-1]
+            for part in _parts(piece):
+                if tokens := split_whitespace(part):
+                    counts.update(tokens)
+                    last = tokens[-1]
         if last is not None:
             ends[last] += 1
     usable = (item for item in counts.items() if item[1] >= least and _can_be_entry(item[0]))
@@ -254,7 +258,7 @@ def _learn_wordpiece(
     backend = wordpiece_backend(SPECIAL_TOKENS, do_lower_case=lowercase)
 
     def pieces() -> Iterator[str]:
-        return (piece for document in documents() for piece in document.pieces)
+        return (part for document in documents() for p in document.pieces for part in _parts(p))
 
     characters: Counter[str] = Counter()
     for piece in without_long_words(pieces(), backend):
@@ -281,15 +285,18 @@ def _wordpiece_report(
 
     by_id = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     ends_by_id = np.zeros(tokenizer.vocab_size, dtype=np.int64)
-    number = 0
-    while batch := list(islice(documents, ENCODE_DOCUMENTS)):
-        number += len(batch)
-        encoded = iter(tokenizer.encode_batch([text for doc in batch for text in doc.pieces]))
-        for document in batch:
-            ids = list(chain.from_iterable(islice(encoded, len(document.pieces))))
-            if ids:
-                by_id += np.bincount(ids, minlength=len(by_id))
-                ends_by_id[ids[-1]] += 1
+    number, last = 0, None
+    for batch in _batches(documents):
+        encoded = tokenizer.encode_batch([text for text, _ in batch])
+        ids = np.fromiter(chain.from_iterable(encoded), np.int64)
+        by_id += np.bincount(ids, minlength=len(by_id))
+        for own, (_, is_end) in zip(encoded, batch, strict=True):
+            last = own[-1] if own else last
+            if is_end:
+                number += 1
+                if last is not None:
+                    ends_by_id[last] += 1
+                last = None
     counts, ends = _by_token(tokenizer, by_id), _by_token(tokenizer, ends_by_id)
     running = counts.total()
     # Every word starts with one piece that does not continue another.
@@ -309,6 +316,36 @@ def _wordpiece_report(
         top=most_frequent(counts, ends, documents=number),
         sentence_ends=[],
     )
+
+
+def _parts(text: str) -> Iterator[str]:
+    """A text in parts of at most ``LONGEST_PIECE`` characters, cut at a space if there is one."""
+    at = 0
+    while len(text) - at > LONGEST_PIECE:
+        stop = text.rfind(" ", at + 1, at + LONGEST_PIECE)
+        stop = stop if stop > 0 else at + LONGEST_PIECE
+        yield text[at:stop]
+        at = stop
+    yield text[at:]
+
+
+def _batches(documents: Iterable[Document]) -> Iterator[list[tuple[str, bool]]]:
+    """Parts of documents, each with whether it is the last of its document, in batches of about
+    ``ENCODE_CHARACTERS``."""
+    batch: list[tuple[str, bool]] = []
+    size = 0
+    for document in documents:
+        before = None
+        for part in (part for piece in document.pieces for part in _parts(piece)):
+            if before is not None:
+                batch.append((before, False))
+            before, size = part, size + len(part) + 1
+            if size >= ENCODE_CHARACTERS:
+                yield batch
+                batch, size = [], len(part)
+        batch.append((before or "", True))
+    if batch:
+        yield batch
 
 
 def _by_token(tokenizer: Tokenizer, by_id: "np.ndarray") -> Counter[str]:

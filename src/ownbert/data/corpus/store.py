@@ -25,11 +25,35 @@ from ownbert.data.corpus.store_writer import INDEX, checksum, remove_work
 from ownbert.data.corpus.word_segmenter import require_segmenter
 from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_same
+from ownbert.schema import Check, one_of, record, text, whole
 from ownbert.settings import between
 from ownbert.text.report import proposed_sentence_ends
 from ownbert.text.tokenizer import Tokenizer
 
-_FILES = ("tokens", "sentences", "documents", "counts")
+_SIZE = whole(0, 1 << 50)
+
+
+def _file(*dtypes: str) -> Check:
+    checks = {"dtype": one_of(*dtypes), "bytes": _SIZE, "crc32": whole(0, (1 << 32) - 1)}
+    return record(checks, required=tuple(checks))
+
+
+_FILES = {
+    "tokens": _file("<u2", "<u4"),
+    "sentences": _file("<i8"),
+    "documents": _file("<i8"),
+    "counts": _file("<i8"),
+}
+# No other files than these: their names become paths.
+_INDEX_KEYS = record(
+    {
+        "settings": record({"tokenizer": text}, required=("tokenizer",)),
+        "files": record({**_FILES, "words": _file("|u1")}, required=tuple(_FILES), closed=True),
+        "read": record({"documents": _SIZE, "duplicates": _SIZE}),
+    },
+    required=("settings", "files"),
+)
+_INDEX_FORMAT = record({"format": whole(0, 1000)}, required=("format",))
 
 
 @dataclass(frozen=True)
@@ -233,14 +257,14 @@ def _end_ids(sentence_end: Sequence[str], tokenizer: Tokenizer) -> np.ndarray:
 def _read_index(folder: Path) -> dict[str, Any]:
     if not (folder / INDEX).is_file():
         raise InputError(f"{folder} holds no token store; make one with: ownbert prepare")
+    path = folder / INDEX
     try:
-        index = read_json(folder / INDEX)
+        index = read_json(path, check=_INDEX_FORMAT)
         if index["format"] == FORMAT:
-            _ = index["settings"]["tokenizer"]
-            _ = [index["files"][n][key] for n in _FILES for key in ("dtype", "bytes", "crc32")]
-        return index
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{folder / INDEX} is damaged; prepare the store again") from None
+            _INDEX_KEYS(str(path), index)
+    except InputError as error:
+        raise InputError(f"{path} is damaged; prepare the store again: {error}") from None
+    return index
 
 
 def _verify(path: Path, entry: dict[str, Any]) -> None:

@@ -12,10 +12,23 @@ import numpy as np
 
 from ownbert.errors import InputError
 from ownbert.files import read_json, write_json
+from ownbert.hub import model_folder
+from ownbert.schema import dict_of, either, list_of, maybe, number, record, truth, whole
 
 PROCESSOR = "preprocessor_config.json"
 # Pillow's numbers for resampling filters, as Transformers writes them.
 _RESAMPLES = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
+_SIDE = whole(1, 65_536)
+_DEGREES = list_of(number(-1e6, 1e6), least=1, most=4096)  # one for each channel
+_KEYS = record(
+    {
+        "size": either(_SIDE, dict_of(_SIDE), wanted="a whole number, or height and width"),
+        "image_mean": maybe(_DEGREES),
+        "image_std": maybe(_DEGREES),
+        "rescale_factor": maybe(number(-1e6, 1e6)),
+        **dict.fromkeys(("do_resize", "do_normalize", "do_rescale"), maybe(truth)),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -149,8 +162,8 @@ class Processor:
         Raises:
             InputError: the file is missing or damaged, or has steps that are not supported.
         """
-        path = Path(folder) / PROCESSOR
-        values = read_json(path)
+        path = model_folder(folder) / PROCESSOR
+        values = read_json(path, check=_KEYS)
         for step in ("do_center_crop", "do_pad", "do_thumbnail", "do_align_long_axis"):
             if values.get(step):
                 raise InputError(f"{path}: {step} is true; supported is false")

@@ -7,10 +7,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.errors import InputError
-from ownbert.files import model_folder, read_json
+from ownbert.errors import InputError, in_short
 from ownbert.hf.tokenizers.special import ADDITIONAL, ATTRIBUTES, texts
-from ownbert.text.files import CONFIG, SPECIAL, TOKENIZER, read_backend
+from ownbert.hub import pretrained_folder
+from ownbert.text.config_file import (
+    ADDED,
+    CONFIG,
+    SPECIAL,
+    read_added_tokens,
+    read_special_tokens,
+    read_tokenizer_config,
+)
+from ownbert.text.files import TOKENIZER, read_backend
 from ownbert.text.styles import SPECIAL_NAMES, Style
 from ownbert.text.writing import vocabulary_files, write_files
 
@@ -18,7 +26,6 @@ if TYPE_CHECKING:
     import tokenizers
     from tokenizers import AddedToken
 
-ADDED = "added_tokens.json"
 # The constructor's argument for a tokenizer.json that has been read already.
 READ_BACKEND = "_read_backend"
 # Arguments of ``from_pretrained`` that find and fetch files, or select a class of Transformers.
@@ -48,7 +55,7 @@ class TokenizerFolder:
     @classmethod
     def find(cls, name: Any, options: Mapping[str, Any]) -> "TokenizerFolder":
         """The folder of a name and the option ``subfolder``; ``InputError`` if there is none."""
-        path = model_folder(name) / (options.get("subfolder") or "")
+        path = pretrained_folder(name, options) / (options.get("subfolder") or "")
         if not path.is_dir():
             raise InputError(f"no such folder: {path}; a folder with a tokenizer's files is needed")
         return cls(path)
@@ -59,7 +66,7 @@ class TokenizerFolder:
     @cached_property
     def config(self) -> dict[str, Any]:
         """tokenizer_config.json; empty if there is none."""
-        return read_json(self.path / CONFIG, missing={})
+        return read_tokenizer_config(self.path)
 
     def backend(self, path: str | Path) -> "tokenizers.Tokenizer":
         """The tokenizer.json ``path``, which need not be in this folder."""
@@ -99,7 +106,13 @@ def read_arguments(
     if found.get("added_tokens_decoder") is None:
         added = _older_added_tokens(folder, found, changes)
     else:
-        added = {int(index): _token(t) for index, t in found["added_tokens_decoder"].items()}
+        listed = found["added_tokens_decoder"]
+        if wrong := [key for key in listed if not str(key).isdecimal() or len(str(key)) > 9]:
+            raise InputError(
+                f"{folder.path / CONFIG}: added_tokens_decoder has the key {in_short(wrong[0])}; "
+                "its keys must be ids"
+            )
+        added = {int(index): _token(t) for index, t in listed.items()}
     by_text = {_text(token): token for token in reversed(added.values())}
     for key in SPECIAL_NAMES:
         if found.get(key) is not None:
@@ -123,7 +136,7 @@ def _older_added_tokens(
     """
     from tokenizers import AddedToken
 
-    for name, token in read_json(folder.path / SPECIAL, missing={}).items():
+    for name, token in read_special_tokens(folder.path).items():
         if not changes.get(name):
             many = isinstance(token, list)
             found[name] = [_token(t) for t in token] if many else _token(token, special=True)
@@ -131,7 +144,7 @@ def _older_added_tokens(
     special |= {_text(token) for token in found.get(ADDITIONAL) or ()}
     added = {
         index: AddedToken(text, special=text in special, normalized=text not in special)
-        for text, index in read_json(folder.path / ADDED, missing={}).items()
+        for text, index in read_added_tokens(folder.path).items()
     }
     if "tokenizer_file" in found and os.path.isfile(found["tokenizer_file"]):
         backend = folder.backend(found["tokenizer_file"])

@@ -13,6 +13,7 @@ from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.description import describe as read_description
 from ownbert.checkpoint.weights import FORMS
 from ownbert.errors import InputError
+from ownbert.hub import model_folder
 from ownbert.inspect.overview.overview import Overview
 from ownbert.inspect.overview.parameters import head_columns, parameter_groups
 from ownbert.inspect.overview.shapes import ForwardShapes, forward_shapes
@@ -23,6 +24,10 @@ from ownbert.nn.multihead import MultiHeadAttention
 from ownbert.settings import between
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
+
+# Where a model has no longest sequence. Shapes are found by a forward pass without numbers, whose
+# batch is real.
+_MOST_TOKENS = 1 << 20
 
 
 def describe(
@@ -51,7 +56,7 @@ def describe(
     if isinstance(model, nn.Module):
         core = core_model(model)
         return _overview(core, walk=_shapes(core, text, tokens, tokenizer))
-    folder = Path(model)
+    folder = model_folder(model)
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
     description = read_description(folder)
@@ -143,7 +148,10 @@ def _shapes(
     if model.config.image is not None:
         raise InputError("the model reads images, not text")
     if tokens is not None:
-        return forward_shapes(model, [0] * max(0, tokens))
+        longest = model.config.max_length or _MOST_TOKENS
+        if not 1 <= tokens <= longest:
+            raise InputError(f"tokens is {tokens}; the model takes from 1 to {longest:,}")
+        return forward_shapes(model, [0] * tokens)
     if tokenizer is None:
         raise InputError("a text needs a tokenizer; give one, or a number of tokens")
     assert text is not None

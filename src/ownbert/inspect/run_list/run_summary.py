@@ -9,11 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ownbert.config import SIZES
 from ownbert.errors import InputError
-from ownbert.files import read_json
+from ownbert.files import read_json, read_yaml
 from ownbert.train.log import LOG, read_log
 from ownbert.train.metric_names import LOWER, UP_TO_ONE
 
@@ -193,10 +191,7 @@ def _name(folder: Path, top: Path) -> str:
 
 
 def _recipe(path: Path) -> dict[str, Any]:
-    try:
-        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    recipe = read_yaml(path)
     if not isinstance(recipe, dict):
         raise InputError(f"{path} is not a recipe: it has no sections")
     return recipe

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.errors import InputError
+from ownbert.hub import model_folder
 from ownbert.inspect.overview.parameters import head_columns, ranges
 from ownbert.inspect.probe import core_model, evaluating, observing_attend, text_batch, text_ids
 from ownbert.inspect.trace.model_steps import CapturedAttention, attention_steps
@@ -28,7 +29,8 @@ from ownbert.text.tokenizer import Tokenizer
 
 def trace_folder(folder: str | Path, text: str, layer: int = 0, head: int = 0) -> Trace:
     """``trace_model`` of the model and the tokenizer of a folder."""
-    if not Path(folder).is_dir():
+    folder = model_folder(folder)
+    if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
     model = load(folder)
     return trace_model(model, load_tokenizer(folder, config=model.config), text, layer, head)

@@ -36,6 +36,8 @@ EXAMPLE: dict[str, Any] = {
 _MOST_WEIGHTED = 20_000
 # A score is a sum of products of four numbers, and float64 overflows at 1e308.
 _LARGEST = 1e60
+# T, D, K, K': the scores are T x T, and a trace keeps all of its steps and shows every number.
+_MOST_ROWS = 1000
 
 Numbers = Sequence[Sequence[float]] | np.ndarray
 
@@ -130,7 +132,7 @@ def read_inputs(path: str | os.PathLike[str]) -> dict[str, Any]:
         with open_npz(source, "arrays of numbers are needed") as arrays:
             values: dict[str, Any] = dict(arrays)
     else:
-        values = read_json(source)
+        values = read_json(source, pipe=True)
     if values.keys() != EXAMPLE.keys():
         raise InputError(
             f"{path} holds {', '.join(values) or 'nothing'}; it must hold {', '.join(EXAMPLE)}"
@@ -168,6 +170,12 @@ def _matrix(name: str, rows: Any) -> np.ndarray:
         matrix = np.asarray(rows, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputError(f"{name} must be rows of numbers, all of one length") from None
+    if max(matrix.shape, default=0) > _MOST_ROWS:
+        sizes = " x ".join(f"{size:,}" for size in matrix.shape)
+        raise InputError(
+            f"{name} is {sizes}; a trace shows every number, of at most {_MOST_ROWS:,} rows and "
+            "columns"
+        )
     if matrix.ndim != 2 or not matrix.size:
         sizes = " x ".join(map(str, matrix.shape)) or "one number"
         raise InputError(f"{name} is {sizes}; it must be rows and columns of numbers")

@@ -6,11 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.files import read_json
+from ownbert.files import inside, read_json
+from ownbert.schema import dict_of, either, list_of, maybe, record, text, whole
 
 POOLINGS = ("mean", "first", "max")
 _MODES = {"cls": "first", "mean": "mean", "max": "max"}
 _OLD_MODE = "pooling_mode_"
+_MODULES = list_of(record({"type": text, "path": text}), most=100)
+_POOLING = record(
+    {"pooling_mode": maybe(either(text, list_of(text), wanted="a name, or a list of them"))}
+)
+_LIMIT = record({"max_seq_length": maybe(whole(1, 1 << 20))})
+_PROMPTS = record({"prompts": maybe(dict_of(text)), "default_prompt_name": maybe(text)})
 
 
 @dataclass(frozen=True)
@@ -42,15 +49,15 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
         if kind == "Transformer":
             inner = path
         elif kind == "Pooling":
-            pooling = _pooling_of(read_json(path / "config.json", missing={}))
+            pooling = _pooling_in(path)
         elif kind == "Normalize":
             normalize = True
         else:
             raise InputError(f"{folder / 'modules.json'}: module {kind!r} is not supported")
-    limit = read_json(inner / "sentence_bert_config.json", missing={}).get("max_seq_length")
-    described = read_json(folder / "config_sentence_transformers.json", missing={})
+    limit = read_json(inner / "sentence_bert_config.json", missing={}, check=_LIMIT)
+    described = read_json(folder / "config_sentence_transformers.json", missing={}, check=_PROMPTS)
     prompts, name = described.get("prompts") or {}, described.get("default_prompt_name")
-    return EmbeddingConfig(pooling, normalize, limit, prompts.get(name) or "")
+    return EmbeddingConfig(pooling, normalize, limit.get("max_seq_length"), prompts.get(name) or "")
 
 
 def read_pooling(folder: Path) -> str | None:
@@ -61,21 +68,22 @@ def read_pooling(folder: Path) -> str | None:
     """
     for kind, path in _modules(folder):
         if kind == "Pooling":
-            pooling = _pooling_of(read_json(path / "config.json", missing={}))
+            pooling = _pooling_in(path)
             return pooling if pooling in POOLINGS else None
     return None
 
 
 def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
     """The kind and the folder of each module."""
-    listed = read_json(folder / "modules.json", list, missing=[])
-    if not all(isinstance(module, dict) for module in listed):
-        raise InputError(f"{folder / 'modules.json'} must hold a list of objects")
-    for module in listed:
-        yield str(module.get("type", "")).rpartition(".")[2], folder / module.get("path", "")
+    source = folder / "modules.json"
+    for module in read_json(source, list, missing=[], check=_MODULES):
+        path = inside(folder, module.get("path", ""), source)
+        yield module.get("type", "").rpartition(".")[2], path
 
 
-def _pooling_of(config: dict[str, Any]) -> str:
+def _pooling_in(folder: Path) -> str:
+    """The pooling of a module's folder, several with + between them."""
+    config: dict[str, Any] = read_json(folder / "config.json", missing={}, check=_POOLING)
     modes = config.get("pooling_mode") or [
         name.removeprefix(_OLD_MODE).removesuffix("_token").removesuffix("_tokens")
         for name, value in config.items()

@@ -1,0 +1,108 @@
+"""config.json of a model folder: what its keys must hold."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ownbert.checkpoint.weights import read_model_json
+from ownbert.config import ACTIVATIONS, HEADS, MOST_LABELS
+from ownbert.families import all_families, marian
+from ownbert.nn.pooling import POOLINGS
+from ownbert.schema import (
+    Check,
+    anything,
+    dict_of,
+    either,
+    list_of,
+    maybe,
+    number,
+    object_,
+    one_of,
+    record,
+    text,
+    truth,
+    whole,
+)
+
+_LARGEST = 2**63 - 1  # EncoderConfig has narrower bounds, and messages for them
+_WHOLE = whole(-_LARGEST, _LARGEST)
+_NUMBER = number(-1e300, 1e300)
+_MOST_NGRAMS = 1 << 23
+_HEAD = record(
+    {
+        "kind": one_of(*HEADS),
+        "pooling": one_of("pooler", *POOLINGS),
+        "dense": maybe(one_of(*ACTIVATIONS)),
+        "dropout_first": truth,
+        "activation": maybe(one_of(*ACTIVATIONS)),
+        "dropout": maybe(number(0, 1)),
+        "output": maybe(whole(1, MOST_LABELS)),
+        "segments": maybe(one_of(*POOLINGS)),
+        "crf": truth,
+        "ngrams": maybe(whole(1, _MOST_NGRAMS)),
+    },
+    required=("kind",),
+    closed=True,
+)
+_TASK = record(
+    {
+        "name": text,
+        "settings": maybe(object_),
+        "columns": maybe(dict_of(maybe(text))),
+        "max_length": maybe(whole(1, 1 << 20)),
+        "pair": truth,
+        "first_label": maybe(_NUMBER),
+        "threshold": maybe(_NUMBER),
+    }
+)
+_SIZES = either(_WHOLE, list_of(_WHOLE), wanted="a whole number, or height and width")
+_KEYS: dict[str, Check] = {
+    "model_type": text,
+    "architectures": maybe(list_of(text)),
+    "tokenizer_class": maybe(text),
+    "problem_type": maybe(text),
+    "num_labels": maybe(whole(1, MOST_LABELS)),
+    "id2label": maybe(dict_of(anything, most=MOST_LABELS)),
+    "label2id": maybe(dict_of(anything, most=MOST_LABELS)),
+    "decoder_start_token_id": maybe(_WHOLE),
+    "eos_token_id": maybe(either(_WHOLE, list_of(_WHOLE), wanted="an id, or a list of them")),
+    "pruned_heads": maybe(dict_of(list_of(_WHOLE))),
+    "image_size": _SIZES,
+    "patch_size": _SIZES,
+    "classifier_dropout": maybe(_NUMBER),
+    "decoder_vocab_size": maybe(_WHOLE),
+    "pooler_output_size": maybe(_WHOLE),
+    "tie_word_embeddings": maybe(truth),
+    "dtype": maybe(text),
+    "torch_dtype": maybe(text),
+    "ownbert_heads": maybe(list_of(_HEAD, most=len(HEADS))),
+    "ownbert_pooler": truth,
+    "ownbert_position_embedding_type": maybe(text),
+    "ownbert_norm_first": truth,
+    "ownbert_task": maybe(_TASK),
+    "ownbert_vocabulary": maybe(text),
+}
+
+
+def _of_defaults() -> dict[str, Check]:
+    """Each family's own keys, which have the types of their defaults."""
+    checks = {bool: truth, int: _WHOLE, float: _NUMBER, str: text}
+    tables = [*(family.defaults for family in all_families().values()), marian.DEFAULTS]
+    return {
+        key: maybe(checks[type(default)])
+        for table in tables
+        for key, default in table.items()
+        if type(default) in checks
+    }
+
+
+CONFIG_KEYS = record({**_of_defaults(), **_KEYS})
+
+
+def read_config(path: Path) -> Mapping[str, Any]:
+    """The values of a config.json.
+
+    Raises:
+        InputError: it is missing or damaged, or a key holds what it cannot hold.
+    """
+    return read_model_json(path, check=CONFIG_KEYS)
