@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,9 @@ from ownbert.tasks.rows import Row, TableRow, read_table
 from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
+
+# In the model card: the scores of one text by Transformers.
+LOGITS = 'logits = model(**tokenizer(TEXTS, truncation=True, return_tensors="pt")).logits'
 
 # Settings of all these tasks; those of windows are filled in by ``long`` "auto".
 _WINDOWS = ("long", "window", "stride", "max_windows", "train_windows")
