@@ -57,6 +57,7 @@ def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
         panel(axis)
         _mark_phases(axis, rows)
         axis.set_xlabel("step")
+        axis.set_xlim(0, 1.05 * max(1, *(row["step"] for row in rows)))
         axis.xaxis.get_major_locator().set_params(integer=True)
     for axis in axes[len(panels) :]:
         axis.remove()
