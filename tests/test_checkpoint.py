@@ -139,7 +139,7 @@ WRONG_CONFIG = [
     ({"vocab_size": ...}, "vocab_size is missing"),
     ({"hidden_size": "8"}, "hidden_size is '8'"),
     ({"hidden_act": "snake"}, "hidden_act 'snake' is not known"),
-    ({"layer_norm_eps": "1e-5"}, "layer_norm_eps is '1e-5'; it must be a number"),
+    ({"layer_norm_eps": "1e-5"}, "layer_norm_eps is '1e-5'; it must be a finite number"),
     ({"num_attention_heads": 3}, "hidden_size 8 cannot be shared by num_attention_heads 3"),
     ({"id2label": {"0": "a", "x": "b"}}, "id2label must name the labels 0, 1, 2"),
     ({"id2label": {"0": "a", "2": "b"}}, "id2label must name the labels 0, 1, 2"),

@@ -15,7 +15,7 @@ COUNTS = {"train": 16, "dev": 4, "test": 4}
 
 def image(kind: str, rng: np.random.Generator) -> np.ndarray:
     """One image (SIDE, SIDE) of bytes, its figure moved a little."""
-    across, down = rng.integers(-2, 3, 2)
+    across, down = rng.integers(-1, 2, 2)
     y, x = np.mgrid[:SIDE, :SIDE] - (SIDE - 1) / 2
     y, x = y - down, x - across
     distance = np.hypot(x, y)
@@ -24,7 +24,7 @@ def image(kind: str, rng: np.random.Generator) -> np.ndarray:
         "ring": abs(distance - 4.5) < 1.1,
         "stripes": (np.floor((x + y) / 2) % 2 == 0) & (distance < 6),
     }[kind]
-    values = np.where(figure, rng.integers(170, 256), 40) + rng.normal(0, 12, figure.shape)
+    values = np.where(figure, rng.integers(170, 256), 40) + rng.normal(0, 8, figure.shape)
     return values.clip(0, 255).astype(np.uint8)
 
 

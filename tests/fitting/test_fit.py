@@ -232,6 +232,32 @@ def test_what_was_deleted_is_made_again(topics: Path, tmp_path: Path):
     assert predictor("red1")[0]["label"] in predictor.labels
 
 
+def test_a_damaged_state_is_named_and_damaged_scores_are_made_again(topics: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    given = {"minutes": 0.01, "output": out, "quiet": True}
+    ownbert.fit(topics / "train.csv", **given)
+    state = json.loads((out / "fit.json").read_text())
+    first = state["candidates"][0]
+    for changes, message in (
+        ({"points": [[1, "x"]]}, r"points\[0\]\[1\] is 'x'; it must be a number"),
+        ({"points": [[1, 2, 3]]}, r"points\[0\] is \[1, 2, 3\]; it must be a list"),
+        ({"seconds": "x"}, "seconds is 'x'; it must be a number"),
+        ({"candidates": 3}, "candidates is 3; it must be a list"),
+        ({"candidates": [{**first, "name": "../x"}]}, r"name is '../x'; it must be one of"),
+        ({"candidates": [{**first, "folders": ["../x"]}]}, "names '../x', which is not below"),
+    ):
+        (out / "fit.json").write_text(json.dumps({**state, **changes}))
+        with pytest.raises(InputError, match=f"fit.json.*{message}"):
+            ownbert.fit(topics / "train.csv", resume=True, **given)
+    (out / "fit.json").write_text(json.dumps(state))
+    scores = out / "work" / f"{first['name']}.npy"
+    whole = np.load(scores)
+    for damage in (b"", scores.read_bytes()[:90]):
+        scores.write_bytes(damage)
+        ownbert.fit(topics / "train.csv", resume=True, **given)
+        np.testing.assert_allclose(np.load(scores), whole, atol=1e-4)
+
+
 def test_a_model_in_the_folder_is_not_overwritten(topics: Path, pretrained: Path, tmp_path: Path):
     out = tmp_path / "out"
     ownbert.fit(topics / "train.csv", minutes=0.01, output=out, quiet=True)

@@ -54,7 +54,7 @@ def test_mistakes_get_one_line(pretrained: Path, classifier: Path, tmp_path: Pat
         ((pretrained, "w1 w2"), b"", "text 1 has no mask: 'w1 w2'; write [MASK]"),
         ((classifier, "[MASK]"), b"", "which has no masked-language-model head"),
         ((pretrained, "w1 " * 200 + "[MASK]"), b"", "the model takes at most"),
-        ((pretrained, "[MASK]", "--top", 0), b"", "--top is"),
+        ((pretrained, "[MASK]", "--top", 0), b"", "--top is '0'; it must be 1 or more"),
         ((pretrained,), b"", "no text to fill"),
         ((pretrained,), b"[MASK]\n\xff\n", "standard input, line 2: not UTF-8"),
         ((pretrained, "--input", tmp_path / "none.txt"), b"", "no such file"),

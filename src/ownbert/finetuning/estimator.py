@@ -145,8 +145,9 @@ class TextEstimator(BaseEstimator):
         """Raises ``NotFittedError`` unless ``fit`` was called or ``model`` is a finished folder."""
         if hasattr(self, "_texts"):
             return
-        with contextlib.suppress(NoTaskHead):
-            self._open()
+        if Path(self.model).is_dir():
+            with contextlib.suppress(NoTaskHead):
+                self._open()
         check_is_fitted(self, "_texts")
 
     def _learn(

@@ -1,5 +1,7 @@
 """The models that ``fit`` compares. N held-out rows, C labels or numbers."""
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,6 +69,9 @@ def fit_view(
     learnt: Texts,
     unlabelled: Texts,
     folder: Path,
+    *,
+    seconds: float = math.inf,
+    required: bool = False,
 ) -> np.ndarray:
     """Fit a linear model on a view, save it in ``folder``, and return its held-out scores.
 
@@ -74,9 +79,17 @@ def fit_view(
         labelled: the texts of all rows.
         learnt: those of the rows that the final model learns from.
         unlabelled: other texts, without labels.
+        seconds: that fitting the model on the features may take.
+        required: it is fitted even if it takes longer.
+
+    Raises:
+        TooSlow: it would take longer.
     """
     view = VIEWS[name].fit(learnt, unlabelled)
-    model, scores = fit_on_folds(view.features(labelled), rows, naive_bayes=name == "nb")
+    features = view.features(labelled)
+    model, scores = fit_on_folds(
+        features, rows, naive_bayes=name == "nb", seconds=seconds, required=required
+    )
     LinearView(view, model, labelled.kind).save(folder)
     return scores
 
@@ -89,33 +102,53 @@ def fit_probe(encoder: Path, rows: LabelledRows, folder: Path) -> np.ndarray:
     return scores
 
 
-def probe_scores(encoder: Path, rows: LabelledRows) -> tuple[FrozenProbe, np.ndarray]:
-    """A linear model on the vectors of a network, and its held-out scores."""
+def probe_scores(
+    encoder: Path, rows: LabelledRows, *, seconds: float = math.inf
+) -> tuple[FrozenProbe, np.ndarray]:
+    """A linear model on the vectors of a network, and its held-out scores. seconds: that fitting it
+    may take, more or less."""
     embedder = Embedder(encoder)
     vectors = embed_rows(embedder, rows.texts())
     learnt = vectors[rows.learnt]
     mean = learnt.mean(0)
     # So that vectors have a length of about 1, as those of the views.
     scale = np.maximum(learnt.std(0), 1e-6) * np.sqrt(vectors.shape[1])
-    model, scores = fit_on_folds(((vectors - mean) / scale).astype(np.float32), rows)
+    features = ((vectors - mean) / scale).astype(np.float32)
+    model, scores = fit_on_folds(features, rows, seconds=seconds, required=True)
     return FrozenProbe(embedder, mean, scale.astype(np.float32), model), scores
 
 
 def fit_on_folds(
-    features: Any, rows: LabelledRows, *, naive_bayes: bool = False
+    features: Any,
+    rows: LabelledRows,
+    *,
+    naive_bayes: bool = False,
+    seconds: float = math.inf,
+    required: bool = False,
 ) -> tuple[LinearModel, np.ndarray]:
     """A linear model of features (all rows, F), and its scores (N, C) of the held-out rows.
 
-    The strength of the penalty is that with the least loss on these, at its best temperature.
+    The strength of the penalty is that with the least loss on these, at its best temperature, of
+    those that the seconds suffice for.
+
+    Raises:
+        TooSlow: the seconds suffice for none.
     """
-    held = rows.targets[rows.held_out]
+    held, began = rows.targets[rows.held_out], time.monotonic()
+    each = seconds / (len(rows.folds) + 1)
+    if required and not isinstance(features, np.ndarray):  # dense ones are not given up
+        each = math.inf
+    settings = {"naive_bayes": naive_bayes, "seconds": each}
     best: tuple[float, float, np.ndarray] | None = None
-    for strength in STRENGTHS:
+    for number, strength in enumerate(STRENGTHS):
+        # For this strength and the final model.
+        if number and (time.monotonic() - began) * (number + 2) / number > seconds:
+            break
         scores = np.concatenate(
             [
-                fit_linear(
-                    features[learn], rows.targets[learn], strength, naive_bayes=naive_bayes
-                ).scores(features[own])
+                fit_linear(features[learn], rows.targets[learn], strength, **settings).scores(
+                    features[own]
+                )
                 for learn, own in rows.folds
             ]
         )
@@ -124,8 +157,8 @@ def fit_on_folds(
             best = (found, strength, scores)
     assert best is not None
     learnt = rows.learnt
-    model = fit_linear(features[learnt], rows.targets[learnt], best[1], naive_bayes=naive_bayes)
-    return model, best[2]
+    settings["seconds"] = math.inf
+    return fit_linear(features[learnt], rows.targets[learnt], best[1], **settings), best[2]
 
 
 def _best_loss(scores: np.ndarray, targets: Targets) -> float:

@@ -13,11 +13,20 @@ from typing import Any
 
 import numpy as np
 
+from ownbert import schema
 from ownbert.checkpoint import CONFIG, describe, load_tokenizer
 from ownbert.data.corpus.documents import find_files, fingerprint
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
-from ownbert.files import atomic_path, make_folder, read_json, refuse_same, write_json, write_text
+from ownbert.files import (
+    atomic_path,
+    inside,
+    make_folder,
+    read_json,
+    refuse_same,
+    write_json,
+    write_text,
+)
 from ownbert.fitting.candidates import (
     ComparedModel,
     Comparison,
@@ -44,7 +53,7 @@ from ownbert.fitting.progress import Progress
 from ownbert.fitting.recipe import FitRecipe
 from ownbert.fitting.report.report import write_report
 from ownbert.hub import model_folder
-from ownbert.inference.blend import Blend, BlendMember
+from ownbert.inference.blend import KINDS, Blend, BlendMember
 from ownbert.inference.blend_predictor import (
     BlendPredictor,
     network_scores,
@@ -62,16 +71,40 @@ from ownbert.tasks.text_input import EncodedRows
 from ownbert.train.distributed import under_torchrun
 from ownbert.views.blending import from_scores
 from ownbert.views.features import VIEWS, Texts
+from ownbert.views.linear import TooSlow
 from ownbert.views.tokens import text_kind
 
 # What is made on the way, and what is finished of it.
 WORK, STATE = "work", "fit.json"
 _FORMAT = 1
+_SECONDS = schema.number(0, 1e9)
+_POINT = schema.list_of(schema.number(-1e9, 1e9), least=2, most=2)
+_KEYS_OF_CANDIDATE = {
+    # A name becomes that of a file.
+    "name": schema.one_of(*VIEWS, "probe", "network", "ngrams", "student"),
+    "title": schema.text,
+    "kind": schema.one_of(*KINDS),
+    "folders": schema.list_of(schema.text, least=1, most=1000),
+    "seconds": _SECONDS,
+}
+_CANDIDATE = schema.record(_KEYS_OF_CANDIDATE, required=tuple(_KEYS_OF_CANDIDATE), closed=True)
+_KEYS_OF_STATE = schema.record(
+    {
+        "format": schema.one_of(_FORMAT),
+        "identity": schema.object_,
+        "seconds": _SECONDS,
+        "points": schema.list_of(_POINT, most=1000),
+        "candidates": schema.list_of(_CANDIDATE),
+    },
+    required=("format", "identity", "candidates"),
+)
 # What of the recipe a resumed run may have otherwise, and files, which are known by their content.
 _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
 # Shares of the minutes; what is left is for the network that the blend teaches. Where a network is
 # given none is spent on pretraining.
 _PRETRAINING, _FINETUNING, _NGRAM_NETWORK = 0.45, 0.2, 0.15
+# Of the minutes, that each linear model may take at most.
+_LINEAR = 0.1
 # From so many rows on a network with embeddings of n-grams beside its vector is worth its time.
 _NGRAMS_FROM, _NGRAMS = 3000, 1 << 18
 # Pretraining for fewer seconds makes no network worth having.
@@ -396,14 +429,21 @@ class Fit:
         if done or (self.candidates and self.left < _SHORTEST):
             return
         began = time.monotonic()
-        with self.progress.step(title):
-            folders, scores = make(self.folder / "members" / name)
+        try:
+            with self.progress.step(title):
+                folders, scores = make(self.folder / "members" / name)
+        except TooSlow:
+            self.progress.say(f"{title}: left out, with so many rows and labels it takes too long")
+            return
         seconds = time.monotonic() - began
         self.candidates.append(ComparedModel(name, title, kind, tuple(folders), seconds, scores))
         self._save()
 
     def _view(self, name: str, path: Path) -> tuple[Sequence[str], np.ndarray]:
-        scores = fit_view(name, self.rows, self.labelled, self.learnt, self.unlabelled, path)
+        texts = (self.labelled, self.learnt, self.unlabelled)
+        seconds = 60 * self.share(_LINEAR)
+        first = not self.candidates  # without any there would be nothing to use
+        scores = fit_view(name, self.rows, *texts, path, seconds=seconds, required=first)
         return [f"members/{path.name}"], scores
 
     def _probe(self, base: Path, path: Path) -> tuple[Sequence[str], np.ndarray]:
@@ -558,10 +598,14 @@ class Fit:
         )
 
     def _resume(self) -> None:
-        state = read_json(self.folder / STATE, missing={})
-        if not state:
+        path = self.folder / STATE
+        if not path.exists():
             return
-        if state.get("identity") != json.loads(json.dumps(self.identity)):
+        try:
+            state = read_json(path, check=_KEYS_OF_STATE)
+        except InputError as error:
+            raise InputError(f"{error}; start anew with --overwrite") from None
+        if state["identity"] != json.loads(json.dumps(self.identity)):
             raise InputError(
                 f"{self.folder} was made with other files or settings; give the same ones, or "
                 "start anew with --overwrite"
@@ -569,12 +613,21 @@ class Fit:
         self.used = float(state.get("seconds", 0.0))
         self.points = tuple((float(at), float(score)) for at, score in state.get("points", ()))
         for about in state["candidates"]:
-            path = self.folder / WORK / f"{about['name']}.npy"
-            scores = np.load(path) if path.exists() else None
-            there = all((self.folder / own).is_dir() for own in about["folders"])
+            scores = self._saved_scores(self.folder / WORK / f"{about['name']}.npy")
+            there = all(inside(self.folder, own, path).is_dir() for own in about["folders"])
             if not there or (scores is None and about["name"] != "student"):
-                continue  # somebody has deleted it: it is made again
+                continue  # somebody has deleted or damaged it: it is made again
             self.candidates.append(
                 ComparedModel(**{**about, "folders": tuple(about["folders"])}, scores=scores)
             )
         self._save()  # so that the blend names no model that is made again
+
+    def _saved_scores(self, path: Path) -> np.ndarray | None:
+        """Scores (N, C) of the held-out rows; None if the file is missing or damaged."""
+        try:
+            # Mapped, so that a header cannot ask for more memory than the file has bytes.
+            scores = np.array(np.lib.format.open_memmap(path, mode="r"))
+        except (OSError, ValueError):
+            return None
+        fits = scores.shape == (len(self.rows.held_out), self.rows.targets.size)
+        return scores if fits and scores.dtype.kind == "f" and np.isfinite(scores).all() else None

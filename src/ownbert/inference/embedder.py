@@ -134,7 +134,7 @@ class Embedder:
         unit = self.embedding_config.normalize if normalize is None else normalize
         between(1, limits.BATCH_TOKENS, "[]")("batch_tokens", batch_tokens)
         if batch_size is not None:
-            between(1, limits.BATCH_TOKENS, "[]")("batch_size", batch_size)
+            between(1, limits.BATCH_ROWS, "[]")("batch_size", batch_size)
         encoder = self._encoder(
             pick_precision(precision, self.device) if precision else self.precision
         )

@@ -4,6 +4,9 @@ A model gives scores that can be added over models: log-probabilities of one lab
 of any number of labels, or numbers.
 """
 
+import math
+import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +17,12 @@ from ownbert.errors import InputError
 from ownbert.views.ngrams import Matrix
 
 LINKS = ("softmax", "one-vs-rest", "logits", "numbers")
-# Inverse weights of the penalty that are tried.
-STRENGTHS = (1.0, 10.0, 100.0)
+# Inverse weights of the penalty that are tried, in this order.
+STRENGTHS = (10.0, 1.0, 100.0)
+_DUAL_UP_TO = 10.0
 _SMALLEST = -30.0  # log-probability
+# Iterations of a regression on dense features, and how fast a slow processor does them.
+_FEWEST_ITERATIONS, _MOST_ITERATIONS, _OPERATIONS_PER_SECOND = 30, 200, 1e10
 
 
 @dataclass(frozen=True)
@@ -82,8 +88,17 @@ class LinearModel:
         return outputs
 
 
+class TooSlow(Exception):
+    """A linear model would take more seconds to fit than it was given."""
+
+
 def fit_linear(
-    features: Matrix | np.ndarray, targets: Targets, strength: float, *, naive_bayes: bool = False
+    features: Matrix | np.ndarray,
+    targets: Targets,
+    strength: float,
+    *,
+    naive_bayes: bool = False,
+    seconds: float = math.inf,
 ) -> LinearModel:
     """Fit a linear model with scikit-learn.
 
@@ -96,9 +111,11 @@ def fit_linear(
         strength: the inverse of the penalty's weight.
         naive_bayes: scale the features for each label by the logarithm of how much likelier they
             are with it than without (Wang and Manning 2012).
+        seconds: that it may take. Dense features get fewer iterations for it.
 
     Raises:
         InputError: scikit-learn is not installed.
+        TooSlow: by the first labels, all of them would take longer.
     """
     if not features.shape[1]:  # no word is in two texts
         return _constant(targets)
@@ -106,7 +123,7 @@ def fit_linear(
         return _ridge(features, targets, strength)
     is_sparse = not isinstance(features, np.ndarray)
     if targets.task == "classify" and not is_sparse:
-        return _softmax_regression(features, targets, strength)
+        return _softmax_regression(features, targets, strength, seconds)
     weights = np.zeros((features.shape[1], targets.size), dtype=np.float32)
     bias = np.zeros(targets.size, dtype=np.float32)
     features = _int32_indices(features)
@@ -114,10 +131,18 @@ def fit_linear(
         weights[:, 1], bias[1] = _separate(features, targets.values == 1, strength, naive_bayes)
         weights[:, 0], bias[0] = -weights[:, 1], -bias[1]
         return LinearModel(weights, bias, "one-vs-rest")
+    # Hashed features are mostly empty, and the solver's time for a label depends on their number.
+    columns = np.arange(features.shape[1])
+    if is_sparse and features.nnz and not naive_bayes:
+        columns = np.unique(features.indices)
+        features = _int32_indices(features[:, columns])
+    began = time.monotonic()
     for label in range(targets.size):
+        if label and (time.monotonic() - began) * targets.size / label > seconds:
+            raise TooSlow
         values = targets.values
         own = values == label if targets.task == "classify" else values[:, label] > 0
-        weights[:, label], bias[label] = _separate(features, own, strength, naive_bayes)
+        weights[columns, label], bias[label] = _separate(features, own, strength, naive_bayes)
     link = "one-vs-rest" if targets.task == "classify" else "logits"
     return LinearModel(weights, bias, link)
 
@@ -132,7 +157,11 @@ def _separate(
     if ratio is not None:
         features = features.copy()
         features.data = features.data * ratio[features.indices]
-    fitted = _logistic(solver="liblinear", C=strength, tol=1e-2, random_state=0)
+    # The dual problem is solved in half the time, and with a weak penalty in three times as much.
+    dual = strength <= _DUAL_UP_TO
+    fitted = _logistic(
+        solver="liblinear", C=strength, dual=dual, tol=0.1 if dual else 0.01, random_state=0
+    )
     fitted.fit(features, own)
     weights = fitted.coef_[0].astype(np.float32)
     return weights if ratio is None else weights * ratio, float(fitted.intercept_[0])
@@ -145,13 +174,19 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
     return np.maximum(found, _SMALLEST)
 
 
-def _softmax_regression(features: np.ndarray, targets: Targets, strength: float) -> LinearModel:
+def _softmax_regression(
+    features: np.ndarray, targets: Targets, strength: float, seconds: float
+) -> LinearModel:
     weights = np.zeros((features.shape[1], targets.size), dtype=np.float32)
     bias = np.full(targets.size, _SMALLEST, dtype=np.float32)
     if len(np.unique(targets.values)) == 1:
         bias[targets.values[0]] = 0
         return LinearModel(weights, bias, "softmax")
-    fitted = _logistic(C=strength, max_iter=200).fit(features, targets.values)
+    rate = _OPERATIONS_PER_SECOND / (4 * features.size * targets.size)  # iterations per second
+    iterations = int(min(_MOST_ITERATIONS, max(_FEWEST_ITERATIONS, seconds * rate)))
+    with warnings.catch_warnings():  # that it has not converged: it is stopped early on purpose
+        warnings.simplefilter("ignore")
+        fitted = _logistic(C=strength, max_iter=iterations).fit(features, targets.values)
     coefficients, intercepts = fitted.coef_, fitted.intercept_
     if len(fitted.classes_) == 2:
         coefficients = np.concatenate([-coefficients, coefficients]) / 2

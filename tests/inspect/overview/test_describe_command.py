@@ -39,8 +39,8 @@ def test_mistakes_get_one_line(pretrained: Path, tmp_path: Path):
     for arguments, said in {
         (tmp_path / "none",): "no such folder",
         (tmp_path,): "config.json; is",
-        (pretrained, "--tokens", "0"): "it must be 1 or more",
-        (pretrained, "--tokens", "129"): "takes at most",
+        (pretrained, "--tokens", "0"): "1 or more",
+        (pretrained, "--tokens", "129"): "the model takes from 1 to 48",
         (pretrained, "--text", "w1 " * 200): "the text has 202 tokens",
         (pretrained, "--text", "w1", "--tokens", "2"): "give one of them",
     }.items():

@@ -25,10 +25,6 @@ from ownbert.settings import between
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 
-# Where a model has no longest sequence. Shapes are found by a forward pass without numbers, whose
-# batch is real.
-_MOST_TOKENS = 1 << 20
-
 
 def describe(
     model: nn.Module | str | Path,
@@ -148,7 +144,7 @@ def _shapes(
     if model.config.image is not None:
         raise InputError("the model reads images, not text")
     if tokens is not None:
-        longest = model.config.max_length or _MOST_TOKENS
+        longest = model.config.max_length or limits.LENGTH
         if not 1 <= tokens <= longest:
             raise InputError(f"tokens is {tokens}; the model takes from 1 to {longest:,}")
         return forward_shapes(model, [0] * tokens)
