@@ -41,7 +41,7 @@ def main() -> None:
         f"ownbert fit {TRAIN} {few} --dev {DEV} --test {TEST} --unlabelled {UNLABELLED} "
         f"--unlabelled {TRAIN} --minutes {given.minutes:g} -o {best} --overwrite"
     )
-    run(f"ownbert predict {best} --input {TEST} -o {given.output / 'predictions.jsonl'}")
+    run(f"ownbert predict {best} {TEST} -o {given.output / 'predictions.jsonl'}")
     print(f"\n{(time.monotonic() - start) / 60:.1f} minutes in total; open {best / 'report.html'}")
 
 

@@ -85,7 +85,7 @@ def test_the_whole_way(topics: Path, tmp_path: Path):
     assert "macro-F1" in outputs[5]
     assert json.loads((tmp_path / "test.json").read_text())["macro_f1"] > 0.3
     row = json.loads((tmp_path / "p.jsonl").read_text().splitlines()[0])
-    assert set(row) == {"label", "probabilities"}
+    assert list(row) == ["text", "label", "score"]
 
 
 def test_quiet_prints_nothing(topics: Path, tmp_path: Path):

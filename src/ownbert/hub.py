@@ -18,6 +18,9 @@ PREFIX = "hf:"
 HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "token")
 # The files of a model folder that are used here; only these are fetched.
 _MODEL_FILES = ("*.json", "*.txt", "*.safetensors", "*.model", "pytorch_model*.bin")
+_CONFIG = "config.json"
+# What a repository is not for: states to resume from, logs of TensorBoard, unfinished files.
+_LOCAL = ["checkpoints/*", "tensorboard/*", ".*", "*/.*"]
 _NAME = re.compile(r"[A-Za-z0-9_-][\w.-]*(/[A-Za-z0-9_-][\w.-]*)?", re.ASCII)
 
 
@@ -55,6 +58,53 @@ def pretrained_folder(name: str | os.PathLike[str], options: Mapping[str, Any] =
         raise InputError(f"no such folder: {name}")
     given = {key: options[key] for key in HUB_OPTIONS if options.get(key) is not None}
     return _fetched(wanted, **given)
+
+
+def push(
+    folder: str | os.PathLike[str],
+    name: str,
+    *,
+    private: bool = False,
+    message: str = "Upload by ownbert push",
+) -> str:
+    """Upload a finished folder to the hub, in a repository that is made if there is none.
+
+    Saved states, TensorBoard's logs and hidden files are left out.
+
+    Args:
+        folder: of a model: it has a config.json.
+        name: "org/name".
+        private: whether a new repository is private.
+        message: of the commit.
+
+    Returns:
+        The address of the repository.
+
+    Raises:
+        InputError: the folder has no model, the name cannot be one, the extra ``hub`` is not
+            installed, or the hub refuses.
+    """
+    path, name = Path(folder), name.removeprefix(PREFIX)
+    if not (path / _CONFIG).is_file():
+        raise InputError(f"{path} has no {_CONFIG}: it is no folder of a finished model")
+    if not _NAME.fullmatch(name) or "/" not in name:
+        raise InputError(f"{name!r} is no name on the hub; write org/name")
+    try:
+        from huggingface_hub import HfApi
+    except ImportError:
+        raise InputError(
+            "push needs a package that is missing: pip install 'ownbert[hub]'"
+        ) from None
+    api = HfApi()
+    try:
+        api.create_repo(name, private=private, exist_ok=True)
+        api.upload_folder(
+            repo_id=name, folder_path=path, commit_message=message, ignore_patterns=_LOCAL
+        )
+    except Exception as error:  # the library's errors are of many kinds: no token, no network
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise InputError(f"{name} could not be uploaded: {reason[0]}") from None
+    return f"{api.endpoint}/{name}"
 
 
 @cache

@@ -24,7 +24,7 @@ sys.exit("imports " + ", ".join(heavy) if heavy else 0)
 
 
 def test_help_lists_the_commands_in_order():
-    shown = CliRunner().invoke(app, ["--help"]).output.split("─ Commands ─")[1]
+    shown = CliRunner().invoke(app, ["--help"]).output.split("─ Options ─")[1]
     assert tuple(re.findall(r"^│ (\w+)  ", shown, re.MULTILINE)) == COMMANDS
 
 

@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[Any, type]] = {
 # What is no setting.
 OTHERS = {
     *("--output", "--config", "--dry-run", "--quiet", "--resume", "--resume-step"),
-    *("--overwrite", "--help"),
+    *("--overwrite", "--help", "--help-all"),
 }
 
 

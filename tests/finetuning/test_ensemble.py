@@ -91,7 +91,7 @@ def test_each_row_is_answered_by_the_model_that_has_not_seen_it(folds: Ensemble,
 
 def test_an_ensemble_answers_with_the_mean(folds: Ensemble, topics: Path, tmp_path: Path):
     for name, folder in (("all", folds.folder), *((f.name, f) for f in folds.members)):
-        predict(folder, topics / "test.csv", tmp_path / f"{name}.jsonl")
+        predict(folder, topics / "test.csv", tmp_path / f"{name}.jsonl", probabilities=True)
     found = read(tmp_path / "all.jsonl")
     parts = [read(tmp_path / f"{f.name}.jsonl") for f in folds.members]
     for together, *alone in zip(found, *parts, strict=True):

@@ -51,13 +51,13 @@ def read(path: Path) -> list[dict]:
 
 def test_a_table_says_what_json_lines_say(classifier: Path, topics: Path, tmp_path: Path):
     for name in ("a.jsonl", "a.csv", "a.tsv", "a.csv.gz"):
-        predict(classifier, topics / "test.csv", tmp_path / name)
+        predict(classifier, topics / "test.csv", tmp_path / name, probabilities=True)
     rows = read(tmp_path / "a.jsonl")
     for name, separator in (("a.csv", ","), ("a.tsv", "\t")):
         with (tmp_path / name).open(newline="") as file:
             found = list(csv.DictReader(file, delimiter=separator))
         assert list(found[0]) == [
-            "label",
+            *("text", "label", "score"),
             *(f"probabilities.{n}" for n in rows[0]["probabilities"]),
         ]
         for one, other in zip(found, rows, strict=True):

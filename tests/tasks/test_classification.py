@@ -45,7 +45,7 @@ def test_the_folder_keeps_labels_log_curves_recipe_and_no_states(classifier: Pat
 
 
 def test_predictions_are_in_order_and_sum_to_one(classifier: Path, topics: Path, tmp_path: Path):
-    count = predict(classifier, topics / "test.csv", tmp_path / "out.jsonl")
+    count = predict(classifier, topics / "test.csv", tmp_path / "out.jsonl", probabilities=True)
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     truth, _ = labels_and_texts(topics / "test.csv")
     assert count == len(rows) == len(truth)

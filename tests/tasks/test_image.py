@@ -152,7 +152,7 @@ def test_answers_to_pictures_of_every_kind(
     images = write_idx(tmp_path, "new", three_digits[1])
     assert predict(model, images, tmp_path / "idx.csv") == 108
     lines = (tmp_path / "idx.csv").read_text().splitlines()
-    assert lines[0] == ",".join(["label", *(f"probabilities.{i}" for i in range(3))])
+    assert lines[0] == ",".join(["label", "score"])
     labels = [line.split(",")[0] for line in lines[1:]]
     accuracy = np.mean(np.asarray(labels) == three_digits[1][1].astype(str))
     assert evaluate(model, images).accuracy == pytest.approx(accuracy)

@@ -87,7 +87,7 @@ def test_it_learns_and_the_measures_are_those_of_the_predictions(
 ):
     scores = evaluate(labeller, data / "test.csv", output=tmp_path / "scores.json")
     assert scores.micro_f1 > 0.85
-    predict(labeller, data / "test.csv", tmp_path / "out.jsonl")
+    predict(labeller, data / "test.csv", tmp_path / "out.jsonl", probabilities=True)
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     truth = MultiLabelTask().read(data / "test.csv")
     true, said = (
@@ -101,7 +101,9 @@ def test_it_learns_and_the_measures_are_those_of_the_predictions(
     threshold = json.loads((labeller / "config.json").read_text())[KEY]["threshold"]
     for row in rows:
         held = [c for c, p in row["probabilities"].items() if p >= threshold]
-        assert row["labels"] == held
+        assert sorted(row["labels"]) == sorted(held)
+        assert row["scores"] == [row["probabilities"][label] for label in row["labels"]]
+        assert row["scores"] == sorted(row["scores"], reverse=True)
 
 
 def test_the_folder_is_the_same_model_in_transformers(labeller: Path, data: Path):

@@ -65,7 +65,7 @@ def read(
 def test_it_learns_to_choose(chooser: Path, questions: Path, tmp_path: Path):
     accuracy = evaluate(chooser, questions / "test.jsonl").accuracy
     assert accuracy > 0.8  # chance is between a third and a half
-    predict(chooser, questions / "test.jsonl", tmp_path / "out.jsonl")
+    predict(chooser, questions / "test.jsonl", tmp_path / "out.jsonl", probabilities=True)
     asked, found = (
         [json.loads(line) for line in path.read_text().splitlines()]
         for path in (questions / "test.jsonl", tmp_path / "out.jsonl")
@@ -74,6 +74,7 @@ def test_it_learns_to_choose(chooser: Path, questions: Path, tmp_path: Path):
         assert len(answer["probabilities"]) == len(row["choices"])
         assert sum(answer["probabilities"]) == pytest.approx(1, abs=1e-5)
         assert answer["choice"] == int(np.argmax(answer["probabilities"]))
+        assert answer["prompt"] == row["prompt"]
         assert answer["text"] == row["choices"][answer["choice"]]
     right = [row["label"] == answer["choice"] for row, answer in zip(asked, found, strict=True)]
     assert np.mean(right) == pytest.approx(accuracy)

@@ -43,7 +43,9 @@ class OneBatch:
             yield batch, position
 
 
-def evaluations(folder: Path, seconds: float, run: Run) -> tuple[list[float], float]:
+def evaluations(
+    folder: Path, seconds: float, run: Run, setup: float = 0.0
+) -> tuple[list[float], float]:
     """The duration of each evaluation, which sleeps for so many seconds, and of the run."""
     torch.manual_seed(0)
     learner, optim = Learner(Model(CONFIG, ["mlm"]), [MaskedLM()]), Optim(learning_rate=1e-3)
@@ -64,6 +66,7 @@ def evaluations(folder: Path, seconds: float, run: Run) -> tuple[list[float], fl
         display=Display("test", quiet=True),
         monitor=Monitor("loss", lower=True, patience=10_000),
         with_curves=False,
+        setup_seconds=setup,
     )
     train(job)
     return taken, job.state.seconds
@@ -91,6 +94,16 @@ def test_a_run_that_the_clock_ends_leaves_evaluations_out(every: int | None, tmp
     taken, seconds = evaluations(tmp_path, 0.03, run)
     assert len(taken) >= 2
     assert sum(taken[:-1]) <= max(taken[0], 0.2 * seconds)
+
+
+def test_the_setup_and_the_last_evaluation_are_within_the_minutes(tmp_path: Path):
+    run = Run(max_minutes=0.02, eval_every=1, precision="float32")
+    taken, seconds = evaluations(tmp_path / "long", 0.1, run)
+    assert seconds < 1.2 - 0.1 + 0.09  # the loop ends with a step that began in time
+    assert len(taken) >= 2
+    # However long the setup was, half of the time is for training.
+    _, seconds = evaluations(tmp_path / "setup", 0.01, run, setup=100.0)
+    assert 0.5 < seconds < 1.2
 
 
 def test_a_run_that_its_steps_end_leaves_none_out(tmp_path: Path):

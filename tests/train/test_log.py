@@ -1,5 +1,7 @@
 """log.jsonl, TensorBoard's files, curves.png and the lines of a run as it goes."""
 
+import io
+import re
 import resource
 import time
 from pathlib import Path
@@ -223,7 +225,9 @@ def shown(width: int, *updates: tuple[float, dict[str, Any] | None]) -> list[str
 def test_a_terminal_shows_two_lines_of_what_fits():
     updates = [(0.0, None), (0.4, training_row(40)), (0.5, held_out_row(40))]
     first, second = shown(160, *updates)
-    assert first.startswith("pretrain " + "━" * 20 + "  50%  00:00 left, ends ")
+    bar = first.split("  50%  00:00 left, ends ")[0]
+    assert bar == "pretrain " + "━" * len(bar.removeprefix("pretrain "))
+    assert len(first) == 160  # the bar takes what the rest leaves
     assert first.endswith("26,001 tokens/s  MFU 41%  gradient norm 1.2")
     assert second == (
         "step 40  loss 6.600  held out: MLM 6.432  unigram 6.81  16.4% right  NSP 0.680  "
@@ -234,6 +238,20 @@ def test_a_terminal_shows_two_lines_of_what_fits():
         assert len(lines) == 2
         assert second.startswith(lines[1].rstrip())
         assert all(len(line) <= width for line in lines)
+
+
+def test_evaluations_stay_on_a_terminal():
+    display = Display("pretrain")
+    file = io.StringIO()
+    display.console = Console(width=160, force_terminal=True, file=file, color_system=None)
+    with display:
+        display.update(0.2, training_row(20))
+        display.update(0.5, held_out_row(20))
+        display.update(0.9, held_out_row(40))
+    lines = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", file.getvalue()).replace("\r", "\n").splitlines()
+    stay = [line for line in lines if re.match(r"pretrain +\d+%  ", line)]
+    assert [re.findall(r"step \d+", line) for line in stay] == [["step 20"], ["step 40"]]
+    assert all("held out" in line for line in stay)
 
 
 def test_before_the_first_evaluation_it_shows_training():

@@ -23,13 +23,26 @@ from ownbert.files import protected, refuse_same
 from ownbert.language import translate_command, translate_frames, translated_message
 from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
 
-# In the order of --help. Each is a file of its name, with a function of its name or, if it has
-# subcommands, an ``app``.
-COMMANDS = (
-    *("fit", "vocab", "prepare", "pretrain", "finetune", "evaluate", "predict", "embed", "fill"),
-    *("probe", "translate", "runs", "describe", "trace", "relevance"),
-)
-
+# In the order of --help, by its panels. Each is a file of its name, with a function of its name or,
+# if it has subcommands, an ``app``.
+PANELS = {
+    "Build what pretraining reads": ("vocab", "prepare"),
+    "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
+    "Use": ("predict", "evaluate", "embed", "fill", "push"),
+    "Inspect": ("runs", "describe", "trace", "relevance"),
+}
+COMMANDS = tuple(name for names in PANELS.values() for name in names)
+# Options, not shown, whose values are arguments of a command: what it reads.
+_AS_ARGUMENT = {
+    "fit": ("--train", "--data", "--input"),
+    "pretrain": ("--tokens", "--data", "--input"),
+    "probe": ("--model",),
+    "vocab": ("--data", "--input"),
+    "prepare": ("--data", "--input"),
+    "embed": ("--data", "--input"),
+    "describe": ("--text",),
+    "trace": ("--text",),
+}
 
 # Options that name what a command writes. A path by any other name is one that it reads, and is
 # never written to.
@@ -73,7 +86,8 @@ class _Commands(TyperGroup):
         if command is None:
             command = typer.Typer(add_completion=False)
             command.command(cmd_name)(getattr(module, cmd_name))
-        found = _guarded(typer.main.get_command(command))
+        found = _guarded(_with_spellings(typer.main.get_command(command), cmd_name))
+        found.rich_help_panel = next(p for p, names in PANELS.items() if cmd_name in names)
         translate_command(found)
         return found
 
@@ -82,6 +96,28 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             raise _Stopped(str(stop) or "interrupted; nothing half-written is left") from None
+
+
+def _with_spellings(command: Any, name: str) -> Any:
+    """``command``, which takes its arguments as values of options, too."""
+    if name in _AS_ARGUMENT:
+        parse = command.parse_args
+        command.parse_args = lambda ctx, args: parse(ctx, _as_arguments(args, _AS_ARGUMENT[name]))
+    return command
+
+
+def _as_arguments(args: Sequence[str], options: Sequence[str]) -> list[str]:
+    """``args`` with the values of ``options`` at their end, as arguments."""
+    rest, moved, given = [], [], iter(args)
+    for each in given:
+        option, equals, value = each.partition("=")
+        if each == "--":
+            return [*rest, *moved, each, *given]
+        if option not in options:
+            rest.append(each)
+        elif (own := value if equals else next(given, None)) is not None:
+            moved.append(own)
+    return [*rest, *moved]
 
 
 def _guarded(command: Any) -> Any:
@@ -119,7 +155,6 @@ app = typer.Typer(
     "From labelled texts to the best model, in one step: fit. Step by step: vocab, prepare, "
     "pretrain, finetune, evaluate, predict.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -164,10 +199,14 @@ def _main() -> None:
     # How long threads of torch spin while they wait for each other; read when torch is loaded. The
     # default is so long that a second program on the machine slows a run down tenfold.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+    # How many matrix products oneDNN keeps compiled (bfloat16). Batches differ in length, so most are
+    # never used again, and the usual 1024 take 0.4 GB more than those of one step, without being
+    # faster.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     try:
         _refuse_undecodable(sys.argv[1:])
         translate_frames()
-        sys.exit(app(standalone_mode=False) or 0)
+        sys.exit(app(prog_name="ownbert", standalone_mode=False) or 0)
     except InputError as error:
         _exit(f"error: {error}")
     except _Stopped as stop:

@@ -13,7 +13,10 @@ def describe(
     folder: Annotated[Path, typer.Argument(help="Folder of a model.", show_default=False)],
     text: Annotated[
         str | None,
-        typer.Option(help="Follow this text through the model: the shape of every step."),
+        typer.Argument(
+            help="Follow this text through the model: the shape of every step.",
+            show_default=False,
+        ),
     ] = None,
     tokens: Annotated[
         int | None,
@@ -27,7 +30,7 @@ def describe(
 
     Of the folder only config.json is needed.
 
-    Example: ownbert describe runs/bert --text "12 7 845 9"
+    Example: ownbert describe runs/bert "12 7 845 9"
     """
     from json import dumps
 

@@ -8,7 +8,7 @@ import typer
 
 from ownbert import limits
 from ownbert.cli.options import Device, Inputs, Precision, Quiet, TextColumn
-from ownbert.cli.progress import counting_of
+from ownbert.cli.progress import counting
 from ownbert.terminal import echo
 
 
@@ -66,7 +66,7 @@ def embed(
     keep_memory()
     # Reads everything once: a mistake in the last line shows at once, not after hours.
     total = count_texts(inputs, text_column=text_column)
-    with counting_of(total, "texts embedded", quiet=quiet) as progress:
+    with counting("texts embedded", quiet=quiet, total=lambda: total) as progress:
         count = run(
             folder,
             inputs,

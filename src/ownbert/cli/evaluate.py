@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ownbert.cli.options import (
+    Data,
     Device,
     FinetunedFolder,
     Network,
@@ -16,6 +17,7 @@ from ownbert.cli.options import (
     TaskTextColumn,
 )
 from ownbert.cli.progress import counting
+from ownbert.errors import InputError
 from ownbert.terminal import console, echo
 
 if TYPE_CHECKING:
@@ -26,13 +28,16 @@ _LABELS = 100  # at most, in the table
 
 def evaluate(
     folder: FinetunedFolder,
-    data: Annotated[
-        Path,
-        typer.Option(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
             help="Rows with their answers: csv, tsv, jsonl or parquet; CoNLL columns (tag), "
-            "SQuAD's JSON (answer), or a folder of class folders, IDX or .npz (image); .gz too."
+            "SQuAD's JSON (answer), or a folder of class folders, IDX or .npz (image); .gz too.",
+            show_default=False,
         ),
-    ],
+    ] = None,
+    data: Data = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -55,17 +60,19 @@ def evaluate(
     correlations. Answers in texts: exact match and F1. Choices: accuracy. Texts that belong
     together: how high the right one ranks.
 
-    Example: ownbert evaluate runs/clf --data test.csv
+    Example: ownbert evaluate runs/clf test.csv
     """
     from ownbert.finetuning.confusion import CONFUSION, draw_confusion
     from ownbert.inference.predict import evaluate as run
     from ownbert.train.device import keep_memory
 
     keep_memory()
+    if (file is None) == (data is None):
+        raise InputError("one file of rows with their answers is needed: evaluate FOLDER FILE")
     with counting("rows evaluated", quiet=quiet) as progress:
         scores = run(
             folder,
-            data,
+            file or data,
             output=output,
             text_column=text_column,
             second_column=second_column,

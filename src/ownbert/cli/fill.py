@@ -8,7 +8,7 @@ import typer
 
 from ownbert import limits
 from ownbert.cli.input_texts import input_texts
-from ownbert.cli.options import Device, TextColumn
+from ownbert.cli.options import Data, Device, TextColumn, TextsOrFile
 from ownbert.errors import InputError
 from ownbert.terminal import console, echo
 
@@ -19,22 +19,15 @@ if TYPE_CHECKING:
     from ownbert.inference.fill_mask import Filled, Mask
 
 _BAR = 24
-_NOTHING = 'no text to fill; give one, as "12 [MASK] 9", or --input FILE'
+_NOTHING = 'no text to fill; give one, as "12 [MASK] 9", or a file'
 
 
 def fill(
     folder: Annotated[
         Path, typer.Argument(help="Folder of a pretrained model.", show_default=False)
     ],
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TEXT]...", help="Texts with [MASK]; lines of standard input if there is none."
-        ),
-    ] = None,
-    input: Annotated[
-        Path | None, typer.Option(help="Texts: a table, or one text per line; - is standard input.")
-    ] = None,
+    texts: TextsOrFile = None,
+    data: Data = None,
     top: Annotated[
         int, typer.Option(help="Candidates for each mask.", min=1, max=limits.VOCABULARY)
     ] = 5,
@@ -53,7 +46,7 @@ def fill(
 
     from ownbert.inference.fill_mask import Filler
 
-    given = _texts(texts or [], input, text_column)
+    given = _texts(texts or [], data, text_column)
     filler = Filler(folder, top=top, device=device)
     output = console()
     for number, filled in enumerate(filler(given)):
@@ -65,18 +58,15 @@ def fill(
             _show(filled, output)
 
 
-def _texts(texts: Sequence[str], input: Path | None, text_column: str | None) -> Iterator[str]:
+def _texts(texts: Sequence[str], data: Path | None, text_column: str | None) -> Iterator[str]:
     """The texts to fill, without empty lines."""
 
     def read(path: Path) -> Iterator[str]:
         from ownbert.data.readers.columns import read_texts
 
-        return (text for text in read_texts(path, text_column=text_column) if text.strip())
+        return read_texts(path, text_column=text_column)
 
-    found = input_texts(texts, input, read, missing=_NOTHING)
-    if texts or (input is not None and str(input) != "-"):
-        return found
-    return _not_empty(found)
+    return _not_empty(input_texts(texts, data, read, missing=_NOTHING))
 
 
 def _not_empty(lines: Iterator[str]) -> Iterator[str]:

@@ -38,6 +38,15 @@ _LAST = (
     ),
     *("precision", "device", "log_every", "save_every", "tensorboard", "seed"),
 )
+# What --help shows; --help-all shows all.
+_COMMON = frozenset(
+    {
+        *(*_FIRST, *_COLUMNS, "max_length", "batch_size", "learning_rate", "epochs"),
+        *("max_minutes", "folds", "search.usual", "device", "seed"),
+        *("labels_per_class", "separator", "threshold", "crf", "long", "class_weights"),
+        *("image_size", "flip"),
+    }
+)
 # Those of a task that reads single sentences or pairs.
 _SENTENCE = ("pooling", "ngrams", "long", "stride", "rdrop")
 # Two names of one task.
@@ -185,9 +194,14 @@ def _command(task: str, names: tuple[str, ...], text: str) -> Callable[..., None
     every = (*_FIRST, *_COLUMNS, *names, *_LAST)
     shown = [name for name in every if name not in _NOT.get(task, ())]
     command = "embed" if task == "rank" else task
-    return recipe_command(FinetuneRecipe, shown, command=command, instead=_column_options(command))(
-        run
+    decorate = recipe_command(
+        FinetuneRecipe,
+        shown,
+        command=command,
+        instead=_column_options(command),
+        common=_COMMON,
     )
+    return decorate(run)
 
 
 for _task, (_names, _text) in _TASKS.items():

@@ -7,33 +7,59 @@ from pathlib import Path
 from ownbert.errors import InputError
 
 
+def given_input(
+    given: Sequence[str], data: Path | None, *, missing: str
+) -> "Path | list[str] | Iterator[str]":
+    """What a command reads: a file, texts from the command line, or lines of standard input.
+
+    Args:
+        given: arguments; a single one that names a file is the file, and - is standard input.
+        data: a file that was named by an option; - is standard input.
+        missing: the message if standard input is a terminal.
+
+    Returns:
+        A file, texts, or the lines of standard input.
+
+    Raises:
+        InputError: arguments and the option are both given, or there is no input.
+    """
+    if given and data is not None:
+        raise InputError(f"{data} and {given[0]!r} are both given; give one of them")
+    named = [str(data)] if data is not None else list(given)
+    if named == ["-"] or not named:
+        if not named and sys.stdin.isatty():
+            raise InputError(missing)
+        return _stdin_lines()
+    if data is not None:
+        return data
+    found = [_text_or_file(each) for each in given]
+    files = [each for each in found if isinstance(each, Path)]
+    if files and len(found) > 1:
+        raise InputError(
+            f"{files[0]} is a file among {len(found)} arguments; give one file, or texts alone"
+        )
+    return files[0] if files else list(given)
+
+
+def _text_or_file(argument: str) -> str | Path:
+    from ownbert.inference.pipeline import text_or_file
+
+    try:
+        return text_or_file(argument)
+    except InputError:
+        raise InputError(f"no such file: {argument} (a text of this kind is read from -)") from None
+
+
 def input_texts(
-    texts: Sequence[str],
-    input: Path | None,
+    given: Sequence[str],
+    data: Path | None,
     read: Callable[[Path], Iterator[str]],
     *,
     missing: str,
 ) -> Iterator[str]:
-    """Texts from the command line, a file or standard input.
-
-    Args:
-        texts: from the command line.
-        input: a file; - is standard input, as is giving neither.
-        read: returns the texts of a file.
-        missing: the message if standard input is a terminal.
-
-    Raises:
-        InputError: texts and a file are both given, or there is no input.
-    """
-    if texts and input is not None:
-        raise InputError("texts and --input are both given; give one of them")
-    if texts:
-        return iter(texts)
-    if input is not None and str(input) != "-":
-        return read(input)
-    if input is None and sys.stdin.isatty():
-        raise InputError(missing)
-    return _stdin_lines()
+    """As ``given_input``, with the texts of a file as ``read`` returns them."""
+    found = given_input(given, data, missing=missing)
+    return read(found) if isinstance(found, Path) else iter(found)
 
 
 def _stdin_lines() -> Iterator[str]:

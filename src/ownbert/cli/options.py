@@ -22,6 +22,16 @@ Layout = Annotated[
         "blank lines between documents."
     ),
 ]
+# What a command reads stands after the folder. The options are other spellings.
+TextsOrFile = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TEXT|FILE",
+        help="Texts, or a file with rows or lines; - or nothing: lines of standard input.",
+        show_default=False,
+    ),
+]
+Data = Annotated[Path | None, typer.Option("--data", "--input", help="The file.", hidden=True)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 TextColumn = Annotated[
     str | None, typer.Option(help="Column of the text in tables.", show_default="by its name")

@@ -1,12 +1,17 @@
 """predict: the answers of a fine-tuned model."""
 
+import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ownbert import limits
+from ownbert.cli.input_texts import given_input
 from ownbert.cli.options import (
+    Data,
     Device,
     FinetunedFolder,
     Network,
@@ -15,27 +20,51 @@ from ownbert.cli.options import (
     ResumeFile,
     TaskSecondColumn,
     TaskTextColumn,
+    TextsOrFile,
 )
 from ownbert.cli.progress import counting
+from ownbert.errors import InputError
 from ownbert.terminal import echo
+
+_NOTHING = 'nothing to answer; give a file, a text, as in ownbert predict FOLDER "a text", or lines'
 
 
 def predict(
     folder: FinetunedFolder,
-    input: Annotated[
-        Path,
-        typer.Option(
-            help="Rows to answer: csv, tsv, jsonl or parquet; one text per line; CoNLL columns "
-            "(tag), SQuAD's JSON (answer), or a folder of images, one image, IDX or .npz "
-            "(image); .gz too."
-        ),
-    ],
+    texts: TextsOrFile = None,
+    data: Data = None,
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", help="A table (.csv, .tsv) or JSON lines, in the same order; .gz too."
+            "--output",
+            "-o",
+            help="A table (.csv, .tsv) or JSON lines (.jsonl), in the same order; .gz too; - is "
+            "standard output.",
         ),
-    ],
+    ] = Path("-"),
+    top: Annotated[
+        int | None,
+        typer.Option(
+            "--top",
+            help="So many labels in each row, the most probable first.",
+            show_default="the label, or the labels that hold",
+            min=1,
+            max=limits.VOCABULARY,
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="Leave out answers whose score is lower: no label, no answer, no entity.",
+            show_default="as in training",
+            min=0,
+            max=1,
+        ),
+    ] = None,
+    probabilities: Annotated[
+        bool,
+        typer.Option("--probabilities", help="The probabilities of all labels in each row."),
+    ] = False,
     text_column: TaskTextColumn = None,
     second_column: TaskSecondColumn = None,
     device: Device = "auto",
@@ -44,32 +73,77 @@ def predict(
     resume: ResumeFile = False,
     quiet: Quiet = False,
 ) -> None:
-    """Answer every row of a file with a fine-tuned model of any task.
+    """Answer texts, or every row of a file, with a fine-tuned model of any task.
 
-    One row of answers per row, in the same order: the label or labels with their probabilities,
-    the numbers, the tags of the words and what they name, the answer found in the text, the
-    choice, or how alike two texts are. Plain text, one text per line, will do where a row is a
-    single text.
+    One row of answers per row, in the same order: its text or, where the file has one, its id, and
+    the label or labels with their scores, the numbers, the tags of the words and what they name,
+    the answer found in the text, the choice, or how alike two texts are.
 
-    Example: ownbert predict runs/clf --input new.csv -o predictions.jsonl
+    Files are csv, tsv, jsonl or parquet; one text per line; CoNLL columns (tag), SQuAD's JSON
+    (answer), or a folder of images, one image, IDX or .npz (image); .gz too. Lines of standard
+    input are texts, or JSON objects such as {"text": ..., "text_pair": ...}.
+
+    Example: ownbert predict runs/clf new.csv -o predictions.jsonl
+
+    Example: ownbert predict runs/clf "I want my money back" --top 3
     """
+    from ownbert.data.readers.columns import ColumnNames
+    from ownbert.data.readers.memory import Lines
+    from ownbert.inference.predict import RowPredictions
     from ownbert.inference.predict import predict as run
+    from ownbert.tasks.rows import OutputOptions
+    from ownbert.tasks.task import DEFAULT
     from ownbert.train.device import keep_memory
 
     keep_memory()
-    with counting("rows answered", quiet=quiet) as progress:
+    found: Any = given_input(texts or (), data, missing=_NOTHING)
+    if isinstance(found, Iterator):
+        found = Lines(found)
+    given: dict[str, Any] = {"device": device, "precision": precision, "network": network}
+    say = partial(echo, err=True)
+    if str(output) == "-":
+        if resume:
+            raise InputError("--resume continues a file; give it as -o FILE")
+        if isinstance(found, Path):
+            from ownbert.inference.predict import refuse_missing
+
+            refuse_missing(found)
+        rows = RowPredictions(
+            folder,
+            found,
+            columns=ColumnNames(text_column, second_column),
+            options=OutputOptions(top, threshold, probabilities),
+            **given,
+        )
+        _print(rows)
+        for warning in rows.warnings():
+            say(warning)
+        return
+    from ownbert.inference.predict import count_rows
+
+    with counting("rows answered", quiet=quiet, total=partial(count_rows, found)) as progress:
         count = run(
             folder,
-            input,
+            found,
             output,
             text_column=text_column,
             second_column=second_column,
-            device=device,
-            precision=precision,
-            network=network,
+            top_k=DEFAULT if top is None else top,
+            threshold=threshold,
+            probabilities=probabilities,
             resume=resume,
             progress=progress,
-            say=partial(echo, err=True),
+            say=say,
+            **given,
         )
     if not quiet:
         echo(f"{count:,} {'row' if count == 1 else 'rows'} answered; saved {output}")
+
+
+def _print(rows: Any) -> None:
+    """Print rows as JSON lines, each block when it is answered."""
+    from json import dumps
+
+    for row in rows:
+        echo(dumps(row, ensure_ascii=False))
+    sys.stdout.flush()

@@ -19,9 +19,16 @@ SETTINGS = (
     *("max_steps", "max_minutes", "precision", "device", "log_every", "eval_every", "save_every"),
     *("tensorboard", "seed"),
 )
+# What --help shows; --help-all shows all.
+_COMMON = frozenset(
+    {
+        *("size", "init_from", "objectives", "max_length", "batch_tokens", "learning_rate"),
+        *("max_steps", "max_minutes", "device", "seed"),
+    }
+)
 
 
-@recipe_command(PretrainRecipe, SETTINGS, command="pretrain")
+@recipe_command(PretrainRecipe, SETTINGS, command="pretrain", common=_COMMON)
 def pretrain(
     *,
     output: o.Output = None,

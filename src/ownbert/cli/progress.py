@@ -2,35 +2,46 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from ownbert.terminal import console
 
 
 @contextmanager
-def counting(what: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A running count, on a terminal; the callback takes the number so far."""
-    output = console(stderr=True)
-    if quiet or not output.is_terminal:
-        yield lambda count: None
-        return
-    with output.status(what) as status:
-        yield lambda count: status.update(f"{count:,} {what}")
+def counting(
+    what: str, *, quiet: bool, total: Callable[[], int | None] = lambda: None
+) -> Iterator[Callable[[int], None]]:
+    """A running count and its rate, on a terminal; the callback takes the number so far.
 
-
-@contextmanager
-def counting_of(total: int | None, what: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """As ``counting``, with a progress bar if the ``total`` is known."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    Args:
+        total: how many there will be, for a bar and the time left; None if that is not known. Not
+            called where nothing is shown.
+    """
+    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed:,.0f}/s")
 
     output = console(stderr=True)
     if quiet or not output.is_terminal:
         yield lambda count: None
         return
-    shown = TextColumn(what), BarColumn(), MofNCompleteColumn(), Remaining()
-    with Progress(*shown, console=output) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda count: bar.update(task, completed=count)
+    known = total()
+    bar = (SpinnerColumn(),) if known is None else (BarColumn(bar_width=None),)
+    left = () if known is None else (Remaining(),)
+    # Standard output is for answers; what else is printed goes above the bar.
+    with Progress(
+        *bar, TextColumn("{task.description}"), Rate(), *left, console=output, expand=True
+    ) as progress:
+        end = "" if known is None else f" of {known:,}"
+        task = progress.add_task(what, total=known)
+        yield lambda count: progress.update(
+            task, completed=count, description=f"{count:,}{end} {what}"
+        )
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """Command line options, generated from the settings of a recipe."""
 
+import copy
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -10,6 +11,10 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import typer
 
 from ownbert.settings import Setting, dotted_name, settings_of
+from ownbert.terminal import echo
+
+# Longer defaults are for --help-all.
+_LONG = 100
 
 
 def recipe_command(
@@ -18,6 +23,7 @@ def recipe_command(
     *,
     command: str,
     instead: Mapping[str, Any] | None = None,
+    common: Collection[str] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replaces the parameter ``settings`` of a command by an option for each of some settings.
 
@@ -28,9 +34,11 @@ def recipe_command(
         names: of the settings, in the order of ``--help``.
         command: its name, on which help texts may depend.
         instead: options that are declared elsewhere, by name.
+        common: names of those that ``--help`` shows; the others are for ``--help-all``. None: all.
     """
     options: dict[str, Any] = {}
     dotted: dict[str, str] = {}
+    rest: dict[str, str | None] = {}
     for name in names:
         full = dotted_name(recipe, name)
         about = settings_of(recipe)[full].in_command(command)
@@ -38,10 +46,16 @@ def recipe_command(
         parameter = flag.partition("/")[0].lstrip("-").replace("-", "_")
         options[parameter] = (instead or {}).get(name) or _option(flag, about)
         dotted[parameter] = full
+        if common is not None:
+            hidden = name not in common
+            options[parameter], default = _brief(options[parameter], hidden=hidden)
+            if hidden or default:
+                rest[parameter] = default
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def run(**given: Any) -> None:
+            given.pop("help_all", None)
             function(settings={dotted[p]: given.pop(p) for p in dotted}, **given)
 
         keyword = inspect.Parameter.KEYWORD_ONLY
@@ -54,6 +68,10 @@ def recipe_command(
                 ]
             else:
                 parameters.append(parameter.replace(kind=keyword))
+        if rest:
+            parameters.append(
+                inspect.Parameter("help_all", keyword, annotation=_help_all(rest), default=False)
+            )
         run.__signature__ = inspect.Signature(parameters)  # pyright: ignore
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         return run
@@ -69,6 +87,43 @@ def _option(flag: str, about: Setting) -> Any:
         rich_help_panel=about.panel,
     )
     return Annotated[Path | None if about.path else _plain(about.type) | None, option]
+
+
+def _brief(annotation: Any, *, hidden: bool) -> tuple[Any, str | None]:
+    """An option as ``--help`` shows it or does not, and its default if that is too long to show."""
+    kind, option = get_args(annotation)
+    option, default = copy.copy(option), None
+    option.hidden = hidden
+    if isinstance(option.show_default, str) and len(option.show_default) > _LONG:
+        default, option.show_default = option.show_default, "see --help-all"
+    return Annotated[kind, option], default
+
+
+def _help_all(rest: Mapping[str, str | None]) -> Any:
+    """The option that shows the help with all options and their defaults.
+
+    Args:
+        rest: the defaults of those that are hidden, or whose defaults are long.
+    """
+
+    def show(ctx: typer.Context, value: bool) -> None:
+        if value:
+            for parameter in ctx.command.params:
+                if parameter.name in rest:
+                    parameter.hidden = False  # pyright: ignore
+                    default = rest[parameter.name]
+                    parameter.show_default = default or parameter.show_default  # pyright: ignore
+            if text := ctx.get_help():  # rich prints it by itself
+                echo(text)
+            raise typer.Exit
+
+    option = typer.Option(
+        "--help-all",
+        help="Show all options, and their defaults in full.",
+        is_eager=True,
+        callback=show,
+    )
+    return Annotated[bool, option]
 
 
 def _plain(kind: Any) -> type:

@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from ownbert import limits
 from ownbert.cli import options as o
-from ownbert.cli.input_texts import input_texts
+from ownbert.cli.input_texts import given_input
 from ownbert.cli.progress import counting
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.errors import InputError
@@ -32,12 +32,12 @@ app = typer.Typer(
     name="translate",
     help="Translate sequences into sequences, by the Transformer of 2017.\n\n"
     "ownbert translate train --source a.de --target a.en -o runs/de-en\n\n"
-    "ownbert translate runs/de-en --input new.de -o new.en",
+    "ownbert translate runs/de-en new.de -o new.en",
     no_args_is_help=True,
     add_completion=False,
 )
 
-_NOTHING = "no text to translate; give one, or --input FILE"
+_NOTHING = "no text to translate; give one, or a file"
 # Settings of input files, also those of score.
 _FILES = ("source", "target", "pairs", "source_column", "target_column")
 
@@ -55,6 +55,10 @@ _FILES = ("source", "target", "pairs", "source_column", "target_column")
         *("log_every", "save_every", "tensorboard", "seed"),
     ),
     command="translate train",
+    common=(
+        *("source", "target", "pairs", "dev_source", "dev_target", "dev_pairs", "max_length"),
+        *("N", "d_model", "h", "learning_rate", "epochs", "max_minutes", "device", "seed"),
+    ),
 )
 def train(
     *,
@@ -106,16 +110,13 @@ LengthPenalty = Annotated[
 @app.command(hidden=True)
 def use(
     folder: Folder,
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts; lines of standard input if none."),
-    ] = None,
-    input: Annotated[
-        Path | None, typer.Option(help="Texts, one per line; - is standard input.")
-    ] = None,
+    texts: o.TextsOrFile = None,
+    data: o.Data = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File for the translations, one per line."),
+        typer.Option(
+            "--output", "-o", help="File for the translations, one per line; - is standard output."
+        ),
     ] = None,
     beams: Beams = 4,
     length_penalty: LengthPenalty = 0.6,
@@ -135,11 +136,11 @@ def use(
 ) -> None:
     """Translate texts with a trained folder, one line per text, in their order.
 
-    Example: ownbert translate runs/de-en --input new.de -o new.en
+    Example: ownbert translate runs/de-en new.de -o new.en
     """
     from ownbert.translate.decode import Translator, one_line, translate_file
 
-    if resume and output is None:
+    if resume and (output is None or str(output) == "-"):
         raise InputError("--resume continues a file; give it as -o FILE")
     translator = Translator(
         folder,
@@ -149,15 +150,14 @@ def use(
         device=device,
         precision=precision,
     )
-    given = input_texts(texts or (), input, _lines, missing=_NOTHING)
-    if output is None:
-        for written in translator(given):
+    # A resumed run recognises its input by the file's name.
+    found = given_input(texts or (), data, missing=_NOTHING)
+    if output is None or str(output) == "-":
+        for written in translator(_lines(found) if isinstance(found, Path) else found):
             echo(one_line(written), flush=True)
         return
-    # A resumed run recognises its input by the file's name.
-    source = input if input is not None and str(input) != "-" else given
     with counting("lines translated", quiet=quiet) as progress:
-        translate_file(translator, source, output, resume=resume, progress=progress)
+        translate_file(translator, found, output, resume=resume, progress=progress)
 
 
 def _lines(path: Path) -> Iterator[str]:

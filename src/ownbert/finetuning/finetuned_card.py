@@ -192,8 +192,8 @@ def _usage(task: type[Task], name: str, parts: Sequence[LabelledSplit]) -> Itera
         )
         return
     new, test = task.example_inputs
-    predicted = f"ownbert predict {name} --input {new} -o predictions.jsonl"
-    yield code("bash", f"{predicted}\nownbert evaluate {name} --data {test}")
+    predicted = f"ownbert predict {name} {new} -o predictions.jsonl"
+    yield code("bash", f"{predicted}\nownbert evaluate {name} {test}")
     example = '("a text", "another")' if _pairs(task, parts) else task.example_row
     yield code(
         "python",

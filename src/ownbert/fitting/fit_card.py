@@ -29,8 +29,8 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
         "## Data and settings",
         table(("", ""), map(_texts, facts)),
         "## Use",
-        f"```sh\nownbert predict {name} --input new.csv -o predictions.jsonl\n"
-        f"ownbert predict {name} --input new.csv -o predictions.jsonl --network\n```",
+        f"```sh\nownbert predict {name} new.csv -o predictions.jsonl\n"
+        f"ownbert predict {name} new.csv -o predictions.jsonl --network\n```",
         "```python\nimport ownbert\n\n"
         f'predictor = ownbert.Predictor("{name}")\nprint(predictor("a text"))\n```',
         "The network alone, in Transformers:",

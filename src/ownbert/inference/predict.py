@@ -1,23 +1,27 @@
 """Predict and evaluate: the files that go in, and those that come out."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ownbert import limits
 from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.memory import MemoryTable
+from ownbert.data.readers.tables import columns as columns_of
+from ownbert.data.readers.tables import is_known, kind_of, read_values
 from ownbert.data.resumable_file import first_read, identity_of
 from ownbert.errors import InputError
-from ownbert.files import refuse_same, refuse_unreadable, write_json
+from ownbert.files import open_text, refuse_same, refuse_unreadable, write_json
 from ownbert.inference.blend_predictor import BlendPredictor, open_predictor
 from ownbert.inference.pipeline import Predictor, text_or_file
 from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.inference.predictor import NetworkPredictor, Progress, characters, decide_all
+from ownbert.settings import between
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.rows import Row
+from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
 from ownbert.train.state_files import model_checksums
 
@@ -36,6 +40,8 @@ def predict(
     network: bool = False,
     resume: bool = False,
     top_k: int | None = DEFAULT,
+    threshold: float | None = None,
+    probabilities: bool = False,
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Any:
@@ -53,7 +59,9 @@ def predict(
         text_column, second_column: by default as in training.
         device, precision: as for ``NetworkPredictor``.
         resume: continue an interrupted run.
-        top_k: without ``output``, as for ``Predictor``.
+        top_k: without ``output``, as for ``Predictor``; with it so many labels in each row.
+        threshold: with ``output``, answers with a lower score are left out.
+        probabilities: with ``output``, each row has the probabilities of all labels.
         progress: called with the number of rows so far.
         say: called with warnings.
 
@@ -67,7 +75,7 @@ def predict(
     if output is None:
         data = text_or_file(input)
         if isinstance(data, Path):
-            _refuse_missing(data)
+            refuse_missing(data)
         predictor = Predictor(
             folder,
             text_column=text_column,
@@ -81,32 +89,119 @@ def predict(
             for line in predictor.warnings():
                 say(line)
         return found
-    if not isinstance(input, str | os.PathLike):
-        raise InputError(
-            f"-o is for the rows of a file, not for {type(input).__name__}; without it the answers "
-            "are returned"
-        )
     columns = ColumnNames(text=text_column, second=second_column)
-    _refuse_missing(Path(input))
-    refuse_same([folder, input], output)
-    predictor = open_predictor(
-        folder, columns=columns, device=device, precision=precision, network=network
+    in_file = isinstance(input, str | os.PathLike)
+    if in_file:
+        refuse_missing(Path(input))
+        refuse_same([folder, input], output)
+    elif resume:
+        raise InputError("rows that are in no file cannot be resumed; leave out --resume")
+    found = RowPredictions(
+        folder,
+        input,
+        columns=columns,
+        device=device,
+        precision=precision,
+        network=network,
+        options=_output_options(top_k, threshold, probabilities),
     )
-    made_for = _made_for(predictor, Path(input), columns)
-    rows = first_read(blocks(predictor.task.stream(input), size=characters))
-    file = PredictionWriter(output, made_for, resume=resume)
-
-    def shown(block: Sequence[Row]) -> list[Any]:
-        return list(map(predictor.task.output_row, predictor(block), block))
-
-    count = file.fill(rows, shown, progress)
+    made_for = found.made_for(Path(input), columns) if in_file else None
+    rows = first_read(found.blocks)
+    count = PredictionWriter(output, made_for, resume=resume).fill(rows, found.predict, progress)
     if say is not None:
-        for line in predictor.warnings():
+        for line in found.warnings():
             say(line)
     return count
 
 
-def _refuse_missing(path: Path) -> None:
+def count_rows(data: Any) -> int | None:
+    """How many rows of predictions there will be; None if reading tells it, or fails."""
+    if isinstance(data, list):
+        return len(data)
+    if not isinstance(data, Path) or not data.is_file() or not is_known(data):
+        return None
+    try:
+        if kind_of(data) == "txt":
+            return sum(1 for _ in open_text(data))
+        return sum(1 for _ in read_values(data, columns_of(data)[:1]))
+    except (InputError, OSError):
+        return None
+
+
+def _output_options(
+    top_k: int | None, threshold: float | None, probabilities: bool
+) -> OutputOptions:
+    top = None if top_k is DEFAULT else limits.VOCABULARY if top_k is None else top_k
+    if top is not None:
+        between(1, limits.VOCABULARY, "[]")("top_k", top)
+    if threshold is not None:
+        between(0, 1, "[]")("threshold", threshold)
+    return OutputOptions(top, threshold, probabilities)
+
+
+class RowPredictions:
+    """Rows of a file, or of anything that a task reads, and their predictions as rows of a file.
+
+    Args:
+        folder: of a fine-tuned model, an ensemble or a blend.
+        data: a file, rows in memory, or an iterator of lines: texts, or JSON objects.
+        columns: named by the user.
+        device, precision, network: as for ``open_predictor``.
+        options: what the rows of predictions hold.
+
+    Attributes:
+        blocks: of the rows.
+
+    Raises:
+        InputError: the folder cannot be used, or its task has no such options.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        data: Any,
+        *,
+        columns: ColumnNames,
+        device: str = "auto",
+        precision: str = "float32",
+        network: bool = False,
+        options: OutputOptions = PLAIN_OUTPUT,
+    ) -> None:
+        self._predictor = open_predictor(
+            folder, columns=columns, device=device, precision=precision, network=network
+        )
+        task = self._predictor.task
+        task.refuse_output_options(options)
+        self._options = options
+        if isinstance(data, Iterator) and task.reads_arrays:
+            raise InputError(f"{folder} reads images: give files or folders of them")
+        source = task.source(data, name="the input", labelled=False)
+        self.blocks = blocks(task.stream(source), size=characters)
+
+    def predict(self, block: Sequence[Row]) -> list[dict[str, Any]]:
+        """The predictions for some rows: what tells them apart, and the answers."""
+        task = self._predictor.task
+        return [
+            {**task.identity(row), **task.output_row(decided, row, self._options)}
+            for decided, row in zip(self._predictor(block), block, strict=True)
+        ]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for block in self.blocks:
+            yield from self.predict(block)
+
+    def warnings(self) -> Iterator[str]:
+        """Of the rows so far."""
+        return self._predictor.warnings()
+
+    def made_for(self, input: Path, columns: ColumnNames) -> dict[str, Any]:
+        """The identity of a file of predictions: everything that its rows depend on."""
+        made_for = _made_for(self._predictor, input, columns)
+        return {**made_for, "options": asdict(self._options)}
+
+
+def refuse_missing(path: Path) -> None:
+    """Raise ``InputError`` unless there is a folder, or a file that can be read."""
     if not path.is_dir():  # some tasks read folders
         refuse_unreadable(path)
 
@@ -165,7 +260,7 @@ def evaluate(
     """
     columns = ColumnNames(text_column, second_column, label_column)
     if isinstance(data, str | os.PathLike):
-        _refuse_missing(Path(data))
+        refuse_missing(Path(data))
         if output is not None:
             refuse_same([folder, data], output)
     try:

@@ -22,7 +22,8 @@ class PredictionWriter(ResumableFile):
 
     Args:
         path: ends with .csv, .tsv or .jsonl, or one of these and .gz.
-        made_for: the identity of the predictions, which ``resume`` requires to be the same.
+        made_for: the identity of the predictions, which ``resume`` requires to be the same; None: a
+            stopped run keeps nothing.
         resume: continue an interrupted file.
 
     Attributes:
@@ -32,7 +33,9 @@ class PredictionWriter(ResumableFile):
         InputError: the extension is another one, or, with ``resume``, the identity is.
     """
 
-    def __init__(self, path: str | Path, made_for: Mapping[str, Any], *, resume: bool) -> None:
+    def __init__(
+        self, path: str | Path, made_for: Mapping[str, Any] | None, *, resume: bool
+    ) -> None:
         name = Path(path).name.lower().removesuffix(".gz")
         ending = Path(name).suffix
         if ending not in (*_SEPARATORS, *_LINES) and not Path(path).is_dir():

@@ -1,5 +1,6 @@
 """The skeleton of a training run, which pretraining, fine-tuning and translation fill in."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -85,6 +86,7 @@ class TrainingRun(ABC):
 
     def train(self, folder: RunFolder, world: World = ALONE, *, quiet: bool) -> Model:
         """Reserve ``folder``, train to the end and save the model there."""
+        start = time.perf_counter()
         world.on_rank_zero(lambda: folder.check(self.identity, self.vocabulary))
         display = Display(self.command, quiet=quiet or not world.first)
         if not display.quiet:
@@ -108,6 +110,7 @@ class TrainingRun(ABC):
             callbacks=self.callbacks,
             meter=Meter(self.peak_flops(world)),
             with_curves=self.with_curves,
+            setup_seconds=time.perf_counter() - start,
         )
         train(job, resume_from=folder.saved)
         model = self.finish(job, folder)

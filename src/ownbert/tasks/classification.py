@@ -13,7 +13,14 @@ from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.tasks.metrics import Scores, score_labels
 from ownbert.tasks.row_objectives import SingleLabelObjective
-from ownbert.tasks.rows import Row, label_text, list_labels, unknown_label
+from ownbert.tasks.rows import (
+    PLAIN_OUTPUT,
+    OutputOptions,
+    Row,
+    label_text,
+    list_labels,
+    unknown_label,
+)
 from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask
 from ownbert.tasks.soft_targets import (
     check_distribution,
@@ -21,7 +28,7 @@ from ownbert.tasks.soft_targets import (
     learn_order,
     readable_probabilities,
 )
-from ownbert.tasks.task import DEFAULT, Task, ranked
+from ownbert.tasks.task import DEFAULT, Task, named_probabilities, ranked
 
 
 class SingleLabelTask(Task):
@@ -34,6 +41,7 @@ class SingleLabelTask(Task):
     counts_labels = True
     takes_soft_targets = True
     gives_probabilities = True
+    output_options = frozenset({"top", "threshold", "probabilities"})
     label_heading = "{} labels"
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
@@ -96,12 +104,20 @@ class SingleLabelTask(Task):
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
         return raw
 
-    def output_row(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
-        pairs = zip(self.labels, decided.tolist(), strict=True)
-        return {
-            "label": self.labels[int(decided.argmax())],
-            "probabilities": {label: round(p, 6) for label, p in pairs},
-        }
+    def output_row(
+        self, decided: np.ndarray, row: Row, options: OutputOptions = PLAIN_OUTPUT
+    ) -> dict[str, Any]:
+        """The label, null where its score is below the threshold, and its score; with ``top`` those
+        of the next ones as label_2, score_2, ..."""
+        output: dict[str, Any] = {}
+        for number, each in enumerate(ranked(self.labels, decided)[: options.top or 1], start=1):
+            end = "" if number == 1 else f"_{number}"
+            sure = options.threshold is None or each["score"] >= options.threshold
+            output[f"label{end}"] = each["label"] if sure else None
+            output[f"score{end}"] = round(each["score"], 6)
+        if options.probabilities:
+            output["probabilities"] = named_probabilities(self.labels, decided)
+        return output
 
     def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
         found = ranked(self.labels, decided)

@@ -194,9 +194,9 @@ class ImageTask(SingleLabelTask):
     def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
         return list(self.probabilities(logits.float()).cpu().numpy())
 
-    def output_row(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
+    def identity(self, row: Row) -> dict[str, Any]:
         path = _image(row).path
-        return {**({} if path is None else {"file": str(path)}), **super().output_row(decided, row)}
+        return {} if path is None else {"file": str(path)}
 
     def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
         return super().answer(decided, row, _BEST if top_k is DEFAULT else top_k)

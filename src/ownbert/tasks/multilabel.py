@@ -20,7 +20,7 @@ from ownbert.objectives import Loss
 from ownbert.tasks.classification import label_weights, sort_labels
 from ownbert.tasks.metrics import Scores, label_scores
 from ownbert.tasks.row_objectives import RowObjective
-from ownbert.tasks.rows import Row, list_labels, unknown_label
+from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
 from ownbert.tasks.sentence_task import (
     COMMON,
     LOGITS,
@@ -34,7 +34,7 @@ from ownbert.tasks.soft_targets import (
     learn_order,
     readable_probabilities,
 )
-from ownbert.tasks.task import DEFAULT, ranked
+from ownbert.tasks.task import DEFAULT, named_probabilities, ranked
 from ownbert.tasks.text_input import EncodedRows
 
 # Separators of labels, the one least likely to occur inside a label first.
@@ -90,6 +90,7 @@ class MultiLabelTask(SentenceTask):
     counts_labels = True
     takes_soft_targets = True
     gives_probabilities = True
+    output_options = frozenset({"top", "threshold", "probabilities"})
     column_specs = COLUMNS["multilabel"]
     label_sets = True
     problem_type = "multi_label_classification"
@@ -194,11 +195,23 @@ class MultiLabelTask(SentenceTask):
         # In float64, or the threshold would be rounded to float32 where they are compared.
         return raw.astype(np.float64)
 
-    def output_row(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
-        pairs = list(zip(self.labels, decided.tolist(), strict=True))
+    def output_row(
+        self, decided: np.ndarray, row: Row, options: OutputOptions = PLAIN_OUTPUT
+    ) -> dict[str, Any]:
+        """The labels that hold, the most probable first, and their scores; with ``top`` at most so
+        many, whether or not they hold unless there is a threshold too."""
+        least = self.threshold if options.top is None else 0.0
+        least = least if options.threshold is None else options.threshold
+        found = [each for each in ranked(self.labels, decided) if each["score"] >= least]
+        found = found[: options.top]
         return {
-            "labels": [label for label, p in pairs if p >= self.threshold],
-            "probabilities": {label: round(p, 6) for label, p in pairs},
+            "labels": [each["label"] for each in found],
+            "scores": [round(each["score"], 6) for each in found],
+            **(
+                {"probabilities": named_probabilities(self.labels, decided)}
+                if options.probabilities
+                else {}
+            ),
         }
 
     def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:

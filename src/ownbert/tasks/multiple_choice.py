@@ -20,7 +20,7 @@ from ownbert.nn.model import Model
 from ownbert.objectives import Loss
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RowObjective, symmetric_kl
-from ownbert.tasks.rows import Row, read_table
+from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, read_table
 from ownbert.tasks.task import DEFAULT, Task, ranked
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
@@ -58,6 +58,8 @@ class MultipleChoiceTask(Task):
     head = "choice"
     gives_probabilities = True
     metrics = ("accuracy",)
+    text_keys = ("prompt",)
+    output_options = frozenset({"threshold", "probabilities"})
     uses = frozenset({"pooling", "rdrop"})
     unit = "questions"
     # The number of the first choice in labels.
@@ -121,10 +123,18 @@ class MultipleChoiceTask(Task):
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
         return raw
 
-    def output_row(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
-        choice = int(decided.argmax())
+    def output_row(
+        self, decided: np.ndarray, row: Row, options: OutputOptions = PLAIN_OUTPUT
+    ) -> dict[str, Any]:
         probabilities = [round(p, 6) for p in decided.tolist()]
-        return {"choice": choice, "text": row.texts[1 + choice], "probabilities": probabilities}
+        choice = int(decided.argmax())
+        sure = options.threshold is None or decided[choice] >= options.threshold
+        return {
+            "choice": choice if sure else None,
+            "text": row.texts[1 + choice] if sure else None,
+            "score": probabilities[choice],
+            **({"probabilities": probabilities} if options.probabilities else {}),
+        }
 
     def answer(self, decided: np.ndarray, row: Row, top_k: int | None = DEFAULT) -> Any:
         """The choice, its text and its probability; Transformers has no pipeline for choices."""
@@ -183,12 +193,12 @@ def _rows(path: Source, given: ColumnNames, *, labelled: bool) -> Iterator[Row]:
     choices, labels = found["second"], found.get("label", ())
 
     def rows() -> Iterator[Row]:
-        for line, where, texts, cells in read_table(path, found["text"], [*choices, *labels]):
+        for line, where, texts, cells, id in read_table(path, found["text"], [*choices, *labels]):
             target = cells[-1] if labels else None
             if labels and (target is None or not str(target).strip()):
                 raise InputError(f"{where}: {labels[0]!r} is missing or empty; a label is needed")
             of_row = _choices(cells[: len(choices)], choices, where)
-            yield Row(line, (*texts, *of_row), target)
+            yield Row(line, (*texts, *of_row), target, id=id)
 
     return rows()
 

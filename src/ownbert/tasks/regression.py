@@ -18,7 +18,7 @@ from ownbert.nn.model import Model
 from ownbert.objectives import Loss
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RowObjective
-from ownbert.tasks.rows import Row
+from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask, mean_per_row
 from ownbert.tasks.task import DEFAULT
 
@@ -80,7 +80,7 @@ class RegressionTask(SentenceTask):
     def read(self, path: Source) -> list[Row]:
         names, table = self.read_table(path)
         rows = []
-        for line, where, texts, cells in table:
+        for line, where, texts, cells, _ in table:
             numbers = map(_number, cells, names, [where] * len(names))
             rows.append(Row(line, texts, tuple(numbers)))
         self.labels = self.labels or names
@@ -137,7 +137,9 @@ class RegressionTask(SentenceTask):
         self.mean, self.std = np.zeros(len(self.labels)), np.ones(len(self.labels))
         return model
 
-    def output_row(self, decided: np.ndarray, row: Row) -> dict[str, Any]:
+    def output_row(
+        self, decided: np.ndarray, row: Row, options: OutputOptions = PLAIN_OUTPUT
+    ) -> dict[str, Any]:
         # The digits of float32.
         numbers = [float(f"{x:.7g}") for x in decided.tolist()]
         if len(numbers) == 1:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ownbert.data.readers.columns import id_column
 from ownbert.data.readers.tables import Source, as_text, at_least_one, place, read_values
 from ownbert.errors import InputError
 
@@ -17,16 +18,41 @@ class Row:
         texts: what the model reads (for tagging, the words).
         target: what it should answer, None if unknown.
         weight: of its loss in training, 1 on average.
+        id: what the file calls the row, None if it has no column of ids.
     """
 
     line: int
     texts: tuple[str, ...]
     target: Any = None
     weight: float = field(default=1.0, kw_only=True)
+    id: Any = field(default=None, kw_only=True)
 
     def place(self, source: Source) -> str:
         """The place of the row in a file, for messages."""
         return place(source, self.line) if source else f"row {self.line}"
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What a row of predictions holds.
+
+    Args:
+        top: as many labels as this, the most probable first; None: what the task decides.
+        threshold: answers whose score is below it are left out; None: what the task decides.
+        probabilities: whether every label has its probability beside the answer.
+    """
+
+    top: int | None = None
+    threshold: float | None = None
+    probabilities: bool = False
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The names of what was asked for."""
+        return frozenset(k for k, v in vars(self).items() if v != getattr(PLAIN_OUTPUT, k))
+
+
+PLAIN_OUTPUT = OutputOptions()
 
 
 class TableRow(NamedTuple):
@@ -35,12 +61,14 @@ class TableRow(NamedTuple):
     Args:
         where: its place, for messages.
         cells: the values of other columns.
+        id: what the table calls the row.
     """
 
     line: int
     where: str
     texts: tuple[str, ...]
     cells: tuple[Any, ...]
+    id: Any = None
 
 
 def read_table(
@@ -55,10 +83,13 @@ def read_table(
     Raises:
         InputError: a text is missing, or the table has no rows.
     """
-    for line, values in at_least_one(read_values(path, [*texts, *others]), path):
+    ids = id_column(path, [*texts, *others])
+    end = len(texts) + len(others)
+    for line, values in at_least_one(read_values(path, [*texts, *others, *ids]), path):
         where = place(path, line)
         found = tuple(as_text(values[i], name, where) for i, name in enumerate(texts))
-        yield TableRow(line, where, found, values[len(texts) :])
+        id = values[end] if ids else None
+        yield TableRow(line, where, found, values[len(texts) : end], id)
 
 
 def label_text(value: Any, where: str, column: str | None = None) -> str:

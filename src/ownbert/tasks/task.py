@@ -22,7 +22,7 @@ from ownbert.nn.model import Model
 from ownbert.objectives import Objective
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
-from ownbert.tasks.rows import Row
+from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 
@@ -94,6 +94,9 @@ class Task(ABC):
     problem_type: ClassVar[str | None] = None
     # Whether the scores of a row are probabilities, of its labels, words or choices.
     gives_probabilities: ClassVar[bool] = False
+    # Names of a row's texts beside its prediction, and what ``output_row`` can be asked for.
+    text_keys: ClassVar[tuple[str, ...]] = ("text", "text_pair")
+    output_options: ClassVar[frozenset[str]] = frozenset()
     # Whether scores of several models can be averaged.
     averageable: ClassVar[bool] = True
     # Whether the targets are labels, so that rows can be counted by label; and whether a target is
@@ -264,9 +267,27 @@ class Task(ABC):
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> Any:
         """The prediction for a row, from its scores and its note in ``EncodedRows``."""
 
+    def identity(self, row: Row) -> dict[str, Any]:
+        """What tells which row a prediction is for: its id, else its texts."""
+        if row.id is not None:
+            return {"id": row.id}
+        return dict(zip(self.text_keys, row.texts, strict=False))
+
+    def refuse_output_options(self, options: OutputOptions) -> None:
+        """Check that rows of predictions can be as asked for.
+
+        Raises:
+            InputError: the task has none of what was asked for.
+        """
+        if others := sorted(options.given - self.output_options):
+            known = ", ".join(f"--{name}" for name in sorted(self.output_options)) or "none"
+            raise InputError(f"--{others[0]} is of no use to {self.name}; it has {known}")
+
     @abstractmethod
-    def output_row(self, decided: Any, row: Row) -> dict[str, Any]:
-        """A prediction as a row of the output file."""
+    def output_row(
+        self, decided: Any, row: Row, options: OutputOptions = PLAIN_OUTPUT
+    ) -> dict[str, Any]:
+        """A prediction as a row of the output file, after ``identity``."""
 
     @abstractmethod
     def answer(self, decided: Any, row: Row, top_k: int | None = DEFAULT) -> Any:
@@ -365,6 +386,11 @@ class Task(ABC):
     def texts_of(self, rows: Sequence[Row]) -> Iterator[str]:
         """The texts of all rows."""
         return (text for row in rows for text in self.pretraining_texts(row))
+
+
+def named_probabilities(labels: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:
+    """The probability of each label, as a file has it."""
+    return {label: round(p, 6) for label, p in zip(labels, probabilities.tolist(), strict=True)}
 
 
 def ranked(names: Sequence[Any], scores: np.ndarray) -> list[dict[str, Any]]:

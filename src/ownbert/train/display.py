@@ -14,7 +14,8 @@ from ownbert.train.metric_names import UP_TO_ONE, shown_name, shown_value
 # Seconds between lines without a terminal.
 _LINE_SECONDS = 15.0
 _DAY = 24 * 3600.0
-_BAR = 20  # characters
+# Characters of the bar: as many as the parts beside it leave, at least this many.
+_BAR = 10
 
 # Short names of the objectives; the only objective of a fine-tuning run needs none.
 _NAMES = {"mlm": "MLM", "clm": "CLM", "rtd": "replaced words", "nsp": "NSP", "sop": "SOP"}
@@ -73,7 +74,8 @@ class Display:
             self.lines.numbers = live_parts(self.training, self.held_out)
         self.lines.pace = _pace(self.training)
         self.lines.progress, self.lines.left = progress, left
-        if self.live is None and row is not None and (row.get("evaluation") or self._due()):
+        # Evaluations stay, above the bar where there is one.
+        if row is not None and (row.get("evaluation") or (self.live is None and self._due())):
             self.say("  ".join([f"{self.title} {progress:4.0%}", left, describe(row)]))
 
     def say(self, text: str) -> None:
@@ -106,10 +108,11 @@ class _Lines:
         self.numbers: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        full, width = round(self.progress * _BAR), options.max_width
-        start = f"{self.title} "
+        width, start = options.max_width, f"{self.title} "
         rest = fitting([f"{self.progress:5.0%}", self.left, *self.pace], width - len(start) - _BAR)
-        bar = (("━" * full, "green"), ("━" * (_BAR - full), "bright_black"))
+        length = max(_BAR, width - len(start) - len(rest))
+        full = round(self.progress * length)
+        bar = (("━" * full, "green"), ("━" * (length - full), "bright_black"))
         yield Text.assemble(start, *bar, rest, no_wrap=True, overflow="crop")
         yield Text(fitting(self.numbers, width), no_wrap=True, overflow="crop")
 

@@ -24,7 +24,7 @@ class EvaluationClock:
 
     def __init__(self, start: float) -> None:
         self.start = start
-        self.total = self.last = 0.0
+        self.total = self.last = self.longest = 0.0
 
     @contextlib.contextmanager
     def measure(self) -> Iterator[None]:
@@ -33,6 +33,7 @@ class EvaluationClock:
         yield
         self.last = time.perf_counter() - begin
         self.total += self.last
+        self.longest = max(self.longest, self.last)
 
     def has_time(self, seconds: float) -> bool:
         """Whether there is time for an evaluation now and one at the end, which always takes place.

@@ -61,6 +61,7 @@ class Job:
         callbacks: the user's functions.
         with_curves: whether the log is plotted in ``curves.png`` at the end.
         warned: whether the warning about a run that does not learn has been shown.
+        setup_seconds: what the run took before its loop.
     """
 
     state: TrainState
@@ -78,6 +79,7 @@ class Job:
     meter: Meter = field(default_factory=Meter)
     with_curves: bool = True
     warned: bool = False
+    setup_seconds: float = 0.0
 
     @property
     def progress(self) -> float:
@@ -95,7 +97,11 @@ class Job:
 
     @property
     def _progress_by_time(self) -> float:
-        return self.state.seconds / (60 * self.run.max_minutes) if self.run.max_minutes else 0.0
+        if not self.run.max_minutes:
+            return 0.0
+        limit = 60 * self.run.max_minutes
+        # Half of the time is for training, however long the rest takes.
+        return self.state.seconds / max(limit / 2, limit - self.state.reserved)
 
     @property
     def midway(self) -> float:

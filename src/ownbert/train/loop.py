@@ -99,9 +99,11 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                 if job.meter.peak_flops:
                     flops = step_flops(learner, phase.objectives, micro_batches)
                 counts = count_targets(phase.objectives, micro_batches)
-                stop, state.seconds, tokens, flops, *counts = world.total(
-                    [len(stop_signals), seconds, tokens, flops, *counts]
+                reserved = job.setup_seconds + evaluation_clock.longest if world.first else 0.0
+                stop, state.seconds, reserved, tokens, flops, *counts = world.total(
+                    [len(stop_signals), seconds, reserved, tokens, flops, *counts]
                 )
+                state.reserved = max(state.reserved, reserved)
                 if stopped := bool(stop):
                     stop_signals.append(0)  # in the processes that received none
                     break

@@ -94,7 +94,11 @@ class Run:
         None, "Stop after this many steps.", RUN, check=up_to(limits.STEPS), resumable=True
     )
     max_minutes: float | None = setting(
-        None, "Stop after this many minutes.", RUN, check=up_to(limits.MINUTES), resumable=True
+        None,
+        "Stop after this many minutes, evaluations included.",
+        RUN,
+        check=up_to(limits.MINUTES),
+        resumable=True,
     )
     accumulate: int = setting(
         1,

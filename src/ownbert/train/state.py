@@ -44,6 +44,8 @@ class TrainState:
         position: where the loader continues.
         phase: index of the current phase.
         seconds: time in the training loop, over all resumptions.
+        reserved: seconds of max_minutes for the setup and the last evaluation, which is as long as
+            the longest so far.
         best: {"step", "value", "since"} of the monitored metric; ``since`` is the step at which the
             value was first reached.
         best_weights: the weights at that evaluation, if they are to be restored at the end.
@@ -59,6 +61,7 @@ class TrainState:
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0
+    reserved: float = 0.0
     best: dict[str, float] | None = None
     best_weights: dict[str, Tensor] | None = None
     average: dict[str, Tensor] | None = None
@@ -105,7 +108,12 @@ class TrainState:
             "identity": dict(self.identity),
             "phase": self.phase,
             "position": asdict(self.position),
-            "clock": {"step": self.step, "tokens": self.tokens, "seconds": self.seconds},
+            "clock": {
+                "step": self.step,
+                "tokens": self.tokens,
+                "seconds": self.seconds,
+                "reserved": self.reserved,
+            },
             "best": self.best,
             "sums": self.sums,
             "files": files,
@@ -149,6 +157,7 @@ class TrainState:
         self.phase, self.position = metadata["phase"], Position(**metadata["position"])
         self.step, self.tokens = metadata["clock"]["step"], metadata["clock"]["tokens"]
         self.seconds, self.sums = metadata["clock"]["seconds"], metadata["sums"]
+        self.reserved = metadata["clock"].get("reserved", 0.0)  # older states have none
 
     def _optimizer_tensor(self, parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Zeros for what the optimiser keeps of a parameter: of its shape, or a few numbers."""

@@ -187,7 +187,7 @@ def translate_file(
         }
         texts = (text for _, text in open_text(path))
     elif resume:
-        raise InputError("only a file can be resumed; give it as --input, or leave out --resume")
+        raise InputError("only a file can be resumed; name it, or leave out --resume")
     else:
         texts = input
     blocks = first_read(translator.blocks(texts))

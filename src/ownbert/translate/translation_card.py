@@ -54,7 +54,7 @@ def write_card(
         "## Use",
         code(
             "bash",
-            f"ownbert translate {name} --input new.txt -o translated.txt\n"
+            f"ownbert translate {name} new.txt -o translated.txt\n"
             f"ownbert translate score {name} --source test.source --target test.target",
         ),
         code(

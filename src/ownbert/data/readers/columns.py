@@ -42,6 +42,9 @@ WORD_NAMES, TAG_NAMES = ("tokens", "words"), ("tags", "labels", "ner_tags")
 # Columns that number the rows: neither texts nor labels.
 COUNTERS = frozenset({"", "id", "idx", "index", "no", "row", "guid", "uid", "unnamed: 0"})
 
+# Columns whose values tell the rows apart; the first of them that a table has is taken.
+_IDS = ("id", "guid", "uid", "uuid", "row_id", "idx")
+
 _NUMBERED = re.compile(r"(.*?)(\d+)")
 # choice_a, optionA, or a letter alone.
 _LETTERED = re.compile(r"(.*[ _.-]|.*[a-z](?=[A-Z])|)([A-Za-z])")
@@ -196,6 +199,19 @@ def find_columns(
     if twice := [name for name in every if every.count(name) > 1]:
         raise InputError(f"{path}: the column {twice[0]!r} cannot be both of two things")
     return found
+
+
+def id_column(path: Source, taken: Sequence[str] = ()) -> tuple[str, ...]:
+    """The column with the ids of the rows of a table, if it has one.
+
+    Args:
+        path: a table; see ``ownbert.data.readers.tables``.
+        taken: columns that hold something else.
+    """
+    names = columns(path)
+    lower = _by_lower([name for name in names if names.count(name) == 1 and name not in taken])
+    usual = next((lower[name] for name in _IDS if name in lower), None)
+    return () if usual is None else (usual,)
 
 
 def positional_names(

@@ -6,6 +6,7 @@ pandas, polars, Arrow and datasets are known by their attributes and never impor
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,23 @@ class MemoryTable:
         write_text(path, "\n".join(lines) + "\n")
 
 
+class Lines:
+    """Lines that are read once, as they come: texts, or JSON objects if the first one is.
+
+    Args:
+        lines: without their ends.
+    """
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = iter(lines)
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        return next(self._lines)
+
+
 def table_of(
     data: Any, *, name: str = "data", positional: Positional = texts_and_labels
 ) -> MemoryTable:
@@ -91,6 +109,8 @@ def table_of(
     """
     if isinstance(data, MemoryTable):
         return data
+    if isinstance(data, Lines):
+        return _of_lines(data, name, positional)
     if isinstance(data, Mapping):
         return _of_mapping(data, name)
     if is_table(data):
@@ -124,6 +144,25 @@ def is_list(data: Any) -> bool:
     return any(hasattr(data, name) for name in ("tolist", "to_list", "to_pylist")) and hasattr(
         data, "__len__"
     )
+
+
+def parse_object(line: str, where: str) -> dict[str, Any]:
+    """The JSON object on a line.
+
+    Raises:
+        InputError: there is none; with ``where``.
+    """
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else "not readable"
+        raise InputError(f"{where}: not JSON ({reason}); one object per line is needed") from error
+    if not isinstance(value, dict):
+        raise InputError(
+            f'{where}: a JSON object such as {{"text": "..."}} is needed on each line, not a '
+            f"{type(value).__name__}"
+        )
+    return value
 
 
 def items(data: Any) -> list[Any]:
@@ -186,6 +225,22 @@ def _of_records(rows: Sequence[Any], name: str) -> MemoryTable:
         tuple(columns),
         lambda names: (tuple(row.get(key) for key in names) for row in rows),
     )
+
+
+def _of_lines(lines: Lines, name: str, positional: Positional) -> MemoryTable:
+    """Rows that are read as they come, whose columns are those of the first."""
+    first = next(lines, None)
+    if first is None:
+        raise InputError(f"{name} is empty")
+    every = chain([first], lines)
+    if not first.lstrip().startswith("{"):
+        (column,) = positional(1)
+        return MemoryTable(name, (column,), lambda names: ((line,) * len(names) for line in every))
+    numbered = enumerate(every, start=1)
+    records = (parse_object(line, f"{name}, row {number}") for number, line in numbered)
+    start = next(records)
+    rest = chain([start], records)
+    return MemoryTable(name, tuple(start), lambda names: (tuple(map(r.get, names)) for r in rest))
 
 
 def _of_tuples(rows: Sequence[Any], name: str, positional: Positional) -> MemoryTable:

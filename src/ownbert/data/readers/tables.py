@@ -163,19 +163,7 @@ def _json_objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for line_number, line in open_text(path):
         if not line.strip():
             continue
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else "not readable"
-            raise InputError(
-                f"{place(path, line_number)}: not JSON ({reason}); one object per line is needed"
-            ) from error
-        if not isinstance(value, dict):
-            raise InputError(
-                f"{place(path, line_number)}: a JSON object such as "
-                f'{{"text": "..."}} is needed on each line, not a {type(value).__name__}'
-            )
-        yield line_number, value
+        yield line_number, memory.parse_object(line, place(path, line_number))
 
 
 def as_text(value: object, name: str, where: str) -> str:

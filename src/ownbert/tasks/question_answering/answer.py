@@ -28,7 +28,7 @@ from ownbert.tasks.question_answering.answer_spans import (
     split_context,
     token_span,
 )
-from ownbert.tasks.rows import Row
+from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
@@ -39,11 +39,9 @@ class QuestionRow(Row):
 
     Args:
         target: the answers (``GoldAnswer``), empty if the context has none.
-        id: as in the file.
         where: the place, for messages.
     """
 
-    id: str | None = None
     where: str = ""
 
 
@@ -95,6 +93,8 @@ class QuestionAnsweringTask(Task):
     saved_attributes = (*Task.saved_attributes, "threshold")
     head = "span"
     metrics = ("f1", "exact_match")
+    text_keys = ("question",)
+    output_options = frozenset({"threshold"})
     uses = frozenset({"stride", "max_windows", "answer_length", "threshold", "rdrop"})
     unit = "questions"
 
@@ -196,7 +196,9 @@ class QuestionAnsweringTask(Task):
             context[start:end], start, end, probability(raw, positions, span), difference
         )
 
-    def output_row(self, decided: PredictedAnswer, row: Row) -> dict[str, Any]:
+    def output_row(
+        self, decided: PredictedAnswer, row: Row, options: OutputOptions = PLAIN_OUTPUT
+    ) -> dict[str, Any]:
         """The answer with its characters and scores.
 
         Returns:
@@ -204,13 +206,12 @@ class QuestionAnsweringTask(Task):
             and no_answer_score, the difference of logits that is compared with the threshold (null
             if the context has no words).
         """
-        id = getattr(row, "id", None)
         finite = np.isfinite(decided.difference)
+        sure = options.threshold is None or decided.score >= options.threshold
         return {
-            **({} if id is None else {"id": id}),
-            "answer": decided.text,
-            "start": decided.start,
-            "end": decided.end,
+            "answer": decided.text if sure else "",
+            "start": decided.start if sure else None,
+            "end": decided.end if sure else None,
             "score": round(decided.score, 6),
             "no_answer_score": round(decided.difference, 4) if finite else None,
         }
@@ -260,7 +261,7 @@ class QuestionAnsweringTask(Task):
 
 def _row(question: Question, target: Any) -> QuestionRow:
     texts = question.question, question.context
-    return QuestionRow(question.line, texts, target, question.id, question.where)
+    return QuestionRow(question.line, texts, target, question.where, id=question.id)
 
 
 def _texts(row: Row) -> list[str]:

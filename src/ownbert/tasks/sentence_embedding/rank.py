@@ -20,7 +20,7 @@ from ownbert.nn.model import Model
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.regression import score_regression
 from ownbert.tasks.row_objectives import RowObjective
-from ownbert.tasks.rows import Row, read_table
+from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, read_table
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS
 from ownbert.tasks.sentence_embedding.retrieval import (
     RETRIEVAL_METRICS,
@@ -115,7 +115,7 @@ class EmbeddingTask(Task):
         except InputError as error:
             raise InputError(f"{error}; for vectors of single texts take ownbert embed") from None
         rows = read_table(path, (*columns["text"], *columns["second"]))
-        return (Row(row.line, row.texts) for row in rows)
+        return (Row(row.line, row.texts, id=row.id) for row in rows)
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
         self.learnt = True
@@ -181,7 +181,9 @@ class EmbeddingTask(Task):
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> PairSimilarity:
         return PairSimilarity(float(raw[0] @ raw[1]), raw)
 
-    def output_row(self, decided: PairSimilarity, row: Row) -> dict[str, Any]:
+    def output_row(
+        self, decided: PairSimilarity, row: Row, options: OutputOptions = PLAIN_OUTPUT
+    ) -> dict[str, Any]:
         return {"score": round(decided.cosine, 6)}
 
     def answer(self, decided: PairSimilarity, row: Row, top_k: int | None = DEFAULT) -> Any:

@@ -18,7 +18,7 @@ from ownbert.nn.heads import TokenHead
 from ownbert.nn.model import Model
 from ownbert.tasks.classification import sort_labels
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.rows import Row, unknown_label
+from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, unknown_label
 from ownbert.tasks.task import DEFAULT, Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 from ownbert.tasks.token_classification.entities import (
@@ -80,6 +80,8 @@ class TaggingTask(Task):
     head = "tokens"
     metrics = ("f1", "precision", "recall", "token_accuracy")
     gives_probabilities = True
+    output_options = frozenset({"threshold"})
+    text_keys = ()  # the text of ``output_row`` may be that of the words
     uses = frozenset({"stride", "label_smoothing", "crf", "tag_all", "rdrop"})
     unit = "sentences"
 
@@ -173,7 +175,9 @@ class TaggingTask(Task):
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> TaggedSentence:
         return TaggedSentence(tuple(self.labels[i] for i in raw.argmax(-1)), raw.max(-1))
 
-    def output_row(self, decided: TaggedSentence, row: Row) -> dict[str, Any]:
+    def output_row(
+        self, decided: TaggedSentence, row: Row, options: OutputOptions = PLAIN_OUTPUT
+    ) -> dict[str, Any]:
         """The sentence with its tags and entities.
 
         Returns:
@@ -196,6 +200,7 @@ class TaggingTask(Task):
                     "score": round(score, 6),
                 }
                 for kind, score, start, end in _spans(decided, row)
+                if options.threshold is None or score >= options.threshold
             ]
         return output
 

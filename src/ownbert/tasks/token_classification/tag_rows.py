@@ -13,7 +13,7 @@ single characters and one of them is Chinese, else by blanks.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from ownbert.data.readers.columns import (
     WORD_NAMES,
     ColumnNames,
     find_columns,
+    id_column,
 )
 from ownbert.data.readers.conll import read_conll
 from ownbert.data.readers.memory import MemoryTable
@@ -162,13 +163,15 @@ def _tagged(path: Source, given: ColumnNames) -> Iterator[Row]:
 
 def _untagged(path: Source, given: ColumnNames) -> Iterator[Row]:
     (column,) = _columns(path, given, labelled=False)
-    for line, (value,) in read_values(path, [column]):
+    ids = id_column(path, [column])
+    for line, (value, *id) in read_values(path, [column, *ids]):
         where = place(path, line)
         if isinstance(value, list):
-            yield Row(line, _items(value, column, where))
+            row = Row(line, _items(value, column, where))
         else:
             text = as_text(value, column, where)
-            yield split_text(line, text, chinese=column.lower() not in WORD_NAMES)
+            row = split_text(line, text, chinese=column.lower() not in WORD_NAMES)
+        yield replace(row, id=id[0]) if ids else row
 
 
 def _items(value: Any, column: str, where: str) -> tuple[str, ...]:

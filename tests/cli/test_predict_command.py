@@ -1,0 +1,101 @@
+"""ownbert predict: texts, files and standard input in; rows that say which they are for out."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from ownbert import InputError, predict
+from support.cli import run_cli
+
+
+def rows_of(*arguments: object, stdin: str = "") -> list[dict]:
+    done = run_cli("predict", *arguments, stdin=stdin)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def refused(*arguments: object, stdin: str = "") -> str:
+    done = run_cli("predict", *arguments, stdin=stdin)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+    return done.stderr
+
+
+def test_texts_lines_and_files_have_the_same_answers(classifier: Path, tmp_path: Path):
+    texts = ["red1 red2 9", "blue1 9"]
+    found = rows_of(classifier, *texts)
+    assert [row["text"] for row in found] == texts
+    assert all(list(row) == ["text", "label", "score"] for row in found)
+    lines = "\n".join(texts)
+    (tmp_path / "new.txt").write_text(lines)
+    assert rows_of(classifier, stdin=lines) == found
+    assert rows_of(classifier, "-", stdin=lines + "\n") == found
+    assert rows_of(classifier, tmp_path / "new.txt", "-o", "-") == found
+    for old in ("--input", "--data"):
+        assert rows_of(classifier, old, tmp_path / "new.txt") == found
+    run_cli("predict", classifier, *texts, "-o", tmp_path / "p.jsonl")
+    assert [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()] == found
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_ids_stand_instead_of_texts(classifier: Path, tmp_path: Path):
+    (tmp_path / "new.csv").write_text("ID,text\na7,red1 9\nb8,blue1 9\n")
+    found = rows_of(classifier, tmp_path / "new.csv")
+    assert [row["id"] for row in found] == ["a7", "b8"]
+    assert all(list(row) == ["id", "label", "score"] for row in found)
+    lines = '{"text": "red1 9", "id": 7}\n{"id": [8], "text": "blue1 9"}\n'
+    assert [row["id"] for row in rows_of(classifier, stdin=lines)] == [7, [8]]
+
+
+def test_top_threshold_and_probabilities(classifier: Path, topics: Path, tmp_path: Path):
+    plain = rows_of(classifier, topics / "test.csv", "--probabilities")
+    run_cli("predict", classifier, topics / "test.csv", "--top", 2, "-o", tmp_path / "p.csv")
+    with (tmp_path / "p.csv").open(newline="") as file:
+        table = list(csv.DictReader(file))
+    assert list(table[0]) == ["text", "label", "score", "label_2", "score_2"]
+    for row, other in zip(table, plain, strict=True):
+        ranked = sorted(other["probabilities"].items(), key=lambda each: -each[1])
+        assert [float(row["score"]), float(row["score_2"])] == [p for _, p in ranked[:2]]
+        assert (row["label"], row["text"]) == (other["label"], other["text"])
+    least = sorted(row["score"] for row in plain)[20] + 1e-6
+    found = rows_of(classifier, topics / "test.csv", "--threshold", least)
+    assert [row["label"] for row in found] == [
+        row["label"] if row["score"] >= least else None for row in plain
+    ]
+    assert any(row["label"] is None for row in found)
+
+
+def test_the_options_of_python(classifier: Path, tmp_path: Path):
+    rows = [{"text": "red1 9"}, {"text": "blue1 9"}]
+    assert predict(classifier, rows, tmp_path / "p.jsonl", top_k=None, threshold=0.0) == 2
+    first = json.loads((tmp_path / "p.jsonl").read_text().splitlines()[0])
+    assert [name for name in first if name.startswith("label")] == ["label", "label_2", "label_3"]
+    with pytest.raises(InputError, match="threshold is 2"):
+        predict(classifier, rows, tmp_path / "p.jsonl", threshold=2)
+    with pytest.raises(InputError, match="cannot be resumed"):
+        predict(classifier, rows, tmp_path / "p.jsonl", resume=True)
+
+
+def test_mistakes_in_what_is_given(classifier: Path, tmp_path: Path):
+    (tmp_path / "new.txt").write_text("red1\n")
+    assert "no such file: nix.csv" in refused(classifier, "nix.csv")
+    assert "is a file among 2 arguments" in refused(classifier, tmp_path / "new.txt", "red1")
+    assert "are both given" in refused(classifier, "red1", "--data", tmp_path / "new.txt")
+    assert "the input is empty" in refused(classifier)
+    assert "--resume continues a file" in refused(classifier, "red1", "--resume")
+    lines = '{"text": "red1"}\nblue1\n'
+    assert "the input, row 2: not JSON" in refused(classifier, stdin=lines)
+    assert "standard input, line 1: not UTF-8" in refused(classifier, stdin=b"\xff\n")  # type: ignore
+    assert "--threshold" in refused(classifier, "red1", "--threshold", 2)
+
+
+def test_options_that_a_task_has_no_use_for(tmp_path: Path, classifier: Path):
+    from ownbert.tasks.rows import OutputOptions
+    from ownbert.tasks.task import TASKS, task_class
+
+    known = {name: task_class(name).output_options for name in TASKS}
+    assert known["regress"] == known["embed"] == frozenset()
+    assert known["classify"] == known["image"] == {"top", "threshold", "probabilities"}
+    with pytest.raises(InputError, match="--top is of no use to regress; it has none"):
+        task_class("regress")().refuse_output_options(OutputOptions(top=2))
