@@ -199,9 +199,9 @@ def _main() -> None:
     # How long threads of torch spin while they wait for each other; read when torch is loaded. The
     # default is so long that a second program on the machine slows a run down tenfold.
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    # How many matrix products oneDNN keeps compiled (bfloat16). Batches differ in length, so most are
-    # never used again, and the usual 1024 take 0.4 GB more than those of one step, without being
-    # faster.
+    # How many matrix products oneDNN keeps compiled (bfloat16). Batches differ in length, so most
+    # are never used again, and the usual 1024 take 0.4 GB more than those of one step, without
+    # being faster.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     try:
         _refuse_undecodable(sys.argv[1:])

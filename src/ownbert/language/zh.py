@@ -33,6 +33,8 @@ HELP = {
     "Answers": "预测",
     "Vocabulary": "词表",
     "Network": "网络",
+    "Show all options, and their defaults in full.": "显示全部选项，以及完整的默认值。",
+    "see --help-all": "见 --help-all",
     "Show all options: {} more.": "显示全部选项（还有 {} 个）。",
     # vocab and prepare.
     "Learn a vocabulary from text and report how well it covers it.": "从文本学习词表，并报告覆盖情况。",
@@ -102,6 +104,7 @@ HELP = {
     "Batches whose gradients are added up for one step.": "累积几个 batch 的梯度再更新一步。",
     "Stop after this many steps.": "训练这么多步后停止。",
     "Stop after this many minutes.": "训练这么多分钟后停止。",
+    "Stop after this many minutes, evaluations included.": "训练这么多分钟后停止，包括评估的时间。",
     "float32, or bfloat16 for matrix products; auto takes what is faster here.": "float32，或矩阵乘法用 bfloat16；auto 取本机上更快的。",
     "Steps between rows of log.jsonl.": "每隔多少步在 log.jsonl 中写一行。",
     "Steps between evaluations.": "每隔多少步评估一次。",
@@ -271,7 +274,7 @@ HELP = {
     "Print JSON, one line per text.": "以 JSON 显示，每条文本一行。",
     # push.
     "Upload a finished folder to the Hugging Face hub: model, tokenizer, card, pictures.": "把训练好的目录上传到 Hugging Face hub：模型、分词器、模型卡、图片。",
-    "Saved states, logs for TensorBoard and unfinished files stay here. It needs pip install 'ownbert[hub]', and a token (hf auth login, or HF_TOKEN).": "检查点、TensorBoard 日志和未写完的文件不上传。需要 pip install 'ownbert[hub]' 和访问令牌（hf auth login，或 HF_TOKEN）。",
+    "Saved states, logs for TensorBoard and unfinished files stay here. It needs pip install 'ownbert\\[hub]', and a token (hf auth login, or HF_TOKEN).": "检查点、TensorBoard 日志和未写完的文件不上传。需要 pip install 'ownbert\\[hub]' 和访问令牌（hf auth login，或 HF_TOKEN）。",
     "Folder of a finished model.": "训练好的模型目录。",
     "Name on the hub.": "hub 上的名称。",
     "Make a new repository that only you can see.": "新建只有自己可见的仓库。",
