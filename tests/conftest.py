@@ -13,6 +13,8 @@ from support.shared import made_once
 # Models of the tests are too small to gain from a second thread, and where something else runs on
 # the machine, two threads that wait for each other take many times as long as one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Help and messages are compared in English, whatever the locale of the machine.
+os.environ["OWNBERT_LANGUAGE"] = "en"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,11 +12,12 @@ import ownbert
 
 SOURCE = Path(ownbert.__file__).parent
 # What each part may import of the others; the parts below all of them are for everyone.
-EVERYONE = {"errors", "files", "hub", "limits", "schema", "settings", "terminal"}
+EVERYONE = {"errors", "files", "hub", "language", "limits", "schema", "settings", "terminal"}
 ALLOWED = {
     "errors": set(),
     "files": set(),
     "hub": set(),
+    "language": set(),
     "limits": set(),
     "schema": set(),
     "settings": set(),

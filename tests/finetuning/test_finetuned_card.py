@@ -16,7 +16,7 @@ from ownbert.finetuning.checks import LabelledSplit
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import base_name, write_card
 from ownbert.finetuning.run import FinetuningRun
-from ownbert.run.model_card import MARK
+from ownbert.run.model_card import MARK, hub_base
 from ownbert.tasks.metrics import LabelScore
 from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, FinetuneRun
 from ownbert.tasks.rows import Row
@@ -62,7 +62,6 @@ def test_the_hub_can_read_it(classifier: Path):
         "library_name": "transformers",
         "pipeline_tag": "text-classification",
         "tags": ["ownbert"],
-        "base_model": "bert",
     }
 
 
@@ -95,19 +94,74 @@ def test_no_text_and_no_folder_stands_in_it(classifier: Path, topics: Path, pret
         assert str(folder) not in card
 
 
-def test_what_it_says_of_transformers_works(
-    classifier: Path, monkeypatch: pytest.MonkeyPatch, topics: Path
+def test_its_python_predicts(
+    classifier: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    topics: Path,
+    capsys: pytest.CaptureFixture[str],
 ):
     card = (classifier / "README.md").read_text()
-    code = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    ours, theirs = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     monkeypatch.chdir(classifier.parent)
-    names: dict = {}
-    exec(code[-1], names)
-    assert type(names["model"]).__name__ == "BertForSequenceClassification"
-    line = (topics / "test.csv").read_text().splitlines()[1]
-    label, _, text = line.partition(",")
-    logits = names["model"](**names["tokenizer"](text, return_tensors="pt")).logits
-    assert names["model"].config.id2label[int(logits.argmax())] == label
+    label, _, text = (topics / "test.csv").read_text().splitlines()[1].partition(",")
+    exec(ours.replace("a text", text), {})
+    assert f"'label': '{label}'" in capsys.readouterr().out
+    exec(theirs.replace("a text", text), {})
+    assert capsys.readouterr().out == f"{label}\n"
+
+
+def test_pictures_stand_in_it(classifier: Path):
+    card = (classifier / "README.md").read_text()
+    shown = re.findall(r"!\[.+\]\((.+)\)", card)
+    assert shown == ["curves.png", "confusion.png"]
+    assert all((classifier / name).exists() for name in shown)
+
+
+def test_the_card_of_pretraining(
+    pretrained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    card = (pretrained / "README.md").read_text()
+    assert front(card) == {
+        "library_name": "transformers",
+        "pipeline_tag": "fill-mask",
+        "tags": ["ownbert"],
+    }
+    assert table(card, "setting")["steps"] == ["60 at most"]
+    assert table(card, "setting")["task.objectives"] == ["('mlm', 'nsp')"]
+    last = [json.loads(row) for row in (pretrained / "log.jsonl").read_text().splitlines()]
+    loss = next(row["mlm_loss"] for row in reversed(last) if row.get("evaluation"))
+    assert float(table(card, "metric")["masked words: loss"][0]) == pytest.approx(loss, abs=1e-4)
+    assert "](curves.png)" in card
+    assert str(pretrained.parent) not in card
+    monkeypatch.chdir(pretrained.parent)
+    ours, theirs = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    exec(ours, {})
+    exec(theirs, {})
+    shape, best = capsys.readouterr().out.splitlines()
+    assert shape == "(2, 128)"
+    assert len(eval(best)) == 5
+
+
+def test_the_base_model_is_one_of_the_hub(tmp_path: Path):
+    assert hub_base("hf:google/bert") == "google/bert"
+    cached = tmp_path / "models--google--bert_uncased" / "snapshots" / "0123abc"
+    cached.mkdir(parents=True)
+    assert hub_base(str(cached)) == "google/bert_uncased"
+    local = tmp_path / "runs" / "my-bert"
+    local.mkdir(parents=True)
+    assert hub_base(str(local)) == ""
+    (local / "README.md").write_text(f"---\nbase_model: google/bert\n---\n\n{MARK}\n")
+    assert hub_base(str(local)) == "google/bert"
+
+
+def test_of_many_labels_ten_have_a_row(classifier: Path, recipe: FinetuneRecipe, tmp_path: Path):
+    labels = [LabelScore(f"l{i}", 0.5, 0.5, (i * 7 % 30) / 30, 3) for i in range(30)]
+    write_card(tmp_path, recipe, [], metrics={"accuracy": [0.5]}, labels=labels, model=classifier)
+    card = (tmp_path / "README.md").read_text()
+    rows = table(card, "label")
+    assert [cells[2] for cells in rows.values()] == [f"{i / 30:.3f}" for i in range(10)]
+    assert "the 10 with the lowest F1:" in card
+    assert "and 20 more." in card
 
 
 def test_a_head_of_our_own_is_said_to_be_one(pretrained: Path, topics: Path, tmp_path: Path):

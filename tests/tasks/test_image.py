@@ -190,7 +190,8 @@ def test_a_folder_is_learnt_and_gone_on_from(folders: Path, tmp_path: Path):
     assert describe(tmp_path / "more").config == said.config
     assert Processor.load(tmp_path / "more") == Processor.load(tmp_path / "new")
     card = (tmp_path / "more" / "README.md").read_text()
-    assert "base_model: new" in card
+    assert "It starts from new." in card
+    assert "base_model" not in card  # a link of the hub
     assert "| training | train | 36 images | " in card
 
 

@@ -1,5 +1,7 @@
 """The panels of curves.png: what is drawn under which title."""
 
+from typing import Any
+
 import pytest
 
 from ownbert.train.curves import _panels
@@ -35,11 +37,36 @@ def titles(rows: list[dict[str, float]]) -> dict[str, list[str]]:
 
 def test_each_panel_has_its_own_title():
     found = titles(PRETRAINING)
-    both = ["masked words", "next sentence"]
-    assert found["loss"] == ["masked words"]
+    both = ["masked words 0.200", "next sentence 0.600"]
+    assert found["loss"] == ["masked words 4.800"]
     assert found["accuracy"] == both
-    assert found["loss of the other tasks"] == ["next sentence"]
+    assert found["loss of the other tasks"] == ["next sentence 0.600"]
     assert "learning rate and gradient" in found
+
+
+def loss_panel(rows: list[dict[str, float]]) -> Any:
+    from matplotlib.figure import Figure
+
+    axis = Figure().subplots()
+    _panels(rows)[0](axis)
+    return axis
+
+
+@pytest.mark.parametrize(("uniform", "drawn"), [(9.0, False), (6.2, True)])
+def test_a_baseline_far_above_is_named_and_does_not_squash_the_curves(uniform: float, drawn: bool):
+    axis = loss_panel([*PRETRAINING, PRETRAINING[1] | {"uniform_loss": uniform}])
+    assert axis.get_ylim()[1] < 6.6
+    labels = [text.get_text() for text in axis.texts]
+    if drawn:
+        assert labels == ["unigram 6.00", "uniform 6.20"]
+    else:
+        assert labels == ["unigram 6.00; uniform 9.00 is above"]
+
+
+def test_a_single_evaluation_has_its_value_in_the_legend():
+    rows = [{"step": 5, "evaluation": True, "loss": 0.5, "macro_f1": 0.75, "accuracy": 0.8}]
+    assert titles(rows)["metrics"] == ["macro-F1 0.750", "accuracy 0.800"]
+    assert "loss 0.500" in titles(rows)["loss"]
 
 
 def test_one_task_has_one_loss():

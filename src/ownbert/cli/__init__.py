@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from ownbert import __version__
 from ownbert.errors import InputError, in_short
 from ownbert.files import protected, refuse_same
+from ownbert.language import translate_command, translate_frames, translated_message
 from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
 
 # In the order of --help, by its panels. Each is a file of its name, with a function of its name or,
@@ -72,6 +73,7 @@ class _Commands(TyperGroup):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands = dict.fromkeys(COMMANDS)  # suggestions for a wrong name
+        translate_command(self)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
@@ -86,6 +88,7 @@ class _Commands(TyperGroup):
             command.command(cmd_name)(getattr(module, cmd_name))
         found = _guarded(_with_spellings(typer.main.get_command(command), cmd_name))
         found.rich_help_panel = next(p for p, names in PANELS.items() if cmd_name in names)
+        translate_command(found)
         return found
 
     def invoke(self, ctx: Any) -> Any:
@@ -202,6 +205,7 @@ def _main() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     try:
         _refuse_undecodable(sys.argv[1:])
+        translate_frames()
         sys.exit(app(prog_name="ownbert", standalone_mode=False) or 0)
     except InputError as error:
         _exit(f"error: {error}")
@@ -269,6 +273,8 @@ def _exit(message: str) -> None:
 
         if not first_to_report():
             sys.exit(2)
+    start = "error: " if message.startswith("error: ") else ""
+    message = start + translated_message(message.removeprefix(start))
     line = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: in_short(word[0]), message)
     echo(" ".join(line.split("\n")), err=True)
     sys.exit(2)

@@ -11,11 +11,28 @@ from statistics import mean, stdev
 
 from ownbert.checkpoint import Description, describe
 from ownbert.finetuning.checks import LabelledSplit, label_counts
+from ownbert.finetuning.confusion import CONFUSION
 from ownbert.hub import PREFIX
-from ownbert.run.model_card import MAX_ROWS, cell, changed_settings, code, save_card, sha256, table
+from ownbert.run.model_card import (
+    MAX_ROWS,
+    changed_settings,
+    code,
+    hub_base,
+    labels_in_short,
+    pictures,
+    save_card,
+    sha256,
+    table,
+)
 from ownbert.tasks.metrics import LabelScore
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.task import Task, task_class
+from ownbert.train.log import CURVES
+
+_PICTURES = {
+    CURVES: "Loss and metrics during training",
+    CONFUSION: "Confusion matrix of the dev rows",
+}
 
 
 def write_card(
@@ -56,9 +73,10 @@ def write_card(
         table(("setting", "value"), _settings(recipe)),
         "## Metrics",
         *_metrics(metrics, labels, several),
+        *pictures(folder, _PICTURES),
         "## Use",
-        *_usage(task, name),
-        *_usage_elsewhere(recipe, task, description, one),
+        *_usage(task, name, parts),
+        *_usage_elsewhere(recipe, task, description, one, parts),
     ]
     return save_card(folder, _front(recipe, task), blocks, name=name)
 
@@ -66,8 +84,8 @@ def write_card(
 def _front(recipe: FinetuneRecipe, task: type[Task]) -> dict[str, str]:
     """The metadata that the hub reads."""
     values = {"library_name": task.library, "pipeline_tag": task.pipeline_tag}
-    if not recipe.model.new:
-        values["base_model"] = base_name(recipe.model.folder)
+    if not recipe.model.new and (base := hub_base(recipe.model.folder)):
+        values["base_model"] = base
     return values
 
 
@@ -96,9 +114,7 @@ def _about(recipe: FinetuneRecipe, task: type[Task], description: Description) -
         yield f"It reads {pixels} pixels in {colours}, in patches of {patch}."
     labels = description.labels
     if task.label_heading and labels:
-        more = ", ..." if len(labels) > MAX_ROWS else ""
-        heading = task.label_heading.format(len(labels))
-        yield f"{heading}: {', '.join(map(cell, labels[:MAX_ROWS]))}{more}."
+        yield f"{task.label_heading.format(len(labels))}: {labels_in_short(labels)}."
 
 
 def _data(parts: Sequence[LabelledSplit], labels: Sequence[str]) -> Iterator[str]:
@@ -115,6 +131,7 @@ def _data(parts: Sequence[LabelledSplit], labels: Sequence[str]) -> Iterator[str
         yield table(
             ("label", *(split.name for split in parts)),
             [(label, *(f"{count[label]:,}" for count in counts)) for label in shown],
+            most=MAX_ROWS,
         )
 
 
@@ -144,11 +161,15 @@ def _metrics(
     yield spread if several else "On the dev rows."
     yield table(("metric", "value"), [(_named(name), _spread(v)) for name, v in metrics.items()])
     if labels:
+        shown = labels
+        if len(labels) > MAX_ROWS:
+            shown = sorted(labels, key=lambda score: score.f1)
+            yield f"By label, the {MAX_ROWS} with the lowest F1:"
         rows = [
             (s.label, *(f"{x:.3f}" for x in (s.precision, s.recall, s.f1)), f"{s.support:,}")
-            for s in labels
+            for s in shown
         ]
-        yield table(("label", "precision", "recall", "F1", "support"), rows)
+        yield table(("label", "precision", "recall", "F1", "support"), rows, most=MAX_ROWS)
 
 
 def _named(metric: str) -> str:
@@ -161,33 +182,47 @@ def _spread(values: Sequence[float]) -> str:
     return f"{mean(values):.4f} ± {stdev(values):.4f}"
 
 
-def _usage(task: type[Task], name: str) -> Iterator[str]:
-    quoted = f'"{name}"'
+def _usage(task: type[Task], name: str, parts: Sequence[LabelledSplit]) -> Iterator[str]:
     if task.library == "sentence-transformers":
         yield code("bash", f"ownbert embed {name} texts.txt -o vectors.npy")
         yield code(
             "python",
-            f"import ownbert\n\nvectors = ownbert.Embedder({quoted}).encode(['a text', 'another'])",
+            f'import ownbert\n\nembedder = ownbert.Embedder("{name}")\n'
+            'print(embedder.encode(["a text", "another"]).shape)',
         )
         return
     new, test = task.example_inputs
     predicted = f"ownbert predict {name} {new} -o predictions.jsonl"
     yield code("bash", f"{predicted}\nownbert evaluate {name} {test}")
+    example = '("a text", "another")' if _pairs(task, parts) else task.example_row
     yield code(
-        "python", f'import ownbert\n\nownbert.predict({quoted}, "{new}", "predictions.jsonl")'
+        "python",
+        f'import ownbert\n\npredictor = ownbert.Predictor("{name}")\nprint(predictor({example}))',
+    )
+
+
+def _pairs(task: type[Task], parts: Sequence[LabelledSplit]) -> bool:
+    """Whether a row of the task is a pair of texts, as the rows are."""
+    return task.head == "classification" and any(
+        len(row.texts) == 2 for split in parts for row in split.rows[:1]
     )
 
 
 def _usage_elsewhere(
-    recipe: FinetuneRecipe, task: type[Task], description: Description, name: str
+    recipe: FinetuneRecipe,
+    task: type[Task],
+    description: Description,
+    name: str,
+    parts: Sequence[LabelledSplit],
 ) -> Iterator[str]:
-    """How other libraries load the folder."""
+    """How other libraries load the folder, and predict with it."""
     if task.library == "sentence-transformers":
         yield "In sentence-transformers:"
         yield code(
             "python",
             "from sentence_transformers import SentenceTransformer\n\n"
-            f'model = SentenceTransformer("{name}")',
+            f'model = SentenceTransformer("{name}")\n'
+            'print(model.encode(["a text", "another"]).shape)',
         )
         return
     own_head = "ownbert_heads" in description.values
@@ -196,13 +231,17 @@ def _usage_elsewhere(
     reader = ("processor", "AutoImageProcessor")
     if description.config.image is None:
         reader = ("tokenizer", "AutoTokenizer")
-    yield "In Transformers:"
-    yield code(
-        "python",
-        f"from transformers import {reader[1]}, {kind}\n\n"
-        f'{reader[0]} = {reader[1]}.from_pretrained("{name}")\n'
+    lines = [
+        f"from transformers import {reader[1]}, {kind}",
+        "",
+        f'{reader[0]} = {reader[1]}.from_pretrained("{name}")',
         f'model = {kind}.from_pretrained("{name}")',
-    )
+    ]
+    if not own_head:
+        texts = '"a text", "another"' if _pairs(task, parts) else '"a text"'
+        lines += [line.replace("TEXTS", texts) for line in task.transformers_lines]
+    yield "In Transformers:"
+    yield code("python", "\n".join(lines))
     if own_head:
         yield (
             "Transformers loads only the encoder: it has no such head, which is kept in the same "

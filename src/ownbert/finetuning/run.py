@@ -274,6 +274,7 @@ class FinetuningRun(TrainingRun):
     def _describe(self, scores: Scores, output: Path) -> list[str]:
         """Write the model card and the plot of the confusion matrix; returns warnings."""
         warnings = (
+            draw_confusion(output / CONFUSION, scores),  # first: the card shows it
             write_card(
                 output,
                 self.recipe,
@@ -282,7 +283,6 @@ class FinetuningRun(TrainingRun):
                 labels=scores.labels,
                 name=self.name,
             ),
-            draw_confusion(output / CONFUSION, scores),
         )
         return [line for line in warnings if line]
 

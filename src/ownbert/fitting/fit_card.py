@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.sections import sections
-from ownbert.run.model_card import cell, save_card, table
+from ownbert.run.model_card import MAX_ROWS, labels_in_short, save_card, table
 from ownbert.tasks.task import task_class
 
 
@@ -21,19 +21,24 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
     blocks = [
         f"A model that {task.purpose}: several models and their blend, made by `ownbert fit`. The "
         "network in this folder is an ordinary one for Transformers; the blend is for ownbert.",
-        f"Labels: {', '.join(map(cell, report.labels))}." if report.labels else "",
+        f"Labels: {labels_in_short(report.labels)}." if report.labels else "",
         "## Metrics",
         board.lead,
-        table(board.columns, board.rows),
+        table(board.columns, board.rows, most=MAX_ROWS),
         f"The scores are of {report.held_out:,} held-out rows." if report.held_out else "",
         "## Data and settings",
         table(("", ""), map(_texts, facts)),
         "## Use",
         f"```sh\nownbert predict {name} new.csv -o predictions.jsonl\n"
         f"ownbert predict {name} new.csv -o predictions.jsonl --network\n```",
+        "```python\nimport ownbert\n\n"
+        f'predictor = ownbert.Predictor("{name}")\nprint(predictor("a text"))\n```',
+        "The network alone, in Transformers:",
         "```python\nfrom transformers import AutoModelForSequenceClassification, AutoTokenizer\n\n"
+        f'tokenizer = AutoTokenizer.from_pretrained("{name}")\n'
         f'model = AutoModelForSequenceClassification.from_pretrained("{name}")\n'
-        f'tokenizer = AutoTokenizer.from_pretrained("{name}")\n```',
+        + "\n".join(line.replace("TEXTS", '"a text"') for line in task.transformers_lines)
+        + "\n```",
     ]
     front = {"library_name": task.library, "pipeline_tag": task.pipeline_tag}
     return save_card(folder, front, [block for block in blocks if block])

@@ -26,6 +26,7 @@ from ownbert.pretraining.init_weights import (
     unigram_log_probabilities,
 )
 from ownbert.pretraining.phase_data import PhaseData, make_phase_data
+from ownbert.pretraining.pretrained_card import write_card
 from ownbert.pretraining.recipe import DEFAULT_MINUTES, PretrainRecipe
 from ownbert.pretraining.vocabulary_alignment import position_limit
 from ownbert.run.run_folder import RunFolder
@@ -37,7 +38,8 @@ from ownbert.train.device import pick_precision
 from ownbert.train.distributed import ALONE, World
 from ownbert.train.evaluation_budget import affordable_tokens
 from ownbert.train.flops import matmul_rate
-from ownbert.train.job import Phase
+from ownbert.train.job import Job, Phase
+from ownbert.train.log import read_log
 from ownbert.train.loop import EVALUATIONS
 
 # Peak learning rates by hidden size. Those of tiny and mini were measured in runs of five minutes;
@@ -215,6 +217,35 @@ class Pretraining(TrainingRun):
             complete = distributed.gather_full_model(model)
             if world.first:
                 save(complete, path, tokenizer=self.tokenizer)
+
+    def finish(self, job: Job, folder: RunFolder) -> Model:
+        """Write the model card."""
+        model = job.state.learner.model
+        if job.world.first:
+            evaluations = [row for row in read_log(folder.path) if row.get("evaluation")]
+            warning = write_card(
+                folder.path,
+                self.recipe,
+                self.config,
+                data=self._data(),
+                metrics=evaluations[-1] if evaluations else {},
+            )
+            if warning:
+                job.display.say(warning)
+        return model
+
+    def _data(self) -> dict[str, str]:
+        """What is learnt from, for people."""
+        store = self.store
+        return {
+            "documents": f"{store.documents:,}",
+            "sentences": f"{store.sentences:,}",
+            "tokens": f"{len(store.tokens):,}",
+            "vocabulary": f"{self.config.vocab_size:,} tokens",
+            "sequences": f"{len(self.phase_data[0].examples):,} to learn from, "
+            f"{len(self.phase_data[0].held_out):,} held out",
+            "identity": store.identity,
+        }
 
     def summary(self) -> list[str]:
         store, config, recipe = self.store, self.config, self.recipe

@@ -16,6 +16,7 @@ import yaml
 
 import ownbert
 from ownbert.files import write_text
+from ownbert.hub import PREFIX
 from ownbert.terminal import printable
 
 CARD = "README.md"
@@ -23,7 +24,8 @@ CARD = "README.md"
 MARK = "<!-- Written by ownbert, and rewritten when it runs again; remove this line to keep it. -->"
 _OURS = "<!-- Written by ownbert"
 
-MAX_ROWS = 100  # of a table of labels
+MAX_ROWS = 10  # of a table with a row for each label or model
+MAX_LABELS = 100  # in a sentence
 # Settings that are shown elsewhere in the card, or do not change what is learnt.
 _OMITTED = frozenset(
     {
@@ -95,12 +97,59 @@ def sha256(path: str | Path | None) -> str:
     return digest.hexdigest()
 
 
-def table(names: Sequence[str], rows: Any) -> str:
-    """A Markdown table; of many rows the first ``MAX_ROWS``."""
+def table(names: Sequence[str], rows: Any, *, most: int | None = None) -> str:
+    """A Markdown table.
+
+    Args:
+        most: rows; of more the first are shown, and how many are left out.
+    """
     rows = list(rows)
-    lines = [names, ["---"] * len(names), *rows[:MAX_ROWS]]
+    shown = rows[:most]
+    lines = [names, ["---"] * len(names), *shown]
     text = "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
-    return text if len(rows) <= MAX_ROWS else f"{text}\n\nand {len(rows) - MAX_ROWS:,} more."
+    return text if len(shown) == len(rows) else f"{text}\n\nand {len(rows) - len(shown):,} more."
+
+
+def labels_in_short(labels: Sequence[str]) -> str:
+    """Labels in a sentence; of very many the first."""
+    more = f" and {len(labels) - MAX_LABELS:,} more" if len(labels) > MAX_LABELS else ""
+    return ", ".join(map(cell, labels[:MAX_LABELS])) + more
+
+
+def pictures(folder: str | Path, captions: Mapping[str, str]) -> Iterator[str]:
+    """The Markdown of the pictures that are in a folder.
+
+    Args:
+        captions: by the name of the file.
+    """
+    for name, caption in captions.items():
+        if (Path(folder) / name).exists():
+            yield f"![{caption}]({name})"
+
+
+def hub_base(folder: str) -> str:
+    """The name on the hub of the model that a folder stands for or was made from; "" if none.
+
+    The hub shows ``base_model`` as a link, so the name of a local folder must not stand there. A
+    local folder has been made from a model of the hub if its own card names one.
+    """
+    if folder.startswith(PREFIX):
+        return folder.removeprefix(PREFIX)
+    path = Path(folder)
+    cached = re.fullmatch(r"models--([\w.-]+?)--([\w.-]+)", path.resolve().parent.parent.name)
+    if cached and path.resolve().parent.name == "snapshots":
+        return "/".join(cached.groups())
+    card = path / CARD
+    if not card.is_file() or not is_ours(card):
+        return ""
+    name = re.search(r"(?m)^base_model: *([\w.-]+/[\w.-]+)$", _front_of(card))
+    return name[1] if name else ""
+
+
+def _front_of(card: Path) -> str:
+    """The metadata at the top of a card, as it stands there."""
+    _, _, rest = card.read_text(encoding="utf-8", errors="replace").partition("---\n")
+    return rest.partition("\n---\n")[0]
 
 
 # What Markdown or HTML would read as more than text, and what ends the cell of a table.

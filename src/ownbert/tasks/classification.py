@@ -21,7 +21,7 @@ from ownbert.tasks.rows import (
     list_labels,
     unknown_label,
 )
-from ownbert.tasks.sentence_task import COMMON, SentenceTask
+from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask
 from ownbert.tasks.soft_targets import (
     check_distribution,
     is_soft,
@@ -146,6 +146,10 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
 
     name = "classify"
     purpose = "gives each text one of its labels"
+    transformers_lines = (
+        LOGITS,
+        "print(model.config.id2label[int(logits.argmax())])",
+    )
     column_specs = COLUMNS["classify"]
     problem_type = "single_label_classification"
     metrics = ("macro_f1", "accuracy", "mcc")

@@ -52,6 +52,7 @@ class ImageTask(SingleLabelTask):
     pipeline_tag = "image-classification"
     purpose = "gives each image one of its labels"
     example_inputs = ("images", "test-images")
+    example_row = '"image.png"'
     problem_type = "single_label_classification"
     metrics = ("accuracy", "macro_f1", "mcc")
     uses = frozenset({"class_weights", "label_smoothing", "flip", "shift", "crop"})

@@ -21,7 +21,13 @@ from ownbert.tasks.classification import label_weights, sort_labels
 from ownbert.tasks.metrics import Scores, label_scores
 from ownbert.tasks.row_objectives import RowObjective
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
-from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_per_row, repeat_per_sequence
+from ownbert.tasks.sentence_task import (
+    COMMON,
+    LOGITS,
+    SentenceTask,
+    mean_per_row,
+    repeat_per_sequence,
+)
 from ownbert.tasks.soft_targets import (
     check_probabilities,
     is_soft,
@@ -76,6 +82,10 @@ class MultiLabelTask(SentenceTask):
 
     name = "multilabel"
     purpose = "gives each text any number of its labels"
+    transformers_lines = (
+        LOGITS,
+        "print(dict(zip(model.config.id2label.values(), logits[0].sigmoid().tolist())))",
+    )
     label_heading = "{} labels"
     counts_labels = True
     takes_soft_targets = True

@@ -46,6 +46,13 @@ class MultipleChoiceTask(Task):
     name = "choose"
     pipeline_tag = "multiple-choice"
     purpose = "chooses one of several texts that fits another"
+    example_row = '{"prompt": "a text", "choices": ["one choice", "another"]}'
+    transformers_lines = (
+        'pairs = (["a text"] * 2, ["one choice", "another"])',
+        'encoded = tokenizer(*pairs, padding=True, truncation=True, return_tensors="pt")',
+        "logits = model(**{name: values[None] for name, values in encoded.items()}).logits",
+        "print(int(logits.argmax()))",
+    )
     column_specs = COLUMNS["choose"]
     saved_attributes = (*Task.saved_attributes, "first_label")
     head = "choice"

@@ -19,7 +19,7 @@ from ownbert.objectives import Loss
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.row_objectives import RowObjective
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
-from ownbert.tasks.sentence_task import COMMON, SentenceTask, mean_per_row
+from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask, mean_per_row
 from ownbert.tasks.task import DEFAULT
 
 # Weights are float32, and squares must stay finite.
@@ -68,6 +68,7 @@ class RegressionTask(SentenceTask):
 
     name = "regress"
     purpose = "gives each text a number"
+    transformers_lines = (LOGITS, "print(logits[0].tolist())")
     label_heading = "Numbers"
     column_specs = COLUMNS["regress"]
     problem_type = "regression"

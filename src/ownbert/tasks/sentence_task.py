@@ -24,6 +24,9 @@ from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 
+# In the model card: the scores of one text by Transformers.
+LOGITS = 'logits = model(**tokenizer(TEXTS, truncation=True, return_tensors="pt")).logits'
+
 # Settings of all these tasks; those of windows are filled in by ``long`` "auto".
 _WINDOWS = ("long", "window", "stride", "max_windows", "train_windows")
 COMMON = frozenset({*_WINDOWS, "pooling", "rdrop", "ngrams"})

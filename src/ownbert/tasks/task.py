@@ -79,12 +79,16 @@ class Task(ABC):
     unit: ClassVar[str] = "documents"
     label_unit: ClassVar[str] = "labels"
     # In the model card: pipeline_tag and library_name of the hub, what the model does, how its
-    # labels are introduced (not at all if empty), and inputs to predict and to evaluate.
+    # labels are introduced (not at all if empty), inputs to predict and to evaluate, what a
+    # Predictor is called with, and Python that predicts with Transformers' ``model`` and
+    # ``tokenizer`` (TEXTS is one text or a pair).
     pipeline_tag: ClassVar[str] = "text-classification"
     library: ClassVar[str] = "transformers"
     purpose: ClassVar[str]
     label_heading: ClassVar[str] = ""
     example_inputs: ClassVar[tuple[str, str]] = ("new.csv", "test.csv")
+    example_row: ClassVar[str] = '"a text"'
+    transformers_lines: ClassVar[tuple[str, ...]] = ()
     # Attributes that are saved in config.json, and Transformers' own key there.
     saved_attributes: ClassVar[tuple[str, ...]] = ("max_length",)
     problem_type: ClassVar[str | None] = None

@@ -17,7 +17,8 @@ Row = Mapping[str, Any]
 _TOKENS = ("mlm", "clm")
 # Metrics of a fine-tuning run in one panel.
 _MAX_METRICS = 3
-_BASELINES = {"uniform_loss": "uniform", "unigram_loss": "unigram"}
+_BASELINES = ("unigram", "uniform")
+_BASELINE_LOSSES = tuple(f"{name}_loss" for name in _BASELINES)
 _CHANCE = math.log(2)
 TASKS = {
     "mlm": "masked words",
@@ -50,11 +51,14 @@ def draw_curves(folder: Path, rows: Sequence[Row]) -> Path | None:
     lines = -(-len(panels) // columns)
     axes = _arrange(figure, columns, lines, panel=(5.5, 3.5))
     words = "thin lines: training; thick lines: held out"
-    figure.text(0.5, 0.995, words, fontsize=9, color="0.35", ha="center", va="top")
+    below = 0.12 / figure.get_figheight()  # so many inches from the edge
+    figure.text(0.5, 1 - below, words, fontsize=9, color="0.35", ha="center", va="top")
     for axis, panel in zip(axes, panels, strict=False):
         panel(axis)
         _mark_phases(axis, rows)
         axis.set_xlabel("step")
+        axis.set_xlim(0, 1.05 * max(1, *(row["step"] for row in rows)))
+        axis.xaxis.get_major_locator().set_params(integer=True)
     for axis in axes[len(panels) :]:
         axis.remove()
     return _save(figure, folder / CURVES)
@@ -92,7 +96,7 @@ def _plain(row: Row) -> Row:
         stem, _, kind = key.rpartition("_")
         ours = (
             stem.removesuffix("_majority") in TASKS
-            or key in _BASELINES
+            or key in _BASELINE_LOSSES
             or kind not in ("loss", "accuracy")
         )
         plain[key if ours else kind] = value
@@ -102,7 +106,7 @@ def _plain(row: Row) -> Row:
 def _panels(rows: Sequence[Row]) -> list[Callable[[Any], None]]:
     """The functions that draw the panels, in their order."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    losses = [k for k in keys if k.endswith("_loss") and k not in _BASELINES]
+    losses = [k for k in keys if k.endswith("_loss") and k not in _BASELINE_LOSSES]
     tokens = [k for k in losses if k.removesuffix("_loss") in _TOKENS]
     others = [k for k in losses if k not in tokens]
     metrics = [k for k in keys if k in UP_TO_ONE][:_MAX_METRICS]
@@ -125,34 +129,43 @@ def _panels(rows: Sequence[Row]) -> list[Callable[[Any], None]]:
 def _draw(axis: Any, rows: Sequence[Row], keys: Sequence[str], title: str) -> None:
     """Draw training as a thin line, held-out data as a thick one, and baselines dashed."""
     for key in keys:
-        color = f"C{_colour(key)}"
+        color, label = f"C{_colour(key)}", _name(key)
         steps, values = _points(rows, key, held_out=False)
         if steps:
             axis.plot(steps, values, color=color, linewidth=0.8, alpha=0.55)
         steps, values = _points(rows, key, held_out=True)
         if steps:
-            axis.plot(steps, values, color=color, linewidth=2, marker="o", markersize=3.5)
-        axis.plot([], [], color=color, linewidth=2, label=_name(key))
+            # A single point, to which no line leads, is larger and has its value in the legend.
+            size, label = (7, f"{label} {values[0]:.3f}") if len(values) == 1 else (3.5, label)
+            axis.plot(steps, values, color=color, linewidth=2, marker="o", markersize=size)
+        axis.plot([], [], color=color, linewidth=2, label=label)
     if any(key.removesuffix("_loss") in _TOKENS for key in keys):
         _draw_baselines(axis, rows)
     if any(key in ("nsp_loss", "sop_loss") for key in keys):
-        _dashed(axis, _CHANCE, "chance")
+        _dashed(axis, _CHANCE, f"chance {_CHANCE:.2f}")
     axis.set_title(title, **_TITLE)
     _finish(axis)
 
 
 def _draw_baselines(axis: Any, rows: Sequence[Row]) -> None:
-    for key, name in _BASELINES.items():
-        _, values = _points(rows, key, held_out=True)
-        if values:
-            _dashed(axis, values[-1], name)
+    """Draw the baselines; uniform guessing far above all else is named only, or it would squash the
+    curves. "Far" is a quarter of the height that these and the unigram baseline have."""
+    unigram, uniform = (_points(rows, f"{n}_loss", held_out=True)[1][-1:] for n in _BASELINES)
+    low, high = axis.get_ylim()
+    low, high = min([low, *unigram]), max([high, *unigram])
+    far = bool(unigram and uniform) and uniform[0] > high + (high - low) / 4
+    for value in unigram:
+        above = f"; uniform {uniform[0]:.2f} is above" if far else ""
+        _dashed(axis, value, f"unigram {value:.2f}{above}")
+    for value in uniform[: 0 if far else 1]:
+        _dashed(axis, value, f"uniform {value:.2f}")
 
 
-def _dashed(axis: Any, value: float, name: str) -> None:
+def _dashed(axis: Any, value: float, label: str) -> None:
     axis.axhline(value, color="0.35", linewidth=1, linestyle="--")
     # Labelled at the right edge: in a legend all dashed lines would look the same.
     axis.annotate(
-        f"{name} {value:.2f}",
+        label,
         (1, value),
         xycoords=("axes fraction", "data"),
         xytext=(-4, 3),
@@ -229,7 +242,7 @@ def _colour(key: str) -> int:
 
 
 def _finish(axis: Any) -> None:
-    axis.margins(y=0.1)
+    axis.margins(y=0.12)
     axis.grid(alpha=0.25)
     axis.legend(**_LABELS)
 

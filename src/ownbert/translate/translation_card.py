@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ownbert.run.model_card import changed_settings, code, save_card, sha256, table
+from ownbert.run.model_card import changed_settings, code, pictures, save_card, sha256, table
+from ownbert.train.log import CURVES
 from ownbert.translate.recipe import PairFiles, TranslateRecipe
 
 _ACCURACY = "translation_accuracy"
@@ -49,6 +50,7 @@ def write_card(
             ("metric", "value"),
             [(n, f"{metrics[k]:.4f}") for n, k in (("loss", "loss"), ("accuracy", _ACCURACY))],
         ),
+        *pictures(folder, {CURVES: "Loss and accuracy during training"}),
         "## Use",
         code(
             "bash",
@@ -97,5 +99,7 @@ def _transformers(name: str, ours: bool) -> Iterator[str]:
         "python",
         "from transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n\n"
         f'tokenizer = AutoTokenizer.from_pretrained("{name}")\n'
-        f'model = AutoModelForSeq2SeqLM.from_pretrained("{name}")',
+        f'model = AutoModelForSeq2SeqLM.from_pretrained("{name}")\n'
+        'ids = model.generate(**tokenizer("a text", return_tensors="pt"), max_new_tokens=60)\n'
+        "print(tokenizer.decode(ids[0], skip_special_tokens=True))",
     )

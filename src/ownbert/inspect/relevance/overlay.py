@@ -30,8 +30,9 @@ from ownbert.vit import to_batch
 _MOST, _BATCH = 64, 8
 _INCHES, _DPI = 2.2, 120
 _LONGEST = 26  # characters of a title
-# From transparent to orange red, over a grey image.
-_COLOURS = [(1, 0.75, 0, 0), (1, 0.6, 0, 0.4), (1, 0.3, 0, 0.65), (0.85, 0, 0.1, 0.85)]
+# A colour map whose lightness rises evenly, so that equal steps of relevance look equal, also in
+# print and to those who see few colours. It covers a grey image; what is not relevant least.
+_COLOUR_MAP, _LEAST, _MOST_COVER = "viridis", 0.35, 0.75
 _DARK, _LIGHT = 0.15, 0.95  # the greys below it
 _COLUMNS = (
     "as the model sees it",
@@ -128,7 +129,7 @@ def explain(
         for b, source in enumerate(some):
             flow = rollout([maps[b] for maps in found.attentions.values()])[0]
             yield ImageExplanation(
-                source.path.name if source.path else source.name,
+                Path(source.name).name,  # "x.npz, picture 2" of an array
                 _visible(values[b], processor),
                 over_patches(flow, model).cpu().numpy(),
                 predicted[b],
@@ -213,13 +214,15 @@ def _panel(axis: Any, pixels: np.ndarray, heat: np.ndarray | None) -> Any:
         colours = {"cmap": "gray", "vmin": 0, "vmax": 1} if pixels.shape[2] == 1 else {}
         axis.imshow(pixels.squeeze(-1) if colours else pixels, extent=extent, **colours)
         return None
-    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
 
     grey = _DARK + (_LIGHT - _DARK) * pixels.mean(-1)
     axis.imshow(grey, extent=extent, cmap="gray", vmin=0, vmax=1)
     share = heat / max(float(heat.max()), np.finfo(np.float32).tiny)
-    colours = LinearSegmentedColormap.from_list("relevance", _COLOURS)
-    return axis.imshow(share, extent=extent, cmap=colours, vmin=0, vmax=1)
+    colours = colormaps[_COLOUR_MAP](np.linspace(0, 1, 256))
+    colours[:, 3] = np.linspace(_LEAST, _MOST_COVER, 256)
+    return axis.imshow(share, extent=extent, cmap=ListedColormap(colours), vmin=0, vmax=1)
 
 
 def _short(text: str) -> str:

@@ -82,6 +82,13 @@ class QuestionAnsweringTask(Task):
     name = "answer"
     pipeline_tag = "question-answering"
     purpose = "finds the answer to a question in a text"
+    example_row = 'question="a question", context="a text"'
+    transformers_lines = (
+        'encoded = tokenizer("a question", "a text", truncation=True, return_tensors="pt")',
+        "found = model(**encoded)",
+        "start, end = int(found.start_logits.argmax()), int(found.end_logits.argmax())",
+        "print(tokenizer.decode(encoded.input_ids[0, start : end + 1]))",
+    )
     column_specs = COLUMNS["answer"]
     saved_attributes = (*Task.saved_attributes, "threshold")
     head = "span"

@@ -69,6 +69,12 @@ class TaggingTask(Task):
     name = "tag"
     pipeline_tag = "token-classification"
     purpose = "gives each word of a text a tag"
+    transformers_lines = (
+        'ids = tokenizer(TEXTS, truncation=True, return_tensors="pt").input_ids',
+        "tags = model(ids).logits[0].argmax(-1).tolist()",
+        "words = tokenizer.convert_ids_to_tokens(ids[0])",
+        "print([(word, model.config.id2label[tag]) for word, tag in zip(words, tags)])",
+    )
     label_heading = "{} labels"
     column_specs = COLUMNS["tag"]
     head = "tokens"

@@ -1,0 +1,142 @@
+"""The model card of a pretrained folder: the model, its corpus in numbers, settings and use."""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ownbert.config import EncoderConfig
+from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.run.model_card import (
+    cell,
+    changed_settings,
+    code,
+    hub_base,
+    pictures,
+    save_card,
+    table,
+)
+from ownbert.train.curves import TASKS
+from ownbert.train.log import CURVES
+
+_SECTIONS = ("data", "model", "task", "optim", "run")
+_BASELINES = {
+    "unigram_loss": "loss of word frequencies alone",
+    "uniform_loss": "loss of uniform guessing",
+}
+
+
+def write_card(
+    folder: Path,
+    recipe: PretrainRecipe,
+    config: EncoderConfig,
+    *,
+    data: Mapping[str, str],
+    metrics: Mapping[str, Any],
+) -> str | None:
+    """Write README.md into a model folder; see ``ownbert.run.model_card.save_card``.
+
+    Args:
+        recipe: a completed one.
+        config: of the model.
+        data: what was learnt from, without any of its texts.
+        metrics: of the last evaluation on held-out text.
+
+    Returns:
+        A warning, if any.
+    """
+    name, source = folder.resolve().name, recipe.model.init_from
+    objectives = dict.fromkeys(o for task, _ in recipe.parts for o in task.objectives)
+    fills = "mlm" in objectives and "rtd" not in objectives
+    front = {"library_name": "transformers"}
+    if fills:
+        front["pipeline_tag"] = "fill-mask"
+    if source and (base := hub_base(source)):
+        front["base_model"] = base
+    start = "from new weights"
+    if source:
+        start = f"from the weights of {cell(hub_base(source) or Path(source).resolve().name)}"
+    tasks = ", ".join(TASKS.get(one, one) for one in objectives)
+    blocks = [
+        f"A pretrained encoder ({config.num_hidden_layers} layers, hidden size "
+        f"{config.hidden_size}, {config.num_attention_heads} heads, up to {config.longest} "
+        f"tokens), trained {start} to predict: {tasks} (`ownbert pretrain`). It is meant to be "
+        "fine-tuned.",
+        "## Data",
+        table(("", ""), data.items()),
+        "## Settings",
+        table(("setting", "value"), _settings(recipe)),
+        "## Metrics",
+        *_metrics(metrics),
+        *pictures(folder, {CURVES: "Loss and accuracy during training"}),
+        "## Use",
+        *_usage(name, fills=fills),
+    ]
+    return save_card(folder, front, blocks)
+
+
+def _settings(recipe: PretrainRecipe) -> Iterator[tuple[str, str]]:
+    """The settings that readers always want to know, then all others that are not the default."""
+    yield "peak learning rate", f"{recipe.optim.learning_rate:.3g}"
+    if recipe.run.max_steps:
+        yield "steps", f"{recipe.run.max_steps:,} at most"
+    if recipe.run.max_minutes:
+        yield "time", f"{recipe.run.max_minutes:g} minutes at most"
+    yield "batch", f"{recipe.data.batch_tokens:,} tokens"
+    yield "seed", str(recipe.seed)
+    yield "computed on", f"{recipe.run.device}, {recipe.run.precision}"
+    shown = {"data.tokens", "data.batch_tokens", "model.init_from", "model.init_counts"}
+    shown |= {"run.max_minutes", "optim.learning_rate"}
+    for name, value in changed_settings(recipe, PretrainRecipe(), _SECTIONS):
+        if name not in shown:
+            yield name, value
+
+
+def _metrics(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """The losses and accuracies of the last evaluation, beside what knows no context."""
+    rows = [("step", f"{metrics['step']:,}")] if "step" in metrics else []
+    for task, words in TASKS.items():
+        loss, share = metrics.get(f"{task}_loss"), metrics.get(f"{task}_accuracy")
+        if loss is not None:
+            rows.append((f"{words}: loss", f"{loss:.4f}"))
+            if task in ("mlm", "clm"):
+                rows.append((f"{words}: perplexity", f"{math.exp(min(loss, 50)):,.1f}"))
+        if share is not None:
+            rows.append((f"{words}: accuracy", f"{share:.4f}"))
+    rows += [(words, f"{metrics[key]:.4f}") for key, words in _BASELINES.items() if key in metrics]
+    if not rows:
+        yield "None: there was no evaluation."
+        return
+    yield (
+        "On held-out text, at the last evaluation. A model that has learnt something is below "
+        "the loss of word frequencies."
+    )
+    yield table(("metric", "value"), rows)
+
+
+def _usage(name: str, *, fills: bool) -> Iterator[str]:
+    tune = f"ownbert finetune classify --model {name} --train train.csv --dev dev.csv -o classifier"
+    fill = f'ownbert fill {name} "a text with a [MASK]"\n' if fills else ""
+    yield code("bash", fill + tune)
+    vectors = (
+        f'import ownbert\n\nembedder = ownbert.Embedder("{name}")\n'
+        'print(embedder.encode(["a text", "another"]).shape)'
+    )
+    yield code("python", vectors)
+    kind = "AutoModelForMaskedLM" if fills else "AutoModel"
+    lines = [
+        f"from transformers import {kind}, AutoTokenizer",
+        "",
+        f'tokenizer = AutoTokenizer.from_pretrained("{name}")',
+        f'model = {kind}.from_pretrained("{name}")',
+    ]
+    if fills:
+        lines += [
+            'text = f"a text with a {tokenizer.mask_token}"',
+            'ids = tokenizer(text, return_tensors="pt").input_ids',
+            "place = ids[0].tolist().index(tokenizer.mask_token_id)",
+            "best = model(ids).logits[0, place].topk(5).indices",
+            "print(tokenizer.convert_ids_to_tokens(best))",
+        ]
+    yield "In Transformers:"
+    yield code("python", "\n".join(lines))

@@ -1,0 +1,111 @@
+"""Help and messages in Chinese where the locale says so; the table is complete."""
+
+import re
+from typing import Any
+
+import pytest
+from rich import _wrap
+from typer import rich_utils
+from typer.main import get_command
+
+from ownbert.cli import COMMANDS, app
+from ownbert.language import (
+    current_language,
+    needs_translation,
+    paragraphs,
+    translate_command,
+    translated_help,
+    translated_message,
+)
+from ownbert.language.zh import DEFAULTS, FRAMES, HELP, MESSAGES
+from support.cli import run_cli
+
+CHINESE = {"OWNBERT_LANGUAGE": "zh"}
+
+
+@pytest.fixture
+def frames(monkeypatch: pytest.MonkeyPatch):
+    """What is set in typer is put back."""
+    for name in FRAMES:
+        monkeypatch.setattr(rich_utils, name, getattr(rich_utils, name))
+    monkeypatch.setattr(_wrap, "re_word", _wrap.re_word)
+
+
+def texts(command: str | None) -> list[str]:
+    """The help texts of a command and of those below it; None: of the program itself."""
+    found: list[str] = []
+
+    def note(text: str) -> str:
+        found.append(text)
+        return text
+
+    program: Any = get_command(app)
+    translate_command(program if command is None else program.get_command(None, command), note)
+    return found
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_every_help_text_is_in_the_table(command: str | None):
+    missing = [part for text in texts(command) for part in paragraphs(text) if part]
+    assert missing
+    assert not [part for part in missing if needs_translation(part)]
+
+
+@pytest.mark.parametrize("table", [HELP, DEFAULTS, MESSAGES], ids=["help", "defaults", "messages"])
+def test_translations_are_chinese_and_keep_what_is_filled_in(table: dict[str, str]):
+    plain = re.compile(r"[a-z, 或、]*。?")  # names of settings only
+    for text, translation in table.items():
+        assert translation.count("{}") == text.count("{}"), text
+        assert re.search("[\u4e00-\u9fff]", translation) or plain.fullmatch(translation), text
+        for option in re.findall(r"--[a-z-]+", text):
+            assert option in translation, text
+
+
+@pytest.mark.parametrize(
+    ("variables", "language"),
+    [
+        ({"LANG": "zh_CN.UTF-8"}, "zh"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C.UTF-8"}, "en"),
+        ({"LANG": "de_DE.UTF-8", "LC_MESSAGES": "zh_TW"}, "zh"),
+        ({"LANG": "zh_CN.UTF-8", "OWNBERT_LANGUAGE": "en"}, "en"),
+        ({}, "en"),
+    ],
+)
+def test_the_locale_decides(
+    variables: dict[str, str], language: str, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("OWNBERT_LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert current_language() == language
+
+
+@pytest.mark.usefixtures("frames")
+def test_help_and_messages_of_the_command_line():
+    shown = run_cli("vocab", "--help", env=CHINESE).stdout
+    for words in (
+        "从文本学习词表",
+        "存放分词器的目录",
+        "示例：ownbertvocab",
+        "选项",
+        "[必填]",
+        "显示此帮助并退出",
+    ):
+        assert words in "".join(re.sub("[│ ]", "", shown).split())
+    assert "…" not in shown
+    assert "Folder for the tokenizer" not in shown
+    assert "用自己的文本" in run_cli("--help", env=CHINESE).stdout
+    done = run_cli("describe", "no/such", env=CHINESE)
+    assert done.returncode == 2
+    assert re.search("[\u4e00-\u9fff]", done.stderr), done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_numbers_and_names_are_filled_in(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OWNBERT_LANGUAGE", "zh")
+    assert translated_help("Show all options: 23 more.") == "显示全部选项（还有 23 个）。"
+    assert translated_message("no such folder: a{}b") == "目录不存在：a{}b"
+    assert translated_message("something else") == "something else"
+    monkeypatch.setenv("OWNBERT_LANGUAGE", "en")
+    assert translated_message("no such folder: a") == "no such folder: a"
