@@ -53,7 +53,7 @@ def predicted(folder: Path, texts: list, tmp_path: Path) -> list[dict]:
         pairs = not isinstance(texts[0], str)
         names = ["text1", "text2"] if pairs else ["text"]
         csv.writer(file).writerows([names, *(texts if pairs else ([t] for t in texts))])
-    predict(folder, tmp_path / "in.csv", tmp_path / "out.jsonl")
+    predict(folder, tmp_path / "in.csv", tmp_path / "out.jsonl", probabilities=True)
     return [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
 
 

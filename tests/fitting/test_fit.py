@@ -70,7 +70,16 @@ def test_predict_and_evaluate_use_the_blend_unless_told(fitted: Path, topics: Pa
     outputs = []
     for name, options in (("blend", ()), ("network", ("--network",))):
         output = tmp_path / f"{name}.jsonl"
-        done = run_cli("predict", fitted, "--input", topics / "test.csv", "-o", output, *options)
+        done = run_cli(
+            "predict",
+            fitted,
+            "--input",
+            topics / "test.csv",
+            "-o",
+            output,
+            "--probabilities",
+            *options,
+        )
         assert done.returncode == 0, done.stderr
         lines = output.read_text().splitlines()
         outputs.append([json.loads(line)["probabilities"] for line in lines])

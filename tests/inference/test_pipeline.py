@@ -1,6 +1,7 @@
 """``Predictor``: texts and tables in memory, answers as transformers.pipeline gives them."""
 
 import csv
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -129,9 +130,11 @@ def test_predict_takes_what_a_predictor_takes(
     assert alike(predict(classifier, "new.csv"), predictor(texts))
     with pytest.raises(InputError, match=r"no such file: old\.csv"):
         predict(classifier, "old.csv")
-    with pytest.raises(InputError, match="-o is for the rows of a file, not for list"):
-        predict(classifier, texts, tmp_path / "out.jsonl")
     assert [p.name for p in tmp_path.iterdir()] == ["new.csv"]
+    predict(classifier, texts, tmp_path / "out.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["text"] for row in rows] == list(texts)
+    assert [row["label"] for row in rows] == [found["label"] for found in predictor(texts)]
 
 
 @pytest.mark.parametrize(

@@ -108,11 +108,11 @@ def test_mistakes(folder: Path, tmp_path: Path):
     source.write_text("10 11\n")
     for given, said in (
         ({"folder": tmp_path / "none", "texts": ["10"]}, "no such file"),
-        ({"texts": ["10"], "input": source}, "both given"),
-        ({"input": source, "output": source}, "is read by this command"),
-        ({"input": source, "resume": True}, "--resume continues a file"),
+        ({"texts": ["10"], "data": source}, "both given"),
+        ({"data": source, "output": source}, "is read by this command"),
+        ({"data": source, "resume": True}, "--resume continues a file"),
         ({"texts": ["10"], "output": tmp_path / "o", "resume": True}, "only a file can be resumed"),
-        ({"input": source, "output": tmp_path}, "it is a folder"),
+        ({"data": source, "output": tmp_path}, "it is a folder"),
     ):
         with pytest.raises(InputError, match=said):
             command.use(**({"folder": folder} | given))

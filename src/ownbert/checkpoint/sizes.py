@@ -82,7 +82,8 @@ def _sizes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         found[_BLOCK + "feed_forward.up"] = (config.intermediate_size, hidden)
     else:
         found[_BLOCK + "feed_forwards.{last}.network.up"] = (config.intermediate_size, inner)
-        found[_BLOCK + "narrow.dense"] = (config.mobile.intra_bottleneck_size, hidden)
+        if config.mobile.use_bottleneck:
+            found[_BLOCK + "narrow.dense"] = (config.mobile.intra_bottleneck_size, hidden)
     return found
 
 
@@ -111,7 +112,7 @@ def _problems(
                 if has[:1] != shape:
                     yield misshapen(name, has, (*shape, *has[1:]))
             elif has != shape and has[1:] != shape:  # with a batch dimension in ViT
-                yield misshapen(name, has, shape)
+                yield misshapen(name, has, (*has[: len(has) - len(shape)], *shape))
 
 
 def _ends(name: str, config: EncoderConfig) -> Iterator[str]:

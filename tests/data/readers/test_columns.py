@@ -77,7 +77,7 @@ def test_choices_are_columns_of_a_series_without_what_else_was_named(found):
 
 @pytest.mark.parametrize("task", COLUMNS)
 def test_help_shows_what_is_taken(task: str, tmp_path: Path):
-    shown = CliRunner().invoke(app, ["finetune", task, "--help"], env={"COLUMNS": "120"}).output
+    shown = CliRunner().invoke(app, ["finetune", task, "--help-all"], env={"COLUMNS": "120"}).output
     shown = "".join(re.sub("[│|]", "", shown).split())
     specs = [spec for spec in COLUMNS[task] if spec.help]
     required = {spec.role: spec.names[0] for spec in specs if spec.names}
