@@ -47,13 +47,15 @@ def labels_and_texts(path: Path) -> tuple[list[str], list[str]]:
     return [r["label"] for r in rows], [r["text"] for r in rows]
 
 
-def predicted(folder: Path, texts: list, tmp_path: Path) -> list[dict]:
+def predicted(
+    folder: Path, texts: list, tmp_path: Path, *, probabilities: bool = True
+) -> list[dict]:
     """What the command line says of texts or pairs."""
     with (tmp_path / "in.csv").open("w", newline="") as file:
         pairs = not isinstance(texts[0], str)
         names = ["text1", "text2"] if pairs else ["text"]
         csv.writer(file).writerows([names, *(texts if pairs else ([t] for t in texts))])
-    predict(folder, tmp_path / "in.csv", tmp_path / "out.jsonl", probabilities=True)
+    predict(folder, tmp_path / "in.csv", tmp_path / "out.jsonl", probabilities=probabilities)
     return [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
 
 
@@ -363,7 +365,7 @@ def test_a_regressor_answers_in_the_units_of_y(pretrained: Path, train, test, tm
     assert found.shape == (45,)
     assert model.score(test[1], numbers[1]) == r2_score(numbers[1], found) > 0.8
     model.save(tmp_path / "saved")
-    rows = predicted(tmp_path / "saved", test[1], tmp_path)
+    rows = predicted(tmp_path / "saved", test[1], tmp_path, probabilities=False)
     assert [row["value"] for row in rows] == pytest.approx(found.tolist(), rel=1e-5)
 
 

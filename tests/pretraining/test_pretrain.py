@@ -137,7 +137,7 @@ def test_the_default_is_mlm_alone_without_a_pooler_and_fine_tuning_adds_one(
 def test_time_is_a_limit_too(topics: Path, tmp_path: Path):
     began = time.monotonic()
     pretrain(topics / "tokens", tmp_path / "run", max_minutes=0.02, **SHORT)
-    assert rows(tmp_path / "run")[-1]["seconds"] >= 1.2
+    assert rows(tmp_path / "run")[-1]["seconds"] >= 0.6  # at least half of the time is for training
     assert time.monotonic() - began < 60  # without the limit it takes hours
     assert os.path.exists(tmp_path / "run" / "model.safetensors")
 
