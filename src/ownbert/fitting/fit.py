@@ -553,13 +553,19 @@ class Fit:
         self.progress.show(compared)
 
     def _save_network(self, compared: Comparison) -> None:
-        """The best network becomes the folder's own; a taught one that cannot be measured is."""
+        """The best network becomes the folder's own; the taught one where it cannot be measured, or
+        is not worse than by chance: it has learnt from more texts than the rows can show."""
         # Transformers knows no n-grams.
         networks = [c for c in self.candidates if c.kind == "network" and c.name != "ngrams"]
         if networks:
+            chance = 0.5 / np.sqrt(len(self.rows.held_out))  # one standard error, at most
             best = max(
                 networks,
-                key=lambda c: np.inf if c.scores is None else compared.value(c.scores),
+                key=lambda c: (
+                    np.inf
+                    if c.scores is None
+                    else compared.value(c.scores) + chance * (c.name == "student")
+                ),
             )
             copy_network(self.folder / best.folders[0], self.folder)
 

@@ -121,8 +121,7 @@ def fit_linear(
         return _constant(targets)
     if targets.task == "regress":
         return _ridge(features, targets, strength)
-    is_sparse = not isinstance(features, np.ndarray)
-    if targets.task == "classify" and not is_sparse:
+    if targets.task == "classify" and isinstance(features, np.ndarray):
         return _softmax_regression(features, targets, strength, seconds)
     weights = np.zeros((features.shape[1], targets.size), dtype=np.float32)
     bias = np.zeros(targets.size, dtype=np.float32)
@@ -133,7 +132,7 @@ def fit_linear(
         return LinearModel(weights, bias, "one-vs-rest")
     # Hashed features are mostly empty, and the solver's time for a label depends on their number.
     columns = np.arange(features.shape[1])
-    if is_sparse and features.nnz and not naive_bayes:
+    if not isinstance(features, np.ndarray) and features.nnz and not naive_bayes:
         columns = np.unique(features.indices)
         features = _int32_indices(features[:, columns])
     began = time.monotonic()
