@@ -231,6 +231,14 @@ def test_rows_in_memory_can_be_resumed(topics: Path, tmp_path: Path):
     assert before == after
 
 
+def test_texts_too_few_to_pretrain_on_have_linear_models_alone(tmp_path: Path):
+    rows = (["x y", "z w"], ["a", "b"])
+    predictor = ownbert.fit(rows, minutes=1, output=tmp_path / "out", quiet=True)
+    assert predictor("x y")[0]["label"] in ("a", "b")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert {row["kind"] for row in report["leaderboard"]} == {"linear", "blend"}
+
+
 def test_what_was_deleted_is_made_again(topics: Path, tmp_path: Path):
     given = {"minutes": 0.01, "output": tmp_path / "out", "quiet": True}
     ownbert.fit(topics / "train.csv", **given)

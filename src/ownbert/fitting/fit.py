@@ -369,7 +369,11 @@ class Fit:
             self._warn_of_other_texts()
             for name in view_names(self.rows, self.kind):
                 self._add(name, VIEWS[name].title, "linear", partial(self._view, name))
-            base = self._base()
+            try:
+                base = self._base()
+            except InputError as error:  # too little text; the linear models are there
+                self.progress.say(f"no network is pretrained: {error}")
+                base = None
             if base is not None:
                 self._networks(base)
         self._report()
