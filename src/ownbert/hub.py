@@ -102,8 +102,7 @@ def push(
             repo_id=name, folder_path=path, commit_message=message, ignore_patterns=_LOCAL
         )
     except Exception as error:  # the library's errors are of many kinds: no token, no network
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise InputError(f"{name} could not be uploaded: {reason[0]}") from None
+        raise InputError(f"{name} could not be uploaded: {_reason(error)}") from None
     return f"{api.endpoint}/{name}"
 
 
@@ -119,7 +118,11 @@ def _fetched(name: str, **options: Any) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=list(_MODEL_FILES), **options))
     except Exception as error:  # the library's errors are of many kinds: no network, no such name
-        reason = str(error).strip().splitlines() or [type(error).__name__]
         raise InputError(
-            f"no such folder: {name}; nor could it be fetched from the hub: {reason[0]}"
+            f"no such folder: {name}; nor could it be fetched from the hub: {_reason(error)}"
         ) from None
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what the library says."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

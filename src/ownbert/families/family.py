@@ -17,7 +17,11 @@ _OWN_POSITIONS = ("rotary", "alibi")
 
 def label_count(values: Mapping[str, Any]) -> int:
     """The number of labels in a ``config.json``; ``InputError`` if it is none."""
-    count = len(values.get("id2label") or ()) or values.get("num_labels") or 2
+    return require_label_count(len(values.get("id2label") or ()) or values.get("num_labels") or 2)
+
+
+def require_label_count(count: Any) -> int:
+    """A number of labels as it is; ``InputError`` if it cannot be one."""
     if type(count) is not int or not 1 <= count <= MOST_LABELS:
         raise InputError(
             f"num_labels is {in_short(count)}; it must be a whole number, at least 1 and at most "

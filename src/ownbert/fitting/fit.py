@@ -382,7 +382,7 @@ class Fit:
         """The folder of the network to start from; None if there is no time for one."""
         recipe = self.recipe
         if recipe.model is not None:
-            return Path(recipe.model)
+            return model_folder(recipe.model)
         minutes = self.share(_PRETRAINING)
         if 60 * minutes < _SHORTEST_PRETRAINING:
             self.progress.say("no time for a network; more --minutes would train one")
@@ -563,15 +563,13 @@ class Fit:
         networks = [c for c in self.candidates if c.kind == "network" and c.name != "ngrams"]
         if networks:
             chance = 0.5 / np.sqrt(len(self.rows.held_out))  # one standard error, at most
-            best = max(
-                networks,
-                key=lambda c: (
-                    np.inf
-                    if c.scores is None
-                    else compared.value(c.scores) + chance * (c.name == "student")
-                ),
-            )
-            copy_network(self.folder / best.folders[0], self.folder)
+
+            def rank(model: ComparedModel) -> float:
+                if model.scores is None:
+                    return np.inf
+                return compared.value(model.scores) + chance * (model.name == "student")
+
+            copy_network(self.folder / max(networks, key=rank).folders[0], self.folder)
 
     def _report(self) -> None:
         """Write the report, and show its leaderboard."""

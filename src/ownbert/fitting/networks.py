@@ -225,8 +225,8 @@ def copy_encoder(source: Path, target: Path) -> None:
     """As ``copy_network``, with the weights of older folders, and with the files of
     sentence-transformers that say how vectors are pooled."""
     copy_network(source, target)
-    for path in source.glob("pytorch_model*.bin"):
-        if not any(source.glob("*.safetensors")):
+    if not any(source.glob("*.safetensors")):
+        for path in source.glob("pytorch_model*.bin"):
             shutil.copyfile(path, target / path.name)
     for name in ("modules.json", "1_Pooling/config.json", "2_Normalize/config.json"):
         if (source / name).exists():

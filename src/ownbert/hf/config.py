@@ -13,9 +13,9 @@ import torch
 
 from ownbert.checkpoint.config_file import read_config as read_config_file
 from ownbert.checkpoint.weights import CONFIG
-from ownbert.config import MOST_LABELS, EncoderConfig
+from ownbert.config import EncoderConfig
 from ownbert.errors import InputError, in_short
-from ownbert.families.family import OWN, Family
+from ownbert.families.family import OWN, Family, require_label_count
 from ownbert.files import make_folder, write_text
 from ownbert.hub import HUB_OPTIONS, pretrained_folder
 
@@ -251,12 +251,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _numbered(count: int) -> dict[int, str]:
-    if type(count) is not int or not 1 <= count <= MOST_LABELS:
-        raise InputError(
-            f"num_labels is {in_short(count)}; it must be a whole number, at least 1 and at most "
-            f"{MOST_LABELS:,}"
-        )
-    return {number: f"LABEL_{number}" for number in range(count)}
+    return {number: f"LABEL_{number}" for number in range(require_label_count(count))}
 
 
 def _labels(given: Any) -> dict[int, str] | None:

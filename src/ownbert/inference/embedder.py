@@ -1,6 +1,7 @@
 """Texts to embedding vectors, many at a time."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -115,18 +116,6 @@ class Embedder:
         Raises:
             InputError: a value is not possible, or a text is none.
         """
-        if show_progress_bar and progress is None:
-            return self._with_bar(
-                texts,
-                pooling=pooling,
-                normalize=normalize,
-                precision=precision,
-                batch_tokens=batch_tokens,
-                prompt=prompt,
-                normalize_embeddings=normalize_embeddings,
-                convert_to_tensor=convert_to_tensor,
-                batch_size=batch_size,
-            )
         single, texts = isinstance(texts, str), _texts(texts)
         if normalize is None:
             normalize = normalize_embeddings
@@ -144,14 +133,16 @@ class Embedder:
         lengths = np.asarray([len(i) for i in ids], dtype=np.int64)
         # The longest first: if memory does not suffice, it fails at once.
         order = np.argsort(-lengths, kind="stable")
-        for chosen in _batches(order, lengths.tolist(), batch_tokens, batch_size):
-            vectors = _embed(encoder, [ids[i] for i in chosen], pool)  # (B, D)
-            if unit:
-                vectors = torch.nn.functional.normalize(vectors, dim=1)
-            out[chosen] = vectors.cpu().numpy()
-            done += len(chosen)
-            if progress is not None:
-                progress(done)
+        bar = show_progress_bar and progress is None
+        with _bar(len(ids)) if bar else nullcontext(progress) as shown:
+            for chosen in _batches(order, lengths.tolist(), batch_tokens, batch_size):
+                vectors = _embed(encoder, [ids[i] for i in chosen], pool)  # (B, D)
+                if unit:
+                    vectors = torch.nn.functional.normalize(vectors, dim=1)
+                out[chosen] = vectors.cpu().numpy()
+                done += len(chosen)
+                if shown is not None:
+                    shown(done)
         found = torch.from_numpy(out) if convert_to_tensor else out
         return found[0] if single else found
 
@@ -173,18 +164,6 @@ class Embedder:
     def get_sentence_embedding_dimension(self) -> int:
         """``size``, by the name that sentence-transformers has for it."""
         return self.size
-
-    def _with_bar(self, texts: Any, **options: Any) -> Any:
-        """``encode`` with a bar on the terminal."""
-        from rich.progress import Progress as Bar
-
-        with Bar(transient=True) as bar:
-            shown = bar.add_task("texts embedded", total=1 if isinstance(texts, str) else None)
-            if hasattr(texts, "__len__") and not isinstance(texts, str):
-                bar.update(shown, total=len(texts))
-            return self.encode(
-                texts, progress=lambda done: bar.update(shown, completed=done), **options
-            )
 
     def stream(
         self, texts: Iterable[str], *, progress: Progress | None = None, **options: Any
@@ -263,6 +242,16 @@ def _texts(texts: Any) -> list[str]:
         if not isinstance(text, str):
             raise InputError(f"texts[{number}] is {type(text).__name__}, not a text")
     return found
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Progress]:
+    """A bar on the terminal, moved by the function that it gives."""
+    from rich.progress import Progress as Bar
+
+    with Bar(transient=True) as bar:
+        task = bar.add_task("texts embedded", total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
 def _batches(
