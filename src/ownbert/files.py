@@ -290,6 +290,17 @@ def open_text(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     return _lines(source)
 
 
+def _refuse_second_reading(path: Path) -> None:
+    """Whoever writes to a pipe does so once: the second reading would wait for ever."""
+    pipes = _pipes.get()
+    if pipes is None or not path.is_fifo():
+        return
+    status = os.stat(path)
+    if (status.st_dev, status.st_ino) in pipes:
+        raise InputError(f"{path} is a pipe, which can be read only once; write it to a file")
+    pipes.add((status.st_dev, status.st_ino))
+
+
 def refuse_unreadable(path: Path) -> None:
     """Check that ``path`` is a file (or a pipe) that can be opened.
 
@@ -309,6 +320,7 @@ def refuse_unreadable(path: Path) -> None:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     number, start = 0, b""
+    _refuse_second_reading(path)
     with _read_errors(path, lambda: number), open(path, "rb") as raw, _unpacked(raw) as stream:
         for number, line in enumerate(stream, start=1):
             if number == 1:
@@ -342,6 +354,8 @@ _IS_INPUT = "read by this command; write to another file or folder"
 # Device and inode of a file or folder.
 _Identity = tuple[int, int]
 _protected: ContextVar[frozenset[_Identity]] = ContextVar("protected", default=frozenset())
+# Pipes that have been read since the outermost ``protected`` began.
+_pipes: ContextVar[set[_Identity] | None] = ContextVar("pipes", default=None)
 
 
 def refuse_same(sources: Any, output: str | os.PathLike[str] | None) -> None:
@@ -362,16 +376,19 @@ def refuse_same(sources: Any, output: str | os.PathLike[str] | None) -> None:
 
 @contextlib.contextmanager
 def protected(sources: Any) -> Iterator[None]:
-    """While the block runs, nothing in this module writes to one of its inputs.
+    """While the block runs, nothing in this module writes to one of its inputs, and no pipe is read
+    twice.
 
     Args:
         sources: as for ``refuse_same``.
     """
     token = _protected.set(_protected.get() | _identities(sources))
+    pipes = _pipes.set(_pipes.get() or set())
     try:
         yield
     finally:
         _protected.reset(token)
+        _pipes.reset(pipes)
 
 
 def _identities(sources: Any) -> frozenset[_Identity]:
