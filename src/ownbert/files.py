@@ -40,6 +40,8 @@ READ_BUFFER = 1 << 20
 # Bytes of a JSON file (the largest tokenizer.json that is published has 35 MB) and of a recipe.
 _MOST_JSON = 1 << 28
 _MOST_YAML = 1 << 20
+# Bytes of a line of text: more is a gzip bomb, or a file without line ends.
+_MOST_LINE = 1 << 26
 # How deep objects and lists may be nested: far below what Python's recursion allows, so that
 # values can be copied, compared and written again.
 _MOST_NESTED = 100
@@ -322,7 +324,13 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     number, start = 0, b""
     _refuse_second_reading(path)
     with _read_errors(path, lambda: number), open(path, "rb") as raw, _unpacked(raw) as stream:
-        for number, line in enumerate(stream, start=1):
+        lines = iter(lambda: stream.readline(_MOST_LINE), b"")
+        for number, line in enumerate(lines, start=1):
+            if len(line) == _MOST_LINE and not line.endswith(b"\n"):
+                raise InputError(
+                    f"{path}, line {number} is longer than {_MOST_LINE >> 20} MB; give each text a "
+                    "line of its own"
+                )
             if number == 1:
                 start = line
                 line = line.removeprefix(UTF8_BOM)

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import shutil
 import signal
 from collections.abc import Iterable, Iterator
@@ -59,22 +58,26 @@ def _wrong(case: Case, ended: Outcome) -> Iterator[str]:
     allowed = (2,) if case.refused else (0, 2)
     if ended.code not in allowed:
         yield f"exit code {ended.code}, not {' or '.join(map(str, allowed))}"
-    lines = ended.err.splitlines()
-    errors = [line for line in lines if line.startswith("error: ")]
-    if ended.code == 2 and (len(errors) != 1 or lines[-1:] != errors):
-        yield f"{len(errors)} lines of error in {len(lines)}"
-    if ended.code == 2 and any(not re.match("(warning|error|left out): ", line) for line in lines):
-        yield "more than a line"
-    if "Traceback" in ended.err or "Error:" in ended.err:
-        yield "a traceback"
-    if any(len(line) > LONGEST_LINE for line in errors):
-        yield f"a line of {max(map(len, errors))} characters"
+    if ended.code == 2:
+        yield from one_line(ended)
     if controls := CONTROLS & set(ended.out + ended.err):
         yield f"control characters {sorted(controls)}"
     if ended.seconds > SECONDS:
         yield f"{ended.seconds:.0f} seconds"
     if ended.memory > MEMORY:
         yield f"{ended.memory >> 20} MB"
+
+
+def one_line(ended: Outcome, *, start: str = "error: ") -> Iterator[str]:
+    """What is wrong with the message of a command that was refused or stopped: it is the last line,
+    and beside it there are at most warnings."""
+    lines = ended.err.splitlines()
+    if not lines or not lines[-1].startswith(start):
+        yield "the last line is no message"
+    if others := [line for line in lines[:-1] if not line.startswith(("warning: ", "left out: "))]:
+        yield f"{len(others)} lines besides"
+    if lines and len(lines[-1]) > LONGEST_LINE:
+        yield f"a line of {len(lines[-1])} characters"
 
 
 def _written(name: str, ended: Outcome) -> bool:

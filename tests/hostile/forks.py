@@ -66,6 +66,8 @@ def import_everything() -> None:
             importlib.import_module(module.name)
     for name in ("pyarrow.csv", "pyarrow.parquet", "rich.console", "rich.table", "sklearn", "PIL"):
         importlib.import_module(name)
+    with matplotlib_installed():  # the font cache too takes its time
+        importlib.import_module("matplotlib.backends.backend_agg")
     torch.set_num_threads(1)
     run_cli("describe", "nope")  # typer itself imports more when it runs
 

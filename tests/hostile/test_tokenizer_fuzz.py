@@ -1,13 +1,16 @@
 """BERT's tokenizer against that of Transformers, on strings that nobody would write."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ownbert.hf as hf
 from ownbert.text.bert import SPECIAL_TOKENS
 from ownbert.text.tokenizer import Tokenizer
 
@@ -58,13 +61,14 @@ RANGES = (
 WHOLE = ("[MASK]", "[CLS]", "[mask]", "##a", "hello", "a" * 99, "a" * 100, "a" * 101, "İ", "ς", " ")
 
 
-def both(way: str, folder: Any) -> tuple[Tokenizer, Any]:
+def pair(way: str, folder: Path) -> tuple[Tokenizer, Any, Any]:
+    """Our tokenizer, our class of Transformers' interface, and theirs, of one vocabulary."""
     ours = Tokenizer.wordpiece(VOCABULARY, max_length=512, **WAYS[way])
     ours.save(folder)
-    (folder / "words.txt").write_text("".join(f"{word}\n" for word in VOCABULARY))
-    names = {"do_lower_case": True, **WAYS[way]}
-    theirs = transformers.BertTokenizerFast(str(folder / "words.txt"), **names)
-    return ours, theirs
+    file = folder / "words.txt"
+    file.write_text("".join(f"{word}\n" for word in VOCABULARY), encoding="utf-8")
+    theirs = transformers.BertTokenizerFast(str(file), **{"do_lower_case": True, **WAYS[way]})
+    return ours, hf.BertTokenizerFast.from_pretrained(folder), theirs
 
 
 def drawn(rng: np.random.Generator, count: int) -> list[str]:
@@ -83,11 +87,51 @@ def drawn(rng: np.random.Generator, count: int) -> list[str]:
     return texts
 
 
-def differences(ours: Tokenizer, theirs: Any, texts: list[str]) -> Iterator[str]:
+def differences(tokenizers: tuple[Tokenizer, Any, Any], texts: list[str]) -> Iterator[str]:
     """The strings whose ids or offsets differ."""
-    mine = ours.encode_batch(texts)
-    other = theirs.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
-    offsets = ours.backend.encode_batch(texts, add_special_tokens=False)
-    for text, ids, encoding, own in zip(texts, mine, other, offsets, strict=True):
-        if ids != encoding.ids or own.offsets != encoding.offsets:
-            yield f"{text!r}: {ids} and {encoding.ids}, {own.offsets} and {encoding.offsets}"
+    ours, same_interface, theirs = tokenizers
+    expected = theirs.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
+    given = same_interface(texts, add_special_tokens=False, return_offsets_mapping=True)
+    found = zip(ours.encode_batch(texts), given["input_ids"], given["offset_mapping"], strict=True)
+    for text, (ids, others, offsets), right in zip(texts, found, expected, strict=True):
+        if not ids == others == right.ids or [*map(tuple, offsets)] != right.offsets:
+            yield f"{text!r}: {ids}, {others} and {right.ids}; {offsets} and {right.offsets}"
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Tokenizer, Any, Any]]:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # forks of this process follow
+    return {way: pair(way, tmp_path_factory.mktemp(way)) for way in WAYS}
+
+
+characters = st.one_of(
+    st.characters(exclude_categories=["Cs"]),
+    *(st.characters(min_codepoint=a, max_codepoint=b) for a, b, _ in RANGES),
+    st.sampled_from(WHOLE),
+)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.lists(characters, max_size=12).map("".join), min_size=8, max_size=40))
+def test_strings_of_hypothesis(tokenizers: dict[str, Any], texts: list[str]):
+    for way in WAYS:
+        assert not list(differences(tokenizers[way], texts))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_drawn_strings(tokenizers: dict[str, Any], way: str):
+    rng = np.random.default_rng(len(way))
+    assert not list(differences(tokenizers[way], drawn(rng, 2_000)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_a_million_strings(tokenizers: dict[str, Any], way: str):
+    """A quarter of them in each way of reading."""
+    rng = np.random.default_rng([7, len(way)])
+    count = 0
+    for _ in range(50):
+        texts = drawn(rng, 5_000)
+        count += len(texts)
+        assert not list(differences(tokenizers[way], texts))[:5]
+    assert count * len(WAYS) == 1_000_000

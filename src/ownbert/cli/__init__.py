@@ -49,6 +49,10 @@ _AS_ARGUMENT = {
 OUTPUTS = ("output", "html", "curves")
 # Read whole at the start, and replaced by the complete one where it is in the output folder.
 _REPLACED = ("config",)
+# What torch says of an allocation that fails, on a CPU, on a GPU, and in its C++.
+_ALLOCATIONS = ("can't allocate memory", "out of memory", "std::bad_alloc")
+# Options that decide how much memory a command takes.
+_LOWER = ("batch_tokens", "batch_size", "max_length", "beams")
 # A message has longer words in short.
 _LONGEST_WORD = 400
 
@@ -131,11 +135,29 @@ def _guarded(command: Any) -> Any:
             inputs, outputs = _paths(given)
             for output in outputs:
                 refuse_same(inputs, output)
-            with protected(inputs):
-                return run(**given)
+            try:
+                with protected(inputs):
+                    return run(**given)
+            except (MemoryError, RuntimeError) as error:
+                if not _is_allocation(error):
+                    raise
+                raise InputError(_out_of_memory(given)) from error
 
         command.callback = guarded
     return command
+
+
+def _is_allocation(error: Exception) -> bool:
+    """Whether memory did not suffice; torch's own errors have no type for that on a CPU."""
+    said = str(error)
+    return isinstance(error, MemoryError) or any(part in said for part in _ALLOCATIONS)
+
+
+def _out_of_memory(given: Mapping[str, Any]) -> str:
+    """What to lower, of what the command has."""
+    options = [f"--{name.replace('_', '-')}" for name in _LOWER if name in given]
+    lower = f"lower {' or '.join(options)}, or take" if options else "take"
+    return f"out of memory; {lower} a smaller model or a smaller input"
 
 
 def _paths(given: Mapping[str, Any]) -> tuple[list[Path], list[Path]]:
@@ -218,8 +240,6 @@ def _main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         reason = next((r for kind, r in _REASONS.items() if isinstance(error, kind)), None)
         _exit(f"error: {where}{reason or error.strerror or error}")
-    except MemoryError:
-        _exit("error: out of memory; take smaller batches (--batch-tokens) or a smaller model")
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer's, which come from several modules
             raise
