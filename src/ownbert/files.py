@@ -135,10 +135,13 @@ def refuse_unwritable(path: Path) -> None:
     """Check that ``path`` may be replaced by a new file.
 
     Raises:
-        InputError: it is a folder, or an input (see ``protected``).
+        InputError: it is a folder, a device (which root would replace), a pipe, or an input (see
+            ``protected``).
     """
     if path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder, a file name is needed")
+    if path.exists() and not path.is_file():
+        raise InputError(f"cannot write {path}: it is a device or a pipe, a file name is needed")
     if _identity(path) in _protected.get():
         raise InputError(f"{path} is {_IS_INPUT}")
 

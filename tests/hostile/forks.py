@@ -98,6 +98,7 @@ def start(
         code = _run(arguments, folder, prepare, plots)
     except BaseException:
         traceback.print_exc()
+        sys.stderr.flush()
     finally:
         os._exit(code)
 

@@ -33,13 +33,20 @@ class Writing:
     resumes: bool = False
     kept: bool = False
 
-    def line(self, *, again: bool = False) -> list[str]:
-        """The command line; ``again``: after a run that was stopped."""
-        return command_line(self.path, dict(self.changed)) + ["--resume"] * (again and self.resumes)
+    def line(self, *, again: bool = False, output: str | None = None) -> list[str]:
+        """The command line.
 
-    def outcome(self, folder: Path) -> dict[str, str]:
+        Args:
+            again: after a run that was stopped.
+            output: another place for what it writes.
+        """
+        option = "--html" if self.path == ("trace",) else "-o"
+        line = command_line(self.path, {**self.changed, option: output or self.output})
+        return [*line, "--resume"] if again and self.resumes else line
+
+    def outcome(self, folder: Path, written: str | None = None) -> dict[str, str]:
         """The checksums of what the command must always give; empty if it is not there."""
-        output = folder / self.output
+        output = folder / (written or self.output)
         files = [output / name for name in self.result] if self.result else [output]
         return {
             file.name: hashlib.sha256(file.read_bytes()).hexdigest()
