@@ -28,9 +28,9 @@ def _zip(path: Path) -> None:
 
 def _parquet(path: Path) -> None:
     import pyarrow as pa
-    import pyarrow.parquet
+    from pyarrow import parquet
 
-    pa.parquet.write_table(pa.table({"a": [1, 2]}), path)
+    parquet.write_table(pa.table({"a": [1, 2]}), path)
 
 
 # What stands where a file is expected.
@@ -42,8 +42,6 @@ NOT_FILES: dict[str, Write] = {
     "below a file": lambda path: path.write_text("w1\n"),
     "device": lambda path: path.symlink_to("/dev/null"),
 }
-# A pipe that something is written to.
-PIPE = "pipe"
 BAD_FILES: dict[str, Write] = {
     "empty": _bytes(b""),
     "blank": _bytes(b"\n \n\t\n\n"),
@@ -83,8 +81,6 @@ BAD_FILES: dict[str, Write] = {
     ),
     "yaml tag": _bytes(b"!!python/object/apply:os.system ['touch hacked']\n"),
 }
-# What of these a command may well use.
-_USABLE = {"utf-8 mark"}
 
 
 def write_pipe(path: Path) -> int:
@@ -186,9 +182,7 @@ def broken_weights(content: bytes) -> Iterator[tuple[str, bytes]]:
         )
         yield (
             f"{name} by another name",
-            whole(
-                {("\x1b[31m" + o if o == name else o): about for o, about in header.items()}
-            ),
+            whole({("\x1b[31m" + o if o == name else o): about for o, about in header.items()}),
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from hostile import bad_files
-from hostile.commands import BASE, IN, OUTPUT, command, command_line, every_command, kind
+from hostile.commands import BASE, IN, OUTPUT, command, command_line, kind
 from ownbert.cli import OUTPUTS
 
 NUMBERS = ("0", "-1", "nan", "inf", "1e12", "1000000000000", "9" * 26, "-" + "9" * 26, "x", "")
@@ -51,6 +51,7 @@ class Case:
         refused: whether it must be refused; else it may be accepted.
         inputs: of the inputs, the folders that are read besides those in the arguments.
         path: the names of the command.
+        output: how the names of files begin that a command which succeeds may replace.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Case:
     make: Callable[[Path, Path], int | None] | None = None
     refused: bool = False
     inputs: tuple[str, ...] = ()
+    output: str = "there"
 
     @property
     def order(self) -> int:
@@ -66,9 +68,7 @@ class Case:
         return zlib.crc32(self.name.encode(errors="surrogateescape"))
 
 
-def _case(
-    path: tuple[str, ...], what: str, changed: dict[str, Any], **about: Any
-) -> Case:
+def _case(path: tuple[str, ...], what: str, changed: dict[str, Any], **about: Any) -> Case:
     return Case(f"{' '.join(path)}: {what}", tuple(command_line(path, changed)), path, **about)
 
 
@@ -93,6 +93,8 @@ def option_cases(path: tuple[str, ...]) -> Iterator[Case]:
             yield from _output_cases(path, name)
         elif what == "path" and not common:
             yield from _input_cases(path, name)
+        if parameter.name == "texts":
+            yield from stdin_cases(path)
     yield _case(path, "unknown option", {"--nope": "1"}, refused=True)
     line = command_line(path)
     for number in range(len(path), len(line)):
@@ -101,6 +103,17 @@ def option_cases(path: tuple[str, ...]) -> Iterator[Case]:
             name = f"{' '.join(path)}: not utf-8 at {number}"
             yield Case(name, cut, path, refused=True)
     yield Case(f"{' '.join(path)}: NUL", (*line, "a=\x01"), path)
+
+
+def stdin_cases(path: tuple[str, ...]) -> Iterator[Case]:
+    """What commands that read lines of standard input may find there."""
+    for what, write in bad_files.BAD_FILES.items():
+        yield _case(
+            path,
+            f"standard input {what}",
+            {"texts": "-"},
+            make=lambda work, place, write=write: _nothing(write(Path(f"{work}.in"))),
+        )
 
 
 def _nothing(result: object) -> None:
@@ -232,7 +245,9 @@ def _broken_folder(
     line = command_line(path, given)
     if "--resume" in changed:
         line.append("--resume")
-    return Case(f"{' '.join(path)}: {name}/{title}", tuple(line), path, make=make, inputs=(name,))
+    resumed = name if "--resume" in changed else "there"
+    about = f"{' '.join(path)}: {name}/{title}"
+    return Case(about, tuple(line), path, make=make, inputs=(name,), output=resumed)
 
 
 def _broken(file: Path) -> Iterator[tuple[str, bytes]]:
@@ -262,8 +277,3 @@ def _written(write: bad_files.Write, file: Path) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder) / "x")
         return (Path(folder) / "x").read_bytes()
-
-
-def all_option_cases() -> Iterator[Case]:
-    for path in every_command():
-        yield from option_cases(path)

@@ -31,6 +31,7 @@ def failures(cases: Iterable[Case], place: Place, *, number: str = "") -> Iterat
     for case in cases:
         place.need((*case.arguments, *(f"../in/{name}" for name in case.inputs)))
         folder = place.folder(f"work{number}")
+        Path(f"{folder}.in").unlink(missing_ok=True)
         writer = case.make(folder, place.inputs) if case.make is not None else None
         before, inputs = state(folder), state(place.inputs)
         wall = PIPE_SECONDS if writer else WALL_SECONDS
@@ -44,11 +45,14 @@ def failures(cases: Iterable[Case], place: Place, *, number: str = "") -> Iterat
         new = sorted(after.keys() - before.keys())
         if ended.code != 0 and new:
             found.append(f"left {new[:5]}")
-        if changed := [n for n in before if before[n] != after.get(n) and not _written(n, ended)]:
+        kept = (n for n in before if not (ended.code == 0 and n.startswith(case.output)))
+        if changed := [n for n in kept if before[n] != after.get(n)]:
             found.append(f"changed {changed[:5]}")
         now = state(place.inputs)
         if inputs != now:
-            found.append(f"changed inputs {[n for n in inputs | now if inputs.get(n) != now.get(n)]}")
+            found.append(
+                f"changed inputs {[n for n in inputs | now if inputs.get(n) != now.get(n)]}"
+            )
         for what in found:
             yield f"{case.name}: {what}\n    {_shell(case)}\n    {ended.err[-700:]!r}"
         shutil.rmtree(folder, ignore_errors=True)
@@ -78,11 +82,6 @@ def one_line(ended: Outcome, *, start: str = "error: ") -> Iterator[str]:
         yield f"{len(others)} lines besides"
     if lines and len(lines[-1]) > LONGEST_LINE:
         yield f"a line of {len(lines[-1])} characters"
-
-
-def _written(name: str, ended: Outcome) -> bool:
-    """Whether a command that succeeded may have replaced it: it was its output."""
-    return ended.code == 0 and name.startswith("there")
 
 
 def _shell(case: Case) -> str:

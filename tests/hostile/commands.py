@@ -10,12 +10,11 @@ from ownbert.cli import COMMANDS, app
 
 # The folder of inputs, from the folder in which a command runs.
 IN = "../in/"
-Path_ = tuple[str, ...]
+Names = tuple[str, ...]
 
 _SHORT = {"--max-steps": "1", "--max-length": "32"}
 _BERT = {"--model": f"{IN}bert", **_SHORT}
 _CLASSES = {"--train": f"{IN}train.csv", "--dev": f"{IN}dev.csv"}
-_ONE = ("optim.warmup=0",)
 
 
 def _tuning(train: str, **options: str) -> dict[str, Any]:
@@ -23,7 +22,7 @@ def _tuning(train: str, **options: str) -> dict[str, Any]:
 
 
 # By command: its arguments and options, by name; -o is added. A tuple is several arguments.
-BASE: dict[Path_, dict[str, Any]] = {
+BASE: dict[Names, dict[str, Any]] = {
     ("vocab",): {"inputs": f"{IN}corpus.txt", "--kind": "blank"},
     ("prepare",): {
         "inputs": f"{IN}corpus.txt",
@@ -76,7 +75,7 @@ BASE: dict[Path_, dict[str, Any]] = {
     ("relevance",): {"folder": f"{IN}image", "images": f"{IN}seven.png"},
 }
 # What a command writes, where it is not a folder "out". None: it prints.
-OUTPUT: dict[Path_, tuple[str, str] | None] = {
+OUTPUT: dict[Names, tuple[str, str] | None] = {
     ("translate", "use"): ("-o", "out.txt"),
     ("translate", "score"): None,
     ("predict",): ("-o", "out.jsonl"),
@@ -91,16 +90,15 @@ OUTPUT: dict[Path_, tuple[str, str] | None] = {
 }
 # matplotlib draws what these write.
 PLOTS = {("relevance",), ("runs",)}
-# What Transformers calls by other names: a file of vectors has a suffix of its own.
 
 
-def _line(path: Path_, **changed: str) -> tuple[str, ...]:
+def _line(path: Names, **changed: str) -> tuple[str, ...]:
     """The command line of ``path`` without its output."""
     return tuple(command_line(path, changed, output=False))
 
 
 def command_line(
-    path: Path_, changed: dict[str, Any] | None = None, *, output: bool = True
+    path: Names, changed: dict[str, Any] | None = None, *, output: bool = True
 ) -> list[Any]:
     """The valid command line with some options and arguments replaced.
 
@@ -128,13 +126,13 @@ def command_line(
 
 
 @cache
-def every_command() -> dict[Path_, Any]:
+def every_command() -> dict[Names, Any]:
     """All commands that run something, by their names."""
     group: Any = typer.main.get_command(app)
     return dict(leaf for n in COMMANDS for leaf in _leaves(group.get_command(None, n), (n,)))
 
 
-def _leaves(found: Any, path: Path_) -> Iterator[tuple[Path_, Any]]:
+def _leaves(found: Any, path: Names) -> Iterator[tuple[Names, Any]]:
     below = getattr(found, "commands", None)
     if not below:
         yield path, found
@@ -142,11 +140,11 @@ def _leaves(found: Any, path: Path_) -> Iterator[tuple[Path_, Any]]:
         yield from _leaves(one, (*path, name))
 
 
-def command(path: Path_) -> Any:
+def command(path: Names) -> Any:
     return every_command()[path]
 
 
-def spellings(path: Path_, name: str) -> list[str]:
+def spellings(path: Names, name: str) -> list[str]:
     """The names of the option that ``name`` is one of."""
     for parameter in command(path).params:
         if name in parameter.opts:

@@ -79,7 +79,8 @@ def start(
     prepare: Callable[[], object] | None = None,
     plots: bool = False,
 ) -> int:
-    """A fork that runs ``ownbert`` in the folder; what it prints is in .out and .err beside that.
+    """A fork that runs ``ownbert`` in the folder; what it prints is in .out and .err beside that,
+    and what it reads from standard input in .in.
 
     Args:
         arguments: of the command line.
@@ -117,9 +118,9 @@ def _run(
         os.close(file)
     source = Path(f"{folder}.in")
     os.dup2(os.open(source if source.exists() else os.devnull, os.O_RDONLY), 0)
-    sys.stdin, sys.stdout, sys.stderr = (
-        open(n, mode, encoding="utf-8", closefd=False) for n, mode in ((0, "r"), (1, "w"), (2, "w"))
-    )
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     warnings.resetwarnings()
     for hidden in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
         warnings.simplefilter("ignore", hidden)
@@ -128,7 +129,7 @@ def _run(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + ADDRESSES,) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (size + ADDRESSES, size + ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # As the terminal gives them: bytes that are not UTF-8 are halves of characters.
@@ -170,14 +171,15 @@ def finish(
         memory: bytes that this process had then.
         wall: seconds after which it is killed.
     """
-    pause, ended = 0.001, 0
-    while not ended:
+    pause = 0.001
+    while True:
         ended, status, usage = os.wait4(child, os.WNOHANG)
-        if not ended and time.monotonic() - began > wall:
+        if ended:
+            break
+        if time.monotonic() - began > wall:
             os.kill(child, signal.SIGKILL)
-        if not ended:
-            time.sleep(pause)
-            pause = min(2 * pause, 0.02)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
     out, err = (
         Path(f"{folder}.{name}").read_text("utf-8", errors="replace") for name in ("out", "err")
     )

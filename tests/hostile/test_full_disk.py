@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from hostile.checks import one_line
-from hostile.commands import IN, command_line
+from hostile.commands import command_line
 from hostile.forks import run
 from hostile.place import Place, state
 from hostile.test_signals import OLD
 from hostile.writing import FILES, WRITING, undisturbed
 
-SIZES = 4
+# Of files, for each command.
+SIZES = 2
 NOBODY = 65534
 
 

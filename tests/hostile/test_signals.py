@@ -53,9 +53,9 @@ def check_stopped(name: str, place: Place, number: int, rng: random.Random) -> l
         found += one_line(ended, start="")
     if ended.code == 2 and not writing.kept and state(folder) != there:
         found.append(f"left {sorted(state(folder).keys() ^ there.keys())}")
-    if name in FILES and output.exists() and not (before and output.read_bytes() == OLD.encode()):
-        if writing.outcome(folder) != whole:
-            found.append("half of the output")
+    kept = before and output.exists() and output.read_bytes() == OLD.encode()
+    if name in FILES and output.exists() and not kept and writing.outcome(folder) != whole:
+        found.append("half of the output")
     if before and not output.exists():
         found.append("the output from before is gone")
     # To its end.

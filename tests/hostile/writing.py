@@ -68,9 +68,7 @@ WRITING = {
         kept=True,
     ),
     "pretrain": Writing(("pretrain",), _STEPS, result=_FOLDER, resumes=True, kept=True),
-    "finetune": Writing(
-        ("finetune", "classify"), _STEPS, result=_FOLDER, resumes=True, kept=True
-    ),
+    "finetune": Writing(("finetune", "classify"), _STEPS, result=_FOLDER, resumes=True, kept=True),
     "ensemble": Writing(
         ("finetune", "classify"),
         {**_STEPS, "--seeds": "2"},
@@ -81,12 +79,8 @@ WRITING = {
     "fit": Writing(("fit",), {}, result=(), resumes=True, kept=True),
     "probe": Writing(("probe",), {}, result=("blend.json",)),
     "train": Writing(("translate", "train"), _STEPS, result=_FOLDER, resumes=True, kept=True),
-    "translate": Writing(
-        ("translate", "use"), {}, output="out.txt", resumes=True, kept=True
-    ),
-    "predict": Writing(
-        ("predict",), {"texts": MANY}, output="out.jsonl", resumes=True, kept=True
-    ),
+    "translate": Writing(("translate", "use"), {}, output="out.txt", resumes=True, kept=True),
+    "predict": Writing(("predict",), {"texts": MANY}, output="out.jsonl", resumes=True, kept=True),
     "evaluate": Writing(("evaluate",), {"file": MANY}, output="out.json"),
     "embed": Writing(("embed",), {"inputs": MANY}, output="out.npy"),
     "trace": Writing(("trace",), {}, output="out.html"),

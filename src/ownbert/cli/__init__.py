@@ -149,8 +149,8 @@ def _guarded(command: Any) -> Any:
 
 def _is_allocation(error: Exception) -> bool:
     """Whether memory did not suffice; torch's own errors have no type for that on a CPU."""
-    said = str(error)
-    return isinstance(error, MemoryError) or any(part in said for part in _ALLOCATIONS)
+    message = str(error)
+    return isinstance(error, MemoryError) or any(part in message for part in _ALLOCATIONS)
 
 
 def _out_of_memory(given: Mapping[str, Any]) -> str:
