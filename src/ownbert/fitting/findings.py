@@ -32,6 +32,8 @@ _DRAWS = (3, 3, 3, 1)  # of each share
 _SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 # Learning curves are of this view, which is fitted in seconds.
 _CURVE_VIEW, _CURVE_STRENGTH = "tfidf", 10.0
+# Models that have learnt from others, by name: kinds of their own in the leaderboard.
+_KINDS = {"student": "distilled", "self-trained": "self-trained"}
 
 
 def make_report(
@@ -119,7 +121,7 @@ def _of_rows(compared: Comparison, targets: np.ndarray) -> dict[str, Any]:
 def _row(
     compared: Comparison, model: ComparedModel, blend: BlendPredictor, test: Sequence[Row]
 ) -> LeaderboardRow:
-    scores, kind = model.scores, "distilled" if model.name == "student" else model.kind
+    scores, kind = model.scores, _KINDS.get(model.name, model.kind)
     weights = {m.name: m.weight for m in blend.blend.members}
     scorer = MemberScorer(blend.folder, model.kind, model.folders, "auto", blend.precision)
     return LeaderboardRow(
@@ -158,7 +160,7 @@ def _spread(compared: Comparison, scores: np.ndarray) -> float:
 
 def _margin(compared: Comparison) -> Any:
     """By how much the blend is better than the best linear model."""
-    linear = [c.scores for c in compared.candidates if c.kind == "linear" and c.scores is not None]
+    linear = [c.scores for c in compared.measured if c.name in VIEWS and c.scores is not None]
     if not linear:
         return None
     best = max(linear, key=compared.value)

@@ -52,6 +52,7 @@ from ownbert.fitting.networks import (
 from ownbert.fitting.progress import Progress
 from ownbert.fitting.recipe import FitRecipe
 from ownbert.fitting.report.report import write_report
+from ownbert.fitting.self_training import self_train
 from ownbert.hub import model_folder
 from ownbert.inference.blend import KINDS, Blend, BlendMember
 from ownbert.inference.blend_predictor import (
@@ -81,7 +82,7 @@ _SECONDS = schema.number(0, 1e9)
 _POINT = schema.list_of(schema.number(-1e9, 1e9), least=2, most=2)
 _KEYS_OF_CANDIDATE = {
     # A name becomes that of a file.
-    "name": schema.one_of(*VIEWS, "probe", "network", "ngrams", "student"),
+    "name": schema.one_of(*VIEWS, "self-trained", "probe", "network", "ngrams", "student"),
     "title": schema.text,
     "kind": schema.one_of(*KINDS),
     "folders": schema.list_of(schema.text, least=1, most=1000),
@@ -105,6 +106,8 @@ _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
 _PRETRAINING, _FINETUNING, _NGRAM_NETWORK = 0.45, 0.2, 0.15
 # Of the minutes, that each linear model may take at most.
 _LINEAR = 0.1
+# Linear models are self-trained where there are so many times as many texts without labels.
+_SELF_TRAINING_FROM = 3
 # From so many rows on a network with embeddings of n-grams beside its vector is worth its time.
 _NGRAMS_FROM, _NGRAMS = 3000, 1 << 18
 # Pretraining for fewer seconds makes no network worth having.
@@ -369,6 +372,9 @@ class Fit:
             self._warn_of_other_texts()
             for name in view_names(self.rows, self.kind):
                 self._add(name, VIEWS[name].title, "linear", partial(self._view, name))
+            if self._self_training_helps():
+                title = "linear models, self-trained"
+                self._add("self-trained", title, "linear", self._self_trained)
             try:
                 base = self._base()
             except InputError as error:  # too little text; the linear models are there
@@ -407,15 +413,16 @@ class Fit:
     def _networks(self, base: Path) -> None:
         """The candidates that need a network to start from."""
         self._add("probe", "linear on the frozen network", "frozen", partial(self._probe, base))
+        # Beside a sentence model n-grams took a third of the time and got no weight in the blend.
+        sentence_model = (base / "modules.json").exists()
+        ngrams = not sentence_model and len(self.rows.learnt) >= _NGRAMS_FROM
         # All that is left, where there are no texts for a network to be taught on.
-        share = _FINETUNING if len(self.unlabelled) else 1.0
-        if share == 1.0 and len(self.rows.learnt) >= _NGRAMS_FROM:
-            share = 2 * _FINETUNING
+        share = _FINETUNING if len(self.unlabelled) else (2 * _FINETUNING if ngrams else 1.0)
         if self.recipe.model is not None:
             share = max(share, _PRETRAINING)
         title = "network, fine-tuned"
         self._add("network", title, "network", partial(self._finetune, base, self.share(share)))
-        if len(self.rows.learnt) >= _NGRAMS_FROM:
+        if ngrams:
             make = partial(self._finetune, base, self.share(_NGRAM_NETWORK), ngrams=_NGRAMS)
             self._add("ngrams", "network with n-grams, fine-tuned", "network", make)
         if len(self.unlabelled) and any(c.name == "network" for c in self.candidates):
@@ -449,6 +456,25 @@ class Fit:
         first = not self.candidates  # without any there would be nothing to use
         scores = fit_view(name, self.rows, *texts, path, seconds=seconds, required=first)
         return [f"members/{path.name}"], scores
+
+    def _self_training_helps(self) -> bool:
+        """Whether there are far more texts without labels than with."""
+        several = len(self.unlabelled) >= _SELF_TRAINING_FROM * len(self.rows.learnt)
+        return several and self.rows.task.name == "classify"
+
+    def _self_trained(self, path: Path) -> tuple[Sequence[str], np.ndarray]:
+        compared = Comparison(self.rows, self.candidates)
+        folders, scores = self_train(
+            [c.name for c in compared.measured],
+            compared.weights,
+            self.rows,
+            self.labelled,
+            self.unlabelled,
+            path.parent,
+            path,
+            seconds=60 * self.share(_LINEAR),
+        )
+        return [str(own.relative_to(self.folder)) for own in folders], scores
 
     def _probe(self, base: Path, path: Path) -> tuple[Sequence[str], np.ndarray]:
         copy_encoder(base, path / ENCODER)

@@ -34,10 +34,16 @@ class LinearView:
         """(N, C): log-probabilities, logits, or numbers of N texts or pairs of texts."""
         return self.model.scores(self.view.features(Texts(texts, self.kind)))
 
-    def save(self, folder: Path) -> None:
-        """Write it into a folder."""
-        arrays = {f"view.{name}": value for name, value in self.view.arrays().items()}
-        save_linear(folder, FILES, self.model, arrays, {"view": self.view.name, "kind": self.kind})
+    def save(self, folder: Path, *, beside: bool = False) -> None:
+        """Write it into a folder.
+
+        Args:
+            beside: the view, which may be large, is not written; ``folder/../../NAME`` has it, with
+                another model. NAME: of the view.
+        """
+        own = {} if beside else self.view.arrays()
+        settings = {"view": self.view.name, "kind": self.kind, "beside": beside}
+        save_linear(folder, FILES, self.model, {f"view.{k}": v for k, v in own.items()}, settings)
 
     @classmethod
     def load(cls, folder: Path) -> "LinearView":
@@ -53,6 +59,9 @@ class LinearView:
             name = settings.get("view")
             if name not in list(VIEWS):
                 raise InputError(f"{folder / FILES}.json is not of this version of ownbert")
+            if settings.get("beside"):
+                view = cls.load(folder.resolve().parents[1] / name).view
+                return cls(view, model, str(settings["kind"]))
             own = {k.removeprefix("view."): v for k, v in arrays.items() if k.startswith("view.")}
             return cls(VIEWS[name].from_arrays(own), model, str(settings["kind"]))
 

@@ -26,7 +26,7 @@ class LeaderboardRow:
 
     Args:
         name: of the model.
-        kind: linear, network, blend or distilled.
+        kind: linear, self-trained, network, blend or distilled.
         score: mean on held-out rows, or nan if none is left to measure it on.
         spread: standard deviation of that mean, for example from a bootstrap over rows.
         test_score: on rows that chose nothing.

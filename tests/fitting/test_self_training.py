@@ -1,0 +1,87 @@
+"""Linear models that learn from texts without labels."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ownbert.fitting.candidates import fit_view
+from ownbert.fitting.labelled_rows import LabelledRows, read_labelled
+from ownbert.fitting.self_training import self_train
+from ownbert.tasks.task import task_class
+from ownbert.views.blending import loss
+from ownbert.views.features import Texts
+from ownbert.views.linear import TooSlow
+from ownbert.views.linear_view import LinearView
+
+NAMES = ("tfidf", "lsa")
+WEIGHTS = np.array([0.5, 0.5])
+
+
+def drawn(rng: random.Random, topic: int) -> str:
+    """Ten words, most of them of the topic's eighty: two texts hardly have one in common."""
+    return " ".join(
+        f"t{topic}w{rng.randrange(80)}" if rng.random() < 0.6 else f"w{rng.randrange(50)}"
+        for _ in range(10)
+    )
+
+
+@pytest.fixture(scope="module", params=["folds", "dev"])
+def few(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[LabelledRows, Texts, Texts, Path, list[np.ndarray]]:
+    """Four labelled texts of each of four topics, 600 others, and linear models of the first."""
+    rng, folder = random.Random(3), tmp_path_factory.mktemp("few")
+    for name, count in (("train", 16), ("dev", 120)):
+        lines = [f"{i % 4},{drawn(rng, i % 4)}" for i in range(count)]
+        (folder / f"{name}.csv").write_text("label,text\n" + "\n".join(lines) + "\n")
+    dev = folder / "dev.csv" if request.param == "dev" else None
+    rows = read_labelled(task_class("classify")(), folder / "train.csv", dev, seed=0)
+    labelled, learnt = Texts(rows.texts(), "words"), Texts(rows.texts(rows.learnt), "words")
+    others = Texts([(drawn(rng, i % 4),) for i in range(600)], "words")
+    scores = [fit_view(name, rows, labelled, learnt, others, folder / name) for name in NAMES]
+    return rows, labelled, others, folder, scores
+
+
+def test_models_that_taught_themselves_are_better_and_are_saved(
+    few: tuple[LabelledRows, Texts, Texts, Path, list[np.ndarray]],
+):
+    rows, labelled, others, folder, before = few
+    folders, scores = self_train(
+        NAMES, WEIGHTS, rows, labelled, others, folder, folder / "self-trained", seconds=1e9
+    )
+    truth = rows.targets[rows.held_out]
+    assert scores.shape == (len(truth), 4)
+    assert (scores.argmax(1) == truth.values).mean() > 0.8
+    assert loss(truth, scores) < min(loss(truth, own) for own in before)
+    models = [LinearView.load(path) for path in folders]
+    rng = random.Random(9)
+    new = Texts([(drawn(rng, i % 4),) for i in range(200)], "words")
+    answers = np.mean([model.scores(new.rows) for model in models], axis=0).argmax(1)
+    first = np.mean([LinearView.load(folder / n).scores(new.rows) for n in NAMES], axis=0).argmax(1)
+    truths = np.asarray([rows.task.labels.index(str(i % 4)) for i in range(200)])
+    assert (answers == truths).mean() > (first == truths).mean()
+    if not rows.refit:  # the saved models are those that were measured
+        held = np.mean([model.scores(rows.texts(rows.held_out)) for model in models], axis=0)
+        np.testing.assert_allclose(held, scores, rtol=1e-4, atol=1e-4)
+
+
+def test_a_self_trained_model_holds_no_second_copy_of_its_view(
+    few: tuple[LabelledRows, Texts, Texts, Path, list[np.ndarray]],
+):
+    rows, labelled, others, folder, _ = few
+    (path,), _ = self_train(
+        ("lsa",), np.ones(1), rows, labelled, others, folder, folder / "again", seconds=1e9
+    )
+    size = (path / "linear.safetensors").stat().st_size
+    assert size < (folder / "lsa" / "linear.safetensors").stat().st_size / 2
+
+
+def test_self_training_that_would_take_too_long_is_given_up(
+    few: tuple[LabelledRows, Texts, Texts, Path, list[np.ndarray]],
+):
+    rows, labelled, others, folder, _ = few
+    with pytest.raises(TooSlow):
+        self_train(NAMES, WEIGHTS, rows, labelled, others, folder, folder / "slow", seconds=0)
+    assert not (folder / "slow").exists()
