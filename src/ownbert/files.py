@@ -7,7 +7,9 @@ import io
 import json
 import os
 import secrets
+import signal
 import stat
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
@@ -117,6 +119,26 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             temporary.unlink()
         remove_empty(new)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait until the block has ended, so that files which belong together are
+    replaced together."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are for the main thread
+        return
+    arrived: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda number, frame: arrived.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    if arrived:
+        signal.raise_signal(arrived[0])
 
 
 def missing_folders(folder: Path) -> list[Path]:

@@ -18,6 +18,8 @@ SECONDS = 15.0
 PIPE_SECONDS = 20.0
 MEMORY = 1 << 30
 LONGEST_LINE = 1500
+# How lines begin that may stand before that of an error.
+_BESIDES = ("warning: ", "left out: ", "no plot ")
 
 
 def failures(cases: Iterable[Case], place: Place, *, number: str = "") -> Iterator[str]:
@@ -78,7 +80,7 @@ def one_line(ended: Outcome, *, start: str = "error: ") -> Iterator[str]:
     lines = ended.err.splitlines()
     if not lines or not lines[-1].startswith(start):
         yield "the last line is no message"
-    if others := [line for line in lines[:-1] if not line.startswith(("warning: ", "left out: "))]:
+    if others := [line for line in lines[:-1] if not line.startswith(_BESIDES)]:
         yield f"{len(others)} lines besides"
     if lines and len(lines[-1]) > LONGEST_LINE:
         yield f"a line of {len(lines[-1])} characters"

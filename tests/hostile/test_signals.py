@@ -51,7 +51,9 @@ def check_stopped(name: str, place: Place, number: int, rng: random.Random) -> l
         found.append(f"exit code {ended.code}")
     if ended.code == 2:
         found += one_line(ended, start="")
-    if ended.code == 2 and not writing.kept and state(folder) != there:
+    # It may have been stopped when it had written everything.
+    partly = state(folder) != there and writing.outcome(folder) != whole
+    if ended.code == 2 and not writing.kept and partly:
         found.append(f"left {sorted(state(folder).keys() ^ there.keys())}")
     kept = before and output.exists() and output.read_bytes() == OLD.encode()
     if name in FILES and output.exists() and not kept and writing.outcome(folder) != whole:

@@ -4,12 +4,13 @@ A user's mistake is one line on standard error and exit code 2. Nothing here imp
 a command runs, so that ``--help`` is fast.
 """
 
+import contextlib
 import functools
 import os
 import re
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ _AS_ARGUMENT = {
 OUTPUTS = ("output", "html", "curves")
 # Read whole at the start, and replaced by the complete one where it is in the output folder.
 _REPLACED = ("config",)
+_INTERRUPTED = "interrupted; nothing half-written is left"
 # What torch says of an allocation that fails, on a CPU, on a GPU, and in its C++.
 _ALLOCATIONS = ("can't allocate memory", "out of memory", "std::bad_alloc")
 # Options that decide how much memory a command takes.
@@ -95,11 +97,21 @@ class _Commands(TyperGroup):
         translate_command(found)
         return found
 
+    def make_context(self, *about: Any, **options: Any) -> Any:
+        with _interrupts():
+            return super().make_context(*about, **options)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _interrupts():
             return super().invoke(ctx)
-        except KeyboardInterrupt as stop:
-            raise _Stopped(str(stop) or "interrupted; nothing half-written is left") from None
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise _Stopped(str(stop) or _INTERRUPTED) from None
 
 
 def _with_spellings(command: Any, name: str) -> Any:
@@ -233,6 +245,8 @@ def _main() -> None:
         _exit(f"error: {error}")
     except _Stopped as stop:
         _exit(str(stop))
+    except KeyboardInterrupt:
+        _exit(_INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(2)
