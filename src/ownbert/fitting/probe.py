@@ -70,7 +70,8 @@ def probe(
         members = (BlendMember(_NAME, "frozen", (path,), float(compared.weights[0])),)
         shutil.rmtree(folder / path, ignore_errors=True)
         work.rename(folder / path)
-        Blend(members, tuple(found.labels), found.values()).write(folder)
+        offsets = tuple(map(float, compared.offsets))
+        Blend(members, tuple(found.labels), found.values(), offsets).write(folder)
     except BaseException:
         shutil.rmtree(new[-1] if new else work, ignore_errors=True)
         raise
