@@ -379,6 +379,7 @@ MESSAGES = {
     "no such option: {}; see {} --help": "没有选项 {}；见 {} --help",
     "no such command '{}'; see {} --help": "没有命令 {}；见 {} --help",
     "no token store given; make one with: ownbert prepare": "没有给出词元库；请先用 ownbert prepare 生成",
-    "out of memory; take smaller batches (--batch-tokens) or a smaller model": "内存不足；请减小 batch（--batch-tokens）或换更小的模型",
+    "out of memory; lower {}, or take a smaller model or a smaller input": "内存不足；请减小 {}，或换更小的模型或输入",
+    "out of memory; take a smaller model or a smaller input": "内存不足；请换更小的模型或输入",
     "interrupted; nothing half-written is left": "已中断；没有留下写了一半的文件",
 }
