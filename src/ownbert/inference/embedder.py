@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from ownbert.text.tokenizer import NO_LIMIT
 from ownbert.train.device import pick_device, pick_precision
 
 Progress = Callable[[int], None]
+T = TypeVar("T")
 
 BATCH_TOKENS = 4096
 # Texts and characters that ``stream`` takes at a time: enough that, sorted by length, the texts of
@@ -221,9 +222,12 @@ class Embedder:
         return min((limit for limit in (most, default) if limit is not None), default=None)
 
 
-def in_blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Split texts into the blocks that ``stream`` takes at a time."""
-    return blocks(texts, BLOCK_TEXTS, BLOCK_CHARACTERS)
+def in_blocks(texts: Iterable[T], size: Any = len) -> Iterator[list[T]]:
+    """Split texts into the blocks that ``stream`` takes at a time.
+
+    size: the number of characters of one.
+    """
+    return blocks(texts, BLOCK_TEXTS, BLOCK_CHARACTERS, size)
 
 
 def after(done: int, progress: Progress) -> Progress:

@@ -21,6 +21,8 @@ from ownbert.tasks.task import DEFAULT, Task
 
 # Rows of an iterator that ``stream`` takes at a time.
 _ROWS = 1024
+# How the names of files begin that are no texts.
+_PATH_STARTS = ("/", "./", "../", "~/")
 
 
 class Predictor:
@@ -216,7 +218,7 @@ def text_or_file(data: Any) -> Any:
     """A string as a ``Path`` if it names a file, else as it is: a text.
 
     Raises:
-        InputError: it looks like the name of a table that does not exist.
+        InputError: it looks like the name of a file or folder that does not exist.
     """
     if not isinstance(data, str):
         return data
@@ -226,6 +228,7 @@ def text_or_file(data: Any) -> Any:
         exists = False
     if exists:
         return Path(data)
-    if is_known(data) and not any(map(str.isspace, data)):
+    named = is_known(data) or data.startswith(_PATH_STARTS) or data.endswith("/")
+    if named and not any(map(str.isspace, data)):
         raise InputError(f"no such file: {data} (a text with this wording is given as [text])")
     return data
