@@ -27,7 +27,7 @@ from ownbert import InputError, OwnBertClassifier, OwnBertRegressor
         (["a", "b"], ["x", "x"], "y has one class only, 'x'"),
         (["a", "b", "c"], ["x", "x ", "y"], "two labels that are both 'x' as text"),
         (["a", "b"], [0.5, 1.5], "Unknown label type: continuous"),
-        (["a", "b"], [["x", "y"], ["y", "x"]], "1d array"),
+        (["a", "b"], [["x", "y"], ["y", "x"]], "y has several labels for each text"),
     ],
 )
 def test_what_cannot_be_learnt_is_refused(X, y, said: str, pretrained: Path):

@@ -14,7 +14,7 @@ import numpy as np
 from ownbert.checkpoint import load_tokenizer, save
 from ownbert.errors import InputError
 from ownbert.files import refuse_same
-from ownbert.finetuning.arrays import name_of, numbers_of, rows_of, texts_of
+from ownbert.finetuning.arrays import labels_of, name_of, numbers_of, rows_of, texts_of
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
@@ -280,9 +280,7 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
             ValueError: the labels are continuous numbers.
         """
         texts = texts_of(X)
-        if y is None:
-            raise InputError("y is None; a label for every text is needed")
-        values = column_or_1d(y, warn=True)
+        values = column_or_1d(labels_of(y), warn=True)
         names = [name_of(value, f"y[{i}]") for i, value in enumerate(values)]
         check_classification_targets(values)
         classes, first, numbers = np.unique(values, return_index=True, return_inverse=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ownbert import limits
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Example, pack
-from ownbert.data.readers.memory import is_list, items
+from ownbert.data.readers.memory import is_list, is_table, items
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.nn.encoder import Encoder
@@ -240,7 +240,10 @@ def _texts(texts: Any) -> list[str]:
     if isinstance(texts, str):
         return [texts]
     if not is_list(texts):
-        raise InputError(f"texts are given as a list of texts, not as {type(texts).__name__}")
+        column = "; take a column of it" if is_table(texts) else ""
+        raise InputError(
+            f"texts are given as a list of texts, not as {type(texts).__name__}{column}"
+        )
     found = items(texts)
     for number, text in enumerate(found):
         if not isinstance(text, str):

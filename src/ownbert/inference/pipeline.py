@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ownbert.data.images.image_files import is_image
-from ownbert.data.readers.columns import ColumnNames
-from ownbert.data.readers.memory import is_list, is_table, items
+from ownbert.data.readers.columns import ColumnNames, usual_names
+from ownbert.data.readers.memory import as_record, is_list, is_table, items
 from ownbert.data.readers.tables import is_known
 from ownbert.errors import InputError
 from ownbert.inference.blend_predictor import open_predictor
@@ -179,6 +179,7 @@ class Predictor:
             return single, self.task.source([data] if single else data, labelled=False)
         if isinstance(data, os.PathLike):
             return False, Path(data)
+        data = as_record(data, usual_names(self.task.column_specs, self.task.columns))
         if single := _is_one_row(data, words=self.task.head == "tokens"):
             data = [data]
         elif is_list(data):

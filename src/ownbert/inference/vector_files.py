@@ -11,7 +11,7 @@ import numpy as np
 
 from ownbert.data.corpus.documents import find_files
 from ownbert.data.readers.columns import ColumnNames, read_texts_with_ids
-from ownbert.data.readers.memory import MemoryTable, is_table, table_of
+from ownbert.data.readers.memory import MemoryTable, is_list, is_table, items, table_of
 from ownbert.errors import InputError
 from ownbert.files import atomic_path, refuse_same
 from ownbert.inference.embedder import Embedder, Progress, after, in_blocks
@@ -50,7 +50,7 @@ def embed(
     Args:
         folder, device, precision, max_length: as for ``Embedder``.
         inputs: files, folders or globs, one or several; or rows in memory: a DataFrame, a
-            datasets.Dataset, a mapping of columns, a list of mappings.
+            datasets.Dataset, a Series of texts, a mapping of columns, a list of mappings.
         text_column: the column of tables that holds the texts.
         id_column: the column of tables that each row of ``output`` has first, to join it with
             others.
@@ -120,6 +120,8 @@ def _as_inputs(inputs: Any) -> Inputs:
         return table_of(inputs, name="the input")
     if isinstance(inputs, list) and any(isinstance(each, Mapping) for each in inputs):
         return table_of(inputs, name="the input")
+    if is_list(inputs) and not isinstance(inputs, list | tuple):  # a Series, an array
+        return table_of({"text": items(inputs)}, name="the input")
     return inputs
 
 

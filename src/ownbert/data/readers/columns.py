@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from ownbert.data.readers.memory import MemoryTable
@@ -226,6 +227,15 @@ def id_column(path: Source, taken: Sequence[str] = (), named: str | None = None)
     lower = _by_lower([name for name in names if names.count(name) == 1 and name not in taken])
     usual = next((lower[name] for name in _IDS if name in lower), None)
     return () if usual is None else (usual,)
+
+
+def usual_names(specs: Sequence[ColumnSpec], given: ColumnNames) -> frozenset[str]:
+    """The names, in small letters, that columns of texts have: those that the user named, and the
+    usual ones."""
+    texts = [spec for spec in specs if spec.role in ("text", "second")]
+    usual = {name for spec in texts for name in (*spec.names, *chain(*spec.pairs))}
+    named = (name.lower() for name in (given.text, given.second) if name is not None)
+    return frozenset({*usual, *named})
 
 
 def positional_names(
