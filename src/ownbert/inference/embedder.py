@@ -93,8 +93,10 @@ class Embedder:
         prompt: str | None = None,
         normalize_embeddings: bool | None = None,
         convert_to_tensor: bool = False,
+        convert_to_numpy: bool = True,
         batch_size: int | None = None,
         show_progress_bar: bool = False,
+        device: str | None = None,
     ) -> Any:
         """One vector per text, in their order; an empty text has one too.
 
@@ -110,6 +112,8 @@ class Embedder:
             normalize_embeddings, convert_to_tensor, batch_size, show_progress_bar: as in
                 sentence-transformers: ``normalize``, torch tensors instead of arrays, the most
                 texts in one forward pass, a bar.
+            convert_to_numpy: False: a list of tensors.
+            device: where the model already is; another one is named when the folder is loaded.
 
         Returns:
             float32 (len(texts), D), or (D) for a single text.
@@ -118,6 +122,11 @@ class Embedder:
             InputError: a value is not possible, or a text is none.
         """
         single, texts = isinstance(texts, str), _texts(texts)
+        if device is not None and pick_device(device) != self.device:
+            raise InputError(
+                f"the model is on {self.device}; for another device: "
+                f"Embedder({str(self.folder)!r}, device={device!r})"
+            )
         if normalize is None:
             normalize = normalize_embeddings
         pool = self._pooling(pooling)
@@ -144,8 +153,26 @@ class Embedder:
                 done += len(chosen)
                 if shown is not None:
                     shown(done)
-        found = torch.from_numpy(out) if convert_to_tensor else out
+        found: Any = out
+        if convert_to_tensor or not convert_to_numpy:
+            found = torch.from_numpy(out)
+            found = found if convert_to_tensor or single else list(found)
         return found[0] if single else found
+
+    __call__ = encode
+
+    def encode_query(self, texts: Any, **options: Any) -> Any:
+        """``encode`` with the folder's prompt for queries, if it has one."""
+        return self._encode_as(("query",), texts, options)
+
+    def encode_document(self, texts: Any, **options: Any) -> Any:
+        """``encode`` with the folder's prompt for documents, if it has one."""
+        return self._encode_as(("document", "passage", "corpus"), texts, options)
+
+    def _encode_as(self, names: Sequence[str], texts: Any, options: dict[str, Any]) -> Any:
+        prompts = self.embedding_config.prompts
+        prompt = next((prompts[name] for name in names if name in prompts), None)
+        return self.encode(texts, **{"prompt": prompt, **options})
 
     def similarity(self, one: Any, two: Any) -> Tensor:
         """Cosines of vectors, as in sentence-transformers.

@@ -21,6 +21,13 @@ from ownbert.tasks.task import DEFAULT, Task
 
 # Rows of an iterator that ``stream`` takes at a time.
 _ROWS = 1024
+# Options of transformers.pipeline that are no columns of a row.
+_PACKED = "rows are packed by their lengths and truncated where the model ends; leave it out"
+_OF_PIPELINES = {
+    **dict.fromkeys(("batch_size", "padding", "truncation", "max_length"), _PACKED),
+    "return_all_scores": "take top_k=None",
+    "aggregation_strategy": "words with their entities are given anyway; leave it out",
+}
 # How the names of files begin that are no texts.
 _PATH_STARTS = ("/", "./", "../", "~/")
 
@@ -62,6 +69,11 @@ class Predictor:
         )
         self.labels = self.task.labels
         self._turn = threading.Lock()
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **options: Any) -> "Predictor":
+        """As ``Predictor(folder)``."""
+        return cls(folder, **options)
 
     @property
     def task(self) -> Task:
@@ -169,6 +181,8 @@ class Predictor:
     def _source(self, data: Any, columns: Mapping[str, Any]) -> tuple[bool, Any]:
         """Whether it is a single row, and what the task streams; None for no rows at all."""
         if columns:
+            for name in columns.keys() & _OF_PIPELINES.keys() if data is not None else ():
+                raise InputError(f"there is no {name} here: {_OF_PIPELINES[name]}")
             if data is not None:
                 raise InputError(f"give the row or {', '.join(columns)}, not both")
             data = columns

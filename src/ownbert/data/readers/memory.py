@@ -141,11 +141,12 @@ def as_record(data: Any, names: Collection[str]) -> Any:
 
     names: in small letters, of columns of which a row has one. Other Series are columns.
     """
-    if isinstance(data, tuple) and hasattr(data, "_asdict"):  # of itertuples
-        return data._asdict()
-    keys = getattr(data, "index", None)
-    if is_list(data) and hasattr(data, "to_dict") and hasattr(keys, "tolist"):
-        record = {str(key): value for key, value in data.to_dict().items()}
+    as_dict = getattr(data, "_asdict", None)  # of itertuples
+    if as_dict is not None and isinstance(data, tuple):
+        return as_dict()
+    keys, as_dict = (getattr(data, name, None) for name in ("index", "to_dict"))
+    if is_list(data) and as_dict is not None and hasattr(keys, "tolist"):
+        record = {str(key): value for key, value in as_dict().items()}
         if not {key.lower() for key in record}.isdisjoint(names):
             return record
     return data
