@@ -82,8 +82,9 @@ class Progress:
         table.add_column(shown_name(compared.metric), justify="right")
         table.add_column("seconds", justify="right")
         for candidate in compared.candidates:
-            scores = candidate.scores
-            value = "not measured" if scores is None else f"{compared.value(scores):.4f}"
+            value = "not measured"
+            if candidate.scores is not None:
+                value = f"{compared.value(compared.adjusted(candidate)):.4f}"
             table.add_row(candidate.title, value, f"{candidate.seconds:.0f}")
         if len(compared.measured) > 1:
             table.add_row("blend of all", f"{compared.value(compared.blended):.4f}", "")
