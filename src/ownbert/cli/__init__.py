@@ -47,7 +47,9 @@ _AS_ARGUMENT = {
 }
 
 # The same for what stands first: the folder.
-_AS_FIRST = dict.fromkeys(("predict", "evaluate", "embed", "fill", "push"), ("--model", "--folder"))
+_AS_FIRST: Mapping[str, tuple[str, ...]] = dict.fromkeys(
+    ("predict", "evaluate", "embed", "fill", "push"), ("--model", "--folder")
+)
 
 # Options that name what a command writes. A path by any other name is one that it reads, and is
 # never written to.
