@@ -66,7 +66,7 @@ BASE: dict[Names, dict[str, Any]] = {
     },
     ("predict",): {"folder": f"{IN}clf", "texts": f"{IN}train.csv"},
     ("evaluate",): {"folder": f"{IN}clf", "file": f"{IN}train.csv"},
-    ("embed",): {"folder": f"{IN}bert", "inputs": f"{IN}train.csv"},
+    ("embed",): {"folder": f"{IN}bert", "texts": f"{IN}train.csv"},
     ("fill",): {"folder": f"{IN}bert", "texts": "red1 [MASK] 9"},
     ("push",): {"folder": f"{IN}clf", "name": "org/name"},
     ("runs",): {"folder": f"{IN}run"},

@@ -141,7 +141,7 @@ def as_nobody() -> None:
     ("path", "changed", "file"),
     [
         (("vocab",), {"inputs": "mine.txt"}, "mine.txt"),
-        (("embed",), {"inputs": "mine.csv"}, "mine.csv"),
+        (("embed",), {"texts": "mine.csv"}, "mine.csv"),
         (("finetune", "classify"), {"--train": "mine.csv"}, "mine.csv"),
         (("describe",), {"folder": "model"}, "model/config.json"),
         (("trace",), {"folder": None, "text": None, "--inputs": "mine.json"}, "mine.json"),

@@ -82,7 +82,7 @@ WRITING = {
     "translate": Writing(("translate", "use"), {}, output="out.txt", resumes=True, kept=True),
     "predict": Writing(("predict",), {"texts": MANY}, output="out.jsonl", resumes=True, kept=True),
     "evaluate": Writing(("evaluate",), {"file": MANY}, output="out.json"),
-    "embed": Writing(("embed",), {"inputs": MANY}, output="out.npy"),
+    "embed": Writing(("embed",), {"texts": MANY}, output="out.npy"),
     "trace": Writing(("trace",), {}, output="out.html"),
     "relevance": Writing(("relevance",), {}, output="out.png"),
 }

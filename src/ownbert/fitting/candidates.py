@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ownbert.fitting.labelled_rows import LabelledRows
-from ownbert.inference.blend_predictor import score_all
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.frozen_probe import FrozenProbe, embed_rows
 from ownbert.tasks.metrics import Scores
@@ -233,11 +232,9 @@ class Comparison:
         """The first metric of scores (N, C)."""
         return self.metrics(scores, chosen).values[self.metric]
 
-    def value_of(
-        self, rows: Sequence[Row], scorer: Callable[..., np.ndarray], offsets: np.ndarray
-    ) -> float:
-        """The first metric of what ``scorer`` says of other rows, with offsets (C)."""
-        return self._decided(score_all(scorer, rows) + offsets, rows).values[self.metric]
+    def value_of(self, rows: Sequence[Row], scores: np.ndarray) -> float:
+        """The first metric of the scores (rows, C) of other rows."""
+        return self._decided(scores, rows).values[self.metric]
 
     def value_of_fold(self, scores: np.ndarray) -> float:
         """The first metric of scores of the first fold's held-out rows."""

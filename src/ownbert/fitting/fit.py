@@ -34,7 +34,7 @@ from ownbert.fitting.candidates import (
     fit_view,
     view_names,
 )
-from ownbert.fitting.findings import make_report
+from ownbert.fitting.findings import TIMED, make_report
 from ownbert.fitting.fit_card import write_fit_card
 from ownbert.fitting.labelled_rows import find_task, read_labelled, write_rows
 from ownbert.fitting.minutes_curve import Checkpoints, Points
@@ -64,7 +64,7 @@ from ownbert.inference.blend_predictor import (
 )
 from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.pipeline import Predictor
-from ownbert.inference.predictor import NetworkPredictor
+from ownbert.inference.predictor import NetworkPredictor, characters
 from ownbert.run.run_folder import BLEND, RECIPE
 from ownbert.settings import dump, resolve
 from ownbert.tasks.rows import Row
@@ -300,6 +300,8 @@ class Fit:
         known = [{k: f[k] for k in ("name", "sha256")} for f in fingerprint(files)]
         self.identity = {"files": known, "settings": settings}
         self.used = 0.0  # seconds of earlier runs
+        self.per_character = 0.0  # seconds that the last network took
+        self.reported = 0.0  # seconds that the report needs for the networks so far
         self.points: Points = ()  # minutes of pretraining and scores
         self.progress = Progress(self.rows, recipe, quiet=quiet)
 
@@ -353,7 +355,7 @@ class Fit:
         """Seconds until the report has to be written."""
         total = 60 * self.recipe.minutes
         rest = min(_REST, _REST_SHARE * total)
-        return total - rest - self.used - (time.monotonic() - self.started)
+        return total - rest - self.reported - self.used - (time.monotonic() - self.started)
 
     def share(self, of_all: float) -> float:
         """Minutes for a step that may take a share of all time, but not more than is left."""
@@ -514,6 +516,9 @@ class Fit:
     def _student(self, path: Path) -> tuple[Sequence[str], np.ndarray | None]:
         """A network that learns what the blend says of the unlabelled texts."""
         rows, recipe = self.rows, self.recipe
+        # Its own scores, and what the report needs of them.
+        held = [rows.rows[i] for i in rows.held_out]
+        self.reported += self.per_character * 2 * sum(map(characters, [*held, *self.test]))
         # What was stopped had other texts: these depend on the time that is left.
         shutil.rmtree(path, ignore_errors=True)
         first = self.folder / next(c for c in self.candidates if c.name == "network").folders[0]
@@ -547,7 +552,15 @@ class Fit:
         return [(piece,) for piece in pieces_of(texts, int(np.quantile(lengths, 0.9)))[:count]]
 
     def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
-        return network_scores(NetworkPredictor(folder, device=self.recipe.device), rows)
+        """A network's scores of held-out rows; the time tells how long the report will need."""
+        network = NetworkPredictor(folder, device=self.recipe.device)
+        began = time.monotonic()
+        scores = network_scores(network, rows)
+        self.per_character = (time.monotonic() - began) / max(1, sum(map(characters, rows)))
+        # The report times a network alone, and as a part of the blend.
+        timed = 2 * sum(map(characters, rows[:TIMED])) + sum(map(characters, self.test))
+        self.reported += self.per_character * timed
+        return scores
 
     # What is written.
 
