@@ -1,6 +1,5 @@
 """embed: texts to vectors."""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +8,7 @@ import typer
 from ownbert import limits
 from ownbert.cli.options import Device, Inputs, Precision, Quiet, TextColumn
 from ownbert.cli.progress import counting
+from ownbert.language import translated
 from ownbert.terminal import echo
 
 
@@ -79,7 +79,7 @@ def embed(
             precision=precision,
             batch_tokens=batch_tokens,
             progress=progress,
-            say=partial(echo, err=True),
+            say=lambda text: echo(translated(text), err=True),
         )
     if not quiet:
-        echo(f"{count:,} texts embedded; saved {output}")
+        echo(translated(f"{count:,} texts embedded; saved {output}"))

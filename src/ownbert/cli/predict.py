@@ -24,6 +24,7 @@ from ownbert.cli.options import (
 )
 from ownbert.cli.progress import counting
 from ownbert.errors import InputError
+from ownbert.language import translated
 from ownbert.terminal import echo
 
 _NOTHING = 'nothing to answer; give a file, a text, as in ownbert predict FOLDER "a text", or lines'
@@ -137,7 +138,8 @@ def predict(
             **given,
         )
     if not quiet:
-        echo(f"{count:,} {'row' if count == 1 else 'rows'} answered; saved {output}")
+        rows = "row" if count == 1 else "rows"
+        echo(translated(f"{count:,} {rows} answered; saved {output}"))
 
 
 def _print(rows: Any) -> None:

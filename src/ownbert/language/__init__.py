@@ -3,7 +3,8 @@
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 # The first of these that is set decides, as for gettext; our own comes before the system's.
@@ -13,6 +14,11 @@ _EXAMPLE = "Example: "
 # A Chinese character or sign, and signs that do not begin a line.
 _HAN, _CLOSING = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef“”]", "[，。、；：）”？！]"
 _NUMBER = re.compile(r"\d[\d,]*")
+# Where a value goes in a translation.
+PLACE = re.compile(r"\{(\d?)(~?)\}")
+_SENTENCES = re.compile(r"(?<=[.?!]) (?=[A-Z])")
+# Texts with fewer letters of their own ("{} to {}") stand for numbers and names, not for sentences.
+_FEW_LETTERS = 10
 
 
 def current_language() -> str:
@@ -25,7 +31,7 @@ def translated_help(text: str) -> str:
     """A help text in the current language, paragraph by paragraph; what is unknown stays."""
     if current_language() == ENGLISH:
         return text
-    from ownbert.language.zh import DEFAULTS, EXAMPLE, HELP
+    from ownbert.language.zh.help import DEFAULTS, EXAMPLE, HELP
 
     if default := _matched(DEFAULTS, text):
         return default
@@ -45,29 +51,114 @@ def paragraphs(text: str) -> list[str]:
 
 def needs_translation(paragraph: str) -> bool:
     """Whether a paragraph, or what is said of a default, should be in the table and is not."""
-    from ownbert.language.zh import DEFAULTS, HELP
+    from ownbert.language.zh.help import DEFAULTS, HELP
 
     # A command, or a value as it is written.
     is_code = paragraph.startswith((_EXAMPLE, "ownbert ")) or re.fullmatch(r"[a-z\d.]+", paragraph)
     return not is_code and not _found(HELP, paragraph) and not _matched(DEFAULTS, paragraph)
 
 
-def translated_message(text: str) -> str:
-    """The message of a mistake in the current language, where it is one of the most common."""
+def translated(text: str) -> str:
+    """A text that leaves the program, in the current language: a message, a line, a heading.
+
+    The code speaks English; the table of translations is asked where a text is shown. A text that
+    it does not have is looked up sentence by sentence, and what is unknown stays.
+    """
     if current_language() == ENGLISH:
         return text
-    from ownbert.language.zh import MESSAGES
+    return _translated(text)
 
-    return _matched(MESSAGES, text) or text
+
+@lru_cache(maxsize=4096)
+def _translated(text: str) -> str:
+    if not text:
+        return text
+    from ownbert.language.zh import TEXTS
+
+    if (found := TEXTS.get(text)) is not None:
+        return found
+    whole = _by_pattern(text, across=False)
+    if whole is not None:
+        return whole
+    if "\n" in text:
+        return "\n".join(map(_translated, text.split("\n")))
+    sentences = _SENTENCES.split(text)
+    shown = [_translated(one) for one in sentences] if len(sentences) > 1 else []
+    if all(map(str.__ne__, shown, sentences)) and shown:
+        return "".join(one if one[-1:] in "。？！" else f"{one} " for one in shown).rstrip()
+    return _by_pattern(text, across=True) or text
+
+
+def _by_pattern(text: str, *, across: bool) -> str | None:
+    """The translation by the pattern that has most in common with a text.
+
+    Args:
+        across: whether a value may go on into the next sentence.
+    """
+    for pieces, translation in _patterns():
+        values = _values(pieces, text)
+        if values is None or not _plausible(pieces, translation, values):
+            continue
+        if across or not any(map(_SENTENCES.search, values)):
+            return _filled(translation, values)
+    return None
+
+
+def translated_page(source: str) -> str:
+    """The template of a page, or its script, with its words in the current language."""
+    if current_language() == ENGLISH:
+        return source
+    from ownbert.language.zh.pages import TEMPLATES
+
+    for english in sorted(TEMPLATES, key=len, reverse=True):
+        source = source.replace(english, TEMPLATES[english])
+    return source
+
+
+@cache
+def _patterns() -> list[tuple[list[str], str]]:
+    """The texts with ``{}`` as what stands around it; those with most words of their own first."""
+    from ownbert.language.zh import TEXTS
+
+    found = [(text.split("{}"), translation) for text, translation in TEXTS.items() if "{}" in text]
+    return sorted(found, key=lambda one: -sum(map(len, one[0])))
+
+
+def _plausible(pieces: Sequence[str], translation: str, values: Sequence[str]) -> bool:
+    """Whether what is taken for a value of a short text can be one, and not half a sentence."""
+    if sum(map(str.isalpha, "".join(pieces))) >= _FEW_LETTERS:
+        return True
+    found = enumerate(PLACE.findall(translation))
+    places = [(int(at) if at else i, phrase) for i, (at, phrase) in found]
+    return all(phrase or " " not in values[at] for at, phrase in places)
 
 
 def _matched(table: Mapping[str, str], text: str) -> str | None:
     """The translation of a text, where ``{}`` in the table stands for any characters."""
     for known, translation in table.items():
-        pattern = "(.+?)".join(map(re.escape, known.split("{}")))
-        if found := re.fullmatch(pattern, text):
-            return _filled(translation, found.groups())
+        if (values := _values(known.split("{}"), text)) is not None:
+            return _filled(translation, values)
     return None
+
+
+def _values(pieces: Sequence[str], text: str) -> list[str] | None:
+    """What stands between ``pieces`` in ``text``, the shortest; None if it does not consist of
+    them. In linear time, as a regular expression would not be: messages quote others' texts."""
+    first, *middle = pieces
+    last = middle.pop() if middle else first
+    if not text.startswith(first) or not text.endswith(last):
+        return None
+    at, end = len(first), len(text) - len(last)
+    if len(pieces) == 1:
+        return [] if text == first else None
+    values = []
+    for piece in middle:
+        place = text.find(piece, at, end)
+        if place < 0:
+            return None
+        values.append(text[at:place])
+        at = place + len(piece)
+    return None if at > end else [*values, text[at:end]]
 
 
 def _found(table: Mapping[str, str], text: str) -> str | None:
@@ -79,11 +170,16 @@ def _found(table: Mapping[str, str], text: str) -> str | None:
     return None if found is None else _filled(found, numbers)
 
 
-def _filled(text: str, values: "list[str] | tuple[str, ...]") -> str:
-    """``text`` with its ``{}`` replaced in order; ``format`` would read the braces of JSON."""
-    for value in values:
-        text = text.replace("{}", value, 1)
-    return text
+def _filled(text: str, values: Sequence[str]) -> str:
+    """``text`` with its places filled: ``{}`` in order, ``{1}`` by number; ``{~}`` and ``{1~}``
+    with the translation of the value. ``format`` would read the braces of JSON."""
+    order = iter(values)
+
+    def value(place: re.Match[str]) -> str:
+        own = values[int(place[1])] if place[1] else next(order)
+        return translated(own) if place[2] else own
+
+    return PLACE.sub(value, text)
 
 
 def translate_command(command: Any, translate: Callable[[str], str] = translated_help) -> None:
@@ -117,7 +213,7 @@ def translate_frames() -> None:
     from rich import _wrap
     from typer import rich_utils
 
-    from ownbert.language.zh import FRAMES
+    from ownbert.language.zh.help import FRAMES
 
     _wrap.re_word = re.compile(rf"\s*(?:{_HAN}{_CLOSING}*|(?:(?!{_HAN})\S)+{_CLOSING}*)\s*")
     for name, text in FRAMES.items():
