@@ -17,6 +17,8 @@ _NUMBER = re.compile(r"\d[\d,]*")
 # Where a value goes in a translation.
 PLACE = re.compile(r"\{(\d?)(~?)\}")
 _SENTENCES = re.compile(r"(?<=[.?!]) (?=[A-Z])")
+# "train.csv, line 7: " or "row 7: ", after which all is Chinese.
+_PLACE_IN_FILE = re.compile(r"^(.*?)(?:, )?\b(?:line|row) ([\d,]+)：")
 # Texts with fewer letters of their own ("{} to {}") stand for numbers and names, not for sentences.
 _FEW_LETTERS = 10
 
@@ -67,6 +69,17 @@ def translated(text: str) -> str:
     if current_language() == ENGLISH:
         return text
     return _translated(text)
+
+
+def translated_message(text: str) -> str:
+    """The message of a mistake; where it begins with a place, the place too."""
+    if current_language() == ENGLISH:
+        return text
+    shown = _translated(text)
+    if shown == text:  # a place, and what is wrong there
+        start, colon, rest = text.partition(": ")
+        shown = f"{start}：{_translated(rest)}" if colon and _translated(rest) != rest else text
+    return _PLACE_IN_FILE.sub(r"\1第 \2 行：", shown)
 
 
 @lru_cache(maxsize=4096)
