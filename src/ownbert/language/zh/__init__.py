@@ -7,8 +7,9 @@ value of that number, counted from 0; ``{~}`` and ``{1~}`` are values that are t
 from ownbert.language.zh.cards import CARDS
 from ownbert.language.zh.lines import LINES
 from ownbert.language.zh.messages import MESSAGES, USAGE
+from ownbert.language.zh.overview import OVERVIEW
 from ownbert.language.zh.pages import PAGES
 from ownbert.language.zh.report import REPORT
 from ownbert.language.zh.words import WORDS
 
-TEXTS = {**WORDS, **MESSAGES, **USAGE, **LINES, **REPORT, **CARDS, **PAGES}
+TEXTS = {**WORDS, **MESSAGES, **USAGE, **LINES, **REPORT, **CARDS, **PAGES, **OVERVIEW}
