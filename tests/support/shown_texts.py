@@ -26,7 +26,9 @@ def _trees() -> dict[Path, ast.Module]:
 def messages() -> set[str]:
     """The templates of all ``InputError``s that are written where they are raised."""
     found = set()
-    for tree in _trees().values():
+    for path, tree in _trees().items():
+        if "InputError(" not in path.read_text(encoding="utf-8"):
+            continue
         for call in ast.walk(tree):
             if isinstance(call, ast.Call) and _name(call) == "InputError" and call.args:
                 text = _template(call.args[0])
@@ -51,20 +53,21 @@ def modules() -> list[str]:
 
 
 @cache
-def constants() -> str:
-    """All pieces of all strings, each on a line of its own."""
-    return "\n".join(text for tree in _trees().values() for text in _strings(tree, every=True))
+def words() -> set[str]:
+    """All words of the source code."""
+    texts = [path.read_text(encoding="utf-8") for path in _trees()]
+    return {word for text in texts for word in re.findall("[a-zA-Z]+", text)}
 
 
-def _strings(tree: ast.AST, *, every: bool = False) -> Iterator[str]:
+def _strings(tree: ast.AST) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue  # documentation
-        if isinstance(node, ast.Call) and _name(node) in _OTHER_CALLS and not every:
+        if isinstance(node, ast.Call) and _name(node) in _OTHER_CALLS:
             continue
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
-        yield from _strings(node, every=every)
+        yield from _strings(node)
 
 
 def _name(call: ast.Call) -> str:

@@ -21,6 +21,8 @@ _SENTENCES = re.compile(r"(?<=[.?!]) (?=[A-Z])")
 _PLACE_IN_FILE = re.compile(r"^(.*?)(?:, )?\b(?:line|row) ([\d,]+)：")
 # Texts with fewer letters of their own ("{} to {}") stand for numbers and names, not for sentences.
 _FEW_LETTERS = 10
+# Values within values, and sentences: messages quote what others have written.
+_DEEPEST, _MOST_SENTENCES = 5, 20
 
 
 def current_language() -> str:
@@ -79,30 +81,32 @@ def translated_message(text: str) -> str:
     if shown == text:  # a place, and what is wrong there
         start, colon, rest = text.partition(": ")
         shown = f"{start}：{_translated(rest)}" if colon and _translated(rest) != rest else text
-    return _PLACE_IN_FILE.sub(r"\1第 \2 行：", shown)
+    return _PLACE_IN_FILE.sub(lambda at: f"{at[1] + ' ' * bool(at[1])}第 {at[2]} 行：", shown)
 
 
 @lru_cache(maxsize=4096)
-def _translated(text: str) -> str:
-    if not text:
+def _translated(text: str, depth: int = 0) -> str:
+    """The translation of a text; ``depth``: that of the text that it is a value of, and so on."""
+    if not text or depth > _DEEPEST:
         return text
     from ownbert.language.zh import TEXTS
 
     if (found := TEXTS.get(text)) is not None:
         return found
-    whole = _by_pattern(text, across=False)
+    whole = _by_pattern(text, depth, across=False)
     if whole is not None:
         return whole
     if "\n" in text:
-        return "\n".join(map(_translated, text.split("\n")))
+        return "\n".join(_translated(line, depth + 1) for line in text.split("\n"))
     sentences = _SENTENCES.split(text)
-    shown = [_translated(one) for one in sentences] if len(sentences) > 1 else []
+    several = 1 < len(sentences) <= _MOST_SENTENCES
+    shown = [_translated(one, depth + 1) for one in sentences] if several else []
     if all(map(str.__ne__, shown, sentences)) and shown:
         return "".join(one if one[-1:] in "。？！" else f"{one} " for one in shown).rstrip()
-    return _by_pattern(text, across=True) or text
+    return _by_pattern(text, depth, across=True) or text
 
 
-def _by_pattern(text: str, *, across: bool) -> str | None:
+def _by_pattern(text: str, depth: int, *, across: bool) -> str | None:
     """The translation by the pattern that has most in common with a text.
 
     Args:
@@ -113,7 +117,7 @@ def _by_pattern(text: str, *, across: bool) -> str | None:
         if values is None or not _plausible(pieces, translation, values):
             continue
         if across or not any(map(_SENTENCES.search, values)):
-            return _filled(translation, values)
+            return _filled(translation, values, lambda value: _translated(value, depth + 1))
     return None
 
 
@@ -183,14 +187,14 @@ def _found(table: Mapping[str, str], text: str) -> str | None:
     return None if found is None else _filled(found, numbers)
 
 
-def _filled(text: str, values: Sequence[str]) -> str:
+def _filled(text: str, values: Sequence[str], translate: Callable[[str], str] = str) -> str:
     """``text`` with its places filled: ``{}`` in order, ``{1}`` by number; ``{~}`` and ``{1~}``
     with the translation of the value. ``format`` would read the braces of JSON."""
     order = iter(values)
 
     def value(place: re.Match[str]) -> str:
         own = values[int(place[1])] if place[1] else next(order)
-        return translated(own) if place[2] else own
+        return translate(own) if place[2] else own
 
     return PLACE.sub(value, text)
 

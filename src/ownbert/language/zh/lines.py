@@ -1,6 +1,9 @@
 """What commands print while they run and at their end: lines, tables, warnings."""
 
+from ownbert.language.zh.words import METRICS
+
 LINES = {
+    **{f"{name} {{}}": f"{words} {{}}" for name, words in METRICS.items()},
     # All runs.
     "saved {}": "已保存 {}",
     "resumed from {} at step {}": "从 {} 的第 {} 步续训",
