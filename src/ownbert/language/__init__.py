@@ -14,8 +14,8 @@ _EXAMPLE = "Example: "
 # A Chinese character or sign, and signs that do not begin a line.
 _HAN, _CLOSING = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef“”]", "[，。、；：）”？！]"
 _NUMBER = re.compile(r"\d[\d,]*")
-# Where a value goes in a translation.
-PLACE = re.compile(r"\{(\d?)(~?)\}")
+# Where a value goes in a translation; its number and kind.
+PLACE = re.compile(r"\{(\d?)([~*]?)\}")
 _SENTENCES = re.compile(r"(?<=[.?!]) (?=[A-Z])")
 # "train.csv, line 7: " or "row 7: ", after which all is Chinese.
 _PLACE_IN_FILE = re.compile(r"^(.*?)(?:, )?\b(?:line|row) ([\d,]+)：")
@@ -146,8 +146,8 @@ def _plausible(pieces: Sequence[str], translation: str, values: Sequence[str]) -
     if sum(map(str.isalpha, "".join(pieces))) >= _FEW_LETTERS:
         return True
     found = enumerate(PLACE.findall(translation))
-    places = [(int(at) if at else i, phrase) for i, (at, phrase) in found]
-    return all(phrase or " " not in values[at] for at, phrase in places)
+    places = [(int(at) if at else i, kind) for i, (at, kind) in found]
+    return all(kind or " " not in values[at] for at, kind in places)
 
 
 def _matched(table: Mapping[str, str], text: str) -> str | None:
@@ -189,12 +189,13 @@ def _found(table: Mapping[str, str], text: str) -> str | None:
 
 def _filled(text: str, values: Sequence[str], translate: Callable[[str], str] = str) -> str:
     """``text`` with its places filled: ``{}`` in order, ``{1}`` by number; ``{~}`` and ``{1~}``
-    with the translation of the value. ``format`` would read the braces of JSON."""
+    with the translation of the value; ``{*}`` as ``{}``. ``format`` would read the braces of
+    JSON."""
     order = iter(values)
 
     def value(place: re.Match[str]) -> str:
         own = values[int(place[1])] if place[1] else next(order)
-        return translate(own) if place[2] else own
+        return translate(own) if place[2] == "~" else own
 
     return PLACE.sub(value, text)
 

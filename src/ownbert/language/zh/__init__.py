@@ -1,7 +1,8 @@
 """Chinese. Each table has the English text and its translation.
 
 In a text ``{}`` stands for any value. In a translation ``{}`` is the next value and ``{1}`` the
-value of that number, counted from 0; ``{~}`` and ``{1~}`` are values that are translated too.
+value of that number, counted from 0; ``{~}`` and ``{1~}`` are values that are translated too. In a
+text of few letters a value is a single word, unless it is written ``{*}`` or ``{~}``.
 """
 
 from ownbert.language.zh.cards import CARDS

@@ -15,7 +15,7 @@ CARDS = {
     "Confusion matrix of the dev rows": "验证集的混淆矩阵",
     # fit.
     "A model that {}: several models and their blend, made by `ownbert fit`. The network in this folder is an ordinary one for Transformers; the blend is for ownbert.": "{~}的模型：多个模型及其融合，由 `ownbert fit` 得到。本目录中的网络是普通的 Transformers 模型；融合供 ownbert 使用。",
-    "Labels: {}.": "标签：{}。",
+    "Labels: {}.": "标签：{*}。",
     "The scores are of {} held-out rows.": "分数取自 {} 行验证行。",
     # pretrain.
     "A pretrained encoder ({} layers, hidden size {}, {} heads, up to {} tokens), trained {} to predict: {} (`ownbert pretrain`). It is meant to be fine-tuned.": "预训练的编码器（{0} 层，隐藏维度 {1}，{2} 个头，最多 {3} 个词元），{4~}训练，预训练目标：{5}（`ownbert pretrain`）。用于进一步微调。",
@@ -61,8 +61,8 @@ CARDS = {
     "gives each text any number of its labels": "为每条文本给出任意多个标签",
     "It reads {} pixels in grey, in patches of {}.": "读入 {} 像素的灰度图像，图块为 {}。",
     "It reads {} pixels in colour, in patches of {}.": "读入 {} 像素的彩色图像，图块为 {}。",
-    "{} labels: {}.": "{} 种标签：{}。",
-    "Numbers: {}.": "数值：{}。",
+    "{} labels: {}.": "{} 种标签：{*}。",
+    "Numbers: {}.": "数值：{*}。",
     "rows given in Python": "在 Python 中给出的行",
     "None: there were no dev rows.": "无：没有验证集。",
     "On held-out rows: mean ± standard deviation of {}.": "取自验证行：{~}的均值 ± 标准差。",
