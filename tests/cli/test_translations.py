@@ -87,7 +87,7 @@ PAGE_FILES = ("fitting/report/page.html", "inspect/trace/page.html", "inspect/tr
 
 
 def test_translations_are_chinese_and_keep_their_values():
-    plain = re.compile(r"[A-Za-z0-9²,:、：；。{}~ ='-]*")  # names and formulas only
+    plain = re.compile(r"[A-Za-z0-9²，,:、：；。{}~ ='-]*")  # names and formulas only
     for text, translation in TEXTS.items():
         places = PLACE.findall(translation)
         numbers = [int(at) for at, _ in places if at]
@@ -114,6 +114,9 @@ def test_translations_are_chinese_and_keep_their_values():
         ("it turned from one to another", "it turned from one to another"),
         ("a\nb: c {0} {~}", "a\nb: c {0} {~}"),
         ("", ""),
+        ("warning: 6 dev documents are copies of earlier ones with the same answer",
+         "警告：验证文档中有 6 个与前面的相同，标注也相同"),
+        ("saved a b\nsaved c", "已保存 a b\n已保存 c"),
     ],
 )  # fmt: skip
 def test_messages(text: str, shown: str):

@@ -100,7 +100,7 @@ def _show(scores: "Scores") -> None:
     if scores.labels:
         _show_labels(scores)
     if confused := most_confused(scores):
-        echo(translated(f"most often confused: {'; '.join(confused)}") + "\n")
+        echo(translated(f"most often confused: {'; '.join(map(translated, confused))}") + "\n")
     named = (f"{translated(shown_name(n))} {v:.4f}" for n, v in scores.values.items())
     echo("   ".join(named))
 

@@ -21,6 +21,8 @@ _SENTENCES = re.compile(r"(?<=[.?!]) (?=[A-Z])")
 _PLACE_IN_FILE = re.compile(r"^(.*?)(?:, )?\b(?:line|row) ([\d,]+)：")
 # Texts with fewer letters of their own ("{} to {}") stand for numbers and names, not for sentences.
 _FEW_LETTERS = 10
+# What stands before any line.
+_STARTS = ("warning: ", "note: ", "error: ")
 # Values within values, and sentences: messages quote what others have written.
 _DEEPEST, _MOST_SENTENCES = 5, 20
 
@@ -93,11 +95,14 @@ def _translated(text: str, depth: int = 0) -> str:
 
     if (found := TEXTS.get(text)) is not None:
         return found
+    if "\n" in text:
+        return "\n".join(_translated(line, depth + 1) for line in text.split("\n"))
+    for start in _STARTS:
+        if text.startswith(start):
+            return TEXTS[start] + _translated(text.removeprefix(start), depth + 1)
     whole = _by_pattern(text, depth, across=False)
     if whole is not None:
         return whole
-    if "\n" in text:
-        return "\n".join(_translated(line, depth + 1) for line in text.split("\n"))
     sentences = _SENTENCES.split(text)
     several = 1 < len(sentences) <= _MOST_SENTENCES
     shown = [_translated(one, depth + 1) for one in sentences] if several else []

@@ -84,7 +84,6 @@ OVERVIEW = {
     # Shapes.
     "tokens and ids": "词元和 ID",
     " ... ({} in all)": " ……（共 {} 个）",
-    "step": "步骤",
     "shape": "形状",
     "sizes": "大小",
     "what it is": "含义",

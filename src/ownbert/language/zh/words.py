@@ -38,6 +38,7 @@ METRICS = {
 }
 UNITS = {
     "rows": "行",
+    "documents": "篇文档",
     "images": "张图像",
     "pairs": "对文本",
     "sentences": "个句子",
@@ -47,6 +48,7 @@ SPLITS = {"training": "训练", "dev": "验证", "test": "测试"}
 # The same without a number before them.
 _PLAIN = {
     "rows": "行",
+    "documents": "文档",
     "images": "图像",
     "pairs": "文本对",
     "sentences": "句子",
@@ -105,8 +107,8 @@ WORDS = {
     "{} more": "还有 {} 个",
     "and {} more.": "另有 {} 个。",
     " and {} more": "等（另有 {} 个）",
-    "warning: {}": "警告：{~}",
-    "note: {}": "提示：{~}",
+    "warning: ": "警告：",
+    "note: ": "提示：",
     "error: ": "错误：",
     **{
         f"{split} {unit}": f"{words}{_PLAIN[unit]}"
