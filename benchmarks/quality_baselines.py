@@ -284,16 +284,20 @@ def _class_scores(features: Features, model: Any, rest: Any) -> np.ndarray:
 def _linear(view: str, kind: str, features: Features, rows: np.ndarray) -> Iterator[Candidate]:
     labels = features.train_labels[rows]
     corpora = ["train"] if view == "frozen" else features.corpora
+    counts = Counter(labels).values()
+    # For macro-F1, where classes differ in size.
+    weights = (None, "balanced") if max(counts) > 2 * min(counts) else (None,)
     for corpus in corpora:
         train, rest = features.matrices(view, corpus)
         train, rest = _used_columns(train[rows], rest)
-        for c in SVM_C if kind == "SVM" else LOGISTIC_C:
+        for c, weight in itertools.product(SVM_C if kind == "SVM" else LOGISTIC_C, weights):
             if kind == "SVM":
-                model = LinearSVC(C=c, tol=1e-3, random_state=0)
+                model = LinearSVC(C=c, class_weight=weight, tol=1e-3, random_state=0)
             else:
-                model = classifier(c, is_sparse=sparse.issparse(train))
+                model = classifier(c, is_sparse=sparse.issparse(train), class_weight=weight)
             model.fit(train, labels)
-            yield Candidate(f"{corpus} C={c:g}", _class_scores(features, model, rest))
+            setting = f"{corpus} C={c:g}" + (f" {weight}" if weight else "")
+            yield Candidate(setting, _class_scores(features, model, rest))
 
 
 def _nb_svm(features: Features, rows: np.ndarray) -> Iterator[Candidate]:

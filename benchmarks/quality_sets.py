@@ -32,6 +32,7 @@ from baselines import Labelled, read_csv, read_lines
 DATA = Path("../shared/data")
 SAMPLE = Path(__file__).resolve().parents[1] / "examples" / "anonymised"
 HELD_OUT = 1000  # dev rows of a set that has none
+SKEWED_ROWS, FEWEST_SKEWED = 300, 4
 SEED = 14  # of every split and permutation made here
 
 
@@ -88,6 +89,25 @@ def _folder(name: str, folder: Path, tokens: str) -> TextSet:
 
 def _dbpedia_ids(name: str, data: Path) -> TextSet:
     return _folder(name, SAMPLE, "spaces")
+
+
+def _dbpedia_ids_skewed(name: str, data: Path) -> TextSet:
+    """Few labels of very different frequency: the k-th class, in an order that is drawn, has
+    1 / k^1.3 times as many rows as the first. Of what is left of the training rows 300 have labels,
+    and more where a class would have fewer than four; the others are the unlabelled text."""
+    whole, rng = _dbpedia_ids(name, data), random.Random(SEED)
+    classes = sorted(set(whole.train[0]))
+    rng.shuffle(classes)
+    share = {label: (number + 1) ** -1.3 for number, label in enumerate(classes)}
+    parts = [
+        _take(rows, [i for i, label in enumerate(rows[0]) if rng.random() < share[label]])
+        for rows in (whole.train, whole.dev, whole.test)
+    ]
+    labels, texts = parts[0]
+    order = [labels[:i].count(label) for i, label in enumerate(labels)]  # of its class
+    chosen = [i for i in range(len(labels)) if i < SKEWED_ROWS or order[i] < FEWEST_SKEWED]
+    unlabelled = [text for i, text in enumerate(texts) if i not in set(chosen)]
+    return TextSet(name, _take(parts[0], chosen), parts[1], parts[2], unlabelled, "spaces")
 
 
 def _dbpedia(name: str, data: Path) -> TextSet:
@@ -249,6 +269,7 @@ def _articles(name: str, data: Path) -> TextSet:
 
 SETS: dict[str, Callable[[str, Path], TextSet]] = {
     "dbpedia14-ids": _dbpedia_ids,
+    "dbpedia14-ids-skewed": _dbpedia_ids_skewed,
     "dbpedia14": _dbpedia,
     "banking77": _banking,
     "sentence-polarity": _polarity,

@@ -117,7 +117,7 @@ class Baseline:
         }
 
 
-def classifier(c: float, *, is_sparse: bool) -> Any:
+def classifier(c: float, *, is_sparse: bool, class_weight: str | None = None) -> Any:
     """Logistic regression with the solver that is fast on these features.
 
     With all labels and 80,000 sparse columns, one-vs-rest liblinear took 2 s and multinomial
@@ -126,9 +126,10 @@ def classifier(c: float, *, is_sparse: bool) -> Any:
     the primal one 5 s or more. At this tolerance the scores no longer depend on it.
     """
     if is_sparse:
-        model = LogisticRegression(C=c, solver="liblinear", dual=True, tol=1e-3, random_state=0)
+        solver: dict[str, Any] = {"solver": "liblinear", "dual": True, "tol": 1e-3}
+        model = LogisticRegression(C=c, class_weight=class_weight, random_state=0, **solver)
         return OneVsRestClassifier(model)
-    return LogisticRegression(C=c, max_iter=200)
+    return LogisticRegression(C=c, class_weight=class_weight, max_iter=200)
 
 
 def run(

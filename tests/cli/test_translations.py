@@ -87,7 +87,7 @@ PAGE_FILES = ("fitting/report/page.html", "inspect/trace/page.html", "inspect/tr
 
 
 def test_translations_are_chinese_and_keep_their_values():
-    plain = re.compile(r"[A-Za-z0-9²，,:、：；。{}~ ='-]*")  # names and formulas only
+    plain = re.compile(r"[A-Za-z0-9²，（）,:、：；。{}~ ='-]*")  # names and formulas only
     for text, translation in TEXTS.items():
         places = PLACE.findall(translation)
         numbers = [int(at) for at, _ in places if at]

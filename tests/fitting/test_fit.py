@@ -341,3 +341,64 @@ def test_unlabelled_questions_are_no_patterns_of_files(topics: Path, tmp_path: P
     ownbert.fit(topics / "train.csv", unlabelled=texts, **given)
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["data"]["texts without labels"] == 2
+
+
+@pytest.fixture(scope="module")
+def imbalanced(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fit on rows of which most have one label, and words say little; test.csv beside it."""
+    folder, rng = tmp_path_factory.mktemp("imbalanced"), random.Random(0)
+    topics = ("red", "green", "blue")
+
+    def rows(count: int) -> str:
+        lines = ["label,text"]
+        for _ in range(count):
+            topic = rng.choices(topics, (16, 2, 1))[0]
+            said = [topic if rng.random() < 0.5 else rng.choice(topics) for _ in range(4)]
+            words = [f"{own}{rng.randint(0, 11)}" for own in said]
+            lines.append(f"{topic},{' '.join(words)}")
+        return "\n".join(lines) + "\n"
+
+    for name, count in (("train", 150), ("dev", 300), ("test", 300)):
+        (folder / f"{name}.csv").write_text(rows(count))
+    ownbert.fit(
+        folder / "train.csv",
+        dev=folder / "dev.csv",
+        test=folder / "test.csv",
+        model=pretrained,
+        seeds=1,
+        minutes=MINUTES,
+        output=folder / "best",
+        quiet=True,
+    )
+    return folder
+
+
+def test_rare_labels_are_found_in_the_blend_and_in_the_plain_folder(imbalanced: Path):
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    best = imbalanced / "best"
+    blend = json.loads((best / "blend.json").read_text())
+    assert max(blend["offsets"]) > 0.2
+    found = ownbert.evaluate(best, imbalanced / "test.csv")
+    blend["offsets"] = [0.0] * 3
+    without = shutil.copytree(best, imbalanced / "without")
+    (without / "blend.json").write_text(json.dumps(blend))
+    before = ownbert.evaluate(without, imbalanced / "test.csv")
+    recall = [np.mean([label.recall for label in own.labels]) for own in (before, found)]
+    assert recall[1] > recall[0] + 0.05
+    # What Transformers loads gives the same labels as the folder's network, rare ones among them.
+    tokenizer = AutoTokenizer.from_pretrained(best)
+    model = AutoModelForSequenceClassification.from_pretrained(best).eval()
+    texts = texts_of(imbalanced / "test.csv")
+    logits = model(**tokenizer(texts, return_tensors="pt", padding=True)).logits
+    ours = NetworkPredictor(best)([Row(1, (text,)) for text in texts])
+    np.testing.assert_allclose(logits.softmax(-1).detach().numpy(), np.stack(ours), atol=1e-5)
+
+
+def test_the_report_has_the_scores_that_the_folder_has(imbalanced: Path):
+    report = json.loads((imbalanced / "best" / "report.json").read_text())
+    board = {row["name"]: row for row in report["leaderboard"]}
+    blend = ownbert.evaluate(imbalanced / "best", imbalanced / "test.csv")
+    assert board["blend of all"]["test_score"] == pytest.approx(blend.macro_f1, abs=1e-6)
+    network = ownbert.evaluate(imbalanced / "best", imbalanced / "test.csv", network=True)
+    assert board["network, fine-tuned"]["test_score"] == pytest.approx(network.macro_f1, abs=0.01)

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
+from sklearn.metrics import f1_score
 
 from ownbert.views.blending import (
     _loss_and_slope,
     blend,
     cross_fitted,
+    fit_offsets,
     fit_weights,
     from_scores,
     loss,
@@ -85,3 +87,40 @@ def test_impossible_probabilities_have_finite_scores():
     outputs = np.asarray([[0.0, 1.0]])
     assert np.isfinite(to_scores("classify", outputs)).all()
     assert np.isfinite(to_scores("multilabel", outputs)).all()
+
+
+def imbalanced(seed: int, count: int = 500) -> tuple[Targets, np.ndarray, np.ndarray]:
+    """Labels of which one is in nine rows of ten, log-probabilities of a model that knows so, and
+    how often each label is."""
+    rng = np.random.default_rng(seed)
+    frequencies = np.array([0.9, 0.06, 0.04])
+    labels = rng.choice(3, count, p=frequencies)
+    evidence = np.eye(3)[labels] * 1.5 + rng.normal(size=(count, 3))
+    scores = log_softmax(1.5 * evidence + np.log(frequencies))
+    return Targets("classify", labels, 3), scores, np.bincount(labels, minlength=3)
+
+
+def test_offsets_give_rare_labels_their_due():
+    targets, scores, counts = imbalanced(0)
+    offsets = fit_offsets(scores, targets, counts)
+    assert offsets[0] < min(offsets[1:])
+    new, fresh, _ = imbalanced(1)
+    before = f1_score(new.values, fresh.argmax(1), average="macro")
+    assert f1_score(new.values, (fresh + offsets).argmax(1), average="macro") > before + 0.03
+
+
+def test_where_labels_are_alike_or_there_are_none_nothing_is_added():
+    targets, scores, _ = imbalanced(0)
+    assert not fit_offsets(scores, targets, np.full(3, 20)).any()
+    assert not fit_offsets(scores, targets, None).any()
+
+
+def test_the_estimate_is_not_of_rows_that_chose_the_offsets():
+    targets, scores, counts = imbalanced(0)
+    found = cross_fitted([scores], targets, counts)
+    one = fit_weights([scores], targets)[0] * scores
+    kinds = {tuple(np.round(own, 6)) for own in found - found.mean(1, keepdims=True)}
+    assert len(kinds) > 1
+    assert f1_score(targets.values, found.argmax(1), average="macro") > f1_score(
+        targets.values, one.argmax(1), average="macro"
+    )

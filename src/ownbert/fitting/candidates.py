@@ -15,13 +15,22 @@ from ownbert.inference.embedder import Embedder
 from ownbert.inference.frozen_probe import FrozenProbe, embed_rows
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import Row
-from ownbert.views.blending import cross_fitted, fit_weights, from_scores, loss
+from ownbert.views.blending import (
+    blend,
+    cross_fitted,
+    fit_offsets,
+    fit_weights,
+    from_scores,
+    loss,
+)
 from ownbert.views.features import VIEWS, Texts
 from ownbert.views.linear import STRENGTHS, LinearModel, Targets, fit_linear
 from ownbert.views.linear_view import LinearView
 
 # Weights of naive Bayes are for few labels; with many they took minutes and were no better.
 _MOST_NB_LABELS = 4
+# The temperature that offsets are divided by, at least.
+_LEAST_WEIGHT = 1e-3
 # Characters of all labelled texts, above which their n-grams would take too long.
 _MOST_CHARACTERS = 20_000_000
 
@@ -161,6 +170,15 @@ def fit_on_folds(
     return fit_linear(features[learnt], rows.targets[learnt], best[1], **settings), best[2]
 
 
+def _counts(rows: LabelledRows) -> np.ndarray | None:
+    """(C) how often each label is among the rows that are learnt from; None for other tasks, and
+    where all are alike."""
+    if rows.targets.task != "classify":
+        return None
+    counts = np.bincount(rows.targets.values[rows.learnt], minlength=rows.targets.size)
+    return None if counts.max() == counts.min() else counts
+
+
 def _best_loss(scores: np.ndarray, targets: Targets) -> float:
     """The loss with the temperature that makes it least."""
     return loss(targets, scores * fit_weights([scores], targets)[0])
@@ -175,8 +193,9 @@ class Comparison:
 
     Attributes:
         weights: of the candidates with scores, in the blend.
-        blended: (N, C) scores of the blend; each row with weights that were chosen on others, so
-            that a metric of them is an honest estimate.
+        offsets: (C) that are added to the scores of the blend.
+        blended: (N, C) scores of the blend; each row with weights and offsets that were chosen on
+            others, so that a metric of them is an honest estimate.
     """
 
     def __init__(self, rows: LabelledRows, candidates: Sequence[ComparedModel]) -> None:
@@ -184,9 +203,27 @@ class Comparison:
         self.metric = rows.task.metrics[0]
         self.measured = [c for c in candidates if c.scores is not None]
         scores = [c.scores for c in candidates if c.scores is not None]
-        targets = rows.targets[rows.held_out]
-        self.weights = fit_weights(scores, targets)
-        self.blended = cross_fitted(scores, targets)
+        self.targets = rows.targets[rows.held_out]
+        self.counts = _counts(rows)
+        self.weights = fit_weights(scores, self.targets)
+        self.offsets = fit_offsets(blend(scores, self.weights), self.targets, self.counts)
+        self.blended = cross_fitted(scores, self.targets, self.counts)
+
+    def adjusted(self, model: ComparedModel) -> np.ndarray:
+        """The scores (N, C) of a measured candidate, with offsets as the blend has: each row with
+        those that were chosen on others."""
+        assert model.scores is not None
+        if self.counts is None:
+            return model.scores
+        return cross_fitted([model.scores], self.targets, self.counts)
+
+    def offsets_of(self, model: ComparedModel) -> np.ndarray:
+        """(C) that are added to the scores of a candidate used alone: its own, or those of the
+        blend if it has not been measured."""
+        if model.scores is None or self.counts is None:
+            return self.offsets
+        weight = max(float(fit_weights([model.scores], self.targets)[0]), _LEAST_WEIGHT)
+        return fit_offsets(weight * model.scores, self.targets, self.counts) / weight
 
     def metrics(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> Scores:
         """The metrics of scores (N, C). chosen: indices of held-out rows, by default all."""
@@ -196,9 +233,11 @@ class Comparison:
         """The first metric of scores (N, C)."""
         return self.metrics(scores, chosen).values[self.metric]
 
-    def value_of(self, rows: Sequence[Row], scorer: Callable[..., np.ndarray]) -> float:
-        """The first metric of what ``scorer`` says of other rows."""
-        return self._decided(score_all(scorer, rows), rows).values[self.metric]
+    def value_of(
+        self, rows: Sequence[Row], scorer: Callable[..., np.ndarray], offsets: np.ndarray
+    ) -> float:
+        """The first metric of what ``scorer`` says of other rows, with offsets (C)."""
+        return self._decided(score_all(scorer, rows) + offsets, rows).values[self.metric]
 
     def value_of_fold(self, scores: np.ndarray) -> float:
         """The first metric of scores of the first fold's held-out rows."""

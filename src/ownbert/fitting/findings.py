@@ -73,7 +73,7 @@ def make_report(
             seconds=sum(c.seconds for c in compared.candidates),
             size=sum(row.size or 0 for row in board),
             texts_per_second=_speed(blend.scores, rows),
-            test_score=compared.value_of(test, blend.scores) if test else None,
+            test_score=compared.value_of(test, blend.scores, compared.offsets) if test else None,
         )
     )
     report = Report(
@@ -121,7 +121,8 @@ def _of_rows(compared: Comparison, targets: np.ndarray) -> dict[str, Any]:
 def _row(
     compared: Comparison, model: ComparedModel, blend: BlendPredictor, test: Sequence[Row]
 ) -> LeaderboardRow:
-    scores, kind = model.scores, _KINDS.get(model.name, model.kind)
+    scores = None if model.scores is None else compared.adjusted(model)
+    kind = _KINDS.get(model.name, model.kind)
     weights = {m.name: m.weight for m in blend.blend.members}
     scorer = MemberScorer(blend.folder, model.kind, model.folders, "auto", blend.precision)
     return LeaderboardRow(
@@ -129,7 +130,7 @@ def _row(
         "network" if kind == "frozen" else kind,
         float("nan") if scores is None else compared.value(scores),
         None if scores is None else _spread(compared, scores),
-        test_score=compared.value_of(test, scorer) if test else None,
+        test_score=compared.value_of(test, scorer, compared.offsets_of(model)) if test else None,
         seconds=model.seconds,
         size=_size(blend.folder, model),
         texts_per_second=_speed(scorer, compared.rows),
@@ -160,7 +161,7 @@ def _spread(compared: Comparison, scores: np.ndarray) -> float:
 
 def _margin(compared: Comparison) -> Any:
     """By how much the blend is better than the best linear model."""
-    linear = [c.scores for c in compared.measured if c.name in VIEWS and c.scores is not None]
+    linear = [compared.adjusted(c) for c in compared.measured if c.name in VIEWS]
     if not linear:
         return None
     best = max(linear, key=compared.value)

@@ -40,6 +40,7 @@ from ownbert.fitting.labelled_rows import find_task, read_labelled, write_rows
 from ownbert.fitting.minutes_curve import Checkpoints, Points
 from ownbert.fitting.networks import (
     Corpus,
+    add_offsets,
     copy_encoder,
     copy_network,
     finetune_on,
@@ -564,7 +565,8 @@ class Fit:
             for c, w in zip(compared.measured, compared.weights, strict=True)
             if w > 0
         )
-        Blend(members, tuple(task.labels), task.values()).write(self.folder)
+        offsets = tuple(map(float, compared.offsets))
+        Blend(members, tuple(task.labels), task.values(), offsets).write(self.folder)
         self._save_network(compared)
         work = make_folder(self.folder / WORK)
         for candidate in compared.measured:
@@ -593,9 +595,11 @@ class Fit:
             def rank(model: ComparedModel) -> float:
                 if model.scores is None:
                     return np.inf
-                return compared.value(model.scores) + chance * (model.name == "student")
+                return compared.value(compared.adjusted(model)) + chance * (model.name == "student")
 
-            copy_network(self.folder / max(networks, key=rank).folders[0], self.folder)
+            best = max(networks, key=rank)
+            copy_network(self.folder / best.folders[0], self.folder)
+            add_offsets(self.folder, compared.offsets_of(best))
 
     def _report(self) -> None:
         """Write the report, and show its leaderboard."""

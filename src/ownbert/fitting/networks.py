@@ -4,11 +4,12 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import torch
 
-from ownbert.checkpoint import CONFIG
+from ownbert.checkpoint import CONFIG, describe, load, save
 from ownbert.data.corpus.documents import read_documents
 from ownbert.data.corpus.learn_vocabulary import learn_vocabulary
 from ownbert.data.corpus.store import prepare
@@ -17,6 +18,7 @@ from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.fitting.labelled_rows import LabelledRows
+from ownbert.nn.heads import ClassificationHead
 from ownbert.pretraining.run import pretrain
 from ownbert.run.run_folder import RECIPE
 from ownbert.settings import resolve
@@ -219,6 +221,19 @@ def copy_network(source: Path, target: Path) -> None:
         if path.is_file() and path.suffix in (".json", ".txt", ".model", ".safetensors"):
             with atomic_path(target / path.name) as new:
                 shutil.copyfile(path, new)
+
+
+def add_offsets(folder: Path, offsets: np.ndarray) -> None:
+    """Add (C) to the outputs of the folder's network, so that its argmax is what it would be with
+    them."""
+    if not offsets.any():
+        return
+    description = describe(folder)
+    model = load(folder, description=description)
+    bias = cast(ClassificationHead, model.heads["classification"]).dense.bias
+    with torch.no_grad():
+        bias += torch.as_tensor(offsets, dtype=bias.dtype)
+    save(model, folder, architecture=description.architecture, values=description.values)
 
 
 def copy_encoder(source: Path, target: Path) -> None:

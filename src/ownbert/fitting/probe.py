@@ -65,5 +65,7 @@ def probe(
     path = f"members/{_NAME}"
     compared = Comparison(rows, [ComparedModel(_NAME, _NAME, "frozen", (path,), 0.0, scores)])
     members = (BlendMember(_NAME, "frozen", (path,), float(compared.weights[0])),)
-    Blend(members, tuple(found.labels), found.values()).write(folder)
+    Blend(members, tuple(found.labels), found.values(), tuple(map(float, compared.offsets))).write(
+        folder
+    )
     return compared.metrics(compared.blended), rows.source

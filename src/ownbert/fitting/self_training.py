@@ -28,6 +28,20 @@ _STRENGTH = 10.0
 _MOST_TEXTS = 20_000
 
 
+class _Clock:
+    """The time for a number of fits."""
+
+    def __init__(self, seconds: float, fits: int) -> None:
+        self.end, self.each = time.monotonic() + seconds, seconds / fits
+
+    def left(self) -> float:
+        """Seconds; ``TooSlow`` if none are left."""
+        left = self.end - time.monotonic()
+        if left <= 0:
+            raise TooSlow
+        return left
+
+
 @dataclass(frozen=True)
 class _Features:
     """A view's features of all labelled rows and of texts without labels, (rows, F) and (U, F)."""
@@ -37,10 +51,13 @@ class _Features:
     naive_bayes: bool
 
     def fit(
-        self, learn: np.ndarray, chosen: np.ndarray, targets: Targets, seconds: float
+        self, learn: np.ndarray, chosen: np.ndarray, targets: Targets, clock: "_Clock"
     ) -> LinearModel:
         """A model of labelled rows and of chosen texts; targets: of both."""
         rows = self.labelled[learn]
+        # Dense features are fitted in the time that there is, sparse ones in that which they need.
+        left = clock.left()
+        seconds = min(left, clock.each) if isinstance(rows, np.ndarray) else left
         if len(chosen):
             parts = [rows, self.unlabelled[chosen]]
             rows = np.concatenate(parts) if isinstance(rows, np.ndarray) else sparse.vstack(parts)
@@ -74,7 +91,6 @@ def self_train(
     Raises:
         TooSlow: it would take longer.
     """
-    began = time.monotonic()
     texts = Texts(unlabelled.rows[:_MOST_TEXTS], unlabelled.kind)
     views = [LinearView.load(members / name) for name in names]
     features = [
@@ -82,20 +98,16 @@ def self_train(
         for v in views
     ]
     splits = len(rows.folds) + rows.refit
-
-    def models(learn: np.ndarray) -> list[LinearModel]:
-        if time.monotonic() - began > seconds:
-            raise TooSlow
-        return _rounds(features, weights, rows.targets[learn], learn, seconds / splits)
+    clock = _Clock(seconds, splits * len(names) * (1 + len(_SHARES)))
 
     found = []
     fitted: list[LinearModel] = []
     for learn, held in rows.folds:
-        fitted = models(learn)
+        fitted = _rounds(features, weights, rows.targets[learn], learn, clock)
         own = [m.scores(f.labelled[held]) for m, f in zip(fitted, features, strict=True)]
         found.append(np.mean(own, axis=0))
     if rows.refit:
-        fitted = models(rows.learnt)
+        fitted = _rounds(features, weights, rows.targets[rows.learnt], rows.learnt, clock)
     folders = [folder / name for name in names]
     for path, view, model in zip(folders, views, fitted, strict=True):
         LinearView(view.view, model, view.kind).save(path, beside=True)
@@ -107,18 +119,17 @@ def _rounds(
     weights: np.ndarray,
     targets: Targets,
     learn: np.ndarray,
-    seconds: float,
+    clock: _Clock,
 ) -> list[LinearModel]:
     """Models of labelled rows and of texts that got labels; targets: of the rows."""
-    each = seconds / (len(features) * (1 + len(_SHARES)))
     nothing = np.zeros(0, dtype=np.int64)
-    models = [f.fit(learn, nothing, targets, each) for f in features]
+    models = [f.fit(learn, nothing, targets, clock) for f in features]
     first = blend([m.scores(f.unlabelled) for m, f in zip(models, features, strict=True)], weights)
     teacher = first
     for share in _SHARES:
         chosen, labels = _surest(teacher, targets, share)
         more = Targets(targets.task, np.concatenate([targets.values, labels]), targets.size)
-        models = [f.fit(learn, chosen, more, each) for f in features]
+        models = [f.fit(learn, chosen, more, clock) for f in features]
         own = [m.scores(f.unlabelled) for m, f in zip(models, features, strict=True)]
         teacher = first + blend(own, weights)
     return models

@@ -18,6 +18,8 @@ _FORMAT = 1
 KINDS = ("network", "linear", "frozen")
 # Those that are fitted are 10 at most.
 _MOST_WEIGHT = 1e3
+# Those that are fitted are logarithms of frequencies.
+_MOST_OFFSET = 1e3
 _KEYS_OF_FILE = record(
     {
         "members": list_of(
@@ -32,6 +34,7 @@ _KEYS_OF_FILE = record(
             most=1000,
         ),
         "labels": list_of(text, most=MOST_LABELS),
+        "offsets": list_of(number(-_MOST_OFFSET, _MOST_OFFSET), most=MOST_LABELS),
         KEY: object_,
     }
 )
@@ -62,11 +65,13 @@ class Blend:
         members: at least one.
         labels: those of the task.
         values: what the task saves of itself, as in config.json.
+        offsets: one number per label, or per number of a regression, that is added to the scores.
     """
 
     members: tuple[BlendMember, ...]
     labels: tuple[str, ...]
     values: Mapping[str, Any]
+    offsets: tuple[float, ...]
 
     def task(self, columns: ColumnNames | None = None) -> Task:
         """The task that the rows are answered for. columns: named by the user."""
@@ -84,7 +89,8 @@ class Blend:
     def write(self, folder: Path) -> None:
         """Write it into a folder."""
         members = [asdict(member) for member in self.members]
-        about = {"format": _FORMAT, "labels": list(self.labels), **self.values}
+        about = {"format": _FORMAT, "labels": list(self.labels), "offsets": self.offsets}
+        about |= self.values
         write_json(folder / BLEND, {**about, "members": members})
 
     @classmethod
@@ -110,6 +116,8 @@ class Blend:
             )
             labels = tuple(map(str, found["labels"]))
             values = {KEY: dict(found[KEY])}
+            # Folders of earlier versions have none.
+            offsets = tuple(map(float, found.get("offsets") or [0.0] * len(labels)))
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path} is damaged: {error!r}") from None
         if not members or any(m.kind not in KINDS for m in members):
@@ -120,10 +128,12 @@ class Blend:
             )
         if not labels or len(set(labels)) < len(labels):
             raise InputError(f"{path} is damaged: its labels must be distinct")
+        if len(offsets) != len(labels):
+            raise InputError(f"{path} is damaged: it needs one offset for each label")
         missing = [p for m in members for p in m.folders if not inside(folder, p, path).is_dir()]
         if missing:
             raise InputError(f"{folder / missing[0]}, which {path} names, does not exist")
-        blend = cls(members, labels, values)
+        blend = cls(members, labels, values, offsets)
         try:
             blend.task()
         except InputError:

@@ -127,10 +127,11 @@ class BlendPredictor:
 
     def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
         """As of a ``NetworkPredictor``; there are no notes."""
-        return list(from_scores(self.task.name, self.scores(rows))), [None] * len(rows)
+        scores = self.scores(rows) + np.asarray(self.blend.offsets)
+        return list(from_scores(self.task.name, scores)), [None] * len(rows)
 
     def scores(self, rows: Sequence[Row]) -> np.ndarray:
-        """(N, C): the sum of the members' scores with their weights."""
+        """(N, C): the sum of the members' scores with their weights, without the offsets."""
         members = [scorer(rows) for scorer in self._scorers]
         return blend(members, np.asarray([member.weight for member in self.blend.members]))
 
