@@ -391,6 +391,7 @@ MESSAGES = {
     "{} is damaged: {}": "{*} 已损坏：{~}",
     "{} is damaged: {}: {}": "{} 已损坏：{}：{~}",
     "{}: the model {} does not answer with the {} {} of the blend, or its files are damaged": "{}：模型 {} 的输出不是融合的 {} 个{~}，或其文件已损坏",
+    "{} is damaged: it needs one offset for each label": "{} 已损坏：每个标签需要一个偏移",
     "{} has no network yet, only linear models": "{} 还没有网络，只有线性模型",
     "{}pooling {} is not known; one of {}": "{}不认识池化方式 {}；可用的有 {}",
     "texts are given as a list of texts, not as {}": "文本须以列表给出，而不是 {}",
