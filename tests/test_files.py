@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ownbert.errors import InputError
-from ownbert.files import atomic_path, open_text, read_json, refuse_same, write_json, write_text
+from ownbert.files import (
+    atomic_path,
+    open_text,
+    protected,
+    read_json,
+    refuse_same,
+    write_json,
+    write_text,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -25,6 +34,36 @@ def test_write_text_makes_folders_and_replaces(tmp_path: Path):
     write_text(target, "第二\n")
     assert target.read_bytes() == "第二\n".encode()
     assert names(target.parent) == ["note.txt"]
+
+
+def test_a_pipe_is_not_waited_for_twice(tmp_path: Path):
+    """Whoever writes to it does so once, and a command that reads its input twice would hang."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with protected([pipe]):
+        writer = threading.Thread(target=pipe.write_text, args=["a\nb\n"])
+        writer.start()
+        assert [line for _, line in open_text(pipe)] == ["a", "b"]
+        writer.join()
+        with pytest.raises(InputError, match="is a pipe, which can be read only once"):
+            next(open_text(pipe))
+
+
+def test_a_device_is_not_replaced(tmp_path: Path):
+    (tmp_path / "null").symlink_to(os.devnull)
+    with pytest.raises(InputError, match="it is a device or a pipe"):
+        write_text(tmp_path / "null", "x")
+    assert (tmp_path / "null").is_symlink()
+
+
+def test_a_line_has_a_largest_length(tmp_path: Path):
+    """A gzip file of a few kilobytes can be one line of gigabytes."""
+    path = tmp_path / "bomb.txt"
+    path.write_bytes(gzip.compress(b"short\n" + b"w" * (1 << 26) + b"\n", compresslevel=1))
+    lines = open_text(path)
+    assert next(lines) == (1, "short")
+    with pytest.raises(InputError, match=r"bomb.txt, line 2 is longer than 64 MB"):
+        next(lines)
 
 
 def test_write_json_round_trip(tmp_path: Path):

@@ -7,7 +7,9 @@ import io
 import json
 import os
 import secrets
+import signal
 import stat
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
@@ -40,6 +42,8 @@ READ_BUFFER = 1 << 20
 # Bytes of a JSON file (the largest tokenizer.json that is published has 35 MB) and of a recipe.
 _MOST_JSON = 1 << 28
 _MOST_YAML = 1 << 20
+# Bytes of a line of text: more is a gzip bomb, or a file without line ends.
+_MOST_LINE = 1 << 26
 # How deep objects and lists may be nested: far below what Python's recursion allows, so that
 # values can be copied, compared and written again.
 _MOST_NESTED = 100
@@ -117,6 +121,26 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         remove_empty(new)
 
 
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait until the block has ended, so that files which belong together are
+    replaced together."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are for the main thread
+        return
+    arrived: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda number, frame: arrived.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    if arrived:
+        signal.raise_signal(arrived[0])
+
+
 def missing_folders(folder: Path) -> list[Path]:
     """``folder`` and those above it that do not exist, the innermost first."""
     return [one for one in (folder, *folder.parents) if not one.exists()]
@@ -133,10 +157,13 @@ def refuse_unwritable(path: Path) -> None:
     """Check that ``path`` may be replaced by a new file.
 
     Raises:
-        InputError: it is a folder, or an input (see ``protected``).
+        InputError: it is a folder, a device (which root would replace), a pipe, or an input (see
+            ``protected``).
     """
     if path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder, a file name is needed")
+    if path.exists() and not path.is_file():
+        raise InputError(f"cannot write {path}: it is a device or a pipe, a file name is needed")
     if _identity(path) in _protected.get():
         raise InputError(f"{path} is {_IS_INPUT}")
 
@@ -290,6 +317,17 @@ def open_text(path: str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
     return _lines(source)
 
 
+def _refuse_second_reading(path: Path) -> None:
+    """Whoever writes to a pipe does so once: the second reading would wait for ever."""
+    pipes = _pipes.get()
+    if pipes is None or not path.is_fifo():
+        return
+    status = os.stat(path)
+    if (status.st_dev, status.st_ino) in pipes:
+        raise InputError(f"{path} is a pipe, which can be read only once; write it to a file")
+    pipes.add((status.st_dev, status.st_ino))
+
+
 def refuse_unreadable(path: Path) -> None:
     """Check that ``path`` is a file (or a pipe) that can be opened.
 
@@ -309,8 +347,15 @@ def refuse_unreadable(path: Path) -> None:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     number, start = 0, b""
+    _refuse_second_reading(path)
     with _read_errors(path, lambda: number), open(path, "rb") as raw, _unpacked(raw) as stream:
-        for number, line in enumerate(stream, start=1):
+        lines = iter(lambda: stream.readline(_MOST_LINE), b"")
+        for number, line in enumerate(lines, start=1):
+            if len(line) == _MOST_LINE and not line.endswith(b"\n"):
+                raise InputError(
+                    f"{path}, line {number} is longer than {_MOST_LINE >> 20} MB; give each text a "
+                    "line of its own"
+                )
             if number == 1:
                 start = line
                 line = line.removeprefix(UTF8_BOM)
@@ -342,6 +387,8 @@ _IS_INPUT = "read by this command; write to another file or folder"
 # Device and inode of a file or folder.
 _Identity = tuple[int, int]
 _protected: ContextVar[frozenset[_Identity]] = ContextVar("protected", default=frozenset())
+# Pipes that have been read since the outermost ``protected`` began.
+_pipes: ContextVar[set[_Identity] | None] = ContextVar("pipes", default=None)
 
 
 def refuse_same(sources: Any, output: str | os.PathLike[str] | None) -> None:
@@ -362,16 +409,19 @@ def refuse_same(sources: Any, output: str | os.PathLike[str] | None) -> None:
 
 @contextlib.contextmanager
 def protected(sources: Any) -> Iterator[None]:
-    """While the block runs, nothing in this module writes to one of its inputs.
+    """While the block runs, nothing in this module writes to one of its inputs, and no pipe is read
+    twice.
 
     Args:
         sources: as for ``refuse_same``.
     """
     token = _protected.set(_protected.get() | _identities(sources))
+    pipes = _pipes.set(_pipes.get() or set())
     try:
         yield
     finally:
         _protected.reset(token)
+        _pipes.reset(pipes)
 
 
 def _identities(sources: Any) -> frozenset[_Identity]:

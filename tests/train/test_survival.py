@@ -1,5 +1,6 @@
 """A killed run resumes as if nothing had happened, and says so when it cannot."""
 
+import os
 import random
 import re
 import shutil
@@ -11,7 +12,13 @@ import pytest
 
 from ownbert import InputError, prepare, pretrain
 from ownbert.checkpoint import load
-from ownbert.train.state_files import SavedState, list_states, newest_state, step_of
+from ownbert.train.state_files import (
+    SavedState,
+    list_states,
+    newest_state,
+    remove_states,
+    step_of,
+)
 from support.cli import run_cli
 from support.limits import files_of_at_most
 from support.plots import matplotlib_installed
@@ -171,3 +178,27 @@ def test_settings_that_change_nothing_may_change(topics: Path, tmp_path: Path):
     pretrain(None, folder, resume=True, max_steps=12, save_every=3, **SHORT)
     steps = [[r for r in learnt(f) if not r.get("evaluation")] for f in (folder, whole)]
     assert steps[0] == steps[1]
+
+
+def test_a_state_is_never_there_in_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A kill while old states are deleted leaves whole ones, of which the newest is the last."""
+    for step in (1, 2, 3):
+        state = tmp_path / "checkpoints" / f"step-{step:08d}"
+        state.mkdir(parents=True)
+        for name in ("state.json", "shard"):
+            (state / name).write_text("x")
+    removed, unlink = [], os.unlink
+
+    def stop_in_the_second(path: str, **about: int) -> None:
+        removed.append(path)
+        if len(removed) == 4:
+            raise KeyboardInterrupt
+        unlink(path, **about)
+
+    monkeypatch.setattr("os.unlink", stop_in_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        remove_states(tmp_path)
+    assert len(removed) == 4
+    left = list_states(tmp_path)
+    assert left[-1].name == "step-00000003"
+    assert all({p.name for p in state.iterdir()} == {"state.json", "shard"} for state in left)

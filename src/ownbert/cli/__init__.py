@@ -4,12 +4,13 @@ A user's mistake is one line on standard error and exit code 2. Nothing here imp
 a command runs, so that ``--help`` is fast.
 """
 
+import contextlib
 import functools
 import os
 import re
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,11 @@ _AS_ARGUMENT = {
 OUTPUTS = ("output", "html", "curves")
 # Read whole at the start, and replaced by the complete one where it is in the output folder.
 _REPLACED = ("config",)
+_INTERRUPTED = "interrupted; nothing half-written is left"
+# What torch says of an allocation that fails, on a CPU, on a GPU, and in its C++.
+_ALLOCATIONS = ("can't allocate memory", "out of memory", "std::bad_alloc")
+# Options that decide how much memory a command takes.
+_LOWER = ("batch_tokens", "batch_size", "max_length", "beams")
 # A message has longer words in short.
 _LONGEST_WORD = 400
 
@@ -91,11 +97,21 @@ class _Commands(TyperGroup):
         translate_command(found)
         return found
 
+    def make_context(self, *about: Any, **options: Any) -> Any:
+        with _interrupts():
+            return super().make_context(*about, **options)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _interrupts():
             return super().invoke(ctx)
-        except KeyboardInterrupt as stop:
-            raise _Stopped(str(stop) or "interrupted; nothing half-written is left") from None
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise _Stopped(str(stop) or _INTERRUPTED) from None
 
 
 def _with_spellings(command: Any, name: str) -> Any:
@@ -131,11 +147,29 @@ def _guarded(command: Any) -> Any:
             inputs, outputs = _paths(given)
             for output in outputs:
                 refuse_same(inputs, output)
-            with protected(inputs):
-                return run(**given)
+            try:
+                with protected(inputs):
+                    return run(**given)
+            except (MemoryError, RuntimeError) as error:
+                if not _is_allocation(error):
+                    raise
+                raise InputError(_out_of_memory(given)) from error
 
         command.callback = guarded
     return command
+
+
+def _is_allocation(error: Exception) -> bool:
+    """Whether memory did not suffice; torch's own errors have no type for that on a CPU."""
+    message = str(error)
+    return isinstance(error, MemoryError) or any(part in message for part in _ALLOCATIONS)
+
+
+def _out_of_memory(given: Mapping[str, Any]) -> str:
+    """What to lower, of what the command has."""
+    options = [f"--{name.replace('_', '-')}" for name in _LOWER if name in given]
+    lower = f"lower {' or '.join(options)}, or take" if options else "take"
+    return f"out of memory; {lower} a smaller model or a smaller input"
 
 
 def _paths(given: Mapping[str, Any]) -> tuple[list[Path], list[Path]]:
@@ -211,6 +245,8 @@ def _main() -> None:
         _exit(f"error: {error}")
     except _Stopped as stop:
         _exit(str(stop))
+    except KeyboardInterrupt:
+        _exit(_INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(2)
@@ -218,8 +254,6 @@ def _main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         reason = next((r for kind, r in _REASONS.items() if isinstance(error, kind)), None)
         _exit(f"error: {where}{reason or error.strerror or error}")
-    except MemoryError:
-        _exit("error: out of memory; take smaller batches (--batch-tokens) or a smaller model")
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer's, which come from several modules
             raise

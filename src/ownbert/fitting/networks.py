@@ -18,7 +18,6 @@ from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.fitting.labelled_rows import LabelledRows
-from ownbert.nn.heads import ClassificationHead
 from ownbert.pretraining.run import pretrain
 from ownbert.run.run_folder import RECIPE
 from ownbert.settings import resolve
@@ -230,7 +229,7 @@ def add_offsets(folder: Path, offsets: np.ndarray) -> None:
         return
     description = describe(folder)
     model = load(folder, description=description)
-    bias = cast(ClassificationHead, model.heads["classification"]).dense.bias
+    bias = cast(Any, model.heads["classification"]).dense.bias
     with torch.no_grad():
         bias += torch.as_tensor(offsets, dtype=bias.dtype)
     save(model, folder, architecture=description.architecture, values=description.values)

@@ -1,11 +1,12 @@
 """``probe``: how good are a network's vectors, with nothing but a linear model on them?"""
 
+import shutil
 from pathlib import Path
 
 from ownbert.checkpoint import CONFIG, describe
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
-from ownbert.files import make_folder
+from ownbert.files import make_folder, missing_folders
 from ownbert.fitting.candidates import ComparedModel, Comparison, fit_probe
 from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.fitting.networks import copy_encoder
@@ -59,13 +60,19 @@ def probe(
     found = find_task(train, columns, task)
     found.check_modality(describe(model), model)
     rows = read_labelled(found, train, dev, seed=seed)
-    place = make_folder(folder / "members" / _NAME)
-    copy_encoder(model_folder(model), place / ENCODER)
-    scores = fit_probe(place / ENCODER, rows, place)
-    path = f"members/{_NAME}"
-    compared = Comparison(rows, [ComparedModel(_NAME, _NAME, "frozen", (path,), 0.0, scores)])
-    members = (BlendMember(_NAME, "frozen", (path,), float(compared.weights[0])),)
-    Blend(members, tuple(found.labels), found.values(), tuple(map(float, compared.offsets))).write(
-        folder
-    )
+    new = missing_folders(folder)
+    work = make_folder(folder / "members" / f".{_NAME}.part")
+    try:
+        copy_encoder(model_folder(model), work / ENCODER)
+        scores = fit_probe(work / ENCODER, rows, work)
+        path = f"members/{_NAME}"
+        compared = Comparison(rows, [ComparedModel(_NAME, _NAME, "frozen", (path,), 0.0, scores)])
+        members = (BlendMember(_NAME, "frozen", (path,), float(compared.weights[0])),)
+        shutil.rmtree(folder / path, ignore_errors=True)
+        work.rename(folder / path)
+        offsets = tuple(map(float, compared.offsets))
+        Blend(members, tuple(found.labels), found.values(), offsets).write(folder)
+    except BaseException:
+        shutil.rmtree(new[-1] if new else work, ignore_errors=True)
+        raise
     return compared.metrics(compared.blended), rows.source

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.files import atomic_path
+from ownbert.files import atomic_path, uninterrupted
 from ownbert.text.files import (
     CASE_SETTINGS,
     CONFIG,
@@ -70,8 +70,10 @@ def write_files(folder: str | os.PathLike[str], contents: Mapping[str, bytes]) -
         Their paths.
     """
     paths = [Path(folder, name) for name in contents]
-    with contextlib.ExitStack() as stack:
-        for path, data in zip(paths, contents.values(), strict=True):
+    with uninterrupted(), contextlib.ExitStack() as stack:
+        # What is entered last is replaced first: the file with the rules; a vocabulary without it
+        # would be read by those of BERT.
+        for path, data in reversed([*zip(paths, contents.values(), strict=True)]):
             stack.enter_context(atomic_path(path)).write_bytes(data)
     return paths
 

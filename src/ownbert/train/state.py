@@ -26,9 +26,11 @@ from ownbert.train.state_files import (
     files_of_rank,
     list_states,
     read_tensors,
+    remove_state,
     require_same_identity,
     step_of,
     tensor_shapes,
+    unfinished,
     write_problem,
     write_state,
     write_tensors,
@@ -81,7 +83,7 @@ class TrainState:
         path = folder / STATES / f"step-{self.step:08d}"
         if path.exists():
             return path  # the run was resumed from it
-        temporary = path.with_name(f".{path.name}.tmp")
+        temporary = unfinished(path)
         if world.first:
             shutil.rmtree(temporary, ignore_errors=True)
             make_folder(temporary)
@@ -124,7 +126,7 @@ class TrainState:
     def _prune(self, folder: Path, keep: int) -> None:
         best = self.best["step"] if self.best else None
         for old in [path for path in list_states(folder.parent) if step_of(path) != best][:-keep]:
-            shutil.rmtree(old, ignore_errors=True)
+            remove_state(old)
 
     def restore(self, state: SavedState, *, world: World = ALONE) -> None:
         """Replace this state by a saved one.

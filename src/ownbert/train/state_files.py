@@ -232,8 +232,25 @@ def write_problem(write: Callable[[], object], path: Path) -> str | None:
     return None
 
 
+def unfinished(path: Path) -> Path:
+    """Where a state is while it is written or deleted; what a killed process leaves there is none
+    of ``list_states``."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def remove_state(path: Path) -> None:
+    """Delete a saved state: it is never there in part, even if this is interrupted."""
+    hidden = unfinished(path)
+    shutil.rmtree(hidden, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        path.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
 def remove_states(folder: Path) -> None:
-    """Delete the saved states of a run that has finished."""
+    """Delete the saved states of a run that has finished, the newest last."""
+    for path in list_states(folder):
+        remove_state(path)
     shutil.rmtree(folder / STATES, ignore_errors=True)
 
 
@@ -244,6 +261,6 @@ def remove_states_after(folder: Path, step: int) -> None:
     """
     for path in list_states(folder):
         if step_of(path) > step:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_state(path)
     for path in (folder / STATES).glob(".step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)

@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
+from safetensors.numpy import save as to_bytes
 
 from ownbert.errors import InputError
 from ownbert.files import atomic_path, make_folder, read_json, write_json
@@ -32,7 +33,8 @@ def save_linear(
     arrays = {**arrays, "weights": model.weights, "bias": model.bias}
     make_folder(folder)
     with atomic_path(folder / f"{name}.safetensors") as path:
-        save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, path)
+        # safetensors' own writing says nothing of a full disk that could be told from damage.
+        path.write_bytes(to_bytes({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
     write_json(folder / f"{name}.json", {"format": _FORMAT, **settings, "link": model.link})
 
 

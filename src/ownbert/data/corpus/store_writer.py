@@ -41,6 +41,8 @@ class WorkFolder:
         target = output.resolve()
         if target.exists() and not target.is_dir():
             raise InputError(f"cannot write the folder {output}: a file has that name")
+        if target == Path.cwd():  # a folder that is replaced cannot be worked in
+            raise InputError(f"cannot write to {output}, the working folder; name a folder in it")
         make_folder(target.parent)
         self.output, self.target = output, target
         self.folder = work_folder(output)

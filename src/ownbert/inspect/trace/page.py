@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.files import write_text
-from ownbert.inspect.trace.steps import HeadSlice, TraceStep, row_names
+from ownbert.inspect.trace.steps import HeadSlice, TraceStep, row_names, shown_formula
 from ownbert.inspect.trace.trace import Trace
 from ownbert.language import translated, translated_page
 
@@ -46,6 +46,7 @@ def as_page(trace: Trace) -> str:
 def _packed(step: TraceStep) -> dict[str, Any]:
     values = step.as_json() | {
         "title": translated(step.title),
+        "formula": shown_formula(step),
         "meaning": translated(step.meaning),
         "rows": list(row_names(step)),
     }

@@ -101,6 +101,11 @@ def row_names(step: TraceStep) -> tuple[str, ...]:
     return tuple(map(translated, step.rows)) if step.made.kind == "weigh" else step.rows
 
 
+def shown_formula(step: TraceStep) -> str:
+    """The formula as it is shown; one that is no more than the step's key stays."""
+    return step.formula if step.formula == step.key else translated(step.formula)
+
+
 def score_steps(scores: np.ndarray, *, factor: float | None, size: int) -> list[TraceStep]:
     """The scores and, with a ``factor``, the scaled ones.
 

@@ -625,7 +625,8 @@ MESSAGES = {
     "{}: it is a folder, a file is needed": "{}：这是目录，这里需要文件",
     "{}: something of that name is in the way; remove it, or choose another name": "{}：已有同名的文件或目录；请删除它，或换个名称",
     "{}: a part of this path is a file, where a folder is needed": "{}：路径的一部分是文件，而这里需要目录",
-    "out of memory; take smaller batches (--batch-tokens) or a smaller model": "内存不足；请减小 batch（--batch-tokens）或换更小的模型",
+    "out of memory; lower {}, or take a smaller model or a smaller input": "内存不足；请减小 {}，或换更小的模型或输入",
+    "out of memory; take a smaller model or a smaller input": "内存不足；请换更小的模型或输入",
     # What a value must be.
     "a whole number": "整数",
     "a number": "数",
