@@ -619,13 +619,17 @@ MESSAGES = {
     "this model reads text: it has no image in its config": "这个模型读取文本：配置中没有 image",
     "the tensors do not fit the model: {}": "张量与模型不符：{~}",
     "no tensor {}: not a VisionTransformer of timm": "没有张量 {}：不是 timm 的 VisionTransformer",
+    "cannot write to {}, the working folder; name a folder in it": "无法写到当前工作目录 {}；请指定其中的一个目录",
+    "cannot write {}: it is a device or a pipe, a file name is needed": "无法写入 {}：这是设备或管道，需要文件名",
+    "{}, line {} is longer than {} MB; give each text a line of its own": "{} 第 {} 行超过 {} MB；请让每条文本各占一行",
+    "{} is a pipe, which can be read only once; write it to a file": "{} 是管道，只能读一遍；请先写成文件",
     # What the system says of a path.
     "{}: there is no such file or folder; check its name": "{}：没有这个文件或目录，请检查名称",
     "{}: permission denied; check whose it is, or choose another place": "{}：没有权限；请检查属主，或换个位置",
     "{}: it is a folder, a file is needed": "{}：这是目录，这里需要文件",
     "{}: something of that name is in the way; remove it, or choose another name": "{}：已有同名的文件或目录；请删除它，或换个名称",
     "{}: a part of this path is a file, where a folder is needed": "{}：路径的一部分是文件，而这里需要目录",
-    "out of memory; lower {}, or take a smaller model or a smaller input": "内存不足；请减小 {}，或换更小的模型或输入",
+    "out of memory; lower {}, or take a smaller model or a smaller input": "内存不足；请减小 {*}，或换更小的模型或输入",
     "out of memory; take a smaller model or a smaller input": "内存不足；请换更小的模型或输入",
     # What a value must be.
     "a whole number": "整数",
