@@ -84,6 +84,18 @@ _MODULES = {
     "save": "hf.loading",
 }
 
+# What other libraries have for what is here, by how their names begin.
+_INSTEAD = {
+    "AutoModel": "ownbert.load(folder), which finds the class, or BertForSequenceClassification",
+    "from_pretrained": "ownbert.load(folder)",
+    "pipeline": "ownbert.Predictor(folder)",
+    "SentenceTransformer": "ownbert.Embedder(folder)",
+    "OwnBertEmbedder": "ownbert.Embedder(folder)",
+    "OwnBertPredictor": "ownbert.Predictor(folder)",
+    "Trainer": "ownbert.finetune or ownbert.fit",
+    "encode": "ownbert.Embedder(folder).encode(texts)",
+}
+
 # Of Transformers' API only BERT's classes are listed; those of its relatives are found likewise.
 __all__ = [
     "BertConfig",
@@ -129,7 +141,9 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"ownbert.{_MODULES[name]}"), name)
     found = getattr(import_module("ownbert.hf"), name, None) if name[:1].isupper() else None
     if found is None:
-        raise AttributeError(f"module 'ownbert' has no attribute {name!r}")
+        instead = next((text for start, text in _INSTEAD.items() if name.startswith(start)), None)
+        advice = f": take {instead}" if instead else ""
+        raise AttributeError(f"module 'ownbert' has no attribute {name!r}{advice}")
     return found
 
 

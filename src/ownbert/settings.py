@@ -182,7 +182,10 @@ def resolve(
     for override in overrides:
         name, sign, text = override.partition("=")
         if not sign:
-            raise InputError(f"{override!r} is not an override; write section.name=value")
+            raise InputError(
+                f"{override!r} is not an override; write section.name=value, and files with their "
+                "options, such as --train FILE"
+            )
         _put(values, dotted_name(kind, name.strip()), _value(name.strip(), text))
     for name, value in (options or {}).items():
         if value is not None:

@@ -3,10 +3,11 @@ moves its cursor, changes its title, hides a line): all that is printed goes thr
 """
 
 import codecs
+import json
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ def printable(text: str) -> str:
 def echo(text: str = "", *, err: bool = False, end: str = "\n", flush: bool = False) -> None:
     """Print a text, with escapes; ``err``: to standard error."""
     print(printable(text), end=end, flush=flush, file=sys.stderr if err else sys.stdout)
+
+
+def print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print rows as JSON lines, each as it comes."""
+    for row in rows:
+        echo(json.dumps(row, ensure_ascii=False))
+    sys.stdout.flush()
 
 
 def console(**options: Any) -> "Console":

@@ -2,8 +2,12 @@
 
 import csv
 import json
+from datetime import datetime
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 import pytest
 
 from ownbert import InputError, predict
@@ -99,3 +103,42 @@ def test_options_that_a_task_has_no_use_for(tmp_path: Path, classifier: Path):
     assert known["classify"] == known["image"] == {"top", "threshold", "probabilities"}
     with pytest.raises(InputError, match="--top is of no use to regress; it has none"):
         task_class("regress")().refuse_output_options(OutputOptions(top=2))
+
+
+def test_a_named_column_of_ids(classifier: Path, tmp_path: Path):
+    lines = "order,text,id\n7,red1 9,x\n8,blue1 9,y\n"
+    (tmp_path / "new.csv").write_text(lines)
+    pq.write_table(pa_csv.read_csv(tmp_path / "new.csv"), tmp_path / "new.parquet")
+    found = rows_of(classifier, tmp_path / "new.csv", "--id-column", "order")
+    assert [list(row) for row in found] == [["order", "label", "score"]] * 2
+    assert [row["order"] for row in found] == ["7", "8"]
+    found = rows_of(classifier, tmp_path / "new.parquet", "--id-column", "order")
+    assert [row["order"] for row in found] == [7, 8]
+    line = '{"text": "red1 9", "order": null}'
+    assert rows_of(classifier, "--id-column", "order", stdin=line)[0]["order"] is None
+    done = run_cli(
+        "predict", classifier, tmp_path / "new.csv", "--id-column=order", "-o", tmp_path / "p.csv"
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "p.csv").read_text().splitlines()[0] == "order,label,score"
+
+
+def test_ids_of_every_type_are_written(classifier: Path, tmp_path: Path):
+    times = [datetime(2026, 1, 2), None]
+    pq.write_table(pa.table({"text": ["red1", "blue1"], "at": times}), tmp_path / "new.parquet")
+    found = rows_of(classifier, tmp_path / "new.parquet", "--id-column", "at")
+    assert [row["at"] for row in found] == ["2026-01-02 00:00:00", None]
+
+
+def test_mistakes_in_the_column_of_ids(classifier: Path, tmp_path: Path):
+    (tmp_path / "new.csv").write_text("text,label\nred1 9,7\n")
+    (tmp_path / "new.txt").write_text("red1 9\n")
+    for name, file, message in (
+        ("x", "new.csv", "has no column 'x'; the columns are: text, label; choose with --id-col"),
+        ("text", "new.csv", "the column 'text' cannot be both of two things"),
+        ("label", "new.csv", "the column 'label' of ids has the name of a column of the answers"),
+        ("id", "new.txt", "is plain text and has no columns"),
+    ):
+        assert message in refused(classifier, tmp_path / file, "--id-column", name)
+    with pytest.raises(InputError, match="id_column is a column of the output"):
+        predict(classifier, tmp_path / "new.csv", id_column="label")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ownbert import InputError, OwnBertClassifier, OwnBertRegressor
+from ownbert.finetuning.arrays import labels_of, texts_of
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ from ownbert import InputError, OwnBertClassifier, OwnBertRegressor
         (["a", "b"], ["x", "x"], "y has one class only, 'x'"),
         (["a", "b", "c"], ["x", "x ", "y"], "two labels that are both 'x' as text"),
         (["a", "b"], [0.5, 1.5], "Unknown label type: continuous"),
-        (["a", "b"], [["x", "y"], ["y", "x"]], "1d array"),
+        (["a", "b"], [["x", "y"], ["y", "x"]], "y has several labels for each text"),
     ],
 )
 def test_what_cannot_be_learnt_is_refused(X, y, said: str, pretrained: Path):
@@ -51,3 +52,26 @@ def test_what_cannot_be_learnt_is_refused(X, y, said: str, pretrained: Path):
 def test_numbers_that_cannot_be_learnt_are_refused(y, said: str, pretrained: Path):
     with pytest.raises(InputError, match=said):
         OwnBertRegressor(pretrained).fit(["a", "b"], y)
+
+
+def test_labels_of_pandas_keep_their_type():
+    pandas = pytest.importorskip("pandas")
+    for values, dtype, kind in (
+        ([1, 0], "Int64", np.int64),
+        ([True, False], "boolean", np.bool_),
+        ([1, 0], "int64[pyarrow]", np.int64),
+    ):
+        found = labels_of(pandas.Series(values, dtype=dtype, index=[7, 9]))
+        assert found.dtype == kind
+        assert found.tolist() == values
+    missing = pandas.Series([1, None], dtype="Int64")
+    assert labels_of(missing) is missing  # refused by its row
+
+
+def test_columns_of_frames_are_texts_alone():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"one": ["a", "b"], "two": ["c", "d"], "label": [1, 0]}, index=[7, 9])
+    assert texts_of(frame[["one"]]) == [("a",), ("b",)]
+    assert texts_of(frame[["one", "two"]]) == [("a", "c"), ("b", "d")]
+    with pytest.raises(InputError, match="X has a column 'label', which is named like answers"):
+        texts_of(frame[["one", "label"]])

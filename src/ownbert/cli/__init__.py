@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from ownbert import __version__
+from ownbert.cli.other_names import meant, respelled
 from ownbert.errors import InputError, in_short
 from ownbert.files import protected, refuse_same
 from ownbert.language import translate_command, translate_frames, translated, translated_message
@@ -40,10 +41,16 @@ _AS_ARGUMENT = {
     "probe": ("--model",),
     "vocab": ("--data", "--input"),
     "prepare": ("--data", "--input"),
-    "embed": ("--data", "--input"),
+    "predict": ("--text",),
+    "embed": ("--data", "--input", "--text"),
     "describe": ("--text",),
     "trace": ("--text",),
 }
+
+# The same for what stands first: the folder.
+_AS_FIRST: Mapping[str, tuple[str, ...]] = dict.fromkeys(
+    ("predict", "evaluate", "embed", "fill", "push"), ("--model", "--folder")
+)
 
 # Options that name what a command writes. A path by any other name is one that it reads, and is
 # never written to.
@@ -115,25 +122,36 @@ def _interrupts() -> Iterator[None]:
 
 
 def _with_spellings(command: Any, name: str) -> Any:
-    """``command``, which takes its arguments as values of options, too."""
-    if name in _AS_ARGUMENT:
-        parse = command.parse_args
-        command.parse_args = lambda ctx, args: parse(ctx, _as_arguments(args, _AS_ARGUMENT[name]))
+    """``command``, and those below it, with the options that others know, and which take their
+    arguments as values of options, too."""
+    for each in getattr(command, "commands", {}).values():
+        _with_spellings(each, name)
+    if hasattr(command, "commands"):
+        return command
+    parse = command.parse_args
+    options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help-all"}
+
+    def parse_args(ctx: Any, args: list[str]) -> Any:
+        args = respelled(args, name, options)
+        args = _as_arguments(args, _AS_ARGUMENT.get(name, ()))
+        return parse(ctx, _as_arguments(args, _AS_FIRST.get(name, ()), first=True))
+
+    command.parse_args = parse_args
     return command
 
 
-def _as_arguments(args: Sequence[str], options: Sequence[str]) -> list[str]:
-    """``args`` with the values of ``options`` at their end, as arguments."""
+def _as_arguments(args: Sequence[str], options: Sequence[str], *, first: bool = False) -> list[str]:
+    """``args`` with the values of ``options`` at their end, or their start, as arguments."""
     rest, moved, given = [], [], iter(args)
     for each in given:
         option, equals, value = each.partition("=")
         if each == "--":
-            return [*rest, *moved, each, *given]
+            return [*moved, *rest, each, *given] if first else [*rest, *moved, each, *given]
         if option not in options:
             rest.append(each)
         elif (own := value if equals else next(given, None)) is not None:
             moved.append(own)
-    return [*rest, *moved]
+    return [*moved, *rest] if first else [*rest, *moved]
 
 
 def _guarded(command: Any) -> Any:
@@ -270,6 +288,11 @@ def usage_message(error: Any) -> str:
         return f"{error.param.opts[0]} is {given}; it must be {wanted}"
     message = error.format_message().rstrip(".").removeprefix("Invalid value for ")
     ctx = getattr(error, "ctx", None)
+    if wrong := re.match(r"No such command '(.+?)'", message):
+        from ownbert.data.readers.columns import COLUMNS
+
+        if instead := meant(ctx.command_path if ctx else "", wrong[1], {*COLUMNS, "image"}):
+            return f"no such command {wrong[1]!r}: {instead}"
     advice = "" if ctx is None else f"; see {ctx.command_path} --help"
     return f"{message[:1].lower()}{message[1:]}{advice}"
 

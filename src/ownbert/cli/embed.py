@@ -1,29 +1,34 @@
 """embed: texts to vectors."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ownbert import limits
-from ownbert.cli.options import Device, Inputs, Precision, Quiet, TextColumn
+from ownbert.cli.input_texts import given_inputs
+from ownbert.cli.options import Device, IdColumn, Precision, Quiet, TextColumn, TextsOrFiles
 from ownbert.cli.progress import counting
 from ownbert.language import translated
-from ownbert.terminal import echo
+from ownbert.terminal import echo, print_rows
+
+_NOTHING = 'nothing to embed; give files, texts, as in ownbert embed FOLDER "a text", or lines'
 
 
 def embed(
     folder: Annotated[Path, typer.Argument(help="Model folder.", show_default=False)],
-    inputs: Inputs,
+    texts: TextsOrFiles = None,
     output: Annotated[
         Path,
         typer.Option(
             "--output",
             "-o",
-            help="vectors.npy (a matrix), .parquet or .jsonl (one row per text, with the text).",
+            help="vectors.npy (a matrix), .parquet or .jsonl (one row per text, with the text); - "
+            "is standard output.",
         ),
-    ],
+    ] = Path("-"),
     text_column: TextColumn = None,
+    id_column: IdColumn = None,
     pooling: Annotated[
         str | None,
         typer.Option(help="mean, first or max.", show_default="the model's, else mean"),
@@ -58,28 +63,40 @@ def embed(
     and normalisation follow what sentence-transformers wrote beside the model, if it did.
 
     Example: ownbert embed runs/bert corpus.txt.gz -o vectors.npy
+
+    Example: ownbert embed runs/bert "a text" "another one"
     """
-    from ownbert.inference.vector_files import count_texts
+    from ownbert.data.readers.columns import TEXT, ColumnNames, positional_names
+    from ownbert.data.readers.memory import Lines, table_of
+    from ownbert.inference.vector_files import count_texts, embedded_rows
     from ownbert.inference.vector_files import embed as run
     from ownbert.train.device import keep_memory
 
     keep_memory()
+    inputs: Any = given_inputs(texts or (), missing=_NOTHING)
+    columns = ColumnNames(text=text_column, id=id_column)
+    if not (isinstance(inputs, list) and isinstance(inputs[0], Path)):
+        inputs = inputs if isinstance(inputs, list) else Lines(inputs)
+        names = positional_names([TEXT], columns, labelled=False)
+        inputs = table_of(inputs, name="the input", positional=names)
+    given: dict[str, Any] = {
+        "text_column": text_column,
+        "id_column": id_column,
+        "pooling": pooling,
+        "normalize": normalize,
+        "max_length": max_length,
+        "device": device,
+        "precision": precision,
+        "batch_tokens": batch_tokens,
+        "say": lambda text: echo(translated(text), err=True),
+    }
+    if str(output) == "-":
+        print_rows(embedded_rows(folder, inputs, **given))
+        return
     # Reads everything once: a mistake in the last line shows at once, not after hours.
-    total = count_texts(inputs, text_column=text_column)
+    total = count_texts(inputs, text_column=text_column, id_column=id_column)
     with counting("texts embedded", quiet=quiet, total=lambda: total) as progress:
-        count = run(
-            folder,
-            inputs,
-            output,
-            text_column=text_column,
-            pooling=pooling,
-            normalize=normalize,
-            max_length=max_length,
-            device=device,
-            precision=precision,
-            batch_tokens=batch_tokens,
-            progress=progress,
-            say=lambda text: echo(translated(text), err=True),
-        )
+        count = run(folder, inputs, output, progress=progress, **given)
     if not quiet:
-        echo(translated(f"{count:,} texts embedded; saved {output}"))
+        what = "text" if count == 1 else "texts"
+        echo(translated(f"{count:,} {what} embedded; saved {output}"))

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from glob import glob
 from pathlib import Path
 
 from ownbert.errors import InputError
@@ -39,6 +40,19 @@ def given_input(
             f"{files[0]} is a file among {len(found)} arguments; give one file, or texts alone"
         )
     return files[0] if files else list(given)
+
+
+def given_inputs(given: Sequence[str], *, missing: str) -> "list[Path] | list[str] | Iterator[str]":
+    """As ``given_input``, for a command that reads any number of files, folders and globs."""
+    if list(given) == ["-"] or not given:
+        return given_input(given, None, missing=missing)  # type: ignore[return-value]
+    found = [Path(each) if glob(each) else _text_or_file(each) for each in given]
+    files = [each for each in found if isinstance(each, Path)]
+    if texts := [each for each in found if files and isinstance(each, str)]:
+        raise InputError(
+            f"no such file: {texts[0]} (and {files[0]} is one; give files, or texts alone)"
+        )
+    return files or list(given)
 
 
 def _text_or_file(argument: str) -> str | Path:

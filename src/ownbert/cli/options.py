@@ -31,7 +31,21 @@ TextsOrFile = Annotated[
         show_default=False,
     ),
 ]
+# Of commands that read any number of files: several, folders and globs too.
+TextsOrFiles = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TEXT|FILE",
+        help="Texts; or files, folders or globs: txt, csv, tsv, jsonl, parquet, plain or .gz; - or "
+        "nothing: lines of standard input.",
+        show_default=False,
+    ),
+]
 Data = Annotated[Path | None, typer.Option("--data", "--input", help="The file.", hidden=True)]
+IdColumn = Annotated[
+    str | None,
+    typer.Option(help="Column of ids, which the rows of the output have too.", show_default="none"),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
 TextColumn = Annotated[
     str | None, typer.Option(help="Column of the text in tables.", show_default="by its name")

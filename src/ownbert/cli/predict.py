@@ -1,6 +1,5 @@
 """predict: the answers of a fine-tuned model."""
 
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from ownbert.cli.options import (
 from ownbert.cli.progress import counting
 from ownbert.errors import InputError
 from ownbert.language import translated
-from ownbert.terminal import echo
+from ownbert.terminal import echo, print_rows
 
 _NOTHING = 'nothing to answer; give a file, a text, as in ownbert predict FOLDER "a text", or lines'
 
@@ -68,6 +67,13 @@ def predict(
     ] = False,
     text_column: TaskTextColumn = None,
     second_column: TaskSecondColumn = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of ids, which the rows of the output have instead of texts.",
+            show_default="id, guid, uid, uuid, ..., if there is one",
+        ),
+    ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
     network: Network = False,
@@ -112,11 +118,11 @@ def predict(
         rows = RowPredictions(
             folder,
             found,
-            columns=ColumnNames(text_column, second_column),
+            columns=ColumnNames(text_column, second_column, id=id_column),
             options=OutputOptions(top, threshold, probabilities),
             **given,
         )
-        _print(rows)
+        print_rows(rows)
         for warning in rows.warnings():
             say(warning)
         return
@@ -129,6 +135,7 @@ def predict(
             output,
             text_column=text_column,
             second_column=second_column,
+            id_column=id_column,
             top_k=DEFAULT if top is None else top,
             threshold=threshold,
             probabilities=probabilities,
@@ -138,14 +145,5 @@ def predict(
             **given,
         )
     if not quiet:
-        rows = "row" if count == 1 else "rows"
-        echo(translated(f"{count:,} {rows} answered; saved {output}"))
-
-
-def _print(rows: Any) -> None:
-    """Print rows as JSON lines, each block when it is answered."""
-    from json import dumps
-
-    for row in rows:
-        echo(dumps(row, ensure_ascii=False))
-    sys.stdout.flush()
+        what = "row" if count == 1 else "rows"
+        echo(translated(f"{count:,} {what} answered; saved {output}"))

@@ -6,9 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.data.readers.columns import LABEL_NAMES, TEXT_NAMES
+from ownbert.data.readers.memory import is_table, table_of
 from ownbert.data.readers.tables import as_text
 from ownbert.errors import InputError
 from ownbert.tasks.rows import Row, label_text
+
+# Usual names of columns of answers.
+_ANSWERS = frozenset(LABEL_NAMES) - frozenset(TEXT_NAMES)
 
 
 def texts_of(X: Any) -> list[tuple[str, ...]]:
@@ -19,6 +24,15 @@ def texts_of(X: Any) -> list[tuple[str, ...]]:
     """
     if isinstance(X, str):
         raise InputError("X is a single text; a list of texts is needed")
+    if is_table(X):
+        table = table_of(X, name="X")
+        if answers := [name for name in table.names if name.lower() in _ANSWERS]:
+            raise InputError(
+                f"X has a column {answers[0]!r}, which is named like answers; give X the columns "
+                "of the texts alone"
+            )
+        if not hasattr(X, "to_numpy"):  # a data set
+            X = [row for _, row in table.read(table.names)]
     X = X.to_numpy() if hasattr(X, "to_numpy") else X
     if isinstance(X, np.ndarray) and X.ndim == 2:
         if X.shape[1] > 2:
@@ -44,6 +58,28 @@ def _text(value: Any, where: str) -> str:
         if not isinstance(word, str):
             raise InputError(f"{where} holds {word!r}, which is not a text")
     return as_text(" ".join(words), "text", where)
+
+
+def labels_of(y: Any) -> Any:
+    """y, where it is one label for each text, with the type that they have.
+
+    Raises:
+        InputError: there are none, or several for each text.
+    """
+    if y is None:
+        raise InputError("y is None; a label for every text is needed")
+    # scikit-learn would make floats of the integers of pandas that may be missing.
+    kind = getattr(getattr(y, "dtype", None), "numpy_dtype", None)
+    if kind is not None and not y.isna().any():
+        y = y.to_numpy(dtype=kind)
+    several = isinstance(y, list | tuple) and any(isinstance(one, list | tuple | set) for one in y)
+    shape = () if isinstance(y, list | tuple) else np.shape(y)
+    if several or (len(shape) == 2 and shape[1] > 1):
+        raise InputError(
+            "y has several labels for each text, and this is for one; for several: "
+            'ownbert.finetune("multilabel", model=..., train={"text": X, "labels": y}, output=...)'
+        )
+    return y
 
 
 def name_of(label: Any, where: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from ownbert.checkpoint import load_tokenizer, save
 from ownbert.errors import InputError
 from ownbert.files import refuse_same
-from ownbert.finetuning.arrays import name_of, numbers_of, rows_of, texts_of
+from ownbert.finetuning.arrays import labels_of, name_of, numbers_of, rows_of, texts_of
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
@@ -52,7 +52,7 @@ class TextEstimator(BaseEstimator):
     Predictions are in float32, so that they are the same regardless of the batch.
 
     Args:
-        model: the folder to start from.
+        model: the folder to start from; ``fit`` needs one.
         epochs, learning_rate, batch_size: by default chosen by the number of texts and the size of
             the model.
         max_length: the most tokens of a text, in ``fit`` and after it; by default the model's
@@ -66,7 +66,7 @@ class TextEstimator(BaseEstimator):
         verbose: show the run.
     """
 
-    model: str | Path
+    model: str | Path = ""
     _: KW_ONLY
     epochs: int | None = None
     learning_rate: float | None = None
@@ -101,6 +101,11 @@ class TextEstimator(BaseEstimator):
         found = cls(folder, **parameters)
         found._open()
         return found
+
+    @classmethod
+    def load(cls, folder: str | Path, **parameters: Any) -> Any:
+        """As ``from_pretrained``."""
+        return cls.from_pretrained(folder, **parameters)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the fitted model as an ordinary Hugging Face folder.
@@ -145,7 +150,7 @@ class TextEstimator(BaseEstimator):
         """Raises ``NotFittedError`` unless ``fit`` was called or ``model`` is a finished folder."""
         if hasattr(self, "_texts"):
             return
-        if Path(self.model).is_dir():
+        if self.model and Path(self.model).is_dir():
             with contextlib.suppress(NoTaskHead):
                 self._open()
         check_is_fitted(self, "_texts")
@@ -164,6 +169,11 @@ class TextEstimator(BaseEstimator):
         classes: (texts), to stratify the held-out texts by. labels: names of columns of numbers.
         own: settings that override parameters of the same name.
         """
+        if not self.model:
+            raise InputError(
+                f"{type(self).__name__} needs model=, the folder to start from; ownbert pretrain "
+                "makes one, and ownbert.fit needs none"
+            )
         options = self.get_params(deep=False) | own
         for name in ("dev_share", "output", "verbose"):
             del options[name]
@@ -280,9 +290,7 @@ class OwnBertClassifier(ClassifierMixin, TextEstimator):
             ValueError: the labels are continuous numbers.
         """
         texts = texts_of(X)
-        if y is None:
-            raise InputError("y is None; a label for every text is needed")
-        values = column_or_1d(y, warn=True)
+        values = column_or_1d(labels_of(y), warn=True)
         names = [name_of(value, f"y[{i}]") for i, value in enumerate(values)]
         check_classification_targets(values)
         classes, first, numbers = np.unique(values, return_index=True, return_inverse=True)

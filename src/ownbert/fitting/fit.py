@@ -108,7 +108,7 @@ _PRETRAINING, _FINETUNING, _NGRAM_NETWORK = 0.45, 0.2, 0.15
 # Of the minutes, that each linear model may take at most.
 _LINEAR = 0.1
 # Linear models are self-trained where there are so many times as many texts without labels.
-_SELF_TRAINING_FROM = 3
+_SELF_TRAINING_FROM = 2
 # From so many rows on a network with embeddings of n-grams beside its vector is worth its time.
 _NGRAMS_FROM, _NGRAMS = 3000, 1 << 18
 # Pretraining for fewer seconds makes no network worth having.

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from ownbert import limits
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Example, pack
-from ownbert.data.readers.memory import is_list, items
+from ownbert.data.readers.memory import is_list, is_table, items
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.nn.encoder import Encoder
@@ -26,6 +26,7 @@ from ownbert.text.tokenizer import NO_LIMIT
 from ownbert.train.device import pick_device, pick_precision
 
 Progress = Callable[[int], None]
+T = TypeVar("T")
 
 BATCH_TOKENS = 4096
 # Texts and characters that ``stream`` takes at a time: enough that, sorted by length, the texts of
@@ -92,8 +93,10 @@ class Embedder:
         prompt: str | None = None,
         normalize_embeddings: bool | None = None,
         convert_to_tensor: bool = False,
+        convert_to_numpy: bool = True,
         batch_size: int | None = None,
         show_progress_bar: bool = False,
+        device: str | None = None,
     ) -> Any:
         """One vector per text, in their order; an empty text has one too.
 
@@ -109,6 +112,8 @@ class Embedder:
             normalize_embeddings, convert_to_tensor, batch_size, show_progress_bar: as in
                 sentence-transformers: ``normalize``, torch tensors instead of arrays, the most
                 texts in one forward pass, a bar.
+            convert_to_numpy: False: a list of tensors.
+            device: where the model already is; another one is named when the folder is loaded.
 
         Returns:
             float32 (len(texts), D), or (D) for a single text.
@@ -117,6 +122,11 @@ class Embedder:
             InputError: a value is not possible, or a text is none.
         """
         single, texts = isinstance(texts, str), _texts(texts)
+        if device is not None and pick_device(device) != self.device:
+            raise InputError(
+                f"the model is on {self.device}; for another device: "
+                f"Embedder({str(self.folder)!r}, device={device!r})"
+            )
         if normalize is None:
             normalize = normalize_embeddings
         pool = self._pooling(pooling)
@@ -143,8 +153,26 @@ class Embedder:
                 done += len(chosen)
                 if shown is not None:
                     shown(done)
-        found = torch.from_numpy(out) if convert_to_tensor else out
+        found: Any = out
+        if convert_to_tensor or not convert_to_numpy:
+            found = torch.from_numpy(out)
+            found = found if convert_to_tensor or single else list(found)
         return found[0] if single else found
+
+    __call__ = encode
+
+    def encode_query(self, texts: Any, **options: Any) -> Any:
+        """``encode`` with the folder's prompt for queries, if it has one."""
+        return self._encode_as(("query",), texts, options)
+
+    def encode_document(self, texts: Any, **options: Any) -> Any:
+        """``encode`` with the folder's prompt for documents, if it has one."""
+        return self._encode_as(("document", "passage", "corpus"), texts, options)
+
+    def _encode_as(self, names: Sequence[str], texts: Any, options: dict[str, Any]) -> Any:
+        prompts = self.embedding_config.prompts
+        prompt = next((prompts[name] for name in names if name in prompts), None)
+        return self.encode(texts, **{"prompt": prompt, **options})
 
     def similarity(self, one: Any, two: Any) -> Tensor:
         """Cosines of vectors, as in sentence-transformers.
@@ -221,9 +249,12 @@ class Embedder:
         return min((limit for limit in (most, default) if limit is not None), default=None)
 
 
-def in_blocks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Split texts into the blocks that ``stream`` takes at a time."""
-    return blocks(texts, BLOCK_TEXTS, BLOCK_CHARACTERS)
+def in_blocks(texts: Iterable[T], size: Any = len) -> Iterator[list[T]]:
+    """Split texts into the blocks that ``stream`` takes at a time.
+
+    size: the number of characters of one.
+    """
+    return blocks(texts, BLOCK_TEXTS, BLOCK_CHARACTERS, size)
 
 
 def after(done: int, progress: Progress) -> Progress:
@@ -236,7 +267,10 @@ def _texts(texts: Any) -> list[str]:
     if isinstance(texts, str):
         return [texts]
     if not is_list(texts):
-        raise InputError(f"texts are given as a list of texts, not as {type(texts).__name__}")
+        column = "; take a column of it" if is_table(texts) else ""
+        raise InputError(
+            f"texts are given as a list of texts, not as {type(texts).__name__}{column}"
+        )
     found = items(texts)
     for number, text in enumerate(found):
         if not isinstance(text, str):

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ownbert.data.images.image_files import is_image
-from ownbert.data.readers.columns import ColumnNames
-from ownbert.data.readers.memory import is_list, is_table, items
+from ownbert.data.readers.columns import ColumnNames, usual_names
+from ownbert.data.readers.memory import as_record, is_list, is_table, items
 from ownbert.data.readers.tables import is_known
 from ownbert.errors import InputError
 from ownbert.inference.blend_predictor import open_predictor
@@ -21,6 +21,15 @@ from ownbert.tasks.task import DEFAULT, Task
 
 # Rows of an iterator that ``stream`` takes at a time.
 _ROWS = 1024
+# Options of transformers.pipeline that are no columns of a row.
+_PACKED = "rows are packed by their lengths and truncated where the model ends; leave it out"
+_OF_PIPELINES = {
+    **dict.fromkeys(("batch_size", "padding", "truncation", "max_length"), _PACKED),
+    "return_all_scores": "take top_k=None",
+    "aggregation_strategy": "words with their entities are given anyway; leave it out",
+}
+# How the names of files begin that are no texts.
+_PATH_STARTS = ("/", "./", "../", "~/")
 
 
 class Predictor:
@@ -60,6 +69,11 @@ class Predictor:
         )
         self.labels = self.task.labels
         self._turn = threading.Lock()
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **options: Any) -> "Predictor":
+        """As ``Predictor(folder)``."""
+        return cls(folder, **options)
 
     @property
     def task(self) -> Task:
@@ -167,6 +181,8 @@ class Predictor:
     def _source(self, data: Any, columns: Mapping[str, Any]) -> tuple[bool, Any]:
         """Whether it is a single row, and what the task streams; None for no rows at all."""
         if columns:
+            for name in columns.keys() & _OF_PIPELINES.keys() if data is not None else ():
+                raise InputError(f"there is no {name} here: {_OF_PIPELINES[name]}")
             if data is not None:
                 raise InputError(f"give the row or {', '.join(columns)}, not both")
             data = columns
@@ -177,6 +193,7 @@ class Predictor:
             return single, self.task.source([data] if single else data, labelled=False)
         if isinstance(data, os.PathLike):
             return False, Path(data)
+        data = as_record(data, usual_names(self.task.column_specs, self.task.columns))
         if single := _is_one_row(data, words=self.task.head == "tokens"):
             data = [data]
         elif is_list(data):
@@ -216,7 +233,7 @@ def text_or_file(data: Any) -> Any:
     """A string as a ``Path`` if it names a file, else as it is: a text.
 
     Raises:
-        InputError: it looks like the name of a table that does not exist.
+        InputError: it looks like the name of a file or folder that does not exist.
     """
     if not isinstance(data, str):
         return data
@@ -226,6 +243,7 @@ def text_or_file(data: Any) -> Any:
         exists = False
     if exists:
         return Path(data)
-    if is_known(data) and not any(map(str.isspace, data)):
+    named = is_known(data) or data.startswith(_PATH_STARTS) or data.endswith("/")
+    if named and not any(map(str.isspace, data)):
         raise InputError(f"no such file: {data} (a text with this wording is given as [text])")
     return data

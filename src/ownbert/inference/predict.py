@@ -8,6 +8,7 @@ from typing import Any
 
 from ownbert import limits
 from ownbert.data.readers.columns import ColumnNames, find_columns
+from ownbert.data.readers.columns import id_column as id_column_of
 from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import columns as columns_of
 from ownbert.data.readers.tables import is_known, kind_of, read_values
@@ -35,6 +36,7 @@ def predict(
     *,
     text_column: str | None = None,
     second_column: str | None = None,
+    id_column: str | None = None,
     device: str = "auto",
     precision: str = "float32",
     network: bool = False,
@@ -57,6 +59,8 @@ def predict(
         output: a table if its name ends with .csv or .tsv, else JSON lines, and compressed if it
             ends with .gz.
         text_column, second_column: by default as in training.
+        id_column: with ``output``, the column that each row has instead of its texts, to join it
+            with others; by default that of a usual name (id, guid, uuid, ...), if there is one.
         device, precision: as for ``NetworkPredictor``.
         resume: continue an interrupted run.
         top_k: without ``output``, as for ``Predictor``; with it so many labels in each row.
@@ -73,6 +77,8 @@ def predict(
             the precision differ.
     """
     if output is None:
+        if id_column is not None:
+            raise InputError("id_column is a column of the output; name a file with output")
         data = text_or_file(input)
         if isinstance(data, Path):
             refuse_missing(data)
@@ -89,7 +95,7 @@ def predict(
             for line in predictor.warnings():
                 say(line)
         return found
-    columns = ColumnNames(text=text_column, second=second_column)
+    columns = ColumnNames(text_column, second_column, id=id_column)
     in_file = isinstance(input, str | os.PathLike)
     if in_file:
         refuse_missing(Path(input))
@@ -176,15 +182,23 @@ class RowPredictions:
         if isinstance(data, Iterator) and task.reads_arrays:
             raise InputError(f"{folder} reads images: give files or folders of them")
         source = task.source(data, name="the input", labelled=False)
+        if columns.id is not None:
+            _require_ids(task, source, columns.id)
         self.blocks = blocks(task.stream(source), size=characters)
 
     def predict(self, block: Sequence[Row]) -> list[dict[str, Any]]:
         """The predictions for some rows: what tells them apart, and the answers."""
         task = self._predictor.task
-        return [
-            {**task.identity(row), **task.output_row(decided, row, self._options)}
-            for decided, row in zip(self._predictor(block), block, strict=True)
-        ]
+        found = []
+        for decided, row in zip(self._predictor(block), block, strict=True):
+            identity, output = task.identity(row), task.output_row(decided, row, self._options)
+            if both := identity.keys() & output.keys():
+                raise InputError(
+                    f"the column {both.pop()!r} of ids has the name of a column of the answers; "
+                    "rename it"
+                )
+            found.append({**identity, **output})
+        return found
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for block in self.blocks:
@@ -198,6 +212,13 @@ class RowPredictions:
         """The identity of a file of predictions: everything that its rows depend on."""
         made_for = _made_for(self._predictor, input, columns)
         return {**made_for, "options": asdict(self._options)}
+
+
+def _require_ids(task: Task, source: Any, name: str) -> None:
+    """Raise ``InputError`` unless the rows are those of a table that has this column."""
+    if task.reads_arrays:
+        raise InputError(f"--id-column is for tables, and {task.name} reads images")
+    id_column_of(source, named=name)
 
 
 def refuse_missing(path: Path) -> None:

@@ -2,31 +2,38 @@
 
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ownbert.data.corpus.documents import find_files
-from ownbert.data.readers.columns import read_texts
+from ownbert.data.readers.columns import ColumnNames, read_texts_with_ids
+from ownbert.data.readers.memory import MemoryTable, is_list, is_table, items, table_of
 from ownbert.errors import InputError
 from ownbert.files import atomic_path, refuse_same
 from ownbert.inference.embedder import Embedder, Progress, after, in_blocks
 
 Say = Callable[[str], None]
-Inputs = str | Path | Sequence[str | Path]
-# Writes the texts of a block and their vectors, one row each.
-Write = Callable[[list[str], np.ndarray], None]
+# Files, folders and globs, or rows in memory as a table.
+Inputs = str | Path | Sequence[str | Path] | MemoryTable
+# An id, which is None where no column of ids is named, and a text.
+Record = tuple[Any, str]
+# Writes the records of a block and their vectors, one row each.
+Write = Callable[[list[Record], np.ndarray], None]
+
+_VECTOR = "embedding"
 
 
 def embed(
     folder: str | Path,
-    inputs: Inputs,
+    inputs: Any,
     output: str | Path,
     *,
     text_column: str | None = None,
+    id_column: str | None = None,
     device: str = "auto",
     precision: str = "float32",
     max_length: int | None = None,
@@ -42,7 +49,11 @@ def embed(
 
     Args:
         folder, device, precision, max_length: as for ``Embedder``.
+        inputs: files, folders or globs, one or several; or rows in memory: a DataFrame, a
+            datasets.Dataset, a Series of texts, a mapping of columns, a list of mappings.
         text_column: the column of tables that holds the texts.
+        id_column: the column of tables that each row of ``output`` has first, to join it with
+            others.
         progress: called with the number of texts so far.
         say: called with warnings.
         options: those of ``Embedder.encode``.
@@ -53,45 +64,97 @@ def embed(
     Raises:
         InputError: a file cannot be read or written.
     """
-    writer = _writer(Path(output))
-    refuse_same([folder, *find_files(inputs)], output)
-    texts = texts_of(inputs, text_column=text_column)
+    inputs = _as_inputs(inputs)
+    writer = _writer(Path(output), id_column)
+    refuse_same([folder, *_files(inputs)], output)
+    records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
     embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
     done = 0
     with atomic_path(output) as temporary, writer(temporary, embedder.size) as write:
-        for block in in_blocks(texts):
-            shown = None if progress is None else after(done, progress)
-            write(block, embedder.encode(block, progress=shown, **options))
+        for block, vectors in _embedded(embedder, records, progress, options):
+            write(block, vectors)
             done += len(block)
     if say is not None and (warning := embedder.warning()):
         say(warning)
     return done
 
 
-def texts_of(inputs: Inputs, *, text_column: str | None = None) -> Iterator[str]:
-    """All texts of files, folders or globs, empty ones too: the cells of a column, or lines.
+def embedded_rows(
+    folder: str | Path,
+    inputs: Any,
+    *,
+    text_column: str | None = None,
+    id_column: str | None = None,
+    device: str = "auto",
+    precision: str = "float32",
+    max_length: int | None = None,
+    say: Say | None = None,
+    **options: Any,
+) -> Iterator[dict[str, Any]]:
+    """The rows of a .jsonl file of ``embed``, as they come; arguments as there."""
+    records = records_of(_as_inputs(inputs), ColumnNames(text=text_column, id=id_column))
+    _refuse_name(id_column)
+    embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
+    for block, vectors in _embedded(embedder, records, None, options):
+        yield from _rows(block, vectors, id_column)
+    if say is not None and (warning := embedder.warning()):
+        say(warning)
+
+
+def _embedded(
+    embedder: Embedder,
+    records: Iterator[Record],
+    progress: Progress | None,
+    options: dict[str, Any],
+) -> Iterator[tuple[list[Record], np.ndarray]]:
+    done = 0
+    for block in in_blocks(records, size=lambda each: len(each[1])):
+        shown = None if progress is None else after(done, progress)
+        yield block, embedder.encode([text for _, text in block], progress=shown, **options)
+        done += len(block)
+
+
+def _as_inputs(inputs: Any) -> Inputs:
+    """Names of files as they are, rows in memory as a table."""
+    if is_table(inputs) or isinstance(inputs, Mapping):
+        return table_of(inputs, name="the input")
+    if isinstance(inputs, list) and any(isinstance(each, Mapping) for each in inputs):
+        return table_of(inputs, name="the input")
+    if is_list(inputs) and not isinstance(inputs, list | tuple):  # a Series, an array
+        return table_of({"text": items(inputs)}, name="the input")
+    return inputs
+
+
+def _files(inputs: Inputs) -> list[Path]:
+    return [] if isinstance(inputs, MemoryTable) else find_files(inputs)
+
+
+def records_of(inputs: Inputs, columns: ColumnNames) -> Iterator[Record]:
+    """All texts with their ids, empty texts too: cells of columns, or lines.
 
     Raises:
         InputError: at once for a name without files, and while reading for other problems.
     """
-    files = find_files(inputs)
-    return (text for path in files for text in read_texts(path, text_column=text_column))
+    sources = [inputs] if isinstance(inputs, MemoryTable) else find_files(inputs)
+    return (record for source in sources for record in read_texts_with_ids(source, columns))
 
 
-def count_texts(inputs: Inputs, *, text_column: str | None = None) -> int | None:
-    """The number of texts; None if one of the files is a pipe, which can be read only once."""
-    if not all(path.is_file() for path in find_files(inputs)):
+def count_texts(
+    inputs: Inputs, *, text_column: str | None = None, id_column: str | None = None
+) -> int | None:
+    """The number of texts; None for what can be read only once, as pipes."""
+    if isinstance(inputs, MemoryTable) or not all(path.is_file() for path in find_files(inputs)):
         return None
-    return sum(1 for _ in texts_of(inputs, text_column=text_column))
+    return sum(1 for _ in records_of(inputs, ColumnNames(text=text_column, id=id_column)))
 
 
 @contextmanager
-def _npy(path: Path, size: int) -> Iterator[Write]:
+def _npy(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
     count = 0
     with path.open("wb") as file:
         file.write(_header(0, size))
 
-        def write(texts: list[str], vectors: np.ndarray) -> None:
+        def write(records: list[Record], vectors: np.ndarray) -> None:
             nonlocal count
             count += len(vectors)
             file.write(vectors.tobytes())
@@ -111,43 +174,77 @@ def _header(count: int, size: int) -> bytes:
 
 
 @contextmanager
-def _jsonl(path: Path, size: int) -> Iterator[Write]:
+def _jsonl(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
     with path.open("w", encoding="utf-8") as file:
 
-        def write(texts: list[str], vectors: np.ndarray) -> None:
-            for text, vector in zip(texts, vectors, strict=True):
-                # Nine digits are enough for a float32.
-                row = {"text": text, "embedding": [float(f"{x:.9g}") for x in vector.tolist()]}
+        def write(records: list[Record], vectors: np.ndarray) -> None:
+            for row in _rows(records, vectors, id_column):
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
         yield write
 
 
+def _rows(
+    records: list[Record], vectors: np.ndarray, id_column: str | None
+) -> Iterator[dict[str, Any]]:
+    for (id, text), vector in zip(records, vectors, strict=True):
+        own = {} if id_column is None else {id_column: id}
+        # Nine digits are enough for a float32.
+        yield {**own, "text": text, _VECTOR: [float(f"{x:.9g}") for x in vector.tolist()]}
+
+
 @contextmanager
-def _parquet(path: Path, size: int) -> Iterator[Write]:
+def _parquet(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    vector = pa.list_(pa.float32(), size)
-    schema = pa.schema([("text", pa.string()), ("embedding", vector)])
-    with pq.ParquetWriter(path, schema) as file:
+    with ExitStack() as stack:
+        file: pq.ParquetWriter | None = None
 
-        def write(texts: list[str], vectors: np.ndarray) -> None:
+        def write(records: list[Record], vectors: np.ndarray) -> None:
+            nonlocal file
+            ids, texts = zip(*records, strict=True)
             flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), size)
-            file.write_table(pa.table([pa.array(texts, pa.string()), flat], schema=schema))
+            cells = {"text": pa.array(texts, pa.string()), _VECTOR: flat}
+            if id_column is not None:
+                # The first block decides whether ids are numbers or texts.
+                kind = None if file is None else file.schema.field(id_column).type
+                try:
+                    cells = {id_column: pa.array(ids, kind), **cells}
+                except (pa.ArrowException, OverflowError) as error:
+                    raise InputError(
+                        f"{path.name}: the ids in {id_column!r} are not of one kind ({error}); "
+                        "write to a .jsonl file"
+                    ) from None
+            table = pa.table(cells)
+            if file is None:
+                file = stack.enter_context(pq.ParquetWriter(path, table.schema))
+            file.write_table(table)
 
         yield write
 
 
-_WRITERS: dict[str, Callable[[Path, int], AbstractContextManager[Write]]] = {
+_WRITERS: dict[str, Callable[[Path, str | None, int], AbstractContextManager[Write]]] = {
     ".npy": _npy,
     ".parquet": _parquet,
     ".jsonl": _jsonl,
 }
 
 
-def _writer(path: Path) -> Callable[[Path, int], AbstractContextManager[Write]]:
-    if path.suffix.lower() not in _WRITERS:
+def _writer(
+    path: Path, id_column: str | None
+) -> Callable[[Path, int], AbstractContextManager[Write]]:
+    ending = path.suffix.lower()
+    if ending not in _WRITERS:
         known = ", ".join(_WRITERS)
         raise InputError(f"cannot tell the kind of {path}; its name must end with one of {known}")
-    return _WRITERS[path.suffix.lower()]
+    if ending == ".npy" and id_column is not None:
+        raise InputError(f"{path} is a matrix, without ids; write to a .parquet or .jsonl file")
+    _refuse_name(id_column)
+    write = _WRITERS[ending]
+    return lambda temporary, size: write(temporary, id_column, size)
+
+
+def _refuse_name(id_column: str | None) -> None:
+    if id_column in ("text", _VECTOR):
+        raise InputError(f"the column {id_column!r} of ids has the name of a column of the output")

@@ -193,7 +193,9 @@ def _rows(path: Source, given: ColumnNames, *, labelled: bool) -> Iterator[Row]:
     choices, labels = found["second"], found.get("label", ())
 
     def rows() -> Iterator[Row]:
-        for line, where, texts, cells, id in read_table(path, found["text"], [*choices, *labels]):
+        cells_of = [*choices, *labels]
+        table = read_table(path, found["text"], cells_of, id=given.id)
+        for line, where, texts, cells, id in table:
             target = cells[-1] if labels else None
             if labels and (target is None or not str(target).strip()):
                 raise InputError(f"{where}: {labels[0]!r} is missing or empty; a label is needed")

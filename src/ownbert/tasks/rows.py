@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ownbert.data.readers.columns import id_column
+from ownbert.data.readers.columns import id_column, id_value
 from ownbert.data.readers.tables import Source, as_text, at_least_one, place, read_values
 from ownbert.errors import InputError
 
@@ -72,24 +72,25 @@ class TableRow(NamedTuple):
 
 
 def read_table(
-    path: Source, texts: Sequence[str], others: Sequence[str] = ()
+    path: Source, texts: Sequence[str], others: Sequence[str] = (), *, id: str | None = None
 ) -> Iterator[TableRow]:
     """Stream the rows of a table, including empty texts.
 
     Args:
         path: of the table.
         texts, others: names of columns.
+        id: that of the ids; None: found by its usual name.
 
     Raises:
         InputError: a text is missing, or the table has no rows.
     """
-    ids = id_column(path, [*texts, *others])
+    ids = id_column(path, [*texts, *others], id)
     end = len(texts) + len(others)
     for line, values in at_least_one(read_values(path, [*texts, *others, *ids]), path):
         where = place(path, line)
         found = tuple(as_text(values[i], name, where) for i, name in enumerate(texts))
-        id = values[end] if ids else None
-        yield TableRow(line, where, found, values[len(texts) : end], id)
+        own = id_value(values[end]) if ids else None
+        yield TableRow(line, where, found, values[len(texts) : end], own)
 
 
 def label_text(value: Any, where: str, column: str | None = None) -> str:

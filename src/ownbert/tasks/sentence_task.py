@@ -83,7 +83,8 @@ class SentenceTask(Task):
     def stream(self, path: Source) -> Iterator[Row]:
         if isinstance(path, MemoryTable) or kind_of(path) != "txt":
             texts, _ = self.find_columns(path, labelled=False)
-            return (Row(row.line, row.texts, id=row.id) for row in read_table(path, texts))
+            rows = read_table(path, texts, id=self.columns.id)
+            return (Row(row.line, row.texts, id=row.id) for row in rows)
         if self.pair:
             raise InputError(f"{path} is plain text; two texts per row need a table")
         return (Row(line, (text,)) for line, text in at_least_one(open_text(path), path))

@@ -268,9 +268,12 @@ class Task(ABC):
         """The prediction for a row, from its scores and its note in ``EncodedRows``."""
 
     def identity(self, row: Row) -> dict[str, Any]:
-        """What tells which row a prediction is for: its id, else its texts."""
-        if row.id is not None:
-            return {"id": row.id}
+        """What tells which row a prediction is for: its id, else its texts.
+
+        The key of an id is the column that the user named.
+        """
+        if row.id is not None or self.columns.id is not None:
+            return {self.columns.id or "id": row.id}
         return dict(zip(self.text_keys, row.texts, strict=False))
 
     def refuse_output_options(self, options: OutputOptions) -> None:

@@ -1,13 +1,15 @@
 """Rows in memory: every form that people have them in is the same table."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from ownbert import InputError
+from ownbert import InputError, Predictor, predict
 from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns, positional_names
 from ownbert.data.readers.memory import table_of
 from ownbert.data.readers.tables import columns, place, read_values
@@ -121,3 +123,34 @@ def test_what_is_no_rows_is_one_line(data: Any, message: str):
     with pytest.raises(InputError, match=message) as found:
         table_of(data, name="train")
     assert len(str(found.value).splitlines()) == 1
+
+
+def test_a_row_of_a_frame_is_one_row(classifier: Path):
+    predictor = Predictor(classifier)
+    rows = frame({"label": ["red", "blue"], "text": ["red1 9", "blue1 9"]})
+    rows.index = [7, 9]
+    expected = predictor.predict(rows).tolist()
+    assert [predictor.predict(row) for _, row in rows.iterrows()] == expected
+    assert [predictor.predict(row) for row in rows.itertuples()] == expected
+    named = rows["text"].set_axis(["x", "y"])  # texts by their names are no row
+    for texts in (named, named.astype("category"), named.astype(object), named.astype("string")):
+        assert predictor.predict(texts).tolist() == expected
+
+
+def test_ids_of_a_frame_keep_their_type(classifier: Path, tmp_path: Path):
+    pandas = pytest.importorskip("pandas")
+    rows = frame({"text": ["red1 9", "blue1 9"]})
+    for ids, written in (
+        (pandas.array([1, None], dtype="Int64"), [1, None]),
+        (pandas.to_datetime(["2026-01-02", None]), ["2026-01-02 00:00:00", None]),
+        (pandas.Categorical(["x", "y"]), ["x", "y"]),
+    ):
+        predict(classifier, rows.assign(own=ids), tmp_path / "p.jsonl", id_column="own")
+        lines = (tmp_path / "p.jsonl").read_text().splitlines()
+        assert [json.loads(line)["own"] for line in lines] == written
+
+
+def test_a_lazy_frame_is_collected_first():
+    lazy = polars({"text": TEXTS}).lazy()
+    with pytest.raises(InputError, match=r"not as LazyFrame; collect\(\) it first"):
+        table_of(lazy)

@@ -62,7 +62,7 @@ def test_all_ways_of_writing_answers_are_read_alike(tmp_path: Path):
         lines = "\n".join(json.dumps({**row, "answers": way}) for way in [*ways, "Zoé", []])
         found = read(tmp_path / name, lines)
         assert [q.answers for q in found] == [*[wanted] * 3, wanted[:1], ()]
-        assert {(q.id, q.question, q.context) for q in found} == {("7", "Who?", CONTEXT)}
+        assert {(q.id, q.question, q.context) for q in found} == {(7, "Who?", CONTEXT)}
         assert found[1].where.endswith(f"{name}, line 2")
 
 

@@ -4,17 +4,22 @@
 So this module imports nothing that takes time to load.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
+from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import (
-    PathLike,
     Source,
+    as_text,
     at_least_one,
     columns,
     kind_of,
-    read_records,
+    place,
+    read_values,
     require_column,
     shown_columns,
 )
@@ -57,6 +62,7 @@ class ColumnNames:
     text: str | None = None
     second: str | None = None
     label: str | None = None
+    id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -201,17 +207,35 @@ def find_columns(
     return found
 
 
-def id_column(path: Source, taken: Sequence[str] = ()) -> tuple[str, ...]:
+def id_column(path: Source, taken: Sequence[str] = (), named: str | None = None) -> tuple[str, ...]:
     """The column with the ids of the rows of a table, if it has one.
 
     Args:
         path: a table; see ``ownbert.data.readers.tables``.
         taken: columns that hold something else.
+        named: by the user; None: found by its usual name.
+
+    Raises:
+        InputError: the named column is not there, or holds something else.
     """
     names = columns(path)
+    if named is not None:
+        require_column(names, named, source=path, option="--id-column")
+        if named in taken:
+            raise InputError(f"{path}: the column {named!r} cannot be both of two things")
+        return (named,)
     lower = _by_lower([name for name in names if names.count(name) == 1 and name not in taken])
     usual = next((lower[name] for name in _IDS if name in lower), None)
     return () if usual is None else (usual,)
+
+
+def usual_names(specs: Sequence[ColumnSpec], given: ColumnNames) -> frozenset[str]:
+    """The names, in small letters, that columns of texts have: those that the user named, and the
+    usual ones."""
+    texts = [spec for spec in specs if spec.role in ("text", "second")]
+    usual = {name for spec in texts for name in (*spec.names, *chain(*spec.pairs))}
+    named = (name.lower() for name in (given.text, given.second) if name is not None)
+    return frozenset({*usual, *named})
 
 
 def positional_names(
@@ -334,7 +358,7 @@ def _missing(path: Source, names: Sequence[str], spec: ColumnSpec) -> str:
     )
 
 
-def read_texts(path: PathLike, *, text_column: str | None = None) -> Iterator[str]:
+def read_texts(path: Source, *, text_column: str | None = None) -> Iterator[str]:
     """Stream the texts to predict: a table's text column, or plain text with one per line.
 
     Empty texts are kept, so that the n-th answer belongs to the n-th text.
@@ -342,10 +366,31 @@ def read_texts(path: PathLike, *, text_column: str | None = None) -> Iterator[st
     Raises:
         InputError: there is no text at all.
     """
-    if kind_of(path) == "txt":
-        return at_least_one((text for _, text in open_text(path)), path)
-    found = find_columns(path, [TEXT], ColumnNames(text=text_column))
-    return at_least_one((text for _, (text,) in read_records(path, found["text"])), path)
+    return (text for _, text in read_texts_with_ids(path, ColumnNames(text=text_column)))
+
+
+def read_texts_with_ids(path: Source, given: ColumnNames) -> Iterator[tuple[Any, str]]:
+    """As ``read_texts``, each text after its id, which is None where no column of ids is named."""
+    if given.id is None and not isinstance(path, MemoryTable) and kind_of(path) == "txt":
+        return at_least_one(((None, text) for _, text in open_text(path)), path)
+    (column,) = find_columns(path, [TEXT], given)["text"]
+    ids = () if given.id is None else id_column(path, [column], given.id)
+    rows = (
+        (id_value(*id) if id else None, as_text(value, column, place(path, line)))
+        for line, (value, *id) in read_values(path, [column, *ids])
+    )
+    return at_least_one(rows, path)
+
+
+def id_value(value: Any) -> Any:
+    """An id as a file of predictions has it: as JSON has it, else as text (dates, UUIDs)."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return str(value)
+    return value
 
 
 TEXT = ColumnSpec("text", "texts", names=TEXT_NAMES, set_aside=LABEL_NAMES)

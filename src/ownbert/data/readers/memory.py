@@ -4,7 +4,7 @@ pandas, polars, Arrow and datasets are known by their attributes and never impor
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -119,7 +119,9 @@ def table_of(
         data = dict(zip(positional(2), data, strict=True))
         return _of_mapping(data, name)
     if not is_list(data) and not (isinstance(data, Iterable) and hasattr(data, "__next__")):
-        raise InputError(f"{name}: rows are given as {_FORMS}; not as {type(data).__name__}")
+        advice = "; collect() it first" if hasattr(data, "collect") else ""
+        kind = type(data).__name__
+        raise InputError(f"{name}: rows are given as {_FORMS}; not as {kind}{advice}")
     rows = list(data)
     if not rows:
         raise InputError(f"{name} is empty: rows are given as {_FORMS}")
@@ -130,7 +132,24 @@ def table_of(
 
 def is_table(data: Any) -> bool:
     """Whether it is a DataFrame, a data set or an Arrow table: it has names of columns."""
-    return hasattr(data, "column_names") or (hasattr(data, "columns") and hasattr(data, "to_dict"))
+    # Not the columns first: a LazyFrame of polars computes them, with a warning.
+    return hasattr(data, "column_names") or (hasattr(data, "to_dict") and hasattr(data, "columns"))
+
+
+def as_record(data: Any, names: Collection[str]) -> Any:
+    """A row of a DataFrame, which pandas gives as a Series, as a mapping; anything else as it is.
+
+    names: in small letters, of columns of which a row has one. Other Series are columns.
+    """
+    as_dict = getattr(data, "_asdict", None)  # of itertuples
+    if as_dict is not None and isinstance(data, tuple):
+        return as_dict()
+    keys, as_dict = (getattr(data, name, None) for name in ("index", "to_dict"))
+    if is_list(data) and as_dict is not None and hasattr(keys, "tolist"):
+        record = {str(key): value for key, value in as_dict().items()}
+        if not {key.lower() for key in record}.isdisjoint(names):
+            return record
+    return data
 
 
 def is_list(data: Any) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
+from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns, id_value
 from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import Source, as_text, kind_of, place, read_values
 from ownbert.errors import InputError
@@ -48,7 +48,7 @@ class Question:
 
     line: int
     where: str
-    id: str | None
+    id: Any
     question: str
     context: str
     answers: tuple[GoldAnswer, ...] = ()
@@ -174,7 +174,7 @@ def _table(path: Source, given: ColumnNames | None, labelled: bool) -> Iterator[
         yield Question(
             line,
             where,
-            None if name is None else str(name),
+            id_value(name),
             as_text(row["text"], found["text"], where),
             context,
             answers,

@@ -45,6 +45,7 @@ LINES = {
     "resuming after {} documents that a stopped run finished": "从中断处继续，已完成 {} 篇文档",
     "{} rows answered; saved {}": "已预测 {} 行；已保存 {}",
     "{} row answered; saved {}": "已预测 {} 行；已保存 {}",
+    "{} text embedded; saved {}": "已提取 {} 条文本的向量；已保存 {}",
     "{} texts embedded; saved {}": "已提取 {} 条文本的向量；已保存 {}",
     # vocab and prepare.
     "Vocabulary: {} entries ({})": "词表：{} 项（{}）",

@@ -1,7 +1,7 @@
 """The settings of a sentence-transformers folder: pooling, length, prompt."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,14 @@ class EmbeddingConfig:
         normalize: whether vectors are scaled to unit length.
         max_length: in tokens, including special tokens.
         prompt: prepended to every text.
+        prompts: those for some kinds of texts, by name.
     """
 
     pooling: str = "mean"
     normalize: bool = False
     max_length: int | None = None
     prompt: str = ""
+    prompts: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_embedding_config(folder: Path) -> EmbeddingConfig:
@@ -57,7 +59,8 @@ def read_embedding_config(folder: Path) -> EmbeddingConfig:
     limit = read_json(inner / "sentence_bert_config.json", missing={}, check=_LIMIT)
     described = read_json(folder / "config_sentence_transformers.json", missing={}, check=_PROMPTS)
     prompts, name = described.get("prompts") or {}, described.get("default_prompt_name")
-    return EmbeddingConfig(pooling, normalize, limit.get("max_seq_length"), prompts.get(name) or "")
+    prompt = prompts.get(name) or ""
+    return EmbeddingConfig(pooling, normalize, limit.get("max_seq_length"), prompt, prompts)
 
 
 def read_pooling(folder: Path) -> str | None:

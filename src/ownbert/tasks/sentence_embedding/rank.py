@@ -114,7 +114,8 @@ class EmbeddingTask(Task):
             columns = find_columns(path, self.column_specs, self.columns, labelled=False)
         except InputError as error:
             raise InputError(f"{error}; for vectors of single texts take ownbert embed") from None
-        rows = read_table(path, (*columns["text"], *columns["second"]))
+        texts = (*columns["text"], *columns["second"])
+        rows = read_table(path, texts, id=self.columns.id)
         return (Row(row.line, row.texts, id=row.id) for row in rows)
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:

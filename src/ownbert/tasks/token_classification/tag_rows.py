@@ -24,6 +24,7 @@ from ownbert.data.readers.columns import (
     ColumnNames,
     find_columns,
     id_column,
+    id_value,
 )
 from ownbert.data.readers.conll import read_conll
 from ownbert.data.readers.memory import MemoryTable
@@ -163,7 +164,7 @@ def _tagged(path: Source, given: ColumnNames) -> Iterator[Row]:
 
 def _untagged(path: Source, given: ColumnNames) -> Iterator[Row]:
     (column,) = _columns(path, given, labelled=False)
-    ids = id_column(path, [column])
+    ids = id_column(path, [column], given.id)
     for line, (value, *id) in read_values(path, [column, *ids]):
         where = place(path, line)
         if isinstance(value, list):
@@ -171,7 +172,7 @@ def _untagged(path: Source, given: ColumnNames) -> Iterator[Row]:
         else:
             text = as_text(value, column, where)
             row = split_text(line, text, chinese=column.lower() not in WORD_NAMES)
-        yield replace(row, id=id[0]) if ids else row
+        yield replace(row, id=id_value(id[0])) if ids else row
 
 
 def _items(value: Any, column: str, where: str) -> tuple[str, ...]:

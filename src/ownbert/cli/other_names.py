@@ -1,0 +1,70 @@
+"""What users of other programs call our commands and options."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+# Commands, by the names that they have elsewhere.
+_COMMANDS = {
+    **dict.fromkeys(("train", "learn"), "ownbert fit, ownbert pretrain or ownbert finetune TASK"),
+    **dict.fromkeys(("encode", "vectors", "vectorize"), "ownbert embed"),
+    **dict.fromkeys(("infer", "inference", "run", "pipeline"), "ownbert predict"),
+    **dict.fromkeys(("eval", "test", "score"), "ownbert evaluate"),
+    **dict.fromkeys(("info", "show", "summary", "inspect"), "ownbert describe"),
+    **dict.fromkeys(("tokenizer", "train-tokenizer", "vocabulary"), "ownbert vocab"),
+    **dict.fromkeys(("tokenize", "preprocess"), "ownbert prepare"),
+    **dict.fromkeys(("unmask", "fill-mask"), "ownbert fill"),
+    **dict.fromkeys(("upload", "publish"), "ownbert push"),
+    "version": "ownbert --version",
+    "help": "ownbert --help",
+}
+# Tasks, by the names that they have in Transformers and in papers.
+_TASKS = {
+    **dict.fromkeys(
+        ("text-classification", "sequence-classification", "classification", "sentiment"),
+        "classify",
+    ),
+    **dict.fromkeys(("multi-label", "multi-label-classification"), "multilabel"),
+    **dict.fromkeys(("regression", "score"), "regress"),
+    **dict.fromkeys(("ner", "pos", "token-classification", "tagging"), "tag"),
+    **dict.fromkeys(("question-answering", "qa", "squad"), "answer"),
+    **dict.fromkeys(("multiple-choice", "swag"), "choose"),
+    **dict.fromkeys(("sentence-similarity", "similarity", "sts", "embedding"), "embed"),
+    **dict.fromkeys(("image-classification", "vision"), "image"),
+}
+# Options of one command, by other spellings.
+_OPTIONS = {"predict": {"--top-k": "--top"}}
+
+
+def meant(group: str, name: str, commands: Collection[str]) -> str | None:
+    """What to write instead of a command that there is not, if that is known.
+
+    Args:
+        group: the command that it was given to: ``ownbert`` or ``ownbert finetune``.
+        name: as it was written.
+        commands: the tasks of fine-tuning.
+    """
+    name = name.lower().replace("_", "-")
+    if group.endswith("finetune"):
+        if name in _TASKS:
+            return f"ownbert finetune {_TASKS[name]}"
+        if Path(name).suffix:
+            return f"name the task first, as in ownbert finetune classify --train {name}"
+        return None
+    task = name if name in commands else _TASKS.get(name)
+    if name not in _COMMANDS and task is not None:
+        return f"ownbert finetune {task} to train, ownbert predict to use"
+    return _COMMANDS.get(name)
+
+
+def respelled(args: Sequence[str], command: str, options: Collection[str]) -> list[str]:
+    """Arguments with options as the command has them: ``--max_length`` is ``--max-length``."""
+    found, rest = [], iter(args)
+    for each in rest:
+        if each == "--":
+            return [*found, each, *rest]
+        option, equals, value = each.partition("=")
+        option = _OPTIONS.get(command, {}).get(option.replace("_", "-"), option)
+        dashed = option.replace("_", "-")
+        known = option.startswith("--") and dashed in options
+        found.append(f"{dashed}{equals}{value}" if known else each)
+    return found

@@ -1,0 +1,91 @@
+"""What users of other programs write works, or the line says what to write instead."""
+
+from pathlib import Path
+
+import pytest
+
+import ownbert
+from ownbert import Embedder, InputError, OwnBertClassifier, Predictor
+from support.cli import run_cli
+from support.tiny import made
+
+
+@pytest.mark.parametrize(
+    ("arguments", "instead"),
+    [
+        (["train", "x.csv"], "ownbert fit, ownbert pretrain or ownbert finetune TASK"),
+        (["version"], "ownbert --version"),
+        (["encode", "folder", "a text"], "ownbert embed"),
+        (["classify", "x.csv"], "ownbert finetune classify to train, ownbert predict to use"),
+        (["finetune", "text-classification"], "ownbert finetune classify"),
+        (["finetune", "ner", "--help"], "ownbert finetune tag"),
+        (["finetune", "train.csv"], "name the task first, as in ownbert finetune classify --train"),
+        (
+            ["finetune", "classify", "train.csv", "-o", "x"],
+            "with their options, such as --train FILE",
+        ),
+        (["predict", "folder", "a", "--topk", "3"], "no such option: --topk"),
+    ],
+)
+def test_the_line_says_what_to_write(arguments: list[str], instead: str):
+    done = run_cli(*arguments)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert instead in done.stderr
+
+
+def test_other_spellings_of_options(classifier: Path, tmp_path: Path):
+    found = run_cli("predict", classifier, "red1 9", "--top", 2).stdout
+    assert found
+    for arguments in (
+        ["--model", classifier, "red1 9", "--top_k=2"],
+        [classifier, "--text", "red1 9", "--top-k", 2],
+        ["--text", "red1 9", "--top", 2, f"--folder={classifier}"],
+    ):
+        done = run_cli("predict", *arguments)
+        assert (done.returncode, done.stdout) == (0, found), done.stderr
+    (tmp_path / "new.csv").write_text("label,content_column\nred,red1 9\n")
+    done = run_cli("predict", classifier, tmp_path / "new.csv", "--text_column", "content_column")
+    assert done.returncode == 0, done.stderr
+    assert run_cli("predict", classifier, "--", "--top_k").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("AutoModelForSequenceClassification", r"ownbert.load\(folder\)"),
+        ("pipeline", r"ownbert.Predictor\(folder\)"),
+        ("SentenceTransformer", r"ownbert.Embedder\(folder\)"),
+        ("nix", "no attribute 'nix'$"),
+    ],
+)
+def test_names_of_other_libraries(name: str, instead: str):
+    with pytest.raises(AttributeError, match=instead):
+        getattr(ownbert, name)
+
+
+def test_what_is_known_from_transformers(classifier: Path):
+    predictor = Predictor.from_pretrained(classifier)
+    assert predictor("red1 9") == Predictor(classifier)("red1 9")
+    with pytest.raises(InputError, match="there is no batch_size here: rows are packed"):
+        predictor(["red1 9"], batch_size=8)
+    with pytest.raises(InputError, match="return_all_scores here: take top_k=None"):
+        predictor("red1 9", return_all_scores=True)
+    assert OwnBertClassifier.load(classifier).predict(["red1 9"]).tolist()
+    with pytest.raises(InputError, match="OwnBertClassifier needs model=, the folder to start"):
+        OwnBertClassifier().fit(["a", "b"], ["x", "y"])
+
+
+def test_what_is_known_from_sentence_transformers(tmp_path: Path):
+    made(tmp_path / "model")
+    (tmp_path / "model/config_sentence_transformers.json").write_text(
+        '{"prompts": {"query": "a b ", "document": ""}}'
+    )
+    embedder = Embedder(tmp_path / "model")
+    plain = embedder.encode(["c", "d"])
+    assert (embedder(["c", "d"], device="cpu", convert_to_numpy=True) == plain).all()
+    assert (embedder.encode_document(["c", "d"]) == plain).all()
+    assert (embedder.encode_query("c") == embedder.encode("a b c")).all()
+    tensors = embedder.encode(["c", "d"], convert_to_numpy=False)
+    assert [each.tolist() for each in tensors] == plain.tolist()
+    with pytest.raises(InputError, match="device 'gpu' is not known"):
+        embedder.encode("c", device="gpu")
