@@ -38,6 +38,7 @@ NOT_TRANSLATED = (
 )
 # What looks like prose and is code: names of styles and fields, others' messages, commands.
 NOT_PROSE = {
+    "No such command '(.+?)'",
     *("fit dashed", '"number bar"', "scroll tall", "not bold cyan", "translate score"),
     *(
         "Invalid value for",

@@ -812,6 +812,7 @@ USAGE = {
     "no such option: {} Did you mean {}?; see {} --help": "没有选项 {} 是不是 {}？见 {} --help",
     "no such option: {}; see {} --help": "没有选项 {}；见 {} --help",
     "no such command '{}'. Did you mean {}?; see {} --help": "没有命令 {}。是不是 {}？见 {} --help",
+    "no such command '{}': {}": "没有命令 {}：{~}",
     "no such command '{}'; see {} --help": "没有命令 {}；见 {} --help",
     "missing command; see {} --help": "缺少命令；见 {} --help",
     "option '{}' requires an argument; see {} --help": "选项 {} 需要一个值；见 {} --help",
