@@ -14,10 +14,10 @@ from ownbert.language import (
     needs_translation,
     paragraphs,
     translate_command,
+    translated,
     translated_help,
-    translated_message,
 )
-from ownbert.language.zh import DEFAULTS, FRAMES, HELP, MESSAGES
+from ownbert.language.zh.help import DEFAULTS, FRAMES, HELP
 from support.cli import run_cli
 
 CHINESE = {"OWNBERT_LANGUAGE": "zh"}
@@ -51,7 +51,7 @@ def test_every_help_text_is_in_the_table(command: str | None):
     assert not [part for part in missing if needs_translation(part)]
 
 
-@pytest.mark.parametrize("table", [HELP, DEFAULTS, MESSAGES], ids=["help", "defaults", "messages"])
+@pytest.mark.parametrize("table", [HELP, DEFAULTS], ids=["help", "defaults"])
 def test_translations_are_chinese_and_keep_what_is_filled_in(table: dict[str, str]):
     plain = re.compile(r"[a-z, 或、]*。?")  # names of settings only
     for text, translation in table.items():
@@ -105,7 +105,7 @@ def test_help_and_messages_of_the_command_line():
 def test_numbers_and_names_are_filled_in(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OWNBERT_LANGUAGE", "zh")
     assert translated_help("Show all options: 23 more.") == "显示全部选项（还有 23 个）。"
-    assert translated_message("no such folder: a{}b") == "目录不存在：a{}b"
-    assert translated_message("something else") == "something else"
+    assert translated("no such folder: a{}b") == "目录不存在：a{}b"
+    assert translated("something else") == "something else"
     monkeypatch.setenv("OWNBERT_LANGUAGE", "en")
-    assert translated_message("no such folder: a") == "no such folder: a"
+    assert translated("no such folder: a") == "no such folder: a"

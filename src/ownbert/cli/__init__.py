@@ -22,7 +22,7 @@ from ownbert import __version__
 from ownbert.cli.other_names import meant, respelled
 from ownbert.errors import InputError, in_short
 from ownbert.files import protected, refuse_same
-from ownbert.language import translate_command, translate_frames, translated_message
+from ownbert.language import translate_command, translate_frames, translated, translated_message
 from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
 
 # In the order of --help, by its panels. Each is a file of its name, with a function of its name or,
@@ -331,7 +331,7 @@ def _exit(message: str) -> None:
         if not first_to_report():
             sys.exit(2)
     start = "error: " if message.startswith("error: ") else ""
-    message = start + translated_message(message.removeprefix(start))
+    message = translated(start) + translated_message(message.removeprefix(start))
     line = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: in_short(word[0]), message)
     echo(" ".join(line.split("\n")), err=True)
     sys.exit(2)

@@ -1,6 +1,5 @@
 """embed: texts to vectors."""
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ from ownbert import limits
 from ownbert.cli.input_texts import given_inputs
 from ownbert.cli.options import Device, IdColumn, Precision, Quiet, TextColumn, TextsOrFiles
 from ownbert.cli.progress import counting
+from ownbert.language import translated
 from ownbert.terminal import echo, print_rows
 
 _NOTHING = 'nothing to embed; give files, texts, as in ownbert embed FOLDER "a text", or lines'
@@ -88,7 +88,7 @@ def embed(
         "device": device,
         "precision": precision,
         "batch_tokens": batch_tokens,
-        "say": partial(echo, err=True),
+        "say": lambda text: echo(translated(text), err=True),
     }
     if str(output) == "-":
         print_rows(embedded_rows(folder, inputs, **given))
@@ -98,4 +98,5 @@ def embed(
     with counting("texts embedded", quiet=quiet, total=lambda: total) as progress:
         count = run(folder, inputs, output, progress=progress, **given)
     if not quiet:
-        echo(f"{count:,} {'text' if count == 1 else 'texts'} embedded; saved {output}")
+        what = "text" if count == 1 else "texts"
+        echo(translated(f"{count:,} {what} embedded; saved {output}"))

@@ -18,6 +18,7 @@ from ownbert.cli.options import (
 )
 from ownbert.cli.progress import counting
 from ownbert.errors import InputError
+from ownbert.language import translated
 from ownbert.terminal import console, echo
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def evaluate(
     if output is not None:
         message = draw_confusion(output.with_name(f"{output.stem}.{CONFUSION}"), scores)
         if message is not None and not quiet:
-            echo(message, err=True)
+            echo(translated(message), err=True)
     if not quiet:
         _show(scores)
 
@@ -99,8 +100,8 @@ def _show(scores: "Scores") -> None:
     if scores.labels:
         _show_labels(scores)
     if confused := most_confused(scores):
-        echo(f"most often confused: {'; '.join(confused)}\n")
-    named = (f"{shown_name(n)} {v:.4f}" for n, v in scores.values.items())
+        echo(translated(f"most often confused: {'; '.join(map(translated, confused))}") + "\n")
+    named = (f"{translated(shown_name(n))} {v:.4f}" for n, v in scores.values.items())
     echo("   ".join(named))
 
 
@@ -108,19 +109,18 @@ def _show_labels(scores: "Scores") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("label", title_justify="left", box=None, pad_edge=False)
+    table = Table(translated("label"), title_justify="left", box=None, pad_edge=False)
     for name in ("precision", "recall", "F1", "support"):
-        table.add_column(name, justify="right")
+        table.add_column(translated(name), justify="right")
     for row in scores.labels[:_LABELS]:
         figures = (f"{value:.3f}" for value in (row.precision, row.recall, row.f1))
         table.add_row(Text(row.label), *figures, f"{row.support:,}")
     console().print(table)
     if (more := len(scores.labels) - _LABELS) > 0:
-        echo(
-            f"and {more:,} more {'label' if more == 1 else 'labels'}; -o metrics.json has them all"
-        )
+        labels = "label" if more == 1 else "labels"
+        echo(translated(f"and {more:,} more {labels}; -o metrics.json has them all"))
     echo()
 
 
 def _warn(text: str) -> None:
-    echo(text if text.startswith("warning:") else f"warning: {text}", err=True)
+    echo(translated(text if text.startswith("warning:") else f"warning: {text}"), err=True)

@@ -10,6 +10,7 @@ from ownbert import limits
 from ownbert.cli.input_texts import input_texts
 from ownbert.cli.options import Data, Device, TextColumn, TextsOrFile
 from ownbert.errors import InputError
+from ownbert.language import translated
 from ownbert.terminal import console, echo
 
 if TYPE_CHECKING:
@@ -85,9 +86,9 @@ def _show(filled: "Filled", console: "Console") -> None:
     console.print(Text(filled.text, style="bold"))
     for number, mask in enumerate(filled.masks, 1):
         if len(filled.masks) > 1:
-            console.print(Text(f"mask {number} of {len(filled.masks)}"))
+            console.print(Text(translated(f"mask {number} of {len(filled.masks)}")))
         _candidates(mask, console)
-    console.print(Text(f"filled: {filled.filled}"))
+    console.print(Text(translated(f"filled: {filled.filled}")))
 
 
 def _bar(probability: float) -> "Text":

@@ -9,6 +9,7 @@ import typer
 from ownbert.cli import options as o
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.data.readers.columns import COLUMNS
+from ownbert.language import translated
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.terminal import echo
 from ownbert.train.recipe import DATA
@@ -185,7 +186,7 @@ def _command(task: str, names: tuple[str, ...], text: str) -> Callable[..., None
         if dry_run:
             from ownbert.finetuning.preview import preview_finetuning
 
-            echo(preview_finetuning(task, **recipe))
+            echo(translated(preview_finetuning(task, **recipe)))
             return
         about = {"resume": resume, "overwrite": overwrite, "quiet": quiet}
         finetune(task, output=o.required_output(output), **about, **recipe)

@@ -23,6 +23,7 @@ from ownbert.cli.options import (
 )
 from ownbert.cli.progress import counting
 from ownbert.errors import InputError
+from ownbert.language import translated
 from ownbert.terminal import echo, print_rows
 
 _NOTHING = 'nothing to answer; give a file, a text, as in ownbert predict FOLDER "a text", or lines'
@@ -144,4 +145,5 @@ def predict(
             **given,
         )
     if not quiet:
-        echo(f"{count:,} {'row' if count == 1 else 'rows'} answered; saved {output}")
+        what = "row" if count == 1 else "rows"
+        echo(translated(f"{count:,} {what} answered; saved {output}"))

@@ -9,6 +9,7 @@ import typer
 from ownbert import limits
 from ownbert.cli.options import Inputs, Layout, Quiet, TextColumn
 from ownbert.cli.progress import advancing
+from ownbert.language import translated
 from ownbert.terminal import echo
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def prepare(
         )
     if not quiet:
         for line in report(store, output, dropped=duplicates == "drop"):
-            echo(line)
+            echo(translated(line))
 
 
 def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:

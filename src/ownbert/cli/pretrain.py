@@ -8,6 +8,7 @@ import typer
 from ownbert import limits
 from ownbert.cli import options as o
 from ownbert.cli.recipe_options import recipe_command
+from ownbert.language import translated
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.terminal import echo
 from ownbert.train.recipe import RUN
@@ -71,7 +72,7 @@ def pretrain(
     if dry_run:
         from ownbert.pretraining.run import preview_pretraining
 
-        echo(preview_pretraining(tokens, **recipe))
+        echo(translated(preview_pretraining(tokens, **recipe)))
         return
     run(
         tokens,

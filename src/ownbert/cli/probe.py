@@ -7,6 +7,7 @@ import typer
 
 from ownbert import limits
 from ownbert.cli.options import Overwrite, Quiet
+from ownbert.language import translated
 from ownbert.terminal import echo
 
 
@@ -72,5 +73,5 @@ def probe(
         overwrite=overwrite,
     )
     if not quiet:
-        named = "   ".join(f"{shown_name(n)} {v:.4f}" for n, v in scores.values.items())
-        echo(f"{source}: {named}\nsaved {output}")
+        named = "   ".join(f"{translated(shown_name(n))} {v:.4f}" for n, v in scores.values.items())
+        echo(f"{translated(source)}: {named}\n{translated(f'saved {output}')}")

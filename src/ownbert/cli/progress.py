@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ownbert.language import translated
 from ownbert.terminal import console
 
 
@@ -38,9 +39,9 @@ def counting(
         *bar, TextColumn("{task.description}"), Rate(), *left, console=output, expand=True
     ) as progress:
         end = "" if known is None else f" of {known:,}"
-        task = progress.add_task(what, total=known)
+        task = progress.add_task(translated(what), total=known)
         yield lambda count: progress.update(
-            task, completed=count, description=f"{count:,}{end} {what}"
+            task, completed=count, description=translated(f"{count:,}{end} {what}")
         )
 
 
@@ -62,7 +63,9 @@ def advancing(*, quiet: bool) -> Iterator[Callable[[int, int, int | None], None]
     def announce(documents: int, done: int) -> None:
         nonlocal started
         if not started and documents and not done and not quiet:
-            output.print(f"resuming after {documents:,} documents that a stopped run finished")
+            output.print(
+                translated(f"resuming after {documents:,} documents that a stopped run finished")
+            )
         started = True
 
     if quiet or not output.is_terminal:
@@ -70,12 +73,15 @@ def advancing(*, quiet: bool) -> Iterator[Callable[[int, int, int | None], None]
         return
     columns = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(compact=True))
     with Progress(Text("{task.description}"), *columns, console=output, transient=True) as progress:
-        task = progress.add_task("documents", total=None)
+        task = progress.add_task(translated("documents"), total=None)
 
         def update(documents: int, done: int, total: int | None) -> None:
             announce(documents, done)
             progress.update(
-                task, description=f"{documents:,} documents", completed=done, total=total
+                task,
+                description=translated(f"{documents:,} documents"),
+                completed=done,
+                total=total,
             )
 
         yield update

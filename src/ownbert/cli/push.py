@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ownbert.cli.options import Quiet
+from ownbert.language import translated
 from ownbert.terminal import echo
 
 
@@ -31,4 +32,4 @@ def push(
 
     address = run(folder, name, private=private, message=message)
     if not quiet:
-        echo(f"saved {address}")
+        echo(translated(f"saved {address}"))

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ownbert.language import translated
 from ownbert.terminal import echo
 
 
@@ -42,5 +43,6 @@ def relevance(
         raise InputError(f"--layers {layers!r}: whole numbers with commas, such as 0,1") from None
     found = draw_relevance(folder, images, output, label=label, layers=numbers)
     for one in found:
-        echo(f"{one.name}: {one.answer}, probability {one.probabilities[one.predicted]:.3f}")
-    echo(f"saved {output}")
+        likely = f"{one.probabilities[one.predicted]:.3f}"
+        echo(translated(f"{one.name}: {one.answer}, probability {likely}"))
+    echo(translated(f"saved {output}"))

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ownbert.language import translated
 from ownbert.terminal import echo
 
 
@@ -46,7 +47,7 @@ def runs(
         raise InputError("--json and --csv are two forms of one answer; take one")
     found = find_runs(folder, sort=sort)
     for line in found.broken:
-        echo(f"left out: {line}", err=True)
+        echo(translated(f"left out: {line}"), err=True)
     if json:
         echo(dumps([run.as_json() for run in found.runs], ensure_ascii=False, indent=2))
     elif csv:
@@ -56,4 +57,4 @@ def runs(
         echo(show_runs(found.runs, width=Console().width if sys.stdout.isatty() else None))
     if curves is not None:
         draw(found.runs, curves)
-        echo(f"saved {curves}", err=True)
+        echo(translated(f"saved {curves}"), err=True)

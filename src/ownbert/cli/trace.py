@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ownbert import limits
+from ownbert.language import translated
 from ownbert.terminal import console, echo
 
 
@@ -81,7 +82,7 @@ def trace(
         from ownbert.inspect.trace.page import write_page
 
         write_page(found, html)
-        echo(f"saved {html}", err=True)
+        echo(translated(f"saved {html}"), err=True)
     if json:
         echo(dumps(found.as_json(), ensure_ascii=False))
     elif html is None:

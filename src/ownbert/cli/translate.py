@@ -13,6 +13,7 @@ from ownbert.cli.input_texts import given_input
 from ownbert.cli.progress import counting
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.errors import InputError
+from ownbert.language import translated
 from ownbert.settings import resolve
 from ownbert.terminal import echo
 from ownbert.translate.recipe import TranslateRecipe
@@ -84,7 +85,7 @@ def train(
     keep_memory()
     recipe = {"config": config, "overrides": overrides or (), **settings}
     if dry_run:
-        echo(preview_translation(**recipe))
+        echo(translated(preview_translation(**recipe)))
         return
     about = {"resume": resume, "overwrite": overwrite, "quiet": quiet}
     train_translation(o.required_output(output), **about, **recipe)
@@ -201,6 +202,6 @@ def score(
     if json:
         echo(dumps({"pairs": len(found), "bleu": asdict(cased), "lowercase": asdict(lower)}))
         return
-    echo(f"{len(found):,} pairs")
+    echo(translated(f"{len(found):,} pairs"))
     echo(f"BLEU {cased.score:.2f}  {cased.signature}")
     echo(f"BLEU {lower.score:.2f}  {lower.signature}")

@@ -8,6 +8,7 @@ import typer
 from ownbert import limits
 from ownbert.cli.options import Inputs, Layout, Quiet, TextColumn
 from ownbert.cli.progress import counting
+from ownbert.language import translated
 from ownbert.terminal import echo
 
 
@@ -67,5 +68,5 @@ def vocab(
             progress=progress,
         )
     if not quiet:
-        echo(format_report(report))
-        echo(f"saved {output}")
+        echo(translated(format_report(report)))
+        echo(translated(f"saved {output}"))

@@ -15,6 +15,7 @@ from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.inference.predictor import NetworkPredictor, average, decide_all
+from ownbert.language import translated
 from ownbert.run.run_folder import ENSEMBLE, RECIPE
 from ownbert.schema import object_, record
 from ownbert.settings import dump
@@ -268,7 +269,7 @@ def _show(
         return
     table = Table("", box=None, pad_edge=False)
     for name in names:
-        table.add_column(name.replace("_", " ").replace("f1", "F1"), justify="right")
+        table.add_column(translated(name.replace("_", " ").replace("f1", "F1")), justify="right")
     folds = members[0].held_out is not None
     lines = [(m.name, values) for m, values in zip(members, each, strict=True)]
     lines += [("mean", ensemble.mean), ("standard deviation", ensemble.spread)]
@@ -276,5 +277,5 @@ def _show(
     lines += [("dev, averaged answers", ensemble.dev)]
     for title, values in lines:
         if values:
-            table.add_row(title, *(f"{values[name]:.4f}" for name in names))
+            table.add_row(translated(title), *(f"{values[name]:.4f}" for name in names))
     display.console.print(table)

@@ -13,11 +13,13 @@ from ownbert.checkpoint import Description, describe
 from ownbert.finetuning.checks import LabelledSplit, label_counts
 from ownbert.finetuning.confusion import CONFUSION
 from ownbert.hub import PREFIX
+from ownbert.language import translated
 from ownbert.run.model_card import (
     MAX_ROWS,
     changed_settings,
     code,
     hub_base,
+    in_words,
     labels_in_short,
     pictures,
     save_card,
@@ -70,7 +72,7 @@ def write_card(
         "## Data",
         *_data(parts, description.labels),
         "## Settings",
-        table(("setting", "value"), _settings(recipe)),
+        table(("setting", "value"), in_words(_settings(recipe))),
         "## Metrics",
         *_metrics(metrics, labels, several),
         *pictures(folder, _PICTURES),
@@ -122,8 +124,9 @@ def _data(parts: Sequence[LabelledSplit], labels: Sequence[str]) -> Iterator[str
     rows = []
     for split in parts:
         known = sums[split.source]
-        name = Path(split.source).name if known else "rows given in Python"
-        rows.append((split.name, name, f"{len(split.rows):,} {split.unit}", known))
+        name = Path(split.source).name if known else translated("rows given in Python")
+        count = translated(f"{len(split.rows):,} {split.unit}")
+        rows.append((translated(split.name), name, count, known))
     yield table(("", "file", "rows", "sha256"), rows)
     counts = [label_counts(split.rows, labels) for split in parts]
     if any(any(count.values()) for count in counts):
@@ -159,7 +162,9 @@ def _metrics(
         return
     spread = f"On held-out rows: mean ± standard deviation of {several}."
     yield spread if several else "On the dev rows."
-    yield table(("metric", "value"), [(_named(name), _spread(v)) for name, v in metrics.items()])
+    yield table(
+        ("metric", "value"), in_words((_named(name), _spread(v)) for name, v in metrics.items())
+    )
     if labels:
         shown = labels
         if len(labels) > MAX_ROWS:

@@ -14,6 +14,7 @@ from ownbert.errors import InputError
 from ownbert.files import read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import SEARCH, FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
+from ownbert.language import translated
 from ownbert.nn.model import Model
 from ownbert.run.model_card import CARD, is_ours
 from ownbert.run.run_folder import RECIPE
@@ -192,12 +193,12 @@ def _shown(tried: Mapping[str, Any]) -> str:
 def _show(display: Display, done: list[dict[str, Any]], best: int, metric: str) -> None:
     from rich.table import Table
 
-    table = Table("run", box=None, pad_edge=False)
+    table = Table(translated("run"), box=None, pad_edge=False)
     for name in ("learning rate", "epochs", "batch size", metric.replace("_", " "), "time"):
-        table.add_column(name, justify="right")
+        table.add_column(translated(name), justify="right")
     for number, one in enumerate(done):
         table.add_row(
-            f"{number + 1}{' (best)' if number == best else ''}",
+            translated(f"{number + 1} (best)") if number == best else f"{number + 1}",
             f"{one['learning_rate']:g}",
             str(one["epochs"]),
             str(one["batch_size"]),

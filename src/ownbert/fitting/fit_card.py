@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.sections import sections
-from ownbert.run.model_card import MAX_ROWS, labels_in_short, save_card, table
+from ownbert.run.model_card import MAX_ROWS, in_words, labels_in_short, save_card, table
 from ownbert.tasks.task import task_class
 
 
@@ -17,7 +17,7 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
     task, name = task_class(report.task), folder.resolve().name
     shown = {section.key: section for section in sections(report)}
     board = shown["leaderboard"]
-    facts = [*report.data.items(), *report.settings.items()]
+    facts = [*in_words(map(_texts, report.data.items())), *map(_texts, report.settings.items())]
     blocks = [
         f"A model that {task.purpose}: several models and their blend, made by `ownbert fit`. The "
         "network in this folder is an ordinary one for Transformers; the blend is for ownbert.",
@@ -27,7 +27,7 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
         table(board.columns, board.rows, most=MAX_ROWS),
         f"The scores are of {report.held_out:,} held-out rows." if report.held_out else "",
         "## Data and settings",
-        table(("", ""), map(_texts, facts)),
+        table(("", ""), facts),
         "## Use",
         f"```sh\nownbert predict {name} new.csv -o predictions.jsonl\n"
         f"ownbert predict {name} new.csv -o predictions.jsonl --network\n```",

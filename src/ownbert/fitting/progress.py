@@ -14,6 +14,7 @@ from ownbert.fitting.labelled_rows import LabelledRows
 from ownbert.fitting.recipe import FitRecipe
 from ownbert.fitting.report.advice import headline
 from ownbert.fitting.report.contents import Report
+from ownbert.language import translated
 from ownbert.terminal import console
 from ownbert.train.metric_names import shown_name
 
@@ -43,7 +44,8 @@ class Progress:
         self.live = None
 
     def _render(self) -> Table | Text:
-        line = Text(f"{self.doing}; {max(0.0, self.left()) / 60:.1f} minutes left")
+        left = max(0.0, self.left()) / 60
+        line = Text(translated(f"{self.doing}; {left:.1f} minutes left"))
         if self.table is None:
             return line
         grid = Table.grid()
@@ -54,7 +56,7 @@ class Progress:
     def say(self, text: str) -> None:
         """Print a line that stays."""
         if not self.quiet:
-            self.console.print(Text(text))
+            self.console.print(Text(translated(text)))
 
     def describe(self, kind: str, unlabelled: int) -> None:
         """Say what was found in the files."""
@@ -78,16 +80,16 @@ class Progress:
     def show(self, compared: Comparison) -> None:
         """Show the table of candidates."""
         table = Table(box=None, pad_edge=False)
-        table.add_column("model")
-        table.add_column(shown_name(compared.metric), justify="right")
-        table.add_column("seconds", justify="right")
+        table.add_column(translated("model"))
+        table.add_column(translated(shown_name(compared.metric)), justify="right")
+        table.add_column(translated("seconds"), justify="right")
         for candidate in compared.candidates:
-            value = "not measured"
+            value = translated("not measured")
             if candidate.scores is not None:
                 value = f"{compared.value(compared.adjusted(candidate)):.4f}"
-            table.add_row(candidate.title, value, f"{candidate.seconds:.0f}")
+            table.add_row(translated(candidate.title), value, f"{candidate.seconds:.0f}")
         if len(compared.measured) > 1:
-            table.add_row("blend of all", f"{compared.value(compared.blended):.4f}", "")
+            table.add_row(translated("blend of all"), f"{compared.value(compared.blended):.4f}", "")
         self.table = table
 
     def finish(self, report: Report, folder: Path) -> None:

@@ -8,6 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ownbert.language import translated
 from ownbert.terminal import console
 
 
@@ -24,7 +25,7 @@ def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
     table.add_column(no_wrap=True, style="cyan")
     table.add_column()
     for name, value in facts:
-        table.add_row(Text(name), Text(value))
+        table.add_row(Text(translated(name)), Text(translated(value)))
     return table
 
 

@@ -3,7 +3,8 @@
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
 from typing import Any
 
 # The first of these that is set decides, as for gettext; our own comes before the system's.
@@ -13,6 +14,17 @@ _EXAMPLE = "Example: "
 # A Chinese character or sign, and signs that do not begin a line.
 _HAN, _CLOSING = "[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef“”]", "[，。、；：）”？！]"
 _NUMBER = re.compile(r"\d[\d,]*")
+# Where a value goes in a translation; its number and kind.
+PLACE = re.compile(r"\{(\d?)([~*]?)\}")
+_SENTENCES = re.compile(r"(?<=[.?!]) (?=[A-Z])")
+# "train.csv, line 7: " or "row 7: ", after which all is Chinese.
+_PLACE_IN_FILE = re.compile(r"^(.*?)(?:, )?\b(?:line|row) ([\d,]+)：")
+# Texts with fewer letters of their own ("{} to {}") stand for numbers and names, not for sentences.
+_FEW_LETTERS = 10
+# What stands before any line.
+_STARTS = ("warning: ", "note: ", "error: ")
+# Values within values, and sentences: messages quote what others have written.
+_DEEPEST, _MOST_SENTENCES = 5, 20
 
 
 def current_language() -> str:
@@ -25,7 +37,7 @@ def translated_help(text: str) -> str:
     """A help text in the current language, paragraph by paragraph; what is unknown stays."""
     if current_language() == ENGLISH:
         return text
-    from ownbert.language.zh import DEFAULTS, EXAMPLE, HELP
+    from ownbert.language.zh.help import DEFAULTS, EXAMPLE, HELP
 
     if default := _matched(DEFAULTS, text):
         return default
@@ -45,29 +57,130 @@ def paragraphs(text: str) -> list[str]:
 
 def needs_translation(paragraph: str) -> bool:
     """Whether a paragraph, or what is said of a default, should be in the table and is not."""
-    from ownbert.language.zh import DEFAULTS, HELP
+    from ownbert.language.zh.help import DEFAULTS, HELP
 
     # A command, or a value as it is written.
     is_code = paragraph.startswith((_EXAMPLE, "ownbert ")) or re.fullmatch(r"[a-z\d.]+", paragraph)
     return not is_code and not _found(HELP, paragraph) and not _matched(DEFAULTS, paragraph)
 
 
-def translated_message(text: str) -> str:
-    """The message of a mistake in the current language, where it is one of the most common."""
+def translated(text: str) -> str:
+    """A text that leaves the program, in the current language: a message, a line, a heading.
+
+    The code speaks English; the table of translations is asked where a text is shown. A text that
+    it does not have is looked up sentence by sentence, and what is unknown stays.
+    """
     if current_language() == ENGLISH:
         return text
-    from ownbert.language.zh import MESSAGES
+    return _translated(text)
 
-    return _matched(MESSAGES, text) or text
+
+def translated_message(text: str) -> str:
+    """The message of a mistake; where it begins with a place, the place too."""
+    if current_language() == ENGLISH:
+        return text
+    shown = _translated(text)
+    if shown == text:  # a place, and what is wrong there
+        start, colon, rest = text.partition(": ")
+        shown = f"{start}：{_translated(rest)}" if colon and _translated(rest) != rest else text
+    return _PLACE_IN_FILE.sub(lambda at: f"{at[1] + ' ' * bool(at[1])}第 {at[2]} 行：", shown)
+
+
+@lru_cache(maxsize=4096)
+def _translated(text: str, depth: int = 0) -> str:
+    """The translation of a text; ``depth``: that of the text that it is a value of, and so on."""
+    if not text or depth > _DEEPEST:
+        return text
+    from ownbert.language.zh import TEXTS
+
+    if (found := TEXTS.get(text)) is not None:
+        return found
+    if "\n" in text:
+        return "\n".join(_translated(line, depth + 1) for line in text.split("\n"))
+    for start in _STARTS:
+        if text.startswith(start):
+            return TEXTS[start] + _translated(text.removeprefix(start), depth + 1)
+    whole = _by_pattern(text, depth, across=False)
+    if whole is not None:
+        return whole
+    sentences = _SENTENCES.split(text)
+    several = 1 < len(sentences) <= _MOST_SENTENCES
+    shown = [_translated(one, depth + 1) for one in sentences] if several else []
+    if all(map(str.__ne__, shown, sentences)) and shown:
+        return "".join(one if one[-1:] in "。？！" else f"{one} " for one in shown).rstrip()
+    return _by_pattern(text, depth, across=True) or text
+
+
+def _by_pattern(text: str, depth: int, *, across: bool) -> str | None:
+    """The translation by the pattern that has most in common with a text.
+
+    Args:
+        across: whether a value may go on into the next sentence.
+    """
+    for pieces, translation in _patterns():
+        values = _values(pieces, text)
+        if values is None or not _plausible(pieces, translation, values):
+            continue
+        if across or not any(map(_SENTENCES.search, values)):
+            return _filled(translation, values, lambda value: _translated(value, depth + 1))
+    return None
+
+
+def translated_page(source: str) -> str:
+    """The template of a page, or its script, with its words in the current language."""
+    if current_language() == ENGLISH:
+        return source
+    from ownbert.language.zh.pages import TEMPLATES
+
+    for english in sorted(TEMPLATES, key=len, reverse=True):
+        source = source.replace(english, TEMPLATES[english])
+    return source
+
+
+@cache
+def _patterns() -> list[tuple[list[str], str]]:
+    """The texts with ``{}`` as what stands around it; those with most words of their own first."""
+    from ownbert.language.zh import TEXTS
+
+    found = [(text.split("{}"), translation) for text, translation in TEXTS.items() if "{}" in text]
+    return sorted(found, key=lambda one: -sum(map(len, one[0])))
+
+
+def _plausible(pieces: Sequence[str], translation: str, values: Sequence[str]) -> bool:
+    """Whether what is taken for a value of a short text can be one, and not half a sentence."""
+    if sum(map(str.isalpha, "".join(pieces))) >= _FEW_LETTERS:
+        return True
+    found = enumerate(PLACE.findall(translation))
+    places = [(int(at) if at else i, kind) for i, (at, kind) in found]
+    return all(kind or " " not in values[at] for at, kind in places)
 
 
 def _matched(table: Mapping[str, str], text: str) -> str | None:
     """The translation of a text, where ``{}`` in the table stands for any characters."""
     for known, translation in table.items():
-        pattern = "(.+?)".join(map(re.escape, known.split("{}")))
-        if found := re.fullmatch(pattern, text):
-            return _filled(translation, found.groups())
+        if (values := _values(known.split("{}"), text)) is not None:
+            return _filled(translation, values)
     return None
+
+
+def _values(pieces: Sequence[str], text: str) -> list[str] | None:
+    """What stands between ``pieces`` in ``text``, the shortest; None if it does not consist of
+    them. In linear time, as a regular expression would not be: messages quote others' texts."""
+    first, *middle = pieces
+    last = middle.pop() if middle else first
+    if not text.startswith(first) or not text.endswith(last):
+        return None
+    at, end = len(first), len(text) - len(last)
+    if len(pieces) == 1:
+        return [] if text == first else None
+    values = []
+    for piece in middle:
+        place = text.find(piece, at, end)
+        if place < 0:
+            return None
+        values.append(text[at:place])
+        at = place + len(piece)
+    return None if at > end else [*values, text[at:end]]
 
 
 def _found(table: Mapping[str, str], text: str) -> str | None:
@@ -79,11 +192,17 @@ def _found(table: Mapping[str, str], text: str) -> str | None:
     return None if found is None else _filled(found, numbers)
 
 
-def _filled(text: str, values: "list[str] | tuple[str, ...]") -> str:
-    """``text`` with its ``{}`` replaced in order; ``format`` would read the braces of JSON."""
-    for value in values:
-        text = text.replace("{}", value, 1)
-    return text
+def _filled(text: str, values: Sequence[str], translate: Callable[[str], str] = str) -> str:
+    """``text`` with its places filled: ``{}`` in order, ``{1}`` by number; ``{~}`` and ``{1~}``
+    with the translation of the value; ``{*}`` as ``{}``. ``format`` would read the braces of
+    JSON."""
+    order = iter(values)
+
+    def value(place: re.Match[str]) -> str:
+        own = values[int(place[1])] if place[1] else next(order)
+        return translate(own) if place[2] == "~" else own
+
+    return PLACE.sub(value, text)
 
 
 def translate_command(command: Any, translate: Callable[[str], str] = translated_help) -> None:
@@ -117,7 +236,7 @@ def translate_frames() -> None:
     from rich import _wrap
     from typer import rich_utils
 
-    from ownbert.language.zh import FRAMES
+    from ownbert.language.zh.help import FRAMES
 
     _wrap.re_word = re.compile(rf"\s*(?:{_HAN}{_CLOSING}*|(?:(?!{_HAN})\S)+{_CLOSING}*)\s*")
     for name, text in FRAMES.items():

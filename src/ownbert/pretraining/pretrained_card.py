@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.config import EncoderConfig
+from ownbert.language import translated
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.run.model_card import (
     cell,
     changed_settings,
     code,
     hub_base,
+    in_words,
     pictures,
     save_card,
     table,
@@ -56,16 +58,16 @@ def write_card(
     start = "from new weights"
     if source:
         start = f"from the weights of {cell(hub_base(source) or Path(source).resolve().name)}"
-    tasks = ", ".join(TASKS.get(one, one) for one in objectives)
+    tasks = ", ".join(translated(TASKS.get(one, one)) for one in objectives)
     blocks = [
         f"A pretrained encoder ({config.num_hidden_layers} layers, hidden size "
         f"{config.hidden_size}, {config.num_attention_heads} heads, up to {config.longest} "
         f"tokens), trained {start} to predict: {tasks} (`ownbert pretrain`). It is meant to be "
         "fine-tuned.",
         "## Data",
-        table(("", ""), data.items()),
+        table(("", ""), in_words(data.items())),
         "## Settings",
-        table(("setting", "value"), _settings(recipe)),
+        table(("setting", "value"), in_words(_settings(recipe))),
         "## Metrics",
         *_metrics(metrics),
         *pictures(folder, {CURVES: "Loss and accuracy during training"}),
@@ -111,7 +113,7 @@ def _metrics(metrics: Mapping[str, Any]) -> Iterator[str]:
         "On held-out text, at the last evaluation. A model that has learnt something is below "
         "the loss of word frequencies."
     )
-    yield table(("metric", "value"), rows)
+    yield table(("metric", "value"), in_words(rows))
 
 
 def _usage(name: str, *, fills: bool) -> Iterator[str]:

@@ -25,6 +25,7 @@ from ownbert.data.masking import continuing_tokens
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.hub import model_folder
+from ownbert.language import translated
 from ownbert.nn.model import Model
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.text.bert import CONTINUATION
@@ -243,7 +244,7 @@ class AlignmentReport:
         new = ", ".join(dict.fromkeys(_module_name(name) for name in self.new))
         unused = ", ".join(self.unused)
         tokens = ", ".join(
-            f"{self.tokens[kind]:,} {name} ({self.shares[kind]:.1%} of the corpus)"
+            translated(f"{self.tokens[kind]:,} {name} ({self.shares[kind]:.1%} of the corpus)")
             for kind, name in MATCH_KINDS.items()
             if self.tokens[kind]
         )

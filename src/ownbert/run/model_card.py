@@ -6,7 +6,7 @@ It may contain names of labels, but never texts of the training data.
 import hashlib
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import yaml
 import ownbert
 from ownbert.files import write_text
 from ownbert.hub import PREFIX
+from ownbert.language import translated
 from ownbert.terminal import printable
 
 CARD = "README.md"
@@ -57,8 +58,14 @@ def save_card(
     )
     head = yaml.safe_dump(dict(front) | {"tags": ["ownbert"]}, sort_keys=False, allow_unicode=True)
     start = [f"---\n{head}---", MARK, f"# {cell(name or Path(folder).resolve().name)}"]
-    write_text(path, "\n\n".join([*start, *blocks, "## Versions", versions]) + "\n")
+    shown = map(_in_language, [*blocks, "## Versions"])
+    write_text(path, "\n\n".join([*start, *shown, versions]) + "\n")
     return None
+
+
+def _in_language(block: str) -> str:
+    """A paragraph or heading; what is a table, code or picture has been translated in its parts."""
+    return block if block.startswith(("|", "```", "![")) else translated(block)
 
 
 def is_ours(card: Path) -> bool:
@@ -105,15 +112,23 @@ def table(names: Sequence[str], rows: Any, *, most: int | None = None) -> str:
     """
     rows = list(rows)
     shown = rows[:most]
-    lines = [names, ["---"] * len(names), *shown]
+    lines = [list(map(translated, names)), ["---"] * len(names), *shown]
     text = "\n".join(f"| {' | '.join(map(cell, line))} |" for line in lines)
-    return text if len(shown) == len(rows) else f"{text}\n\nand {len(rows) - len(shown):,} more."
+    if len(shown) == len(rows):
+        return text
+    return f"{text}\n\n{translated(f'and {len(rows) - len(shown):,} more.')}"
+
+
+def in_words(rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Rows of a table whose cells are names and values of ours, in the current language."""
+    return ((translated(name), translated(value)) for name, value in rows)
 
 
 def labels_in_short(labels: Sequence[str]) -> str:
     """Labels in a sentence; of very many the first."""
-    more = f" and {len(labels) - MAX_LABELS:,} more" if len(labels) > MAX_LABELS else ""
-    return ", ".join(map(cell, labels[:MAX_LABELS])) + more
+    shown = ", ".join(map(cell, labels[:MAX_LABELS]))
+    more = len(labels) - MAX_LABELS
+    return shown + translated(f" and {more:,} more") if more > 0 else shown
 
 
 def pictures(folder: str | Path, captions: Mapping[str, str]) -> Iterator[str]:
@@ -124,7 +139,7 @@ def pictures(folder: str | Path, captions: Mapping[str, str]) -> Iterator[str]:
     """
     for name, caption in captions.items():
         if (Path(folder) / name).exists():
-            yield f"![{caption}]({name})"
+            yield f"![{translated(caption)}]({name})"
 
 
 def hub_base(folder: str) -> str:

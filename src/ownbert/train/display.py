@@ -8,6 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from ownbert.language import translated
 from ownbert.terminal import console
 from ownbert.train.metric_names import UP_TO_ONE, shown_name, shown_value
 
@@ -72,7 +73,7 @@ class Display:
             self.training = row
         if self.training:
             self.lines.numbers = live_parts(self.training, self.held_out)
-        self.lines.pace = _pace(self.training)
+        self.lines.pace = list(map(translated, _pace(self.training)))
         self.lines.progress, self.lines.left = progress, left
         # Evaluations stay, above the bar where there is one.
         if row is not None and (row.get("evaluation") or (self.live is None and self._due())):
@@ -81,7 +82,7 @@ class Display:
     def say(self, text: str) -> None:
         """Print a line that stays."""
         if not self.quiet:
-            self.console.print(text, markup=False)
+            self.console.print(translated(text), markup=False)
 
     def _due(self) -> bool:
         now = time.monotonic()
@@ -93,9 +94,10 @@ class Display:
     def _left(self, progress: float) -> str:
         done = progress - (self.first or 0.0)
         if done <= 0:
-            return "--:-- left"
+            return translated("--:-- left")
         seconds = (time.monotonic() - self.started) * (1 - progress) / done
-        return f"{duration(seconds)} left" + (f", ends {clock(seconds)}" if progress < 1 else "")
+        ends = f", ends {clock(seconds)}" if progress < 1 else ""
+        return translated(f"{duration(seconds)} left{ends}")
 
 
 class _Lines:
@@ -132,7 +134,7 @@ def describe(row: Mapping[str, Any]) -> str:
     """The numbers of a log row on one line."""
     held_out = bool(row.get("evaluation"))
     parts = [*_place(row), *(["held out"] if held_out else []), *_losses(row)]
-    return "  ".join([*parts, *_metrics(row), *_pace(row)])
+    return "  ".join(map(translated, [*parts, *_metrics(row), *_pace(row)]))
 
 
 def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]:
@@ -155,7 +157,7 @@ def live_parts(row: Mapping[str, Any], held_out: Mapping[str, Any]) -> list[str]
         parts.append(f"uniform {known['uniform_loss']:.2f}")
     if held_out and len(parts) > first:
         parts[first] = f"held out: {parts[first]}"
-    return parts
+    return list(map(translated, parts))
 
 
 def duration(seconds: float) -> str:

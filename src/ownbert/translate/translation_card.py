@@ -3,7 +3,16 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ownbert.run.model_card import changed_settings, code, pictures, save_card, sha256, table
+from ownbert.language import translated
+from ownbert.run.model_card import (
+    changed_settings,
+    code,
+    in_words,
+    pictures,
+    save_card,
+    sha256,
+    table,
+)
 from ownbert.train.log import CURVES
 from ownbert.translate.recipe import PairFiles, TranslateRecipe
 
@@ -42,13 +51,15 @@ def write_card(
         "## Data",
         table(("", "file", "pairs", "sha256"), _files(recipe.data, pairs)),
         "## Settings",
-        table(("setting", "value"), _settings(recipe)),
+        table(("setting", "value"), in_words(_settings(recipe))),
         "## Metrics",
         "On the dev pairs: cross entropy per token without label smoothing, and the share of "
         "tokens predicted correctly from the reference tokens before them.",
         table(
             ("metric", "value"),
-            [(n, f"{metrics[k]:.4f}") for n, k in (("loss", "loss"), ("accuracy", _ACCURACY))],
+            in_words(
+                (n, f"{metrics[k]:.4f}") for n, k in (("loss", "loss"), ("accuracy", _ACCURACY))
+            ),
         ),
         *pictures(folder, {CURVES: "Loss and accuracy during training"}),
         "## Use",
@@ -72,9 +83,14 @@ def _files(data: PairFiles, pairs: Mapping[str, int]) -> Iterator[tuple[str, ...
     for part, prefix in (("training", ""), ("dev", "dev_")):
         found = [getattr(data, prefix + side) for side in ("pairs", "source", "target")]
         for path in filter(None, found):
-            yield part, Path(path).name, f"{pairs[part]:,}", sha256(path)
+            yield translated(part), Path(path).name, f"{pairs[part]:,}", sha256(path)
         if not any(found):
-            yield part, "held out of the training pairs", f"{pairs[part]:,}", ""
+            yield (
+                translated(part),
+                translated("held out of the training pairs"),
+                f"{pairs[part]:,}",
+                "",
+            )
 
 
 def _settings(recipe: TranslateRecipe) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ from ownbert.fitting.report.calibration import Calibration, ReliabilityCurve
 from ownbert.fitting.report.contents import LeaderboardRow
 from ownbert.fitting.report.drift import Drift
 from ownbert.fitting.report.learning_curve import LearningCurve
+from ownbert.language import translated
 
 _WIDTH, _HEIGHT = 400, 250
 _FEW = 5  # rows of a bin
@@ -159,16 +160,17 @@ def _short(value: float) -> str:
 
 
 def _dot(x: float, y: float, kind: str, size: float = 4.0, title: str = "") -> str:
-    inside = f"<title>{html.escape(title)}</title>" if title else ""
+    inside = f"<title>{html.escape(translated(title))}</title>" if title else ""
     return f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="{size:.1f}">{inside}</circle>'
 
 
 def _label(x: float, y: float, words: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(words)}</text>'
+    inside = html.escape(translated(words))
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{inside}</text>'
 
 
 def _svg(parts: Sequence[str], words: str, height: int = _HEIGHT) -> str:
     return (
         f'<svg class="chart" viewBox="0 0 {_WIDTH} {height}" role="img" '
-        f'aria-label="{html.escape(words)}">{"".join(parts)}</svg>'
+        f'aria-label="{html.escape(translated(words))}">{"".join(parts)}</svg>'
     )

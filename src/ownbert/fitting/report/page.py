@@ -14,7 +14,8 @@ import numpy as np
 from ownbert.fitting.report import charts
 from ownbert.fitting.report.advice import HARD_TASK, headline, metric_name, share_contradicted
 from ownbert.fitting.report.contents import Report, cleaned
-from ownbert.fitting.report.sections import LARGEST_MATRIX, TEXT, Section, sections
+from ownbert.fitting.report.sections import LARGEST_MATRIX, Section, sections
+from ownbert.language import translated, translated_page
 
 _FIRST_TEXTS = 8  # texts of a section that are shown unfolded
 _OPEN_ROWS = 12  # rows of a table, likewise
@@ -27,15 +28,15 @@ def as_page(report: Report) -> str:
     """The report as HTML."""
     script, shown = _resource("page.js"), sections(report)
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    first, *rest = (_escaped(sentence, _SENTENCE) for sentence in headline(report))
+    first, *rest = (_escaped(translated(sentence), _SENTENCE) for sentence in headline(report))
     keys = [(s.key, s.title) for s in shown if s.key != "drift_tokens"]
     if report.advice:
-        keys.insert(1, ("advice", "What to do next"))
+        keys.insert(1, ("advice", translated("What to do next")))
     board, *others = (_section(report, section) for section in shown)
-    return _resource("page.html").format(
+    return translated_page(_resource("page.html")).format(
         script_hash=digest,
         style=_resource("page.css"),
-        task=_escaped(_TASKS.get(report.task, "a number per text"), _SENTENCE),
+        task=_words(_TASKS.get(report.task, "a number per text")),
         headline=first,
         sentences="".join(f"<p>{sentence}</p>" for sentence in rest if sentence),
         figures=_figures(report),
@@ -53,6 +54,11 @@ def _escaped(text: str, most: int) -> str:
     return html.escape(cleaned(text, most))
 
 
+def _words(text: str) -> str:
+    """What the page itself says, and no text of the user's."""
+    return html.escape(translated(text))
+
+
 def _figures(report: Report) -> str:
     """The few numbers to remember."""
     best, baseline = report.winner, report.baseline
@@ -68,27 +74,28 @@ def _figures(report: Report) -> str:
     if 0 < share_contradicted(report) <= HARD_TASK:
         found.append((f"{len(report.label_errors):,}", "likely label errors"))
     return "".join(
-        f"<div><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>"
+        f"<div><b>{html.escape(value)}</b><span>{_words(name)}</span></div>"
         for value, name in found
     )
 
 
 def _advice(report: Report) -> str:
     items = "".join(
-        f'<li class="{one.kind}"><b>{_KINDS.get(one.kind, "")}</b>'
-        f"<p>{_escaped(one.sentence, _SENTENCE)} <small>{_escaped(one.figure, _SENTENCE)}</small>"
-        "</p></li>"
+        f'<li class="{one.kind}"><b>{_words(_KINDS.get(one.kind, ""))}</b>'
+        f"<p>{_escaped(translated(one.sentence), _SENTENCE)} "
+        f"<small>{_escaped(translated(one.figure), _SENTENCE)}</small></p></li>"
         for one in report.advice
     )
     if not items:
         return ""
-    return f'<section id="advice"><h2>What to do next</h2><ul class="advice">{items}</ul></section>'
+    title = _words("What to do next")
+    return f'<section id="advice"><h2>{title}</h2><ul class="advice">{items}</ul></section>'
 
 
 def _section(report: Report, section: Section) -> str:
     lead = f"<p>{html.escape(section.lead)}</p>" if section.lead else ""
     body, drawn = _table(section), _DRAWN.get(section.key)
-    if TEXT in section.columns:
+    if section.has_texts:
         body = _texts(section)
     elif section.key == "drift_tokens":
         body = _token_lists(report)
@@ -151,7 +158,7 @@ def _texts(section: Section) -> str:
     shown = f'<ol class="texts">{"".join(first)}</ol>'
     if more:
         shown += (
-            f"<details><summary>{len(more)} more</summary>"
+            f"<details><summary>{_words(f'{len(more)} more')}</summary>"
             f'<ol class="texts" start="{len(first) + 1}">{"".join(more)}</ol></details>'
         )
     return shown
@@ -166,12 +173,16 @@ def _token_lists(report: Report) -> str:
             if one.score * sign <= 0:
                 continue
             more, less = sorted((one.labelled, one.unlabelled), reverse=True)
-            times = f"×{more / less:,.1f}" if less else "only"
-            hint = f"{one.labelled:.3%} of the labelled, {one.unlabelled:.3%} of the unlabelled"
+            times = f"×{more / less:,.1f}" if less else _words("only")
+            hint = (
+                f"{one.labelled:.3%} of the labelled, {one.unlabelled:.3%} of the unlabelled tokens"
+            )
             token = f"<bdi>{_escaped(one.token, 40)}</bdi>"
-            items.append(f'<li title="{hint} tokens">{token} <small>{times}</small></li>')
+            items.append(f'<li title="{_words(hint)}">{token} <small>{times}</small></li>')
         if items:
-            lists.append(f'<div><h3>{title}</h3><ul class="chips">{"".join(items)}</ul></div>')
+            lists.append(
+                f'<div><h3>{_words(title)}</h3><ul class="chips">{"".join(items)}</ul></div>'
+            )
     return f'<div class="beside">{"".join(lists)}</div>'
 
 
@@ -195,12 +206,12 @@ def _matrix(report: Report) -> str:
     return (
         '<figure class="scroll" tabindex="0"><table class="matrix"><thead><tr><th></th>'
         f"{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-        "<figcaption>Rows: true labels; columns: predictions.</figcaption></figure>"
+        f"<figcaption>{_words('Rows: true labels; columns: predictions.')}</figcaption></figure>"
     )
 
 
 def _figure(chart: str, caption: str) -> str:
-    return f"<figure>{chart}<figcaption>{caption}</figcaption></figure>"
+    return f"<figure>{chart}<figcaption>{_words(caption)}</figcaption></figure>"
 
 
 def _drawn_curve(name: str) -> Callable[[Report], str]:

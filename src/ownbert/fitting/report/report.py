@@ -12,7 +12,8 @@ from ownbert.files import make_folder, write_json, write_text
 from ownbert.fitting.report.advice import headline
 from ownbert.fitting.report.contents import Report, cleaned
 from ownbert.fitting.report.page import as_page
-from ownbert.fitting.report.sections import TEXT, Section, sections
+from ownbert.fitting.report.sections import Section, sections
+from ownbert.language import translated
 from ownbert.tasks.metrics import Scores
 
 _WIDTH = 100
@@ -47,15 +48,16 @@ def as_text(report: Report) -> str:
     file = io.StringIO()
     console = Console(file=file, width=_WIDTH, no_color=True, highlight=False, force_terminal=False)
     first, *rest = headline(report)
-    console.print(Text(cleaned(first, _SENTENCE).upper()))
+    console.print(Text(cleaned(translated(first), _SENTENCE).upper()))
     for sentence in filter(None, rest):
-        console.print(Text(cleaned(sentence, _SENTENCE)))
+        console.print(Text(cleaned(translated(sentence), _SENTENCE)))
     board, *others = sections(report)
     _print_section(console, board)
     if report.advice:
-        console.print("\nWHAT TO DO NEXT")
+        console.print(f"\n{translated('What to do next').upper()}")
         for one in report.advice:
-            words = cleaned(f"{one.sentence} ({one.figure})", _SENTENCE)
+            sentence, figure = translated(one.sentence), translated(one.figure)
+            words = cleaned(f"{sentence} ({figure})", _SENTENCE)
             mark = {"do": "*", "note": "-"}.get(one.kind, " ")
             console.print(Padding(Text(f"{mark} {words}"), (0, 0, 0, 2)))
     for section in others:
@@ -83,7 +85,7 @@ def _print_section(console: Any, section: Section) -> None:
     console.print(f"\n{section.title.upper()}")
     if section.lead:
         console.print(Text(section.lead))
-    if TEXT in section.columns:
+    if section.has_texts:
         for *cells, text in section.rows[:_MOST_ROWS]:
             named = zip(section.columns, cells, strict=False)
             facts = "   ".join(f"{name}: {cell}" for name, cell in named)
@@ -107,7 +109,7 @@ def _print_section(console: Any, section: Section) -> None:
             table.add_row(*map(Text, row))
         console.print(table)
     if (left := len(section.rows) - _MOST_ROWS) > 0:
-        console.print(f"... and {left:,} more in report.html")
+        console.print(translated(f"... and {left:,} more in report.html"))
 
 
 def _plain(value: Any) -> Any:

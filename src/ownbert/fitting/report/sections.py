@@ -1,7 +1,7 @@
 """A report as sections of sentences and tables, which page and text have in common."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from ownbert.fitting.report.contents import Report, cleaned
 from ownbert.fitting.report.drift import QUANTILES
 from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.fitting.report.typical import RatedRow
+from ownbert.language import translated
 
 LARGEST_MATRIX = 20  # classes; of more only the most confused pairs are shown
 _PAIRS = 10
@@ -39,6 +40,11 @@ class Section:
     rows: tuple[tuple[str, ...], ...]
     names: int = 1
 
+    @property
+    def has_texts(self) -> bool:
+        """Whether the last column holds texts."""
+        return self.columns[-1:] in ((TEXT,), (translated(TEXT),))
+
 
 def sections(report: Report) -> list[Section]:
     """The sections that a report has data for, in the order of the page."""
@@ -57,7 +63,13 @@ def sections(report: Report) -> list[Section]:
         _facts("data", "Data", report.data),
         _facts("settings", "Settings", report.settings),
     ]
-    return [section for section in made if section is not None]
+    return [_in_language(section) for section in made if section is not None]
+
+
+def _in_language(section: Section) -> Section:
+    columns = tuple(map(translated, section.columns))
+    title, lead = translated(section.title), translated(section.lead)
+    return replace(section, title=title, lead=lead, columns=columns)
 
 
 def _name(text: object) -> str:
@@ -81,8 +93,8 @@ def _leaderboard(report: Report) -> Section:
     ranked = report.ranked
     scores = [row.score if row.measured else None for row in ranked]
     columns: list[tuple[str, Iterable[object], Callable]] = [
-        ("model", [row.name for row in ranked], _name),
-        ("kind", [row.kind for row in ranked], _name),
+        ("model", [translated(row.name) for row in ranked], _name),
+        ("kind", [translated(row.kind) for row in ranked], _name),
         (metric_name(report.metric), scores, "{:.3f}".format),
         ("±", [row.spread for row in ranked], "{:.3f}".format),
         ("test", [row.test_score for row in ranked], "{:.3f}".format),
@@ -156,7 +168,8 @@ def _curve(key: str, title: str, report: Report, curve: LearningCurve | None) ->
     for one in curve.further:
         gain = f"{one.gain:+.3f} ({one.gain_low:+.3f} to {one.gain_high:+.3f})"
         interval = f"{one.low:.3f} to {one.high:.3f}"
-        rows.append((place.format(one.at), f"{one.score:.3f}", interval, gain))
+        score = f"{one.score:.3f}"
+        rows.append((place.format(one.at), score, translated(interval), translated(gain)))
     lead = "A power law through the scores, with the interval of 90 in 100 fits."
     if not curve.known:
         lead = f"It cannot be told: {curve.reason}."
@@ -175,6 +188,7 @@ def _calibration(report: Report) -> Section | None:
         ("error with the temperature", f"{found.error_after:.3f}"),
     )
     lead = "Of the predictions made with a probability of 80%, are 80% right?"
+    rows = tuple((translated(name), value) for name, value in rows)
     return Section("calibration", "Can probabilities be trusted?", lead, ("", ""), rows)
 
 
@@ -183,7 +197,7 @@ def _label_errors(report: Report) -> Section | None:
         return None
     rows = [
         (
-            _name(report.place_of(one.row)),
+            _name(translated(report.place_of(one.row))),
             *(_name(report.answer(label)) for label in (one.given, one.suggested)),
             f"{one.score:.2f}",
             cleaned(report.text_of(one.row), _TEXT),
@@ -205,7 +219,7 @@ def _rated(key: str, title: str, report: Report, rated: tuple[RatedRow, ...]) ->
     regress = report.task == "regress"
     rows = tuple(
         (
-            _name(report.place_of(one.row)),
+            _name(translated(report.place_of(one.row))),
             _name(report.answer(one.true)),
             _name(report.answer(one.predicted)),
             f"{one.score:.3g}" if regress else f"{one.score:.3f}",
@@ -225,8 +239,11 @@ def _drift(report: Report) -> Section | None:
     if (drift := report.drift) is None:
         return None
     rows = [
-        ("labelled, tokens per text", *(f"{x:,.0f}" for x in drift.lengths)),
-        ("unlabelled, tokens per text", *(f"{x:,.0f}" for x in drift.unlabelled_lengths)),
+        (translated("labelled, tokens per text"), *(f"{x:,.0f}" for x in drift.lengths)),
+        (
+            translated("unlabelled, tokens per text"),
+            *(f"{x:,.0f}" for x in drift.unlabelled_lengths),
+        ),
     ]
     columns = ("", *("median" if q == 0.5 else f"{q:.0%}" for q in QUANTILES))
     lead = drift.summary
@@ -244,7 +261,7 @@ def _drift_tokens(report: Report) -> Section | None:
         return None
     rows = tuple(
         (
-            "labelled" if one.score > 0 else "unlabelled",
+            translated("labelled" if one.score > 0 else "unlabelled"),
             _name(one.token),
             f"{one.labelled:.3%}",
             f"{one.unlabelled:.3%}",
@@ -258,7 +275,10 @@ def _drift_tokens(report: Report) -> Section | None:
 
 
 def _facts(key: str, title: str, facts: Mapping[str, object]) -> Section | None:
-    rows = tuple((_name(name), cleaned(_plain(value), _TEXT)) for name, value in facts.items())
+    shown = {name: cleaned(_plain(value), _TEXT) for name, value in facts.items()}
+    if key == "data":  # settings are named as in the recipe
+        shown = {translated(name): translated(value) for name, value in shown.items()}
+    rows = tuple((_name(name), value) for name, value in shown.items())
     return Section(key, title, "", ("", ""), rows, 2) if rows else None
 
 

@@ -19,6 +19,7 @@ from ownbert.inspect.overview.parameters import (
 )
 from ownbert.inspect.overview.shapes import ForwardShapes
 from ownbert.inspect.terminal import facts_table, open_table, plain_text
+from ownbert.language import translated
 
 _POSITIONS = {
     "absolute": "a learnt vector for each of {n} positions, added to the word vectors once; "
@@ -109,10 +110,10 @@ def show(overview: Overview, console: Console) -> None:
     console.print()
     console.print(_parameters(overview))
     if note := _attention_note(overview):
-        console.print(Text(note))
+        console.print(Text(translated(note)))
     console.print()
     console.print(_heads(overview))
-    console.print(Text(_heads_note(overview)))
+    console.print(Text(translated(_heads_note(overview))))
     if overview.walk is not None:
         _show_shapes(overview.walk, console)
 
@@ -162,29 +163,29 @@ def _parameters(overview: Overview) -> Table:
     """By module: in one block, in all blocks, share of the total, and memory."""
     total = overview.parameters
     table = open_table()
-    table.add_column("parameters")
-    table.add_column("in x out", justify="right")
-    table.add_column("per block", justify="right", no_wrap=True)
-    table.add_column("total", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column(translated("parameters"))
+    table.add_column(translated("in x out"), justify="right")
+    table.add_column(translated("per block"), justify="right", no_wrap=True)
+    table.add_column(translated("total"), justify="right", no_wrap=True)
+    table.add_column(translated("share"), justify="right", no_wrap=True)
     table.add_column("float32", justify="right", no_wrap=True)
     for group in overview.groups:
         blocks = group.parts[0].path.startswith("encoder.blocks")
         each = f"{group.each:,}" if blocks else ""
-        table.add_row(group.name, "", each, *_figures(group.count, total), style="bold")
+        table.add_row(translated(group.name), "", each, *_figures(group.count, total), style="bold")
         if len(group.parts) > 1:
             for part in group.parts:
                 table.add_row(*_row(part, group, total, blocks=blocks))
-    table.add_row("total", "", "", *_figures(total, total), style="bold")
+    table.add_row(translated("total"), "", "", *_figures(total, total), style="bold")
     return table
 
 
 def _row(
     part: ModuleParameters, group: ParameterGroup, total: int, *, blocks: bool
 ) -> tuple[str, ...]:
-    shape = "= word table" if part.tied else " x ".join(str(n) for n in part.shape)
+    shape = translated("= word table") if part.tied else " x ".join(str(n) for n in part.shape)
     each = f"{part.count:,}" if blocks else ""
-    return (f"  {part.name}", shape, each, *_figures(part.count * group.times, total))
+    return (f"  {translated(part.name)}", shape, each, *_figures(part.count * group.times, total))
 
 
 def _figures(count: int, total: int) -> tuple[str, str, str]:
@@ -217,18 +218,18 @@ def _heads(overview: Overview) -> Table:
     """The first heads and the last one, with their columns of the fused matrices."""
     rows = overview.head_columns
     table = open_table()
-    table.add_column("columns of block 0")
+    table.add_column(translated("columns of block 0"))
     kinds = rows[0].columns
     for kind, (matrix, *_) in kinds.items():
-        table.add_column(f"{kind} ({matrix})", justify="right")
-    table.add_column("rows of output", justify="right")
+        table.add_column(translated(f"{kind} ({matrix})"), justify="right")
+    table.add_column(translated("rows of output"), justify="right")
     shown = rows if len(rows) <= 4 else (*rows[:2], None, rows[-1])
     for row in shown:
         if row is None:
             table.add_row("...")
             continue
         spans = [f"{first}-{last}" for _, first, last in row.columns.values()]
-        table.add_row(f"head {row.head}", *spans, f"{row.rows[0]}-{row.rows[1]}")
+        table.add_row(translated(f"head {row.head}"), *spans, f"{row.rows[0]}-{row.rows[1]}")
     return table
 
 
@@ -246,21 +247,24 @@ def _heads_note(overview: Overview) -> str:
 
 
 def _show_shapes(shapes: ForwardShapes, console: Console) -> None:
-    legend = ", ".join(f"{k} = {n:,} {words}" for k, (n, words) in shapes.legend.items())
+    legend = ", ".join(
+        f"{k} = {n:,} {translated(words)}" for k, (n, words) in shapes.legend.items()
+    )
     console.print()
     if shapes.tokens is not None:
         pairs = [f"{token} {i}" for token, i in zip(shapes.tokens, shapes.ids, strict=True)]
         more = f" ... ({len(pairs)} in all)" if len(pairs) > _SHOWN_TOKENS else ""
-        words = " | ".join(pairs[:_SHOWN_TOKENS]) + more
-        console.print(Text("tokens and ids", style="bold"))
+        words = " | ".join(pairs[:_SHOWN_TOKENS]) + translated(more)
+        console.print(Text(translated("tokens and ids"), style="bold"))
         console.print(Padding(Text(words), (0, 0, 1, 2)))
     table = open_table()
-    table.add_column("step", no_wrap=True)
-    table.add_column("shape", no_wrap=True)
-    table.add_column("sizes", no_wrap=True)
-    table.add_column("what it is")
+    table.add_column(translated("step"), no_wrap=True)
+    table.add_column(translated("shape"), no_wrap=True)
+    table.add_column(translated("sizes"), no_wrap=True)
+    table.add_column(translated("what it is"))
     for step in shapes.steps:
         numbers = " x ".join(str(n) for n in step.sizes)
-        table.add_row(step.name, step.letters.replace(" ", " x "), numbers, Text(step.meaning))
+        name, meaning = translated(step.name), Text(translated(step.meaning))
+        table.add_row(name, step.letters.replace(" ", " x "), numbers, meaning)
     console.print(Text(f"{legend}\n"))
     console.print(table)

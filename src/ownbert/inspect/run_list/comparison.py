@@ -14,6 +14,7 @@ from rich.text import Text
 from ownbert.errors import InputError
 from ownbert.inspect.run_list.run_summary import BASELINE, RunSummary, differing, main_metric
 from ownbert.inspect.terminal import open_table, plain_text
+from ownbert.language import translated
 from ownbert.train.curves import draw_runs
 from ownbert.train.display import duration
 from ownbert.train.metric_names import shown_name
@@ -47,7 +48,7 @@ def show_runs(runs: Sequence[RunSummary], *, width: int | None = None) -> str:
             text = _table(columns)
             if width is not None and any(cell_len(line) > width for line in text.splitlines()):
                 text = _blocks(columns, width)
-            parts.append(f"{title}\n{text}")
+            parts.append(f"{translated(title)}\n{text}")
     return "\n\n".join(parts)
 
 
@@ -91,7 +92,7 @@ def _columns(runs: Sequence[RunSummary]) -> Columns:
     """Heading to one cell per run."""
     columns: Columns = {
         "run": [run.name for run in runs],
-        "state": [run.state for run in runs],
+        "state": [translated(run.state) for run in runs],
         "last row": [time.strftime("%Y-%m-%d %H:%M", time.localtime(r.written)) for r in runs],
         "time": [duration(run.seconds) for run in runs],
         "size": [run.size for run in runs],
@@ -106,7 +107,7 @@ def _columns(runs: Sequence[RunSummary]) -> Columns:
     speeds = [run.tokens_per_second for run in runs]
     columns["tokens/s"] = ["-" if speed is None else f"{speed:,.0f}" for speed in speeds]
     for name in dict.fromkeys(name for run in runs for name in run.last):
-        heading = _NAMES.get(name) or shown_name(name)
+        heading = translated(_NAMES.get(name) or shown_name(name))
         columns[heading] = [_result(run, name) for run in runs]
     return columns
 
@@ -117,7 +118,7 @@ def _result(run: RunSummary, name: str) -> str:
         return "-"
     last = _figure(name, run.last[name])
     best = _figure(name, run.best[name][0]) if name in run.best else last
-    return last if best == last else f"{last} (best {best})"
+    return last if best == last else translated(f"{last} (best {best})")
 
 
 def _figure(name: str, value: float) -> str:
@@ -148,10 +149,13 @@ def _table(columns: Columns) -> str:
     for heading, cells in columns.items():
         words = all(c == "-" or not c.strip("+-")[:1].isdigit() for c in cells)
         left = words or heading in ("run", "state")
+        heading = translated(heading)
         table.add_column(Text(heading), justify="left" if left else "right", no_wrap=True)
     for cells in zip(*columns.values(), strict=True):
         table.add_row(*map(Text, cells))
-    widest = sum(max(map(cell_len, [heading, *cells])) + 2 for heading, cells in columns.items())
+    widest = sum(
+        max(map(cell_len, [translated(heading), *cells])) + 2 for heading, cells in columns.items()
+    )
     return plain_text(lambda console: console.print(table), width=widest)
 
 
@@ -162,7 +166,9 @@ def _blocks(columns: Columns, width: int) -> str:
         pairs = dict(zip(columns, cells, strict=True))
         lines.append(f"{pairs.pop('run')}: {pairs.pop('state')}")
         # No-break spaces keep a heading with its value.
-        facts = ", ".join(f"{k} {v}".replace(" ", "\xa0") for k, v in pairs.items() if v != "-")
+        facts = ", ".join(
+            f"{translated(k)} {v}".replace(" ", "\xa0") for k, v in pairs.items() if v != "-"
+        )
         wrapped = textwrap.wrap(
             facts,
             max(20, width),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ownbert.inspect.trace.steps import Derivation, TraceStep
+from ownbert.language import translated
 
 # Terms of a sum that are written out; further ones are counted.
 _TERMS = 6
@@ -18,7 +19,7 @@ Matrices = Mapping[str, np.ndarray]
 def number(value: float) -> str:
     """Up to four decimals, or the order of magnitude of what would be zero."""
     if not math.isfinite(value):
-        return "hidden"
+        return translated("hidden")
     if value and abs(value) < 5e-5:
         return f"{value:.0e}".replace("e-0", "e-")
     text = f"{value:.4f}".rstrip("0").rstrip(".")
@@ -59,14 +60,14 @@ def _terms(made: Derivation, row: int, column: int, matrices: Matrices) -> list[
         return [f"{made.left}{index} + {made.right}{index}", f"{_signed(one)} + {_signed(other)}"]
     if made.kind == "scale":
         shown, factor = number(one), number(made.factor)
-        scaled = f"{_signed(float(shown))} * {factor}" if shown != "hidden" else shown
+        scaled = f"{_signed(float(shown))} * {factor}" if math.isfinite(one) else shown
         return [f"{made.left}{index} * {factor}", scaled]
     words = {
         "hide": "unless it is hidden",
         "round": "rounded",
         "rotate": "rotated with its pair by the position",
     }
-    return [f"{made.left}{index} ({number(one)}) {words[made.kind]}"]
+    return [f"{made.left}{index} ({number(one)}) {translated(words[made.kind])}"]
 
 
 def _product(made: Derivation, row: int, column: int, matrices: Matrices) -> list[str]:
@@ -93,7 +94,8 @@ def _softmax(scores: np.ndarray, column: int) -> list[str]:
 def _sum(terms: Sequence[str]) -> str:
     if len(terms) <= _TERMS:
         return " + ".join(terms)
-    return f"{' + '.join(terms[: _TERMS - 2])} + ... ({len(terms) - _TERMS + 2} more)"
+    left = translated(f"{len(terms) - _TERMS + 2} more")
+    return f"{' + '.join(terms[: _TERMS - 2])} + ... ({left})"
 
 
 def _signed(value: float) -> str:

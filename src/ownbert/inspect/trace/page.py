@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from ownbert.files import write_text
-from ownbert.inspect.trace.steps import HeadSlice, TraceStep
+from ownbert.inspect.trace.steps import HeadSlice, TraceStep, row_names, shown_formula
 from ownbert.inspect.trace.trace import Trace
+from ownbert.language import translated, translated_page
 
 # Larger matrices are written as float32 in base64, a third of the size of their digits.
 _DIGITS = 4096
@@ -28,26 +29,35 @@ def write_page(trace: Trace, path: str | os.PathLike[str]) -> None:
 def as_page(trace: Trace) -> str:
     """The page as HTML."""
     facts = "".join(
-        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>"
+        f"<div><dt>{_words(name)}</dt><dd>{_words(value)}</dd></div>"
         for name, value in trace.facts.items()
     )
     data = json.dumps([_packed(step) for step in trace.steps], ensure_ascii=False, allow_nan=False)
-    return _resource("page.html").format(
-        title=html.escape(trace.title),
+    return translated_page(_resource("page.html")).format(
+        title=_words(trace.title),
         style=_resource("page.css"),
         facts=facts,
         cut="" if trace.cut is None else _head_figure(trace.cut),
         data=data.replace("<", "\\u003c"),
-        script=_resource("page.js"),
+        script=translated_page(_resource("page.js")),
     )
 
 
 def _packed(step: TraceStep) -> dict[str, Any]:
-    values = step.as_json()
+    values = step.as_json() | {
+        "title": translated(step.title),
+        "formula": shown_formula(step),
+        "meaning": translated(step.meaning),
+        "rows": list(row_names(step)),
+    }
     if step.values.size > _DIGITS:
         raw = np.ascontiguousarray(step.values, dtype="<f4").tobytes()
         values["values"] = base64.b64encode(raw).decode("ascii")
     return values
+
+
+def _words(text: str) -> str:
+    return html.escape(translated(text))
 
 
 def _resource(name: str) -> str:
@@ -85,7 +95,7 @@ def _head_figure(head: HeadSlice) -> str:
     parts.append(_box("own", left, 26 + first * scale, wide, (last + 1 - first) * scale))
     parts.append(_text(left, 122, f"rows {first}..{last}"))
     width = left + max(wide, 90)
-    words = (
+    words = _words(
         f"All heads lie side by side in the same matrices: head {head.head} of {count} "
         f"has {head.head_size} columns each of queries, keys and values, and as many rows of "
         "output."
@@ -101,4 +111,4 @@ def _box(kind: str, x: float, y: float, wide: float, high: float) -> str:
 
 
 def _text(x: float, y: float, words: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}">{html.escape(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}">{_words(words)}</text>'

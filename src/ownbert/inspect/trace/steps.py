@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.language import translated
+
 # Queries, keys and values: the matrix that makes them, and what they are.
 PROJECTIONS = {
     "queries": ("query", "what each token looks for"),
@@ -92,6 +94,16 @@ class HeadSlice:
     heads: tuple[int, ...]
     columns: Mapping[str, tuple[str, int, int]]
     rows: tuple[int, int]
+
+
+def row_names(step: TraceStep) -> tuple[str, ...]:
+    """The names of the rows as they are shown: tokens stay, pairs of tokens are described."""
+    return tuple(map(translated, step.rows)) if step.made.kind == "weigh" else step.rows
+
+
+def shown_formula(step: TraceStep) -> str:
+    """The formula as it is shown; one that is no more than the step's key stays."""
+    return step.formula if step.formula == step.key else translated(step.formula)
 
 
 def score_steps(scores: np.ndarray, *, factor: float | None, size: int) -> list[TraceStep]:

@@ -14,7 +14,8 @@ from rich.text import Text
 
 from ownbert.inspect.terminal import facts_table, indented, open_table, plain_text
 from ownbert.inspect.trace.formula import formula_of, number
-from ownbert.inspect.trace.steps import HeadSlice, TraceStep
+from ownbert.inspect.trace.steps import HeadSlice, TraceStep, shown_formula
+from ownbert.language import translated
 
 _ROWS = 10
 _NAME = 10  # cells of a row's name, and at most of a column's
@@ -67,7 +68,7 @@ def explain(trace: Trace, key: str, row: int, column: int) -> str:
 
 def show(trace: Trace, console: Console) -> None:
     """Every step: its formula, what it is, its numbers, and how one of them is computed."""
-    console.print(Text(trace.title, style="bold"))
+    console.print(Text(translated(trace.title), style="bold"))
     console.print(facts_table(trace.facts.items()))
     if trace.cut is not None:
         console.print()
@@ -75,10 +76,10 @@ def show(trace: Trace, console: Console) -> None:
     for i, step in enumerate(trace.steps, 1):
         rows, columns = step.values.shape
         console.print()
-        heading = Text(f"{i}. {step.title}", style="bold")
+        heading = Text(f"{i}. {translated(step.title)}", style="bold")
         console.print(heading.append(f"  {rows} x {columns}", style="not bold cyan"))
-        formula = "" if step.formula == step.key else f"{step.formula}: "
-        console.print(indented(Text(formula + step.meaning)))
+        formula = "" if step.formula == step.key else f"{shown_formula(step)}: "
+        console.print(indented(Text(formula + translated(step.meaning))))
         console.print(indented(_table(step, console.width - 2)))
         if step.made.kind != "given":
             console.print(indented(Text(explain(trace, step.key, 0, min(1, columns - 1)))))
@@ -91,14 +92,18 @@ def _show_head(head: HeadSlice, console: Console) -> None:
     table = Table.grid(padding=(0, 1))
     for name, (matrix, first, last) in head.columns.items():
         width = parts[matrix] * head.width
-        where = f"columns {first}..{last} of the {width:,} of {matrix}"
+        where = translated(f"columns {first}..{last} of the {width:,} of {matrix}")
         table.add_row(Text(name), Text(f"|{bar}|"), Text(where))
     first, last = head.rows
-    where = f"rows {first}..{last} of {head.width:,} of output"
+    where = translated(f"rows {first}..{last} of {head.width:,} of output")
     table.add_row(Text("output"), Text(f"|{bar}|"), Text(where))
     words = f"head {head.head} of {len(head.heads)} (#), {head.head_size} columns each"
     console.print(
-        Text(f"The matrices of the layer hold all heads: {words}, side by side in one matrix.")
+        Text(
+            translated(
+                f"The matrices of the layer hold all heads: {words}, side by side in one matrix."
+            )
+        )
     )
     console.print(indented(table))
 

@@ -1,0 +1,249 @@
+"""The Chinese table is complete: what people read is in it, and nothing else is."""
+
+import html
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ownbert.fitting.fit_card import write_fit_card
+from ownbert.fitting.report.advice import give_advice
+from ownbert.fitting.report.contents import LeaderboardRow, Report
+from ownbert.fitting.report.page import as_page
+from ownbert.fitting.report.report import as_json, as_text
+from ownbert.inspect.trace.formula import formula_of
+from ownbert.inspect.trace.page import as_page as trace_page
+from ownbert.inspect.trace.worked_example import EXAMPLE, trace_attention
+from ownbert.language import PLACE, translated, translated_message, translated_page
+from ownbert.language.zh import TEXTS
+from ownbert.language.zh.help import DEFAULTS, HELP
+from ownbert.language.zh.messages import USAGE
+from ownbert.language.zh.pages import TEMPLATES
+from ownbert.train.display import describe, live_parts
+from support.fit_report import made_report
+from support.shown_texts import SOURCE, messages, modules, prose, words
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+HAN = "[\u4e00-\u9fff]"
+
+# Modules whose sentences are for programmers (exceptions of Python, warnings of Transformers'
+# classes), or stand in pictures, which are drawn with fonts that may have no Chinese.
+NOT_TRANSLATED = (
+    *("hf/", "nn/", "views/", "data/examples/", "data/layout.py", "families/marian.py"),
+    *("inspect/relevance/", "train/curves.py", "train/distributed.py", "train/optim/"),
+    *("text/sentencepiece.py", "text/sentences.py", "text/tokenizer.py"),
+)
+# What looks like prose and is code: names of styles and fields, others' messages, commands.
+NOT_PROSE = {
+    "No such command '(.+?)'",
+    *("fit dashed", '"number bar"', "scroll tall", "not bold cyan", "translate score"),
+    *(
+        "Invalid value for",
+        "can't allocate memory",
+        "field larger",
+        "integer string conversion",
+        "Object arrays",
+    ),
+    *("from transformers import", '"a text with a [MASK]"', "axes fraction", "offset points"),
+    "--train train.csv --dev dev.csv -o classifier",
+    '{"prompt": "a text", "choices": ["one choice", "another"]}',
+}
+
+
+@pytest.fixture
+def chinese(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OWNBERT_LANGUAGE", "zh")
+
+
+def test_every_message_is_in_the_table():
+    assert len(messages()) > 500
+    assert not [message for message in messages() if message not in TEXTS]
+
+
+def test_every_sentence_that_is_shown_is_in_the_table():
+    """What stands between the values of sentences; some are put together from several."""
+    known = "\n".join([*TEXTS, *TEMPLATES, *HELP, *DEFAULTS])
+    missing = {
+        (module, text)
+        for module in modules()
+        if not module.startswith(NOT_TRANSLATED)
+        for text in prose(module)
+        if text.removeprefix("error: ") not in known and "\n" not in text
+    }
+    assert {text for _, text in missing} <= NOT_PROSE, missing
+
+
+def test_nothing_in_the_table_is_stale():
+    stale = [
+        text
+        for text in TEXTS
+        if text not in USAGE
+        for word in re.findall("[a-zA-Z]+", text)
+        if word not in words()
+    ]
+    assert not stale
+    files = "".join((SOURCE / name).read_text(encoding="utf-8") for name in PAGE_FILES)
+    assert not [text for text in TEMPLATES if text not in files]
+
+
+PAGE_FILES = ("fitting/report/page.html", "inspect/trace/page.html", "inspect/trace/page.js")
+
+
+def test_translations_are_chinese_and_keep_their_values():
+    plain = re.compile(r"[A-Za-z0-9²，（）,:、：；。{}~ ='-]*")  # names and formulas only
+    for text, translation in TEXTS.items():
+        places = PLACE.findall(translation)
+        numbers = [int(at) for at, _ in places if at]
+        used = sorted(numbers) if numbers else list(range(len(places)))
+        assert used == list(range(text.count("{}"))), text
+        assert not numbers or len(numbers) == len(places), text
+        assert re.search(HAN, translation) or plain.fullmatch(translation), text
+        assert not re.search("回答|作答|编号", translation), text
+        for option in re.findall(r"--[a-z-]{2,}", text):
+            assert option in translation, text
+
+
+@pytest.mark.usefixtures("chinese")
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no such folder: a b", "目录不存在：a b"),
+        ("--seed is 'x'; it must be a whole number", "--seed 为 'x'；须为整数"),
+        ("train.csv, line 7: the label is empty", "train.csv 第 7 行：标签为空"),
+        ("row 3: no row has a label", "第 3 行：没有带标签的行"),
+        ("a.json: config: there are no words", "a.json：config: there are no words"),
+        ("a.csv has no column 'x'; the columns are: a, b; choose with --text-column",
+         "a.csv 没有列 'x'；现有的列：a, b；请用 --text-column 指定"),
+        ("it turned from one to another", "it turned from one to another"),
+        ("a\nb: c {0} {~}", "a\nb: c {0} {~}"),
+        ("", ""),
+        ("warning: 6 dev documents are copies of earlier ones with the same answer",
+         "警告：验证文档中有 6 个与前面的相同，标注也相同"),
+        ("saved a b\nsaved c", "已保存 a b\n已保存 c"),
+    ],
+)  # fmt: skip
+def test_messages(text: str, shown: str):
+    if "config" in text:  # a place within a place stays as it is
+        text, shown = "a.json: there are no words", "a.json：没有词"
+    assert translated_message(text) == shown
+
+
+@pytest.mark.usefixtures("chinese")
+def test_long_texts_take_no_long_time():
+    for text in ("a is " * 20_000, "x, line 1: " * 20_000, "{} " * 50_000):
+        assert translated_message(text)
+
+
+def test_english_stays_as_it_is(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OWNBERT_LANGUAGE", "en")
+    for text in ("no such folder: a", "loss 1.0", '<html lang="en">', "no such folder: {}"):
+        assert translated(text) == translated_message(text) == translated_page(text) == text
+
+
+def english_words(text: str) -> list[str]:
+    """Pairs of English words in a text."""
+    return re.findall(r"[A-Za-z]{3,} [a-z]{3,}", text)
+
+
+def reports() -> list[Report]:
+    """Reports that say all kinds of things; labels, texts and settings are no English words."""
+    base = replace(
+        made_report(4, 200),
+        labels=("甲", "乙", "丙", "丁"),
+        texts=["文本"] * 200,
+        best="blend of all",
+        leaderboard=(
+            LeaderboardRow("TF-IDF of 1 to 2 words", "linear", 0.80, 0.01, 0.79, 4.0, 9000, 99.0),
+            LeaderboardRow(
+                "network, fine-tuned", "network", 0.81, 0.01, None, 90.0, 9000, 9.0, 0.5
+            ),
+            LeaderboardRow("blend of all", "blend", 0.82, 0.01, None, 95.0, 9000, 5.0),
+        ),
+        data={"labelled texts": 5, "texts without labels": 9, "kind of text": "words"},
+        settings={"minutes": 1},
+    )
+    assert base.scores is not None
+    named = zip(base.scores.labels, base.labels, strict=True)
+    weak = [replace(one, label=name, f1=0.2) for one, name in named]
+    base = replace(base, scores=replace(base.scores, labels=weak))
+    made = [
+        base,
+        replace(base, margin=None, train_counts=(3, 4, 50, 60), label_errors=()),
+        replace(base, best="TF-IDF of 1 to 2 words", minutes_curve=None, drift=None),
+        replace(base, calibration=None, max_tokens=None, train_counts=(3, 50, 50, 60)),
+        replace(base, leaderboard=base.leaderboard[1:], held_out=None),
+        replace(base, task="regress", metric="spearman", scores=None, label_errors=()),
+    ]
+    return [replace(one, advice=give_advice(one)) for one in made]
+
+
+@pytest.mark.usefixtures("chinese")
+def test_a_report_is_chinese_and_its_json_english(tmp_path: Path):
+    for report in reports():
+        page = as_page(report)
+        assert '<html lang="zh">' in page
+        body = re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL)
+        titles = re.findall(r'(?:title|aria-label)="([^"]*)"', body)
+        for text in [*titles, *re.findall(r">([^<>]+)<", body), *as_text(report).splitlines()]:
+            assert not english_words(html.unescape(text)), text
+        assert not re.search(HAN, " ".join(as_json(report)["headline"]))
+        assert not re.search(HAN, "".join(one.sentence for one in report.advice).translate(_LABELS))
+        write_fit_card(tmp_path, report)
+        card = (tmp_path / "README.md").read_text()
+        lines = re.sub(r"```.*?```|<!--.*?-->|`[^`]*`", "", card, flags=re.DOTALL)
+        assert not english_words(lines)
+        assert "## 数据与设置" in card
+        assert "library_name: transformers" in card
+
+
+_LABELS = str.maketrans("", "", "甲乙丙丁")
+
+
+@pytest.mark.usefixtures("chinese")
+def test_lines_of_a_run():
+    row = {"step": 1200, "evaluation": True, "loss": 2.5, "mlm_loss": 2.5, "mlm_accuracy": 0.25}
+    row |= {"unigram_loss": 6.1, "uniform_loss": 9.2, "macro_f1": 0.5, "tokens_per_second": 9e3}
+    for text in (describe(row), *live_parts(row, row)):
+        assert not re.search("[a-z]{4,}", text.replace("tokens/s", "")), text
+    assert describe(row).startswith("第 1,200 步  验证集")
+
+
+@pytest.mark.usefixtures("chinese")
+def test_a_trace_is_chinese_and_its_formulas_are_those_of_the_page():
+    trace = trace_attention(**EXAMPLE, scale=True, digits=1)
+    page = trace_page(trace)
+    assert '<html lang="zh">' in page
+    assert '"key": "weights", "title": "注意力权重"' in page
+    assert trace.as_json()["steps"][0]["meaning"] == "one row per token"
+    matrices = {step.key: step.values for step in trace.steps}
+    assert formula_of(trace.step("rounded"), 0, 1, matrices).split(" = ")[1].endswith("舍入")
+    assert 'from("舍入")' in page
+    assert not re.search(
+        r"[a-z]{4,} [a-z]{4,}", re.sub(r"queries|keys|inputs|values", "", str(trace))
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, which is not here")
+@pytest.mark.usefixtures("chinese")
+@pytest.mark.parametrize("kind", ["report", "trace"])
+def test_a_browser_shows_the_pages(kind: str, tmp_path: Path):
+    made = as_page(reports()[0]) if kind == "report" else trace_page(trace_attention(**EXAMPLE))
+    page = tmp_path / "page.html"
+    page.write_text(made, encoding="utf-8")
+    address = page.as_uri() + ("" if kind == "report" else "#weights.0.1")
+    done = subprocess.run(
+        [
+            *(str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
+            *("--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", address),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "CONSOLE" not in done.stderr
+    said = "<button>模型</button>" if kind == "report" else "9. 注意力权重 "
+    assert said in done.stdout

@@ -1,0 +1,83 @@
+"""The texts of the source code that people read, as templates with ``{}`` for values."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import ownbert
+
+SOURCE = Path(ownbert.__file__).parent
+# Calls whose texts are not for readers of lines and pages, or are looked at by tests of their own.
+_OTHER_CALLS = ("InputError", "Option", "Argument", "setting", "code", "ColumnSpec", "KeyError")
+# Two words, the second in small letters: prose, and no name, path, formula or markup.
+_PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}")
+_NAMED_VALUE = re.compile(r"\{\w[^{}]*\}")  # of str.format
+_MARKUP = re.compile(r"[<>=]|ownbert|\b(?:pt|from|import|print|class|def|model)[(.]")
+
+
+@cache
+def _trees() -> dict[Path, ast.Module]:
+    paths = [p for p in SOURCE.rglob("*.py") if "language" not in p.relative_to(SOURCE).parts]
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def messages() -> set[str]:
+    """The templates of all ``InputError``s that are written where they are raised."""
+    found = set()
+    for path, tree in _trees().items():
+        if "InputError(" not in path.read_text(encoding="utf-8"):
+            continue
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and _name(call) == "InputError" and call.args:
+                text = _template(call.args[0])
+                if text and re.search("[A-Za-z]{2}", text):
+                    found.add(text)
+    return found
+
+
+def prose(module: str) -> set[str]:
+    """What stands between the values in the sentences of a module, without its documentation."""
+    found = set()
+    for text in _strings(_trees()[SOURCE / module]):
+        for piece in _NAMED_VALUE.sub("{}", text).split("{}"):
+            if _PROSE.search(piece) and not _MARKUP.search(piece):
+                found.add(piece.strip())
+    return found
+
+
+def modules() -> list[str]:
+    """All modules, by their paths."""
+    return sorted(str(path.relative_to(SOURCE)) for path in _trees())
+
+
+@cache
+def words() -> set[str]:
+    """All words of the source code."""
+    texts = [path.read_text(encoding="utf-8") for path in _trees()]
+    return {word for text in texts for word in re.findall("[a-zA-Z]+", text)}
+
+
+def _strings(tree: ast.AST) -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue  # documentation
+        if isinstance(node, ast.Call) and _name(node) in _OTHER_CALLS:
+            continue
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        yield from _strings(node)
+
+
+def _name(call: ast.Call) -> str:
+    return getattr(call.func, "id", getattr(call.func, "attr", ""))
+
+
+def _template(node: ast.expr) -> str:
+    """A text with ``{}`` for its values; "" for what is none."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_template, node.values))
+    return "{}" if isinstance(node, ast.FormattedValue) else ""
