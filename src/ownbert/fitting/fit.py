@@ -105,6 +105,8 @@ _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
 # Shares of the minutes; what is left is for the network that the blend teaches. Where a network is
 # given none is spent on pretraining.
 _PRETRAINING, _FINETUNING, _NGRAM_NETWORK = 0.45, 0.2, 0.15
+# Of what is left after the linear models, so that something is made of the network.
+_PRETRAINING_AT_MOST = 0.6
 # Of the minutes, that each linear model may take at most.
 _LINEAR = 0.1
 # Linear models are self-trained where there are so many times as many texts without labels.
@@ -392,7 +394,7 @@ class Fit:
         recipe = self.recipe
         if recipe.model is not None:
             return model_folder(recipe.model)
-        minutes = self.share(_PRETRAINING)
+        minutes = min(self.share(_PRETRAINING), _PRETRAINING_AT_MOST * self.left / 60)
         if 60 * minutes < _SHORTEST_PRETRAINING:
             self.progress.say("no time for a network; more --minutes would train one")
             return None
