@@ -100,6 +100,7 @@ def test_the_report_says_what_was_compared(fitted: Path):
     assert "macro" in (fitted / "report.txt").read_text()
     card = (fitted / "README.md").read_text()
     assert "TF-IDF of 1 to 2 words" in card
+    assert "The network alone, in Transformers:" in card
     assert str(fitted.parent) not in card  # no paths of this machine in what may be published
 
 
@@ -319,6 +320,7 @@ def test_a_model_without_weights_is_refused_at_once(topics: Path, pretrained: Pa
 def test_two_rows_are_fitted(tmp_path: Path):
     given = {"minutes": 0.2, "output": tmp_path / "out", "quiet": True}
     predictor = ownbert.fit((["ab", "cd"], ["x", "y"]), **given)
+    assert "Transformers" not in (tmp_path / "out" / "README.md").read_text()  # has no network
     answer = predictor.predict_proba("ab")
     assert answer.argmax() == 0
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ownbert.checkpoint import CONFIG
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.sections import sections
 from ownbert.run.model_card import MAX_ROWS, in_words, labels_in_short, save_card, table
@@ -18,9 +19,26 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
     shown = {section.key: section for section in sections(report)}
     board = shown["leaderboard"]
     facts = [*in_words(map(_texts, report.data.items())), *map(_texts, report.settings.items())]
+    what = f"A model that {task.purpose}: several models and their blend, made by `ownbert fit`."
+    use = f"ownbert predict {name} new.csv -o predictions.jsonl"
+    network = []
+    if (folder / CONFIG).exists():  # linear models alone need no more than seconds
+        what += (
+            " The network in this folder is an ordinary one for Transformers; the blend is for "
+            "ownbert."
+        )
+        use += f"\nownbert predict {name} new.csv -o predictions.jsonl --network"
+        network = [
+            "The network alone, in Transformers:",
+            "```python\nfrom transformers import AutoModelForSequenceClassification, "
+            "AutoTokenizer\n\n"
+            f'tokenizer = AutoTokenizer.from_pretrained("{name}")\n'
+            f'model = AutoModelForSequenceClassification.from_pretrained("{name}")\n'
+            + "\n".join(line.replace("TEXTS", '"a text"') for line in task.transformers_lines)
+            + "\n```",
+        ]
     blocks = [
-        f"A model that {task.purpose}: several models and their blend, made by `ownbert fit`. The "
-        "network in this folder is an ordinary one for Transformers; the blend is for ownbert.",
+        what,
         f"Labels: {labels_in_short(report.labels)}." if report.labels else "",
         "## Metrics",
         board.lead,
@@ -29,16 +47,10 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
         "## Data and settings",
         table(("", ""), facts),
         "## Use",
-        f"```sh\nownbert predict {name} new.csv -o predictions.jsonl\n"
-        f"ownbert predict {name} new.csv -o predictions.jsonl --network\n```",
+        f"```sh\n{use}\n```",
         "```python\nimport ownbert\n\n"
         f'predictor = ownbert.Predictor("{name}")\nprint(predictor("a text"))\n```',
-        "The network alone, in Transformers:",
-        "```python\nfrom transformers import AutoModelForSequenceClassification, AutoTokenizer\n\n"
-        f'tokenizer = AutoTokenizer.from_pretrained("{name}")\n'
-        f'model = AutoModelForSequenceClassification.from_pretrained("{name}")\n'
-        + "\n".join(line.replace("TEXTS", '"a text"') for line in task.transformers_lines)
-        + "\n```",
+        *network,
     ]
     front = {"library_name": task.library, "pipeline_tag": task.pipeline_tag}
     return save_card(folder, front, [block for block in blocks if block])

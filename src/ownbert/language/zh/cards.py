@@ -14,7 +14,8 @@ CARDS = {
     "Loss and metrics during training": "训练过程中的损失和指标",
     "Confusion matrix of the dev rows": "验证集的混淆矩阵",
     # fit.
-    "A model that {}: several models and their blend, made by `ownbert fit`. The network in this folder is an ordinary one for Transformers; the blend is for ownbert.": "{~}的模型：多个模型及其融合，由 `ownbert fit` 得到。本目录中的网络是普通的 Transformers 模型；融合供 ownbert 使用。",
+    "A model that {}: several models and their blend, made by `ownbert fit`.": "{~}的模型：多个模型及其融合，由 `ownbert fit` 得到。",
+    "The network in this folder is an ordinary one for Transformers; the blend is for ownbert.": "本目录中的网络是普通的 Transformers 模型；融合供 ownbert 使用。",
     "Labels: {}.": "标签：{*}。",
     "The scores are of {} held-out rows.": "分数取自 {} 行验证行。",
     # pretrain.
