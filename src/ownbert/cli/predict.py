@@ -96,7 +96,7 @@ def predict(
     """
     from ownbert.data.readers.columns import ColumnNames
     from ownbert.data.readers.memory import Lines
-    from ownbert.inference.predict import RowPredictions
+    from ownbert.inference.predict import RowPredictions, count_rows, refuse_missing
     from ownbert.inference.predict import predict as run
     from ownbert.tasks.rows import OutputOptions
     from ownbert.tasks.task import DEFAULT
@@ -112,8 +112,6 @@ def predict(
         if resume:
             raise InputError("--resume continues a file; give it as -o FILE")
         if isinstance(found, Path):
-            from ownbert.inference.predict import refuse_missing
-
             refuse_missing(found)
         rows = RowPredictions(
             folder,
@@ -126,8 +124,6 @@ def predict(
         for warning in rows.warnings():
             say(warning)
         return
-    from ownbert.inference.predict import count_rows
-
     with counting("rows answered", quiet=quiet, total=partial(count_rows, found)) as progress:
         count = run(
             folder,

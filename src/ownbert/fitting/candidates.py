@@ -204,6 +204,7 @@ class Comparison:
         scores = [c.scores for c in candidates if c.scores is not None]
         self.targets = rows.targets[rows.held_out]
         self.counts = _counts(rows)
+        self._adjusted: dict[str, np.ndarray] = {}
         self.weights = fit_weights(scores, self.targets)
         self.offsets = fit_offsets(blend(scores, self.weights), self.targets, self.counts)
         self.blended = cross_fitted(scores, self.targets, self.counts)
@@ -214,7 +215,10 @@ class Comparison:
         assert model.scores is not None
         if self.counts is None:
             return model.scores
-        return cross_fitted([model.scores], self.targets, self.counts)
+        if model.name not in self._adjusted:
+            found = cross_fitted([model.scores], self.targets, self.counts)
+            self._adjusted[model.name] = found
+        return self._adjusted[model.name]
 
     def offsets_of(self, model: ComparedModel) -> np.ndarray:
         """(C) that are added to the scores of a candidate used alone: its own, or those of the

@@ -63,8 +63,13 @@ def make_report(
     held, targets = rows.held_out, rows.targets[rows.held_out]
     texts = [" / ".join(rows.rows[i].texts) for i in held]
     scores = compared.metrics(compared.blended)
-    tested = {c.name: _test_scores(c, blend, test) for c in compared.candidates if test}
-    board = [_row(compared, c, blend, test, tested.get(c.name)) for c in compared.candidates]
+    board: list[LeaderboardRow] = []
+    tested: dict[str, np.ndarray] = {}  # of each candidate the scores of the test rows
+    for model in compared.candidates:
+        scorer = MemberScorer(blend.folder, model.kind, model.folders, "auto", blend.precision)
+        if test:
+            tested[model.name] = score_all(scorer, test)
+        board.append(_row(compared, model, blend, scorer, test, tested.get(model.name)))
     best = compared.blended
     value, spread = compared.value(best), _spread(compared, best)
     board.append(
@@ -121,21 +126,13 @@ def _of_rows(compared: Comparison, targets: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _scorer(model: ComparedModel, blend: BlendPredictor) -> MemberScorer:
-    return MemberScorer(blend.folder, model.kind, model.folders, "auto", blend.precision)
-
-
-def _test_scores(model: ComparedModel, blend: BlendPredictor, test: Sequence[Row]) -> np.ndarray:
-    """(rows, C) scores of the test rows, which take the longest of all that a report needs."""
-    return score_all(_scorer(model, blend), test)
-
-
 def _blended_test_score(
     compared: Comparison,
     blend: BlendPredictor,
     test: Sequence[Row],
     tested: Mapping[str, np.ndarray],
 ) -> float:
+    """From the scores of its members: to predict the test rows takes longest in a report."""
     members = blend.blend.members
     scores = add_up([tested[m.name] for m in members], np.asarray([m.weight for m in members]))
     return compared.value_of(test, scores + compared.offsets)
@@ -145,6 +142,7 @@ def _row(
     compared: Comparison,
     model: ComparedModel,
     blend: BlendPredictor,
+    scorer: MemberScorer,
     test: Sequence[Row],
     tested: np.ndarray | None,
 ) -> LeaderboardRow:
@@ -162,7 +160,7 @@ def _row(
         test_score=test_score,
         seconds=model.seconds,
         size=_size(blend.folder, model),
-        texts_per_second=_speed(_scorer(model, blend), compared.rows),
+        texts_per_second=_speed(scorer, compared.rows),
         weight=weights.get(model.name, 0.0) / max(sum(weights.values()), 1e-12),
     )
 
