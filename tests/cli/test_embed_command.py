@@ -1,6 +1,7 @@
 """ownbert embed: texts, files and standard input in; vectors as rows or files out."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from ownbert import Embedder, InputError, embed
-from support.cli import run_cli
+from support.cli import printed_rows, refusal, run_cli
 from support.tiny import made
+
+rows_of, refused = partial(printed_rows, "embed"), partial(refusal, "embed")
 
 
 @pytest.fixture(scope="module")
@@ -17,18 +20,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("embed") / "model"
     made(folder)
     return folder
-
-
-def rows_of(*arguments: object, stdin: str = "") -> list[dict]:
-    done = run_cli("embed", *arguments, stdin=stdin)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def refused(*arguments: object, stdin: str = "") -> str:
-    done = run_cli("embed", *arguments, stdin=stdin)
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
-    return done.stderr
 
 
 def test_texts_lines_and_files_have_the_same_vectors(folder: Path, tmp_path: Path):

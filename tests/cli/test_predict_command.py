@@ -3,6 +3,7 @@
 import csv
 import json
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,19 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from ownbert import InputError, predict
-from support.cli import run_cli
+from support.cli import printed_rows, refusal, run_cli
 
-
-def rows_of(*arguments: object, stdin: str = "") -> list[dict]:
-    done = run_cli("predict", *arguments, stdin=stdin)
-    assert (done.returncode, done.stderr) == (0, "")
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def refused(*arguments: object, stdin: str = "") -> str:
-    done = run_cli("predict", *arguments, stdin=stdin)
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
-    return done.stderr
+rows_of, refused = partial(printed_rows, "predict"), partial(refusal, "predict")
 
 
 def test_texts_lines_and_files_have_the_same_answers(classifier: Path, tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import signal
 import sys
@@ -59,6 +60,20 @@ def run_cli(
         warnings.formatwarning(w.message, w.category, w.filename, w.lineno) for w in warned
     )
     return CompletedProcess(command, code, *said)
+
+
+def printed_rows(*arguments: object, stdin: str = "") -> list[dict]:
+    """The JSON lines that a command prints, with nothing on standard error."""
+    done = run_cli(*arguments, stdin=stdin)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def refusal(*arguments: object, stdin: str = "") -> str:
+    """The one line of a command that ends with exit code 2 and prints nothing else."""
+    done = run_cli(*arguments, stdin=stdin)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+    return done.stderr
 
 
 def _text(stream: io.TextIOWrapper) -> str:
