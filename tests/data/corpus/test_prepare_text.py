@@ -99,6 +99,8 @@ LONG = st.lists(WORDS, min_size=60, max_size=120).map(" ".join)
 @given(texts=st.lists(LONG, min_size=1, max_size=3), presplit=st.booleans())
 # The window ends behind a full stop.
 @example(["abc " * 16 + "Bad. 12 " + "abc " * 8 + "Bad. Bad. abc abc"], False)
+# The window ends in front of a line break.
+@example(["abc A. B Bad. cab? cab? abc abc 12 A. B \n " + "abc " * 12] * 3, False)
 def test_a_long_document_is_split_without_a_trace(texts: list[str], presplit: bool):
     documents = [Document([text.strip() or "a"], presplit) for text in texts]
     documents += [Document([t.strip() or "a" for t in texts], presplit)]

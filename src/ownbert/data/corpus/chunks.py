@@ -25,6 +25,7 @@ PRESPLIT, DOCUMENT_ENDS, PIECE_ENDS = 1, 2, 4
 
 # All of them separate words for every kind of tokenizer; Python's \s includes some that do not.
 _SPACE = re.compile("[ \t\n\r\u3000]")
+_NO_SPACE = re.compile("[^ \t\n\r\u3000]")
 _MAY_END = tuple(".!?。！？；…｡" + CLOSING)
 # How far back from the limit a place to split at is looked for first.
 _TAIL = 1 << 12
@@ -169,9 +170,15 @@ def _split_long(
                 or _last_chinese(window)
                 or len(window)
             )
-        yield window[:stop], ends
-        at += stop
-    yield text[at:], True
+        stop += at
+        # Space behind a part is left out: a next part of space alone could not end the sentence.
+        found = _NO_SPACE.search(text, stop)
+        start = found.start() if found else len(text)
+        line_ends = by_rule and any(one in text[stop:start] for one in "\r\n")
+        yield text[at:stop], ends or line_ends or not found
+        at = start
+    if at < len(text):
+        yield text[at:], True
 
 
 def _last_sentence_start(window: str) -> int:
