@@ -25,6 +25,12 @@ from support.tiny import made
             "with their options, such as --train FILE",
         ),
         (["predict", "folder", "a", "--topk", "3"], "no such option: --topk"),
+        (["finetune", "--train", "x.csv"], "a command comes first, as in ownbert finetune classify"),
+        (["finetune", "classify", "--test", "x.csv"], "no such option: --test"),
+        # What others call it is what it is here.
+        (["evaluate", "folder", "--test", "x.csv"], "no such file: x.csv"),
+        (["fit", "x.csv", "--max-minutes", "1"], "-o is needed"),
+        (["finetune", "classify", "--lr", "1", "--num_train_epochs", "3"], "-o is needed"),
     ],
 )
 def test_the_line_says_what_to_write(arguments: list[str], instead: str):
@@ -61,6 +67,18 @@ def test_other_spellings_of_options(classifier: Path, tmp_path: Path):
 def test_names_of_other_libraries(name: str, instead: str):
     with pytest.raises(AttributeError, match=instead):
         getattr(ownbert, name)
+
+
+def test_texts_and_labels_as_in_scikit_learn(classifier: Path):
+    texts, labels = ["red1 9", "blue2 8", "red2 7"], ["red", "blue", "blue"]
+    scores = ownbert.evaluate(classifier, texts, labels)
+    assert scores.values == ownbert.evaluate(classifier, (texts, labels)).values
+    with pytest.raises(InputError, match="classify, multilabel, regress"):
+        ownbert.fit(texts, labels, task="tag")
+
+
+def test_the_version():
+    assert run_cli("-V").stdout == run_cli("--version").stdout == f"ownbert {ownbert.__version__}\n"
 
 
 def test_what_is_known_from_transformers(classifier: Path):

@@ -198,6 +198,18 @@ def test_other_texts_without_labels_get_a_warning(topics: Path, tmp_path: Path):
     assert "are these of the same kind?" in done.stdout
 
 
+def test_a_dry_run_says_what_would_be_fitted_and_writes_nothing(topics: Path, tmp_path: Path):
+    other = tmp_path / "other.txt"
+    other.write_text("这是一段中文文本。\n" * 3 + "另一段文本\n")
+    command = ("fit", topics / "train.csv", "--unlabelled", other, "--dry-run")
+    done = run_cli(*command, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == run_cli(*command).stdout
+    for text in ("2 without labels", "labels: ", "of the same kind?", "LSA\n", "by the blend\n"):
+        assert text in done.stdout
+    assert list(tmp_path.iterdir()) == [other]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

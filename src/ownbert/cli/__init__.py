@@ -132,7 +132,7 @@ def _with_spellings(command: Any, name: str) -> Any:
     options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help-all"}
 
     def parse_args(ctx: Any, args: list[str]) -> Any:
-        args = respelled(args, name, options)
+        args = respelled(args, options)
         args = _as_arguments(args, _AS_ARGUMENT.get(name, ()))
         return parse(ctx, _as_arguments(args, _AS_FIRST.get(name, ()), first=True))
 
@@ -221,7 +221,12 @@ def _version(value: bool) -> None:
 @app.callback()
 def _options(
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        False,
+        "--version",
+        "-V",
+        callback=_version,
+        is_eager=True,
+        help="Show the version and exit.",
     ),
 ) -> None: ...
 
@@ -293,7 +298,11 @@ def usage_message(error: Any) -> str:
 
         if instead := meant(ctx.command_path if ctx else "", wrong[1], {*COLUMNS, "image"}):
             return f"no such command {wrong[1]!r}: {instead}"
-    advice = "" if ctx is None else f"; see {ctx.command_path} --help"
+    if ctx is not None and (below := getattr(ctx.command, "commands", {})) and ctx.parent:
+        first = next(iter(below))
+        advice = f"; a command comes first, as in {ctx.command_path} {first}"
+    else:
+        advice = "" if ctx is None else f"; see {ctx.command_path} --help"
     return f"{message[:1].lower()}{message[1:]}{advice}"
 
 

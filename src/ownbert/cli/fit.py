@@ -8,6 +8,8 @@ import typer
 from ownbert.cli.options import Output, Overwrite, Quiet, required_output
 from ownbert.cli.recipe_options import recipe_command
 from ownbert.fitting.recipe import FitRecipe
+from ownbert.language import translated
+from ownbert.terminal import echo
 from ownbert.train.recipe import DATA, RUN
 
 _SHOWN = (
@@ -41,6 +43,12 @@ def fit(
         typer.Option("--resume", help="Continue what was stopped.", rich_help_panel=RUN),
     ] = False,
     overwrite: Overwrite = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print what the files hold and what would be fitted, then exit."
+        ),
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Find the best model that labelled texts, and texts without labels, give in so many minutes.
@@ -54,9 +62,13 @@ def fit(
     Example: ownbert fit train.csv --unlabelled corpus.txt --minutes 20 -o best
     """
     from ownbert.fitting.fit import fit_folder as run
+    from ownbert.fitting.fit import preview_fit
     from ownbert.train.device import keep_memory
 
     keep_memory()
+    if dry_run:
+        echo(translated(preview_fit(train, unlabelled=unlabelled or (), **settings)))
+        return
     run(
         train,
         output=required_output(output),

@@ -31,8 +31,24 @@ _TASKS = {
     **dict.fromkeys(("sentence-similarity", "similarity", "sts", "embedding"), "embed"),
     **dict.fromkeys(("image-classification", "vision"), "image"),
 }
-# Options of one command, by other spellings.
-_OPTIONS = {"predict": {"--top-k": "--top"}}
+# Options by the names that they have in Transformers' scripts and elsewhere, and in other commands
+# here. A command takes them where it has the option itself, and none of the other name.
+_OPTIONS = {
+    "--top-k": "--top",
+    "--lr": "--learning-rate",
+    "--bs": "--batch-size",
+    **dict.fromkeys(("--train-batch-size", "--per-device-train-batch-size"), "--batch-size"),
+    **dict.fromkeys(("--num-train-epochs", "--num-epochs", "--n-epochs"), "--epochs"),
+    **dict.fromkeys(("--max-seq-length", "--max-seq-len", "--max-len"), "--max-length"),
+    **dict.fromkeys(("--train-file", "--train-data"), "--train"),
+    **dict.fromkeys(("--valid", "--val", "--validation", "--validation-file"), "--dev"),
+    **dict.fromkeys(("--test-file", "--dev-file", "--dev", "--test"), "--data"),
+    **dict.fromkeys(("--output-dir", "--out-dir", "--out"), "--output"),
+    **dict.fromkeys(("--model-name-or-path", "--model-name", "--pretrained"), "--model"),
+    **dict.fromkeys(("--steps", "--num-steps", "--max-train-steps"), "--max-steps"),
+    **dict.fromkeys(("--minutes", "--time"), "--max-minutes"),
+    "--max-minutes": "--minutes",
+}
 
 
 def meant(group: str, name: str, commands: Collection[str]) -> str | None:
@@ -56,15 +72,16 @@ def meant(group: str, name: str, commands: Collection[str]) -> str | None:
     return _COMMANDS.get(name)
 
 
-def respelled(args: Sequence[str], command: str, options: Collection[str]) -> list[str]:
+def respelled(args: Sequence[str], options: Collection[str]) -> list[str]:
     """Arguments with options as the command has them: ``--max_length`` is ``--max-length``."""
     found, rest = [], iter(args)
     for each in rest:
         if each == "--":
             return [*found, each, *rest]
         option, equals, value = each.partition("=")
-        option = _OPTIONS.get(command, {}).get(option.replace("_", "-"), option)
         dashed = option.replace("_", "-")
+        if dashed not in options:
+            dashed = _OPTIONS.get(dashed, dashed)
         known = option.startswith("--") and dashed in options
         found.append(f"{dashed}{equals}{value}" if known else each)
     return found

@@ -1,11 +1,12 @@
 """``fit``: from labelled and unlabelled text to the best model of so many minutes."""
 
+import contextlib
 import glob
 import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from ownbert.files import (
     write_json,
     write_text,
 )
+from ownbert.finetuning.preview import label_shares
 from ownbert.fitting.candidates import (
     ComparedModel,
     Comparison,
@@ -50,7 +52,7 @@ from ownbert.fitting.networks import (
     tokens_per_second,
     tokens_per_text,
 )
-from ownbert.fitting.progress import Progress
+from ownbert.fitting.progress import Progress, found_in_files
 from ownbert.fitting.recipe import FitRecipe
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.self_training import self_train
@@ -75,6 +77,12 @@ from ownbert.views.blending import from_scores
 from ownbert.views.features import VIEWS, Texts
 from ownbert.views.linear import TooSlow
 from ownbert.views.tokens import text_kind
+
+# Titles of candidates; those of the linear models are their views' own.
+_SELF_TRAINED = "linear models, self-trained"
+_PROBE = "linear on the frozen network"
+_NETWORK, _NGRAM_NETWORK = "network, fine-tuned", "network with n-grams, fine-tuned"
+_STUDENT = "network taught by the blend"
 
 # What is made on the way, and what is finished of it.
 WORK, STATE = "work", "fit.json"
@@ -104,7 +112,7 @@ _KEYS_OF_STATE = schema.record(
 _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
 # Shares of the minutes; what is left is for the network that the blend teaches. Where a network is
 # given none is spent on pretraining.
-_PRETRAINING, _FINETUNING, _NGRAM_NETWORK = 0.45, 0.2, 0.15
+_PRETRAINING, _FINETUNING, _NGRAM_SHARE = 0.45, 0.2, 0.15
 # Of what is left after the linear models, so that something is made of the network.
 _PRETRAINING_AT_MOST = 0.6
 # Of the minutes, that each linear model may take at most.
@@ -132,6 +140,7 @@ _UNSPACED_FACTOR = 4
 
 def fit(
     train: Any,
+    labels: Any = None,
     *,
     output: str | Path | None = None,
     dev: Any = None,
@@ -150,6 +159,7 @@ def fit(
 
     Args:
         train: labelled rows: a file, a DataFrame, (texts, labels), or a list of {text, label}.
+        labels: of the rows, if ``train`` is texts alone.
         output: the folder to write; by default a temporary one.
         dev: rows to compare models on, in the same form; by default some of ``train``.
         test: rows that nothing is chosen on, in the same form: the report has the scores on them.
@@ -165,7 +175,7 @@ def fit(
     """
     return Predictor(
         fit_folder(
-            train,
+            train if labels is None else (train, labels),
             output=output,
             dev=dev,
             test=test,
@@ -202,6 +212,39 @@ def fit_folder(
             f"{folder} already holds a model; continue with --resume, start anew with --overwrite, "
             "or choose another folder"
         )
+    with _checked(train, folder, dev, test, unlabelled, options, quiet=quiet) as run:
+        if overwrite and not resume:
+            model = run.recipe.model
+            if model and folder.resolve() in Path(model).resolve().parents:
+                raise InputError(f"{model} is in {folder}, which would be overwritten")
+            _clear(folder)
+        try:
+            run.run(resume=resume)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(run.stopped()) from None
+    return folder
+
+
+def preview_fit(
+    train: Any, *, dev: Any = None, test: Any = None, unlabelled: Any = (), **options: Any
+) -> str:
+    """What ``fit`` would do, as text; the arguments are the same. Nothing is written."""
+    with _checked(train, Path("own-bert"), dev, test, unlabelled, options, quiet=True) as run:
+        return "\n".join(run.preview())
+
+
+@contextlib.contextmanager
+def _checked(
+    train: Any,
+    folder: Path,
+    dev: Any,
+    test: Any,
+    unlabelled: Any,
+    options: dict[str, Any],
+    *,
+    quiet: bool,
+) -> "Iterator[Fit]":
+    """A run whose files and settings have been checked; rows in memory are in files meanwhile."""
     with tempfile.TemporaryDirectory(prefix="ownbert-rows-") as scratch:
         files = {
             "train": write_rows(train, Path(scratch, "train.jsonl")),
@@ -210,16 +253,7 @@ def fit_folder(
         }
         options["unlabelled"] = _write_texts(unlabelled, Path(scratch, "unlabelled.txt"))
         recipe = resolve(FitRecipe, options=options | {k: _name(files[k]) for k in ("dev", "test")})
-        run = Fit(recipe, files["train"], folder, quiet=quiet)
-        if overwrite and not resume:
-            if recipe.model and folder.resolve() in Path(recipe.model).resolve().parents:
-                raise InputError(f"{recipe.model} is in {folder}, which would be overwritten")
-            _clear(folder)
-        try:
-            run.run(resume=resume)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(run.stopped()) from None
-    return folder
+        yield Fit(recipe, files["train"], folder, quiet=quiet)
 
 
 def _name(path: str | Path | None) -> str | None:
@@ -336,19 +370,20 @@ class Fit:
                 break
         return found
 
-    def _warn_of_other_texts(self) -> None:
-        """Say so if the texts without labels have hardly a word of those with labels."""
+    def _other_texts(self) -> str | None:
+        """A warning if the texts without labels have hardly a word of those with labels."""
         if not len(self.unlabelled):
-            return
+            return None
         some = Texts(self.unlabelled.rows[:_COMPARED], self.kind)
         known = {token for text in some.tokens for token in text}
         tokens = [token for text in self.labelled.tokens[:_COMPARED] for token in text]
         share = sum(token not in known for token in tokens) / max(1, len(tokens))
-        if share > _OTHER_TEXTS:
-            self.progress.say(
-                f"warning: {share:.0%} of the words of the labelled texts are in no text without "
-                "labels: are these of the same kind?"
-            )
+        if share <= _OTHER_TEXTS:
+            return None
+        return (
+            f"warning: {share:.0%} of the words of the labelled texts are in no text without "
+            "labels: are these of the same kind?"
+        )
 
     # Time.
 
@@ -365,6 +400,27 @@ class Fit:
 
     # Steps.
 
+    def preview(self) -> Iterator[str]:
+        """What was found in the files, and what would be fitted."""
+        yield from self._found_in_files()
+        if shares := label_shares(self.rows.task, self.rows.rows):
+            yield f"labels: {shares}"
+        titles = [VIEWS[name].title for name in view_names(self.rows, self.kind)]
+        if self._self_training_helps():
+            titles.append(_SELF_TRAINED)
+        titles += [_PROBE, _NETWORK]
+        if self._ngrams_help():
+            titles.append(_NGRAM_NETWORK)
+        if len(self.unlabelled):
+            titles.append(_STUDENT)
+        yield "fits in this order, as far as the minutes suffice, and blends:"
+        yield from titles
+
+    def _found_in_files(self) -> Iterator[str]:
+        yield found_in_files(self.rows, self.kind, len(self.unlabelled), self.recipe.minutes)
+        if warning := self._other_texts():
+            yield warning
+
     def run(self, *, resume: bool) -> None:
         """Fit and compare models until time is up."""
         self.started = time.monotonic()
@@ -373,13 +429,12 @@ class Fit:
             self._resume()
         write_text(self.folder / RECIPE, dump(self.recipe))
         with self.progress.showing(lambda: self.left):
-            self.progress.describe(self.kind, len(self.unlabelled))
-            self._warn_of_other_texts()
+            for line in self._found_in_files():
+                self.progress.say(line)
             for name in view_names(self.rows, self.kind):
                 self._add(name, VIEWS[name].title, "linear", partial(self._view, name))
             if self._self_training_helps():
-                title = "linear models, self-trained"
-                self._add("self-trained", title, "linear", self._self_trained)
+                self._add("self-trained", _SELF_TRAINED, "linear", self._self_trained)
             try:
                 base = self._base()
             except InputError as error:  # too little text; the linear models are there
@@ -417,21 +472,26 @@ class Fit:
 
     def _networks(self, base: Path) -> None:
         """The candidates that need a network to start from."""
-        self._add("probe", "linear on the frozen network", "frozen", partial(self._probe, base))
-        # Beside a sentence model n-grams took a third of the time and got no weight in the blend.
-        sentence_model = (base / "modules.json").exists()
-        ngrams = not sentence_model and len(self.rows.learnt) >= _NGRAMS_FROM
+        self._add("probe", _PROBE, "frozen", partial(self._probe, base))
+        ngrams = self._ngrams_help()
         # All that is left, where there are no texts for a network to be taught on.
         share = _FINETUNING if len(self.unlabelled) else (2 * _FINETUNING if ngrams else 1.0)
         if self.recipe.model is not None:
             share = max(share, _PRETRAINING)
-        title = "network, fine-tuned"
-        self._add("network", title, "network", partial(self._finetune, base, self.share(share)))
+        make = partial(self._finetune, base, self.share(share))
+        self._add("network", _NETWORK, "network", make)
         if ngrams:
-            make = partial(self._finetune, base, self.share(_NGRAM_NETWORK), ngrams=_NGRAMS)
-            self._add("ngrams", "network with n-grams, fine-tuned", "network", make)
+            make = partial(self._finetune, base, self.share(_NGRAM_SHARE), ngrams=_NGRAMS)
+            self._add("ngrams", _NGRAM_NETWORK, "network", make)
         if len(self.unlabelled) and any(c.name == "network" for c in self.candidates):
-            self._add("student", "network taught by the blend", "network", self._student)
+            self._add("student", _STUDENT, "network", self._student)
+
+    def _ngrams_help(self) -> bool:
+        """Whether there are many rows, and no sentence model: beside one, n-grams took a third of
+        the time and got no weight in the blend."""
+        model = self.recipe.model
+        sentence_model = model is not None and (model_folder(model) / "modules.json").exists()
+        return not sentence_model and len(self.rows.learnt) >= _NGRAMS_FROM
 
     def _add(
         self,

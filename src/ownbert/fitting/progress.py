@@ -58,16 +58,6 @@ class Progress:
         if not self.quiet:
             self.console.print(Text(translated(text)))
 
-    def describe(self, kind: str, unlabelled: int) -> None:
-        """Say what was found in the files."""
-        rows, task = self.rows, self.rows.task
-        labels = f", {len(task.labels)} labels" if task.name != "regress" else ""
-        words = {"ids": "ids", "words": "words", "chinese": "a script without blanks"}[kind]
-        self.say(
-            f"{task.name}: {len(rows.learnt):,} labelled texts of {words}{labels}; {unlabelled:,} "
-            f"without labels; compared on {rows.source}; {self.recipe.minutes:g} minutes"
-        )
-
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[None]:
         """Show what is being done."""
@@ -101,3 +91,20 @@ class Progress:
         for line in headline(report):
             self.say(line)
         self.say(f"saved {folder}; see {folder / 'report.html'}")
+
+
+def found_in_files(rows: LabelledRows, kind: str, unlabelled: int, minutes: float) -> str:
+    """What there is to learn from, in a line.
+
+    Args:
+        rows: with labels.
+        kind: of text.
+        unlabelled: how many texts have no labels.
+        minutes: that fitting may take.
+    """
+    labels = f", {len(rows.task.labels)} labels" if rows.task.name != "regress" else ""
+    words = {"ids": "ids", "words": "words", "chinese": "a script without blanks"}[kind]
+    return (
+        f"{rows.task.name}: {len(rows.learnt):,} labelled texts of {words}{labels}; "
+        f"{unlabelled:,} without labels; compared on {rows.source}; {minutes:g} minutes"
+    )

@@ -248,6 +248,7 @@ def _made_for(
 def evaluate(
     folder: str | Path,
     data: Any,
+    labels: Any = None,
     *,
     output: str | Path | None = None,
     text_column: str | None = None,
@@ -269,6 +270,7 @@ def evaluate(
         data: a file, or rows in memory: a DataFrame, a datasets.Dataset, a list of mappings, a
             mapping of columns, (texts, labels), a list of (text, label); for "image" also a folder
             or (images, labels).
+        labels: of the rows, if ``data`` is texts or images alone.
         output: a file to which the metrics are also written, as JSON.
         text_column, second_column, label_column: by default as in training.
         device, precision: as for ``NetworkPredictor``.
@@ -280,6 +282,8 @@ def evaluate(
             line.
     """
     columns = ColumnNames(text_column, second_column, label_column)
+    if labels is not None:
+        data = (data, labels)
     if isinstance(data, str | os.PathLike):
         refuse_missing(Path(data))
         if output is not None:

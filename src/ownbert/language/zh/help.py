@@ -60,6 +60,7 @@ HELP = {
     "Find the best model that labelled texts, and texts without labels, give in so many minutes.": "用标注文本和无标注文本，在限定的分钟数内得到最好的模型。",
     "Linear models and networks are fitted, compared on rows that none of them has learnt from, and blended; a network that has learnt from the blend is the ordinary Hugging Face folder. predict and evaluate use the blend, with --network the network alone. The task (one label per text, several, or numbers), the kind of text and the columns are seen from the file. Ctrl-C leaves the best model so far, and --resume continues; report.html in the folder says how good it is.": "训练线性模型和网络，在它们都没有学过的行上比较，再融合；由融合教出来的网络就是普通的 Hugging Face 目录。predict 和 evaluate 使用融合，加 --network 只用网络。任务（每条文本一个标签、多个标签或数值）、文本类型和列都从文件中看出。按 Ctrl-C 保留目前最好的模型，--resume 继续；目录里的 report.html 说明效果如何。",
     "Labelled rows: csv, tsv, jsonl or parquet, plain or .gz.": "标注行：csv、tsv、jsonl 或 parquet，可以是 .gz。",
+    "Print what the files hold and what would be fitted, then exit.": "只显示文件内容概况和将要训练的模型，然后退出。",
     "Texts without labels, of the same kind: a file (txt has one per line), a folder or a glob; may be given several times.": "同类的无标注文本：文件（txt 为一行一条）、目录或通配符；可以写多次。",
     "Folder for the model.": "存放模型的目录。",
     "Labelled rows to compare models on; they are not learnt from.": "用来比较模型的标注行；不用于学习。",

@@ -811,6 +811,7 @@ USAGE = {
     "no such option: {} (Possible options: {}); see {} --help": "没有选项 {}（相近的选项：{}）；见 {} --help",
     "no such option: {} Did you mean {}?; see {} --help": "没有选项 {} 是不是 {}？见 {} --help",
     "no such option: {}; see {} --help": "没有选项 {}；见 {} --help",
+    "no such option: {}; a command comes first, as in {}": "没有选项 {}；先写子命令，例如 {}",
     "no such command '{}'. Did you mean {}?; see {} --help": "没有命令 {}。是不是 {}？见 {} --help",
     "no such command '{}': {}": "没有命令 {}：{~}",
     "no such command '{}'; see {} --help": "没有命令 {}；见 {} --help",

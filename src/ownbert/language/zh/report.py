@@ -206,6 +206,8 @@ REPORT = {
     # What fit prints.
     "{}: {} labelled texts of {}, {} labels; {} without labels; compared on {}; {} minutes": "{0}：{1} 条标注文本（{2~}），{3} 种标签；{4} 条无标注文本；比较所用的行：{5~}；{6} 分钟",
     "{}: {} labelled texts of {}; {} without labels; compared on {}; {} minutes": "{0}：{1} 条标注文本（{2~}）；{3} 条无标注文本；比较所用的行：{4~}；{5} 分钟",
+    "labels: {}": "标签：{*}",
+    "fits in this order, as far as the minutes suffice, and blends:": "将在时间允许的范围内依次训练并融合：",
     "{}; {} minutes left": "{~}；还剩 {} 分钟",
     "{}: {} s": "{~}：{} 秒",
     "not measured": "未测",
