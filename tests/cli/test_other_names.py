@@ -88,6 +88,10 @@ def test_what_is_known_from_transformers(classifier: Path):
         predictor(["red1 9"], batch_size=8)
     with pytest.raises(InputError, match="return_all_scores here: take top_k=None"):
         predictor("red1 9", return_all_scores=True)
+    with pytest.raises(InputError, match="words with their entities are given anyway"):
+        Predictor(classifier, aggregation_strategy="simple")
+    with pytest.raises(TypeError, match="Predictor has no option 'nix'"):
+        Predictor(classifier, nix=1)
     assert OwnBertClassifier.load(classifier).predict(["red1 9"]).tolist()
     with pytest.raises(InputError, match="OwnBertClassifier needs model=, the folder to start"):
         OwnBertClassifier().fit(["a", "b"], ["x", "y"])

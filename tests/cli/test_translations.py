@@ -49,6 +49,7 @@ NOT_PROSE = {
     ),
     *("from transformers import", '"a text with a [MASK]"', "axes fraction", "offset points"),
     "--train train.csv --dev dev.csv -o classifier",
+    "Predictor has no option",
     '{"prompt": "a text", "choices": ["one choice", "another"]}',
 }
 

@@ -56,7 +56,7 @@ def given_inputs(given: Sequence[str], *, missing: str) -> "list[Path] | list[st
 
 
 def _text_or_file(argument: str) -> str | Path:
-    from ownbert.inference.pipeline import text_or_file
+    from ownbert.data.readers.texts_or_files import text_or_file
 
     try:
         return text_or_file(argument)

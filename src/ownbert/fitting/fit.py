@@ -1,7 +1,6 @@
 """``fit``: from labelled and unlabelled text to the best model of so many minutes."""
 
 import contextlib
-import glob
 import json
 import shutil
 import tempfile
@@ -18,6 +17,7 @@ from ownbert import schema
 from ownbert.checkpoint import CONFIG, describe, load_tokenizer
 from ownbert.data.corpus.documents import find_files, fingerprint
 from ownbert.data.readers.columns import ColumnNames
+from ownbert.data.readers.texts_or_files import corpus_files
 from ownbert.errors import InputError
 from ownbert.files import (
     atomic_path,
@@ -245,39 +245,22 @@ def _checked(
     quiet: bool,
 ) -> "Iterator[Fit]":
     """A run whose files and settings have been checked; rows in memory are in files meanwhile."""
-    with tempfile.TemporaryDirectory(prefix="ownbert-rows-") as scratch:
+    with (
+        tempfile.TemporaryDirectory(prefix="ownbert-rows-") as scratch,
+        corpus_files(() if unlabelled is None else unlabelled) as texts,
+    ):
         files = {
             "train": write_rows(train, Path(scratch, "train.jsonl")),
             "dev": None if dev is None else write_rows(dev, Path(scratch, "dev.jsonl")),
             "test": None if test is None else write_rows(test, Path(scratch, "test.jsonl")),
         }
-        options["unlabelled"] = _write_texts(unlabelled, Path(scratch, "unlabelled.txt"))
+        options["unlabelled"] = tuple(texts)
         recipe = resolve(FitRecipe, options=options | {k: _name(files[k]) for k in ("dev", "test")})
         yield Fit(recipe, files["train"], folder, quiet=quiet)
 
 
 def _name(path: str | Path | None) -> str | None:
     return None if path is None else str(path)
-
-
-def _write_texts(texts: Any, path: Path) -> tuple[str, ...]:
-    """Files of unlabelled text: those that were named, or one with the texts in memory."""
-    if isinstance(texts, str | Path):
-        return (str(texts),)
-    texts = list(() if texts is None else texts)
-    if all(isinstance(text, Path) or _is_file(text) for text in texts[:20]):
-        return tuple(map(str, texts))
-    lines = "".join(" ".join(str(text).split()) + "\n" for text in texts)
-    write_text(path, lines.encode(errors="replace").decode())
-    return (str(path),)
-
-
-def _is_file(text: Any) -> bool:
-    """Whether a string is the name of a file or folder, or a pattern for some, and not a text."""
-    try:
-        return isinstance(text, str) and (Path(text).exists() or bool(glob.glob(text)))
-    except OSError:  # too long for a name
-        return False
 
 
 def _check_model(folder: str, task: Task) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 from ownbert.data.images.image_files import is_image
 from ownbert.data.readers.columns import ColumnNames, usual_names
 from ownbert.data.readers.memory import as_record, is_list, is_table, items
-from ownbert.data.readers.tables import is_known
 from ownbert.errors import InputError
 from ownbert.inference.blend_predictor import open_predictor
 from ownbert.inference.predictor import characters
@@ -28,8 +27,6 @@ _OF_PIPELINES = {
     "return_all_scores": "take top_k=None",
     "aggregation_strategy": "words with their entities are given anyway; leave it out",
 }
-# How the names of files begin that are no texts.
-_PATH_STARTS = ("/", "./", "../", "~/")
 
 
 class Predictor:
@@ -61,7 +58,11 @@ class Predictor:
         device: str = "auto",
         precision: str = "float32",
         network: bool = False,
+        **others: Any,
     ) -> None:
+        _refuse_options_of_pipelines(others)
+        if others:
+            raise TypeError(f"Predictor has no option {next(iter(others))!r}")
         self.folder = Path(folder)
         columns = ColumnNames(text_column, second_column)
         self.rows_predictor = open_predictor(
@@ -181,9 +182,8 @@ class Predictor:
     def _source(self, data: Any, columns: Mapping[str, Any]) -> tuple[bool, Any]:
         """Whether it is a single row, and what the task streams; None for no rows at all."""
         if columns:
-            for name in columns.keys() & _OF_PIPELINES.keys() if data is not None else ():
-                raise InputError(f"there is no {name} here: {_OF_PIPELINES[name]}")
             if data is not None:
+                _refuse_options_of_pipelines(columns)
                 raise InputError(f"give the row or {', '.join(columns)}, not both")
             data = columns
         elif data is None:
@@ -220,6 +220,11 @@ def _is_one_row(data: Any, *, words: bool) -> bool:
     return not all(map(is_list, data.values()))
 
 
+def _refuse_options_of_pipelines(given: Mapping[str, Any]) -> None:
+    for name in given.keys() & _OF_PIPELINES.keys():
+        raise InputError(f"there is no {name} here: {_OF_PIPELINES[name]}")
+
+
 def _is_one_image(data: Any) -> bool:
     """Whether it is one image: a file, a Pillow image, or an array (height, width[, 3])."""
     if isinstance(data, str | os.PathLike):
@@ -227,23 +232,3 @@ def _is_one_image(data: Any) -> bool:
     if isinstance(data, np.ndarray):
         return data.ndim == 2 or (data.ndim == 3 and data.shape[-1] == 3)
     return is_image(data)
-
-
-def text_or_file(data: Any) -> Any:
-    """A string as a ``Path`` if it names a file, else as it is: a text.
-
-    Raises:
-        InputError: it looks like the name of a file or folder that does not exist.
-    """
-    if not isinstance(data, str):
-        return data
-    try:
-        exists = bool(data) and Path(data).exists()
-    except (OSError, ValueError):  # too long for a name, or with a null character
-        exists = False
-    if exists:
-        return Path(data)
-    named = is_known(data) or data.startswith(_PATH_STARTS) or data.endswith("/")
-    if named and not any(map(str.isspace, data)):
-        raise InputError(f"no such file: {data} (a text with this wording is given as [text])")
-    return data

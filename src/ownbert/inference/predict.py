@@ -12,11 +12,12 @@ from ownbert.data.readers.columns import id_column as id_column_of
 from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import columns as columns_of
 from ownbert.data.readers.tables import is_known, kind_of, read_values
+from ownbert.data.readers.texts_or_files import text_or_file
 from ownbert.data.resumable_file import first_read, identity_of
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_same, refuse_unreadable, write_json
 from ownbert.inference.blend_predictor import BlendPredictor, open_predictor
-from ownbert.inference.pipeline import Predictor, text_or_file
+from ownbert.inference.pipeline import Predictor
 from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.inference.predictor import NetworkPredictor, Progress, characters, decide_all
 from ownbert.settings import between

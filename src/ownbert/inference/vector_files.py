@@ -11,7 +11,8 @@ import numpy as np
 
 from ownbert.data.corpus.documents import find_files
 from ownbert.data.readers.columns import ColumnNames, read_texts_with_ids
-from ownbert.data.readers.memory import MemoryTable, is_list, is_table, items, table_of
+from ownbert.data.readers.memory import MemoryTable, is_table, table_of
+from ownbert.data.readers.texts_or_files import are_names, table_of_texts, text_or_file
 from ownbert.errors import InputError
 from ownbert.files import atomic_path, refuse_same
 from ownbert.inference.embedder import Embedder, Progress, after, in_blocks
@@ -30,7 +31,7 @@ _VECTOR = "embedding"
 def embed(
     folder: str | Path,
     inputs: Any,
-    output: str | Path,
+    output: str | Path | None = None,
     *,
     text_column: str | None = None,
     id_column: str | None = None,
@@ -40,8 +41,8 @@ def embed(
     progress: Progress | None = None,
     say: Say | None = None,
     **options: Any,
-) -> int:
-    """Embed all texts of files, folders or globs into one file, in their order.
+) -> Any:
+    """Embed texts in memory, or all texts of files, folders or globs, in their order.
 
     The extension of ``output`` decides its format: .npy is a float32 matrix with one row per text;
     .parquet and .jsonl have one row per text with ``text`` and ``embedding``. Texts are streamed,
@@ -50,7 +51,8 @@ def embed(
     Args:
         folder, device, precision, max_length: as for ``Embedder``.
         inputs: files, folders or globs, one or several; or rows in memory: a DataFrame, a
-            datasets.Dataset, a Series of texts, a mapping of columns, a list of mappings.
+            datasets.Dataset, a list or Series of texts, a mapping of columns, a list of mappings.
+            Without ``output`` also one text. A string that names no file is a text there.
         text_column: the column of tables that holds the texts.
         id_column: the column of tables that each row of ``output`` has first, to join it with
             others.
@@ -59,23 +61,29 @@ def embed(
         options: those of ``Embedder.encode``.
 
     Returns:
-        The number of texts.
+        The number of texts; without ``output`` the vectors: float32 (N, D), or (D) of one text.
 
     Raises:
         InputError: a file cannot be read or written.
     """
-    inputs = _as_inputs(inputs)
+    single = output is None and isinstance(text_or_file(inputs), str)
+    inputs = table_of_texts([inputs]) if single else _as_inputs(inputs)
+    records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
+    if output is None:
+        embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
+        blocks = [block for _, block in _embedded(embedder, records, progress, options)]
+        vectors = np.concatenate([np.empty((0, embedder.size), np.float32), *blocks])
+        _warn(embedder, say)
+        return vectors[0] if single else vectors
     writer = _writer(Path(output), id_column)
     refuse_same([folder, *_files(inputs)], output)
-    records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
     embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
     done = 0
     with atomic_path(output) as temporary, writer(temporary, embedder.size) as write:
         for block, vectors in _embedded(embedder, records, progress, options):
             write(block, vectors)
             done += len(block)
-    if say is not None and (warning := embedder.warning()):
-        say(warning)
+    _warn(embedder, say)
     return done
 
 
@@ -97,6 +105,10 @@ def embedded_rows(
     embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
     for block, vectors in _embedded(embedder, records, None, options):
         yield from _rows(block, vectors, id_column)
+    _warn(embedder, say)
+
+
+def _warn(embedder: Embedder, say: Say | None) -> None:
     if say is not None and (warning := embedder.warning()):
         say(warning)
 
@@ -120,9 +132,7 @@ def _as_inputs(inputs: Any) -> Inputs:
         return table_of(inputs, name="the input")
     if isinstance(inputs, list) and any(isinstance(each, Mapping) for each in inputs):
         return table_of(inputs, name="the input")
-    if is_list(inputs) and not isinstance(inputs, list | tuple):  # a Series, an array
-        return table_of({"text": items(inputs)}, name="the input")
-    return inputs
+    return inputs if are_names(inputs) else table_of_texts(inputs)
 
 
 def _files(inputs: Inputs) -> list[Path]:

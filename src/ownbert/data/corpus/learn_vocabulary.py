@@ -1,14 +1,14 @@
 """Learn a vocabulary from a corpus, with a report on how well it covers the corpus."""
 
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ownbert import limits
 from ownbert.data.corpus.documents import Document, PathLike, find_files, read_documents
+from ownbert.data.readers.texts_or_files import corpus_files
 from ownbert.errors import InputError
 from ownbert.files import protected, refuse_same, write_json
 from ownbert.settings import between, up_to
@@ -54,7 +54,7 @@ LONGEST_PIECE = 100_000
 
 
 def learn_vocabulary(
-    paths: PathLike | Sequence[PathLike],
+    paths: Any,
     output: PathLike,
     *,
     kind: str = "wordpiece",
@@ -70,7 +70,8 @@ def learn_vocabulary(
     The result depends on the text alone.
 
     Args:
-        paths, text_column, layout: the corpus, see ``read_documents``.
+        paths: files, folders and globs, or texts in memory (see ``corpus_files``).
+        text_column, layout: of the files, see ``read_documents``.
         output: the folder to write.
         kind: ``blank``, for text that is already tokens, keeps the most frequent ones, without
             those of over 100 characters; ``wordpiece``, for plain text, learns pieces.
@@ -87,19 +88,21 @@ def learn_vocabulary(
             trained model with another vocabulary; nothing is written then.
     """
     _refuse_settings(output, kind=kind, vocab_size=vocab_size, min_count=min_count)
-    inputs = find_files(paths)
-    refuse_same([paths] if isinstance(paths, str | os.PathLike) else list(paths), output)
+    with corpus_files(paths) as names:
+        inputs = find_files(names)
+        refuse_same(names, output)
 
-    def documents() -> Iterator[Document]:
-        found = read_documents(paths, text_column=text_column, layout=layout)
-        return _counted(found, progress)
+        def documents() -> Iterator[Document]:
+            found = read_documents(names, text_column=text_column, layout=layout)
+            return _counted(found, progress)
 
-    if kind == "blank":
-        tokenizer, report = _learn_blank(documents(), vocab_size=vocab_size, min_count=min_count)
-    else:
-        tokenizer, report = _learn_wordpiece(
-            documents, vocab_size=vocab_size, min_count=min_count, lowercase=lowercase
-        )
+        if kind == "blank":
+            found = _learn_blank(documents(), vocab_size=vocab_size, min_count=min_count)
+        else:
+            found = _learn_wordpiece(
+                documents, vocab_size=vocab_size, min_count=min_count, lowercase=lowercase
+            )
+    tokenizer, report = found
     _protect_model(Path(output), tokenizer)
     with protected(inputs):
         tokenizer.save(output)

@@ -10,7 +10,6 @@ Memory does not grow with the corpus, neither for writing nor for reading.
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from ownbert.data.corpus.documents import PathLike, find_files, fingerprint, rea
 from ownbert.data.corpus.prepare import FORMAT, Progress, StoreOptions, contents, write_store
 from ownbert.data.corpus.store_writer import INDEX, checksum, remove_work
 from ownbert.data.corpus.word_segmenter import require_segmenter
+from ownbert.data.readers.texts_or_files import corpus_files
 from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_same
 from ownbert.schema import Check, one_of, record, text, whole
@@ -150,7 +150,7 @@ class Store:
 
 
 def prepare(
-    paths: PathLike | Sequence[PathLike],
+    paths: Any,
     output: str | Path,
     *,
     tokenizer: Tokenizer | str | Path,
@@ -167,7 +167,8 @@ def prepare(
     What a stopped run finished is used by the next one with the same settings and sources.
 
     Args:
-        paths, text_column, layout: the corpus, see ``read_documents``.
+        paths: files, folders and globs, or texts in memory (see ``corpus_files``).
+        text_column, layout: of the files, see ``read_documents``.
         output: the folder of the store.
         tokenizer: itself, or the folder it is in.
         sentence_end: tokens that end a sentence in text that is already tokens, by default those
@@ -183,39 +184,39 @@ def prepare(
     """
     output = Path(output)
     _refuse_settings(duplicates, processes)
-    files = _files(paths)
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    refuse_same([*given, *files, tokenizer], output)
-    if not isinstance(tokenizer, Tokenizer):
-        if sentence_end is None:
-            sentence_end = proposed_sentence_ends(tokenizer)
-        tokenizer = Tokenizer.load(tokenizer)
-    if segmenter is not None:
-        require_segmenter(segmenter, tokenizer)
-    options = StoreOptions(
-        tokenizer=tokenizer,
-        end_ids=_end_ids(sentence_end or (), tokenizer),
-        sentence_ends=frozenset(sentence_end or ()),
-        drop_duplicates=duplicates == "drop",
-        segmenter=segmenter,
-        processes=processes,
-        progress=progress or (lambda documents, done, total: None),
-    )
-    documents = read_documents(files, text_column=text_column, layout=layout)
-    settings = {
-        "tokenizer": tokenizer.fingerprint(),
-        "kind": tokenizer.kind,
-        "sentence_end": sorted(options.sentence_ends),
-        "layout": layout,
-        "text_column": text_column,
-        "duplicates": duplicates,
-        "segmenter": segmenter,
-        "sources": fingerprint(files),
-    }
-    if (store := _reusable(output, settings)) is not None:
-        return store
-    resumed = write_store(files, documents, output, settings, options)
-    return replace(Store.open(output), resumed=resumed)
+    with corpus_files(paths) as names:
+        files = _files(names)
+        refuse_same([*names, *files, tokenizer], output)
+        if not isinstance(tokenizer, Tokenizer):
+            if sentence_end is None:
+                sentence_end = proposed_sentence_ends(tokenizer)
+            tokenizer = Tokenizer.load(tokenizer)
+        if segmenter is not None:
+            require_segmenter(segmenter, tokenizer)
+        options = StoreOptions(
+            tokenizer=tokenizer,
+            end_ids=_end_ids(sentence_end or (), tokenizer),
+            sentence_ends=frozenset(sentence_end or ()),
+            drop_duplicates=duplicates == "drop",
+            segmenter=segmenter,
+            processes=processes,
+            progress=progress or (lambda documents, done, total: None),
+        )
+        documents = read_documents(files, text_column=text_column, layout=layout)
+        settings = {
+            "tokenizer": tokenizer.fingerprint(),
+            "kind": tokenizer.kind,
+            "sentence_end": sorted(options.sentence_ends),
+            "layout": layout,
+            "text_column": text_column,
+            "duplicates": duplicates,
+            "segmenter": segmenter,
+            "sources": fingerprint(files),
+        }
+        if (store := _reusable(output, settings)) is not None:
+            return store
+        resumed = write_store(files, documents, output, settings, options)
+        return replace(Store.open(output), resumed=resumed)
 
 
 def _refuse_settings(duplicates: str, processes: int | None) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.errors import InputError
-from ownbert.files import write_text
 
 # What ``ownbert.data.readers.tables.kind_of`` says of such a table.
 KIND = "memory"
@@ -63,16 +62,14 @@ class MemoryTable:
             InputError: a value is no text, number or list.
         """
         try:
-            # Half a surrogate pair is written as an escape, which the reader refuses by its line.
-            lines = [
-                json.dumps(dict(zip(self.names, row, strict=True)))
-                for _, row in self.read(self.names)
-            ]
+            with path.open("w", encoding="utf-8") as file:
+                for _, row in self.read(self.names):
+                    # Half a surrogate pair is an escape here, which the reader refuses by its line.
+                    file.write(json.dumps(dict(zip(self.names, row, strict=True))) + "\n")
         except TypeError as error:
             raise InputError(
                 f"{self.name}: a row has a value that is no text, number or list: {error}"
             ) from None
-        write_text(path, "\n".join(lines) + "\n")
 
 
 class Lines:

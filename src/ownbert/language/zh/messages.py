@@ -799,6 +799,7 @@ MESSAGES = {
     "no likely label": "没有可能的标签",
     "there is no metric {}": "没有指标 {}",
     "not next": "不相接",
+    "each of the texts must be one string": "每条文本必须是一个字符串",
     "nothing to blend": "没有可融合的",
     "some weights are not finite": "有权重不是有限的数",
     "some numbers are not finite": "有的数不是有限的",
