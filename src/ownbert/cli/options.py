@@ -11,7 +11,8 @@ from ownbert.train.recipe import RUN
 Inputs = Annotated[
     list[Path],
     typer.Argument(
-        help="Files, folders or globs: txt, csv, tsv, jsonl, parquet, plain or .gz.",
+        help="Files, folders or globs: txt, csv, tsv, jsonl, parquet, plain or .gz; - is standard "
+        "input.",
         show_default=False,
     ),
 ]

@@ -39,7 +39,7 @@ HELP = {
     # vocab and prepare.
     "Learn a vocabulary from text and report how well it covers it.": "从文本学习词表，并报告覆盖情况。",
     "Writes vocab.txt, tokenizer.json and tokenizer_config.json, which Transformers loads, and vocabulary_report.json.": "写出 Transformers 可以加载的 vocab.txt、tokenizer.json、tokenizer_config.json，以及 vocabulary_report.json。",
-    "Files, folders or globs: txt, csv, tsv, jsonl, parquet, plain or .gz.": "文件、目录或通配符：txt、csv、tsv、jsonl、parquet，可以是 .gz。",
+    "Files, folders or globs: txt, csv, tsv, jsonl, parquet, plain or .gz; - is standard input.": "文件、目录或通配符：txt、csv、tsv、jsonl、parquet，可以是 .gz；- 为标准输入。",
     "Folder for the tokenizer.": "存放分词器的目录。",
     "blank for text that is already tokens (ids, codes); wordpiece for plain text.": "已经切分成词元的文本（ID、编码）用 blank，普通文本用 wordpiece。",
     "At most this many tokens.": "最多这么多个词元。",
