@@ -160,6 +160,7 @@ def test_other_tasks_are_fitted_in_memory(task: str, topics: Path, pretrained: P
     shutil.rmtree(predictor.folder)
 
 
+@pytest.mark.slow
 def test_pairs_of_texts_are_fitted(pretrained: Path, tmp_path: Path):
     rng = random.Random(1)
     path = tmp_path / "pairs.csv"

@@ -169,6 +169,7 @@ def test_a_file_that_may_not_be_read(
     assert state(folder) == before
 
 
+@pytest.mark.slow
 def test_memory_that_does_not_suffice(place: Place):
     """A base model has 0.4 GB of weights, and as much for each of Adam's means."""
 

@@ -130,6 +130,7 @@ def test_two_processes_do_not_write_one_file(tmp_path: Path):
     file.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["out.csv"])
 def test_a_killed_run_is_gone_on_with(classifier: Path, topics: Path, tmp_path: Path, name: str):
     rows = many_rows(topics, tmp_path / "new.txt", 5_000)

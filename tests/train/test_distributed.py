@@ -112,7 +112,8 @@ def children(process: int) -> list[int]:
     return [int(line) for line in found.stdout.split()]
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_process_ends_the_other_with_one_message(topics: Path, tmp_path: Path, rank: int):
     folder = tmp_path / "run"
     run = start(topics / "tokens", folder, "--max-steps", "5000", "--save-every", "5", processes=2)

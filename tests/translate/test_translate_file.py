@@ -23,6 +23,7 @@ def texts(path: Path, count: int) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_resumed(folder: Path, tmp_path: Path):
     given = texts(tmp_path / "in.txt", 1100)
     whole, output = tmp_path / "whole", tmp_path / "out"
