@@ -25,7 +25,10 @@ from support.tiny import made
             "with their options, such as --train FILE",
         ),
         (["predict", "folder", "a", "--topk", "3"], "no such option: --topk"),
-        (["finetune", "--train", "x.csv"], "a command comes first, as in ownbert finetune classify"),
+        (
+            ["finetune", "--train", "x.csv"],
+            "a command comes first, as in ownbert finetune classify",
+        ),
         (["finetune", "classify", "--test", "x.csv"], "no such option: --test"),
         # What others call it is what it is here.
         (["evaluate", "folder", "--test", "x.csv"], "no such file: x.csv"),
