@@ -1,7 +1,7 @@
 """Which settings of pretraining and of fine-tuning are worth their place as defaults?
 
     python benchmarks/ablations.py [--sets NAME ...] [--seeds 0 1 2] [--steps 800]
-        [--data FOLDER] [--out runs/ablations.jsonl] [--table]
+        [--pretraining NAME ...] [--data FOLDER] [--out runs/ablations.jsonl] [--table]
 
 For every set and seed a tiny model is pretrained with the defaults and with one setting changed,
 and fine-tuned on a few rows per class (the seed draws them); with the default pretraining also with
@@ -102,7 +102,7 @@ def run(given: argparse.Namespace, cells: list[dict[str, Any]]) -> None:
             work = Path(folder)
             prepare(rows, work)
             for seed in given.seeds:
-                for start in PRETRAINING:
+                for start in given.pretraining:
                     names = [start, *(FINETUNING if start == DEFAULT else ())]
                     names = [one for one in names if (name, seed, one) not in done]
                     if not names:
@@ -141,6 +141,9 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument(
+        "--pretraining", nargs="+", default=list(PRETRAINING), choices=list(PRETRAINING)
+    )
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--out", type=Path, default=Path("runs/ablations.jsonl"))
     parser.add_argument("--table", action="store_true")
