@@ -69,6 +69,8 @@ BASE: dict[Names, dict[str, Any]] = {
     ("embed",): {"folder": f"{IN}bert", "texts": f"{IN}train.csv"},
     ("fill",): {"folder": f"{IN}bert", "texts": "red1 [MASK] 9"},
     ("push",): {"folder": f"{IN}clf", "name": "org/name"},
+    # An address of nobody: a server that listens would not end.
+    ("serve",): {"folders": f"{IN}bert", "--host": "203.0.113.7"},
     ("runs",): {"folder": f"{IN}run"},
     ("describe",): {"folder": f"{IN}bert"},
     ("trace",): {"folder": f"{IN}bert", "text": "red1 red2"},
@@ -83,6 +85,7 @@ OUTPUT: dict[Names, tuple[str, str] | None] = {
     ("embed",): ("-o", "out.npy"),
     ("fill",): None,
     ("push",): None,
+    ("serve",): None,
     ("runs",): None,
     ("describe",): None,
     ("trace",): ("--html", "out.html"),
