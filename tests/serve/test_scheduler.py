@@ -39,9 +39,12 @@ def worker() -> Worker:
 @pytest.fixture
 def scheduler(worker: Worker) -> Iterator[Scheduler]:
     made = Scheduler(batch_tokens=10, queue_tokens=20)
+    thread = threading.Thread(target=made.run)
+    thread.start()
     yield made
     worker.may.set()
     made.close()
+    thread.join()
 
 
 async def answers(scheduler: Scheduler, worker: Worker, *requests: Any, seconds: float = 20) -> Any:
@@ -97,30 +100,32 @@ def test_nothing_is_computed_for_who_no_longer_waits(scheduler, worker: Worker):
         late = asyncio.ensure_future(scheduler.answer("key", worker, [3], 1, 0.02))
         await asyncio.sleep(0.1)
         cancelled.cancel()
+        await asyncio.sleep(0.05)
         worker.may.set()
         return await asyncio.gather(first, cancelled, late, return_exceptions=True)
 
     found = asyncio.run(run())
     assert isinstance(found[1], asyncio.CancelledError)
     assert (found[2].status, found[2].code) == (504, "deadline")
-    scheduler.close()
     assert worker.batches == [[1]]
+    assert scheduler.waiting == 0
 
 
 def test_what_waits_is_answered_before_the_end(worker: Worker):
     scheduler = Scheduler(batch_tokens=1, queue_tokens=100)
+    thread = threading.Thread(target=scheduler.run)
+    thread.start()
 
     async def run() -> list[Any]:
         waiting = [
             asyncio.ensure_future(scheduler.answer("key", worker, [i], 1, 20)) for i in range(5)
         ]
         await asyncio.sleep(0)
-        closing = asyncio.ensure_future(asyncio.to_thread(scheduler.close))
-        await asyncio.sleep(0.05)
+        scheduler.close()
         with pytest.raises(Refusal, match="shutting down"):
             await scheduler.answer("key", worker, [9], 1, 20)
         worker.may.set()
-        await closing
+        await asyncio.to_thread(thread.join)
         return [list(job.answers or ()) for job in await asyncio.gather(*waiting)]
 
     assert asyncio.run(run()) == [[0], [2], [4], [6], [8]]

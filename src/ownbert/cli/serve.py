@@ -69,7 +69,7 @@ def serve(
             envvar="OWNBERT_QUEUE_TOKENS",
             rich_help_panel=_LIMITS,
         ),
-    ] = 262_144,
+    ] = 65_536,
     request_tokens: Annotated[
         int,
         typer.Option(
@@ -93,7 +93,7 @@ def serve(
     connections: Annotated[
         int,
         typer.Option(
-            help="Connections at the same time.",
+            help="Requests that are answered at the same time; more gets 429.",
             min=1,
             max=100_000,
             envvar="OWNBERT_CONNECTIONS",

@@ -47,6 +47,7 @@ class Gate:
 
     def __init__(self, app: Asgi, service: Service, log: Any = sys.stderr) -> None:
         self.app, self.service, self.log = app, service, log
+        self.running = 0  # requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -73,6 +74,7 @@ class Gate:
                 message = {**message, "headers": [*message["headers"], *pairs]}
             await send(message)
 
+        self.running += 1
         try:
             try:
                 self._require(request)
@@ -83,6 +85,7 @@ class Gate:
                 return
             await self.app(scope, replaying(whole, receive), sending)
         finally:
+            self.running -= 1
             seconds = time.monotonic() - began
             route = getattr(scope.get("route"), "path", "other")
             self.service.metrics.requests.labels(route, status).inc()
@@ -97,6 +100,9 @@ class Gate:
             raise Refusal(401, "the key is missing or wrong: Authorization: Bearer KEY", "no_key")
         if not self.service.ready and path not in _ALWAYS:
             raise Refusal(503, "the models are being loaded", "not_ready", retry_after=1)
+        if self.running > self.service.settings.connections and path not in _ALWAYS:
+            message = f"{self.running - 1:,} requests are being answered; come back later"
+            raise Refusal(429, message, "too_many_requests", retry_after=1)
         length = request.headers.get("content-length", "0")
         if not length.isdigit() or int(length[:18]) > self.service.settings.body_bytes:
             raise too_large(f"at most {self.service.settings.body_bytes:,} bytes in a request")

@@ -1,7 +1,9 @@
 """Requests of all clients, joined into batches by their tokens and computed one after the other.
 
 One thread computes, since torch uses all cores for a batch. Whatever waits when it is free makes
-the next batch, so a single request never waits for others to come.
+the next batch, so a single request never waits for others to come. It has to be the main thread:
+with a second team of threads OpenMP lets all of them sleep between operations, which makes short
+texts half as slow again.
 """
 
 import asyncio
@@ -50,7 +52,7 @@ class QueuedRequest:
 
 
 class Scheduler:
-    """A queue that is bounded in tokens, and the thread that empties it.
+    """A queue that is bounded in tokens; ``run`` empties it.
 
     Args:
         batch_tokens: of one batch, unless a single job has more.
@@ -72,8 +74,6 @@ class Scheduler:
         self._jobs: deque[QueuedRequest] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
-        self._thread.start()
 
     def submit(self, job: QueuedRequest) -> None:
         """Put a job at the end of the queue.
@@ -134,9 +134,9 @@ class Scheduler:
         with self._changed:
             self._closed = True
             self._changed.notify()
-        self._thread.join()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Compute what comes, until the queue is closed and empty."""
         while batch := self._next_batch():
             began = time.monotonic()
             tokens = sum(job.tokens for job in batch)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ownbert.checkpoint import CONFIG, describe
 from ownbert.errors import InputError
@@ -338,6 +339,7 @@ class Models:
             Refusal: the folder cannot be used.
         """
         old = self.get(name)
+        torch.set_num_threads(1)  # of this thread: no second team beside that which computes
         with self._exchange:
             try:
                 new = old.reloaded()

@@ -6,8 +6,9 @@ import signal
 import socket
 import stat
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
         raise InputError("--host is empty; 0.0.0.0 is every address of this machine")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        found = socket.socket(family, socket.SOCK_STREAM)
+        # With its protocol asyncio knows that it may send small parts at once (TCP_NODELAY).
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
         found.listen(2048)
@@ -100,6 +102,18 @@ def listening_socket(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {reason}; choose another --port"
         ) from None
     return found
+
+
+def _allow_files(wanted: int) -> None:
+    """Allow so many open files beside those of the program, as far as the system lets us."""
+    with contextlib.suppress(ImportError, ValueError, OSError):  # resource is of Unix alone
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted += 200
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if soft != resource.RLIM_INFINITY and most > soft:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def serve(
@@ -140,6 +154,7 @@ def serve(
     from ownbert.serve.settings import ServeSettings
 
     limits = ServeSettings(**settings)
+    _allow_files(2 * limits.connections)
     named = named_folders(folders)
     require_memory(list(named.values()), max_memory)
     with contextlib.closing(listening_socket(host, port)) as listening:
@@ -153,52 +168,56 @@ def serve(
             log_config=None,
             access_log=False,
             lifespan="off",
-            limit_concurrency=limits.connections,
             timeout_keep_alive=max(1, int(limits.idle_seconds)),
             server_header=False,
             http="h11",
         )
         server = uvicorn.Server(config)
         address = "http://{}:{}".format(*listening.getsockname()[:2])
-        asyncio.run(_run(server, service, listening, address, say))
-        service.scheduler.close()
+        with _listening(server, service, listening):
+            for model in models:
+                model.warm_up()
+            service.ready = True
+            names = ", ".join(f"{model.name} ({model.task})" for model in models)
+            say(f"serving {names} at {address}")
+            service.scheduler.run()
 
 
-async def _run(
-    server: Any,
-    service: Any,
-    listening: socket.socket,
-    address: str,
-    say: Callable[[str], None],
-) -> None:
-    loop = asyncio.get_running_loop()
+@contextlib.contextmanager
+def _listening(server: Any, service: Any, listening: socket.socket) -> Iterator[None]:
+    """Answer requests in a second thread, until SIGTERM or Ctrl-C or the end of the block; the
+    block computes."""
+
+    def stop(*about: object) -> None:
+        server.should_exit = True
+
     # uvicorn's own handlers would raise the signal again in the end, and the exit code be that.
     server.capture_signals = contextlib.nullcontext
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, setattr, server, "should_exit", True)
+    thread = threading.Thread(target=lambda: asyncio.run(_run(server, service, listening)))
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    thread.start()
+    try:
+        yield
+    finally:
+        stop()
+        thread.join()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
-    async def warm() -> None:
-        await asyncio.to_thread(lambda: [model.warm_up() for model in service.models])
-        service.ready = True
-        names = ", ".join(f"{model.name} ({model.task})" for model in service.models)
-        say(f"serving {names} at {address}")
 
-    tasks = [
-        asyncio.ensure_future(warm()),
-        asyncio.ensure_future(_close_idle(server, service.settings.idle_seconds)),
-    ]
+async def _run(server: Any, service: Any, listening: socket.socket) -> None:
+    settings = service.settings
+    sweep = asyncio.ensure_future(_close_idle(server, settings.idle_seconds, settings.connections))
     try:
         await server.serve(sockets=[listening])
     finally:
-        for task in tasks:
-            task.cancel()
-    if tasks[0].done() and not tasks[0].cancelled() and (error := tasks[0].exception()):
-        raise error
+        sweep.cancel()
+        service.scheduler.close()
 
 
-async def _close_idle(server: Any, seconds: float) -> None:
-    """Close connections that have sent no whole head of a request for some time: uvicorn has no
-    limit for these."""
+async def _close_idle(server: Any, seconds: float, most: int) -> None:
+    """Close connections that have sent no whole head of a request for some time, and the oldest of
+    these if there are too many: uvicorn has no limit for them."""
     since: dict[Any, float] = {}
     while True:
         await asyncio.sleep(_SWEEP)
@@ -208,5 +227,10 @@ async def _close_idle(server: Any, seconds: float) -> None:
         for each in open_ones:
             if getattr(each, "cycle", None) is not None and not each.cycle.response_complete:
                 since.pop(each, None)  # a request is being answered
-            elif now - since.setdefault(each, now) > seconds:
+            else:
+                since.setdefault(each, now)
+        oldest = sorted(since, key=since.__getitem__)
+        surplus = max(0, len(oldest) - most)
+        for number, each in enumerate(oldest):
+            if number < surplus or now - since[each] > seconds:
                 each.transport.close()

@@ -18,13 +18,14 @@ class ServeSettings:
         body_bytes: of one request.
         items: texts of one request.
         timeout: seconds until a request is given up.
-        connections: at the same time.
+        connections: that have a request being answered, and as many that have none; the oldest of
+            these are closed when there are more.
         idle_seconds: after which a connection without a request is closed.
         key: what clients must send, if anything.
     """
 
     batch_tokens: int = 8192
-    queue_tokens: int = 262_144
+    queue_tokens: int = 65_536
     request_tokens: int = 131_072
     body_bytes: int = 8_000_000
     items: int = 2048

@@ -72,7 +72,7 @@ HELP = {
     "Tokens that may wait; what comes beyond gets 429.": "最多排队的词元数；超出的请求得到 429。",
     "Tokens of one request; more gets 413.": "单个请求的词元数；超出则得到 413。",
     "Seconds until a request is given up.": "请求的超时秒数。",
-    "Connections at the same time.": "同时的连接数。",
+    "Requests that are answered at the same time; more gets 429.": "同时处理的请求数；超出的请求得到 429。",
     "Seconds after which a connection without a request is closed.": "没有请求的连接在多少秒后关闭。",
     "Gigabytes that the weights of all models may have together.": "所有模型权重合计的上限（GB）。",
     "Print what the files hold and what would be fitted, then exit.": "只显示文件内容概况和将要训练的模型，然后退出。",
