@@ -23,14 +23,14 @@ from ownbert.nn.bottleneck import NarrowAttention
 from ownbert.nn.context import Context
 from ownbert.nn.embeddings import Embeddings
 from ownbert.nn.heads import ClassificationHead, EmbeddingHead, Pooler, TokenHead
-from ownbert.nn.model import Model
+from ownbert.nn.model import Model, Outputs
 from ownbert.nn.multihead import Attention, MultiHeadAttention
 from ownbert.nn.ngrams import NgramTable, hashed_ngrams
 from ownbert.nn.pooling import AttentionPooling, FirstPooling, MaxPooling, MeanPooling
 from ownbert.nn.positions import RelativeKeys, rotate, sinusoids
 
 # Outputs with a row for each token; the others have one for each text.
-PER_TOKEN = frozenset(("last_hidden_state", "start_logits", "end_logits", "prediction_logits"))
+_PER_TOKEN = frozenset(("last_hidden_state", "start_logits", "end_logits", "prediction_logits"))
 _TOKEN_HEADS = frozenset(("mlm", "tokens", "discriminator", "generator"))
 
 
@@ -76,6 +76,8 @@ class PaddedModel(nn.Module):
         super().__init__()
         config = model.config
         self.kinds = tuple(model.heads)
+        if len(self.kinds) > 2 or (len(self.kinds) == 2 and self.kinds[0] != "mlm"):
+            raise InputError(f"a model with the heads {', '.join(self.kinds)} cannot be exported")
         self.choices = self.kinds == ("choice",)
         self.types = config.type_vocab_size > 1
         self.model = _padded_copy(model)
@@ -86,6 +88,10 @@ class PaddedModel(nn.Module):
     def input_names(self) -> tuple[str, ...]:
         types = ("token_type_ids",) if self.types else ()
         return ("input_ids", "attention_mask", *types)
+
+    def per_token(self, name: str) -> bool:
+        """Whether an output has a row for each token, or one for each text."""
+        return name in _PER_TOKEN or (name == "logits" and self.kinds[0] in _TOKEN_HEADS)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -103,13 +109,10 @@ class PaddedModel(nn.Module):
         layout: Any = batch
         context = Context(layout, batch.positions)
         out = self.model(layout, context=context)
-        if not self.kinds:
-            return {"last_hidden_state": out.hidden}
+        named = named_outputs(self.kinds, out)
         if self.choices:
-            return {"logits": out.logits["choice"].view(shape[0], shape[1])}
-        if self.kinds == ("embedding",):
-            return {"sentence_embedding": out.logits["embedding"]}
-        return logits_by_name(self.kinds, out.logits)
+            return {"logits": named["logits"].view(shape[0], shape[1])}
+        return named
 
     def _batch(self, ids: Tensor, mask: Tensor, types: Tensor | None) -> PaddedBatch:
         length, seen = ids.shape[1], mask != 0
@@ -125,9 +128,13 @@ class PaddedModel(nn.Module):
         return PaddedBatch(ids, types, seen, positions, hidden)
 
 
-def per_token(name: str, kinds: tuple[str, ...]) -> bool:
-    """Whether an output has a row for each token, or one for each text."""
-    return name in PER_TOKEN or (name == "logits" and kinds[0] in _TOKEN_HEADS)
+def named_outputs(kinds: tuple[str, ...], out: Outputs) -> dict[str, Tensor]:
+    """What a file gives, by the names that Transformers' ONNX files have."""
+    if not kinds:
+        return {"last_hidden_state": out.hidden}
+    if kinds == ("embedding",):
+        return {"sentence_embedding": out.logits["embedding"]}
+    return logits_by_name(kinds, out.logits)
 
 
 class PaddedEmbeddings(nn.Module):
