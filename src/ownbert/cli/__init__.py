@@ -30,7 +30,7 @@ from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printab
 PANELS = {
     "Build what pretraining reads": ("vocab", "prepare"),
     "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
-    "Use": ("predict", "evaluate", "embed", "fill", "push"),
+    "Use": ("predict", "evaluate", "embed", "fill", "export", "push"),
     "Inspect": ("runs", "describe", "trace", "relevance"),
 }
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
@@ -49,7 +49,7 @@ _AS_ARGUMENT = {
 
 # The same for what stands first: the folder.
 _AS_FIRST: Mapping[str, tuple[str, ...]] = dict.fromkeys(
-    ("predict", "evaluate", "embed", "fill", "push"), ("--model", "--folder")
+    ("predict", "evaluate", "embed", "fill", "export", "push"), ("--model", "--folder")
 )
 
 # Options that name what a command writes. A path by any other name is one that it reads, and is

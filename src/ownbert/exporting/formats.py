@@ -74,6 +74,8 @@ def trace(graph: PaddedModel) -> tuple[Any, tuple[str, ...]]:
     shapes = dict.fromkeys(graph.input_names, axes)
     with torch.no_grad(), _quiet():
         program = torch.export.export(graph, (), kwargs=given, dynamic_shapes=shapes)
+        for node in program.graph.nodes:  # They name files of this machine.
+            node.meta.pop("stack_trace", None)
         return program, tuple(graph(**given))
 
 
@@ -93,6 +95,8 @@ def write_onnx(graph: PaddedModel, path: Path) -> None:
         )
         assert made is not None
         _name_axes(made.model, graph, outputs)
+        for node in made.model.graph:
+            node.metadata_props.clear()  # of use to the exporter alone
         size = sum(p.numel() * p.element_size() for p in graph.parameters())
         made.save(str(path), external_data=size > _LARGEST_ONNX)
 

@@ -22,6 +22,7 @@ from ownbert.inference.vector_files import records_of
 from ownbert.nn.model import Model
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.files import has_tokenizer
+from ownbert.text.tokenizer import Tokenizer
 
 # Runs an exported file: arrays by the names of its inputs to arrays by the names of its outputs.
 Engine = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
@@ -114,6 +115,8 @@ def sequences_of(
     texts, source = _texts(data, text_column)
     builder = TextInputBuilder(tokenizer, config, longest)
     ids = builder.ids(texts)
+    if data is None:
+        ids = _without_unknown(ids, tokenizer)
     pairs = builder.pair_room >= 2
     examples = []
     for number, first in enumerate(ids):
@@ -124,6 +127,18 @@ def sequences_of(
             given = (first, others[0]) if pairs and number % 3 == 2 else (first,)
             examples.append(builder.example(given)[0])
     return Sequences(examples, source)
+
+
+def _without_unknown(ids: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[list[int]]:
+    """``ids`` with random ones for unknown tokens: our texts need not be in a model's language."""
+    draw, special = np.random.default_rng(0), {*tokenizer.special.values()}
+    tokens = tokenizer.tokens(range(tokenizer.vocab_size))
+    known = [i for i, token in enumerate(tokens) if token not in special]
+    if not known:
+        return [list(one) for one in ids]
+    return [
+        [int(draw.choice(known)) if i == tokenizer.unk_id else i for i in one] for one in ids
+    ]
 
 
 def _texts(data: Any, text_column: str | None) -> tuple[list[str], str]:
