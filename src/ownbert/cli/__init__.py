@@ -43,6 +43,7 @@ _AS_ARGUMENT = {
     "prepare": ("--data", "--input"),
     "predict": ("--text",),
     "embed": ("--data", "--input", "--text"),
+    "export": ("--data", "--input"),
     "describe": ("--text",),
     "trace": ("--text",),
 }

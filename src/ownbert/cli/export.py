@@ -13,18 +13,19 @@ from ownbert.terminal import echo
 
 def export(
     folder: Annotated[Path, typer.Argument(help="Model folder.", show_default=False)],
+    data: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            help="File of texts on which the file and the model are compared: its first 256.",
+            show_default="texts of ownbert",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder for the file.", show_default=False),
     ] = None,
     to: Annotated[str, typer.Option(help="onnx, openvino or torch (torch.export).")] = "onnx",
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of texts on which the file and the model are compared: its first 256.",
-            show_default="texts of ownbert",
-        ),
-    ] = None,
     text_column: TextColumn = None,
     tolerance: Annotated[
         float,
@@ -46,6 +47,8 @@ def export(
     pip install 'ownbert\\[onnx]' or 'ownbert\\[openvino]'; torch needs nothing more.
 
     Example: ownbert export runs/clf --to onnx -o runs/clf-onnx
+
+    Example: ownbert export runs/clf test.csv --to openvino -o runs/clf-openvino
     """
     from ownbert.exporting.export import export as run
 

@@ -22,8 +22,6 @@ encoded = tokenizer.encode_batch({texts})
 inputs = {{
 {inputs}}}"""
 _FIELDS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
-_CHOICES = '[("a question", "one choice"), ("a question", "another")]'
-_TEXTS = '["a text", "another, longer one"]'
 
 
 def write_export_card(
@@ -60,7 +58,7 @@ def write_export_card(
         f"A model of the family {family} ({sizes}) as a file for programs without ownbert, made "
         f"from {cell(source.resolve().name)} (`ownbert export --to {to}`).",
         *([f"Labels: {labels_in_short(labels)}."] if labels else []),
-        *(note.removeprefix("note: ").capitalize() + "." for note in notes),
+        *notes,
         "## Inputs and outputs",
         table(("", "name", "type", "shape"), _tensors(graph, parity)),
         "## Parity",
@@ -113,7 +111,9 @@ def _usage(
 
 
 def _tokenize(tokenizer: Tokenizer, name: str, longest: int | None, graph: PaddedModel) -> str:
-    end = "[None]" if graph.choices else ""
+    texts, end = '["a text", "another, longer one"]', ""
+    if graph.choices:
+        texts, end = '[("a question", "one choice"), ("a question", "another")]', "[None]"
     lines = (
         f'    "{one}": np.array([e.{_FIELDS[one]} for e in encoded], dtype=np.int64){end},\n'
         for one in graph.input_names
@@ -123,6 +123,6 @@ def _tokenize(tokenizer: Tokenizer, name: str, longest: int | None, graph: Padde
         pad_id=tokenizer.pad_id,
         pad_token=tokenizer.special["pad_token"],
         truncation="" if longest is None else f"\ntokenizer.enable_truncation({longest})",
-        texts=_CHOICES if graph.choices else _TEXTS,
+        texts=texts,
         inputs="".join(lines),
     )

@@ -109,7 +109,9 @@ def sequences_of(
     longest = min(config.max_length or MOST_TOKENS, MOST_TOKENS)
     if not has_tokenizer(folder):
         if data is not None:
-            raise InputError(f"{folder} has no tokenizer, so --data cannot be read; leave it out")
+            raise InputError(
+                f"{folder} has no tokenizer, so texts cannot be read; leave {data} out"
+            )
         return Sequences(_random(config, longest), "random ids")
     tokenizer = load_tokenizer(folder, config=config)
     texts, source = _texts(data, text_column)
@@ -136,9 +138,7 @@ def _without_unknown(ids: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list
     known = [i for i, token in enumerate(tokens) if token not in special]
     if not known:
         return [list(one) for one in ids]
-    return [
-        [int(draw.choice(known)) if i == tokenizer.unk_id else i for i in one] for one in ids
-    ]
+    return [[int(draw.choice(known)) if i == tokenizer.unk_id else i for i in one] for one in ids]
 
 
 def _texts(data: Any, text_column: str | None) -> tuple[list[str], str]:
