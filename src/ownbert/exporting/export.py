@@ -111,12 +111,12 @@ def export(
         )
     graph = PaddedModel(model)
     given = sequences_of(source, model, data=data, text_column=text_column)
-    with _complete(target) as new:
+    with complete_folder(target) as new:
         path = new / (kind.folder if sentences else "") / kind.file
         make_folder(path.parent)
         _write(kind, graph, path, source, to)
         parity = compare(model, graph, kind.open(path), given)
-        _require_near(parity, tolerance, target)
+        require_near(parity, tolerance, target)
         _copy_beside(source, new, description)
         for head in model.heads.values():
             if isinstance(head, TokenHead) and head.crf is not None:
@@ -126,7 +126,7 @@ def export(
         write_json(new / PARITY, _report(parity, source, to, file, kind, tolerance))
         write_export_card(
             new,
-            name=target.resolve().name,
+            name=Path(os.path.realpath(target)).name,
             source=source,
             to=to,
             file=file,
@@ -144,8 +144,8 @@ def _described(source: Path) -> Description:
     members = list_members(source)
     if len(members) > 1:
         raise InputError(
-            f"{source} holds {len(members)} models, whose answers are averaged; export one of them: "
-            f"{members[0]}"
+            f"{source} holds {len(members)} models, whose answers are averaged; export one of "
+            f"them: {members[0]}"
         )
     if not (source / CONFIG).is_file() and (source / BLEND).is_file():
         raise InputError(f"{source} is a blend without a network; only networks can be exported")
@@ -178,7 +178,7 @@ def _ngrams(head: Any) -> bool:
 
 def _refuse_taken(target: Path, source: Path, data: Any, *, overwrite: bool) -> None:
     refuse_same([source, *([] if data is None else [Path(data)])], target)
-    if source.resolve() in target.resolve().parents:
+    if Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents:
         raise InputError(f"{target} is inside the folder of the model; write to another folder")
     if target.exists() and not target.is_dir():
         raise InputError(f"{target} is a file; -o must name a folder")
@@ -189,7 +189,7 @@ def _refuse_taken(target: Path, source: Path, data: Any, *, overwrite: bool) -> 
 
 
 @contextmanager
-def _complete(target: Path) -> Iterator[Path]:
+def complete_folder(target: Path) -> Iterator[Path]:
     """A new folder beside ``target`` that takes its place when the block succeeds.
 
     In a folder that is not empty, files of the same names are replaced and others stay, as does
@@ -235,7 +235,8 @@ def _write(kind: Format, graph: PaddedModel, path: Path, source: Path, to: str) 
         raise InputError(f"{source} cannot be exported to {to}: {in_short(reason)}") from error
 
 
-def _require_near(parity: Parity, tolerance: float, target: Path) -> None:
+def require_near(parity: Parity, tolerance: float, target: Path) -> None:
+    """Raises ``InputError`` where an output is further from the model's than ``tolerance``."""
     for name, one in parity.outputs.items():
         if not one.largest_difference <= tolerance:
             raise InputError(

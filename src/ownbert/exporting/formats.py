@@ -65,10 +65,8 @@ def trace(graph: PaddedModel) -> tuple[Any, tuple[str, ...]]:
     Any B, C and S may be given to it, by the names of ``graph.input_names``.
     """
     shape = (2, 3, 5) if graph.choices else (2, 5)
-    ones = torch.ones(shape, dtype=torch.long)
-    given = {name: ones for name in graph.input_names}
-    given["token_type_ids"] = torch.zeros_like(ones)
-    given = {name: given[name].clone() for name in graph.input_names}
+    # Of their own each, or the tracer takes them for one.
+    given = {name: torch.ones(shape, dtype=torch.long) for name in graph.input_names}
     names = (_BATCH, _CHOICES, _LENGTH) if graph.choices else (_BATCH, _LENGTH)
     axes = {i: torch.export.Dim(name) for i, name in enumerate(names)}
     shapes = dict.fromkeys(graph.input_names, axes)
@@ -155,7 +153,8 @@ def open_onnx(path: Path) -> Engine:
     names = [output.name for output in session.get_outputs()]
 
     def engine(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+        found = session.run(names, dict(inputs))
+        return {name: np.asarray(x) for name, x in zip(names, found, strict=True)}
 
     return engine
 

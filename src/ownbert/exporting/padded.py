@@ -187,10 +187,10 @@ class PaddedAttention(nn.Module):
 
     def forward(self, *given: Any) -> Tensor:
         """As the attention that it stands for: one or two inputs, then context and layer."""
-        *inputs, context, _ = given
-        return self.attended(*self.projected(*inputs), context)
+        q, k, v = self.projected(*given[:-2])
+        return self.attended(q, k, v, given[-2])
 
-    def projected(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def projected(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, (B, S, H, K) each."""
         of = self.of
         sizes = of.heads, of.head_size
@@ -198,7 +198,8 @@ class PaddedAttention(nn.Module):
             q, k = of.query_key(inputs[0]).unflatten(-1, (2, *sizes)).unbind(2)
             return q, k, of.value(inputs[1]).unflatten(-1, sizes)
         assert isinstance(of, Attention)
-        return of.qkv(inputs[0]).unflatten(-1, (3, *sizes)).unbind(2)
+        q, k, v = of.qkv(inputs[0]).unflatten(-1, (3, *sizes)).unbind(2)
+        return q, k, v
 
     def attended(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
         of, batch = self.of, context.layout
