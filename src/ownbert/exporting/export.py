@@ -16,7 +16,7 @@ import torch
 import ownbert
 from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer
 from ownbert.errors import InputError, in_short
-from ownbert.exporting.export_card import write_export_card
+from ownbert.exporting.export_card import name_of, write_export_card
 from ownbert.exporting.formats import FORMATS, Format
 from ownbert.exporting.padded import PaddedModel
 from ownbert.exporting.parity import Parity, compare, sequences_of
@@ -114,8 +114,9 @@ def export(
     with complete_folder(target) as new:
         path = new / (kind.folder if sentences else "") / kind.file
         make_folder(path.parent)
-        _write(kind, graph, path, source, to)
-        parity = compare(model, graph, kind.open(path), given)
+        with _in_a_line(source, to):
+            kind.write(graph, path)
+            parity = compare(model, graph, kind.open(path), given)
         require_near(parity, tolerance, target)
         _copy_beside(source, new, description)
         for head in model.heads.values():
@@ -192,9 +193,10 @@ def _refuse_taken(target: Path, source: Path, data: Any, *, overwrite: bool) -> 
 def complete_folder(target: Path) -> Iterator[Path]:
     """A new folder beside ``target`` that takes its place when the block succeeds.
 
-    In a folder that is not empty, files of the same names are replaced and others stay, as does
+    In a folder that exists, files of the same names are replaced and others stay, as does
     a card that a user wrote.
     """
+    target = Path(os.path.abspath(target))  # "." has no name
     made = missing_folders(target.parent)
     make_folder(target.parent)
     new = target.with_name(f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
@@ -210,9 +212,7 @@ def complete_folder(target: Path) -> Iterator[Path]:
 
 
 def _move(new: Path, target: Path) -> None:
-    if not target.exists() or not any(target.iterdir()):
-        if target.is_symlink():
-            target = target.resolve()
+    if not target.exists():
         os.replace(new, target)
         return
     for path in sorted(new.rglob("*")):
@@ -225,12 +225,14 @@ def _move(new: Path, target: Path) -> None:
             os.replace(path, place)
 
 
-def _write(kind: Format, graph: PaddedModel, path: Path, source: Path, to: str) -> None:
+@contextmanager
+def _in_a_line(source: Path, to: str) -> Iterator[None]:
+    """Turn the errors of exporters and engines, which are of many kinds, into ``InputError``."""
     try:
-        kind.write(graph, path)
+        yield
     except (InputError, OSError, MemoryError):
         raise
-    except Exception as error:  # exporters have errors of many kinds
+    except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise InputError(f"{source} cannot be exported to {to}: {in_short(reason)}") from error
 
@@ -267,7 +269,7 @@ def _report(
     """parity.json."""
     packages = {name: version(name) for name in kind.packages}
     return {
-        "model": source.resolve().name,
+        "model": name_of(source),
         "to": to,
         "file": file,
         "tolerance": tolerance,

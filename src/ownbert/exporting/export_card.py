@@ -56,7 +56,7 @@ def write_export_card(
     sizes = f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}"
     blocks = [
         f"A model of the family {family} ({sizes}) as a file for programs without ownbert, made "
-        f"from {cell(source.resolve().name)} (`ownbert export --to {to}`).",
+        f"from {cell(name_of(source))} (`ownbert export --to {to}`).",
         *([f"Labels: {labels_in_short(labels)}."] if labels else []),
         *notes,
         "## Inputs and outputs",
@@ -73,6 +73,11 @@ def write_export_card(
     if base := hub_base(str(source)):
         front["base_model"] = base
     save_card(new, front, blocks, name=name)
+
+
+def name_of(source: Path) -> str:
+    """The name of a model on the hub, if it has one, else that of its folder."""
+    return hub_base(str(source)) or source.resolve().name
 
 
 def _tensors(graph: PaddedModel, parity: Parity) -> Iterator[tuple[str, ...]]:

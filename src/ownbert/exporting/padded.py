@@ -330,6 +330,8 @@ def _padded_copy(model: Model) -> Model:
         block.attention = PaddedAttention(block.attention)
         if isinstance(block, EncoderBlock):
             block.chunk = 0  # It saves memory in training, and changes no result.
+    if not made.heads:
+        made.pooler = None  # Its output is none of the file's.
     if made.pooler is not None:
         made.pooler = _Pooler(made.pooler)  # pyright: ignore[reportAttributeAccessIssue]
     for head in made.heads.values():
