@@ -18,7 +18,7 @@ from ownbert.checkpoint import load, save
 from ownbert.config import HeadSpec
 from ownbert.data.batch import from_padded
 from ownbert.errors import InputError
-from ownbert.exporting.export import PARITY, complete_folder, require_near
+from ownbert.exporting.export import PARITY, complete_folder, notes_of, require_near
 from ownbert.exporting.formats import FORMATS, open_onnx, write_onnx
 from ownbert.exporting.padded import PaddedModel, named_outputs
 from ownbert.exporting.parity import CHOICES, compare, sequences_of
@@ -228,7 +228,13 @@ def test_refusals(classifier: Path, tmp_path: Path):
 
 def test_models_that_cannot_be_exported(tmp_path: Path):
     pytest.importorskip("openvino")
-    image = {"image_size": 8, "patch_size": 4, "hidden_size": 8, "layers": 1, "heads": 2}
+    image: dict[str, Any] = {
+        "image_size": 8,
+        "patch_size": 4,
+        "hidden_size": 8,
+        "layers": 1,
+        "heads": 2,
+    }
     save(vit.make_model(**image, num_classes=3), tmp_path / "image")
     assert "only encoders of texts" in refusal("export", tmp_path / "image", "-o", tmp_path / "a")
     made(tmp_path / "gru", HeadSpec("classification", pooling="gru"))
@@ -243,6 +249,17 @@ def test_models_that_cannot_be_exported(tmp_path: Path):
     line = refusal("export", tmp_path / "several", "-o", tmp_path / "d")
     assert "holds 2 models, whose answers are averaged" in line
     assert {path.name for path in tmp_path.iterdir()} == {"image", "gru", "ngrams", "several"}
+
+
+def test_what_a_file_leaves_to_others_is_said(tmp_path: Path):
+    model = made(tmp_path, "classification")
+    assert not list(notes_of(tmp_path, model))
+    (tmp_path / "blend.json").write_text("{}")
+    assert "its network alone is exported" in next(iter(notes_of(tmp_path, model)))
+    for name, said in (("tokens", "decoded together"), ("segments", "in segments")):
+        model = made(tmp_path / name, HEADS[name])
+        (note,) = notes_of(tmp_path / name, model)
+        assert said in note
 
 
 def test_a_missing_package_is_named():

@@ -101,7 +101,7 @@ def export(
     _refuse_taken(target, source, data, overwrite=overwrite)
     description, sentences = _described(source), (source / MODULES).is_file()
     model = load(source, heads=() if sentences else None, description=description)
-    for note in _notes(source, model):
+    for note in notes_of(source, model):
         if say is not None:
             say(note)
     if to == "openvino" and any(_ngrams(head) for head in model.heads.values()):
@@ -135,7 +135,7 @@ def export(
             graph=graph,
             parity=parity,
             tolerance=tolerance,
-            notes=list(_notes(source, model)),
+            notes=list(notes_of(source, model)),
         )
     return parity
 
@@ -153,7 +153,7 @@ def _described(source: Path) -> Description:
     return describe(source)
 
 
-def _notes(source: Path, model: Model) -> Iterator[str]:
+def notes_of(source: Path, model: Model) -> Iterator[str]:
     """What the file leaves to the program that runs it."""
     if (source / BLEND).is_file():
         yield (
