@@ -34,6 +34,9 @@ HAN = "[\u4e00-\u9fff]"
 NOT_TRANSLATED = (
     *("hf/", "nn/", "views/", "data/examples/", "data/layout.py", "families/marian.py"),
     *("inspect/relevance/", "train/curves.py", "train/distributed.py", "train/optim/"),
+    # Answers of a server, which are for programs.
+    *(f"serve/{n}.py" for n in ("app", "gate", "metrics", "scheduler", "served_model", "service")),
+    *(f"serve/{n}_api.py" for n in ("huggingface", "native", "openai", "tei")),
     *("text/sentencepiece.py", "text/sentences.py", "text/tokenizer.py"),
 )
 # What looks like prose and is code: names of styles and fields, others' messages, commands.

@@ -235,7 +235,7 @@ def test_models_that_cannot_be_exported(tmp_path: Path):
         "layers": 1,
         "heads": 2,
     }
-    save(vit.make_model(**image, num_classes=3), tmp_path / "image")
+    save(vit.make_model(**image, hidden_size=8, num_classes=3), tmp_path / "image")
     assert "only encoders of texts" in refusal("export", tmp_path / "image", "-o", tmp_path / "a")
     made(tmp_path / "gru", HeadSpec("classification", pooling="gru"))
     assert "recurrent pooling" in refusal("export", tmp_path / "gru", "-o", tmp_path / "b")

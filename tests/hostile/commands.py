@@ -70,6 +70,8 @@ BASE: dict[Names, dict[str, Any]] = {
     ("fill",): {"folder": f"{IN}bert", "texts": "red1 [MASK] 9"},
     ("export",): {"folder": f"{IN}clf", "--to": "torch"},
     ("push",): {"folder": f"{IN}clf", "name": "org/name"},
+    # An address of nobody: a server that listens would not end.
+    ("serve",): {"folders": f"{IN}bert", "--host": "203.0.113.7"},
     ("runs",): {"folder": f"{IN}run"},
     ("describe",): {"folder": f"{IN}bert"},
     ("trace",): {"folder": f"{IN}bert", "text": "red1 red2"},
@@ -84,6 +86,7 @@ OUTPUT: dict[Names, tuple[str, str] | None] = {
     ("embed",): ("-o", "out.npy"),
     ("fill",): None,
     ("push",): None,
+    ("serve",): None,
     ("runs",): None,
     ("describe",): None,
     ("trace",): ("--html", "out.html"),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ownbert import limits
 from ownbert.checkpoint import load, load_tokenizer
-from ownbert.data.batch import Example, pack
+from ownbert.data.batch import Batch, Example, pack
 from ownbert.data.readers.memory import is_list, is_table, items
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
@@ -129,6 +129,54 @@ class Embedder:
             )
         if normalize is None:
             normalize = normalize_embeddings
+        self._pooling(pooling)  # refused before texts are read
+        ids = self.ids(texts, prompt)
+        bar = show_progress_bar and progress is None
+        with _bar(len(ids)) if bar else nullcontext(progress) as shown:
+            out = self.encode_ids(
+                ids,
+                pooling=pooling,
+                normalize=normalize,
+                precision=precision,
+                batch_tokens=batch_tokens,
+                batch_size=batch_size,
+                progress=shown,
+            )
+        found: Any = out
+        if convert_to_tensor or not convert_to_numpy:
+            found = torch.from_numpy(out)
+            found = found if convert_to_tensor or single else list(found)
+        return found[0] if single else found
+
+    __call__ = encode
+
+    def ids(self, texts: Sequence[str], prompt: str | None = None) -> list[np.ndarray]:
+        """The ids of each text with its special tokens, truncated to the limit.
+
+        prompt: prepended to every text; by default as in the folder.
+        """
+        prompt = self.embedding_config.prompt if prompt is None else prompt
+        ids = self.builder.ids([prompt + text for text in texts])
+        self.seen += len(ids)
+        self.cut += sum(len(one) > self.builder.room for one in ids)
+        return [self.builder.one(one) for one in ids]
+
+    def encode_ids(
+        self,
+        ids: Sequence[np.ndarray],
+        *,
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        precision: str | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        batch_size: int | None = None,
+        progress: Progress | None = None,
+    ) -> np.ndarray:
+        """One vector per sequence of ids with its special tokens; arguments as for ``encode``.
+
+        Returns:
+            float32 (len(ids), D).
+        """
         pool = self._pooling(pooling)
         unit = self.embedding_config.normalize if normalize is None else normalize
         between(1, limits.BATCH_TOKENS, "[]")("batch_tokens", batch_tokens)
@@ -137,29 +185,27 @@ class Embedder:
         encoder = self._encoder(
             pick_precision(precision, self.device) if precision else self.precision
         )
-        ids = self._ids(texts, self.embedding_config.prompt if prompt is None else prompt)
         out = np.empty((len(ids), self.size), dtype=np.float32)
         done = 0
         lengths = np.asarray([len(i) for i in ids], dtype=np.int64)
         # The longest first: if memory does not suffice, it fails at once.
         order = np.argsort(-lengths, kind="stable")
-        bar = show_progress_bar and progress is None
-        with _bar(len(ids)) if bar else nullcontext(progress) as shown:
-            for chosen in _batches(order, lengths.tolist(), batch_tokens, batch_size):
-                vectors = _embed(encoder, [ids[i] for i in chosen], pool)  # (B, D)
-                if unit:
-                    vectors = torch.nn.functional.normalize(vectors, dim=1)
-                out[chosen] = vectors.cpu().numpy()
-                done += len(chosen)
-                if shown is not None:
-                    shown(done)
-        found: Any = out
-        if convert_to_tensor or not convert_to_numpy:
-            found = torch.from_numpy(out)
-            found = found if convert_to_tensor or single else list(found)
-        return found[0] if single else found
+        for chosen in _batches(order, lengths.tolist(), batch_tokens, batch_size):
+            hidden, batch = _hidden(encoder, [ids[i] for i in chosen])
+            vectors = ALL_POOLINGS[pool](encoder.config)(hidden, batch.layout)  # (B, D)
+            if unit:
+                vectors = torch.nn.functional.normalize(vectors, dim=1)
+            out[chosen] = vectors.cpu().numpy()
+            done += len(chosen)
+            if progress is not None:
+                progress(done)
+        return out
 
-    __call__ = encode
+    def token_vectors(self, ids: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The vector of each token of sequences of ids: float32 (tokens, D) each."""
+        hidden, _ = _hidden(self._encoder(self.precision), ids)
+        ends = np.cumsum([len(one) for one in ids])[:-1]
+        return np.split(hidden.cpu().numpy(), ends)
 
     def encode_query(self, texts: Any, **options: Any) -> Any:
         """``encode`` with the folder's prompt for queries, if it has one."""
@@ -219,13 +265,6 @@ class Embedder:
             f"warning: {self.cut:,} of {self.seen:,} texts are longer than {self.max_length} "
             "tokens and are cut there"
         )
-
-    def _ids(self, texts: Sequence[str], prompt: str) -> list[np.ndarray]:
-        """The ids of each text between its special tokens, truncated to the limit."""
-        ids = self.builder.ids([prompt + text for text in texts])
-        self.seen += len(ids)
-        self.cut += sum(len(one) > self.builder.room for one in ids)
-        return [self.builder.one(one) for one in ids]
 
     def _encoder(self, precision: str) -> Encoder:
         if precision not in self._encoders:
@@ -298,9 +337,9 @@ def _batches(
 
 
 @torch.inference_mode()
-def _embed(encoder: Encoder, ids: Sequence[np.ndarray], pooling: str) -> Tensor:
-    """The vectors of the sequences of a batch: float32 (B, D)."""
+def _hidden(encoder: Encoder, ids: Sequence[np.ndarray]) -> tuple[Tensor, Batch]:
+    """The last hidden states of the sequences of a batch: float32 (T, D)."""
     device = encoder.embeddings.word.weight.device
     batch = pack([Example(i, np.zeros_like(i)) for i in ids]).to(device)
     hidden, _ = encoder(batch)  # (T, D)
-    return ALL_POOLINGS[pooling](encoder.config)(hidden.float(), batch.layout)
+    return hidden.float(), batch

@@ -108,8 +108,12 @@ class Filler:
         """The mask token of this tokenizer."""
         return self.tokenizer.special["mask_token"]
 
-    def __call__(self, texts: Iterable[str]) -> Iterator[Filled]:
+    def __call__(
+        self, texts: Iterable[str], *, targets: Sequence[int] | None = None
+    ) -> Iterator[Filled]:
         """Fill the masks of each text, in order.
+
+        targets: ids of tokens that are the only candidates; by default all tokens are.
 
         Raises:
             InputError: a text has no mask or is longer than the model takes; names the number of
@@ -121,7 +125,8 @@ class Filler:
             count += len(block)
             lengths = [len(i) for i in ids]
             for chosen in batches_by_tokens(np.arange(len(ids)), lengths, _BATCH_TOKENS):
-                yield from self._fill([block[i] for i in chosen], [ids[i] for i in chosen])
+                rows = [block[i] for i in chosen], [ids[i] for i in chosen]
+                yield from self._fill(*rows, targets)
 
     def _encode(self, texts: Sequence[str], before: int) -> list[np.ndarray]:
         """The ids of each text between its special tokens; ``before`` texts preceded them."""
@@ -145,7 +150,9 @@ class Filler:
         return rows
 
     @torch.inference_mode()
-    def _fill(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> Iterator[Filled]:
+    def _fill(
+        self, texts: Sequence[str], ids: Sequence[np.ndarray], targets: Sequence[int] | None
+    ) -> Iterator[Filled]:
         places = [np.flatnonzero(row == self.tokenizer.mask_id) for row in ids]
         examples = [
             Example(row, np.zeros_like(row), masked_positions=at, masked_ids=row[at])
@@ -154,15 +161,20 @@ class Filler:
         logits = self.model(pack(examples).to(self.model.device), ["mlm"]).logits["mlm"]  # (M, V)
         probabilities = logits.float().softmax(-1)
         # A model may have more outputs than its tokenizer has tokens.
-        best = probabilities[:, : self.tokenizer.vocab_size].topk(self.top)
-        rows = iter(zip(best.values.tolist(), best.indices.tolist(), strict=True))
+        known = torch.arange(self.tokenizer.vocab_size)
+        if targets is not None:
+            known = torch.as_tensor(targets)
+        known = known.to(probabilities.device)
+        best = probabilities[:, known].topk(min(self.top, len(known)))
+        rows = iter(zip(best.values.tolist(), known[best.indices].tolist(), strict=True))
         for text, at in zip(texts, places, strict=True):
             masks = []
             for position in at.tolist():
                 values, indices = next(rows)
                 found = zip(indices, values, strict=True)
                 masks.append(Mask(position, tuple(self._candidate(i, p) for i, p in found)))
-            yield Filled(text, tuple(masks), self._put(text, masks))
+            best_of_each = [mask.candidates[0] for mask in masks]
+            yield Filled(text, tuple(masks), self._put(text, best_of_each))
 
     def _candidate(self, index: int, probability: float) -> Candidate:
         token, kind = self.tokenizer.tokens([index])[0], self.tokenizer.kind
@@ -174,14 +186,20 @@ class Filler:
         text = self.tokenizer.decode([index]).strip() or token
         return Candidate(token, index, probability, text, not token.startswith(_WORD_START))
 
-    def _put(self, text: str, masks: Sequence[Mask]) -> str:
-        """The text with the most probable candidate of each mask."""
+    def replaced(self, text: str, number: int, candidate: Candidate) -> str:
+        """The text with a candidate in place of the mask of this number (from 0)."""
+        spelled = self.spelling.findall(text)
+        chosen = [Candidate(one, -1, 0.0, one, False) for one in spelled]
+        chosen[number : number + 1] = [candidate]
+        return self._put(text, chosen)
+
+    def _put(self, text: str, chosen: Sequence[Candidate]) -> str:
+        """The text with a candidate for each mask."""
         pieces = self.spelling.split(text)
-        if len(pieces) != len(masks) + 1:  # the tokenizer found a mask that is written otherwise
+        if len(pieces) != len(chosen) + 1:  # the tokenizer found a mask that is written otherwise
             return text
         filled = pieces[0]
-        for mask, piece in zip(masks, pieces[1:], strict=True):
-            best = mask.candidates[0]
+        for best, piece in zip(chosen, pieces[1:], strict=True):
             if self.tokenizer.kind == "blank":
                 parts = filled.rstrip(), best.text, piece.lstrip()
                 filled = " ".join(part for part in parts if part)

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +168,19 @@ class Predictor:
         if source is not None:
             for each in self._decided(self.task.stream(source)):
                 yield self.task.answer(*each, top_k)
+
+    def rows(self, data: Any) -> list[Row]:
+        """The rows of what a call takes, as the task reads them.
+
+        Raises:
+            InputError: the rows are not of the folder's task.
+        """
+        _, source = self._source(data, {})
+        return [] if source is None else list(self.task.stream(source))
+
+    def decide(self, rows: Sequence[Row]) -> list[Any]:
+        """What the task decides for each row, of which ``task.answer`` makes an answer."""
+        return [decided for decided, _ in self._decided(rows)]
 
     def warnings(self) -> list[str]:
         """Warnings about rows that were truncated and words that are unknown, if there were any."""

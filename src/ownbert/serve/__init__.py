@@ -1,0 +1,1 @@
+"""``ownbert serve``: model folders behind HTTP, for the clients that people already have."""

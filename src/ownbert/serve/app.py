@@ -1,0 +1,97 @@
+"""The application: all APIs, health, metrics and the page."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from ownbert import __version__
+from ownbert.serve import huggingface_api, native_api, openai_api, tei_api
+from ownbert.serve.gate import Gate, error_body
+from ownbert.serve.refusals import Refusal
+from ownbert.serve.service import Service
+
+_PAGE = Path(__file__).with_name("page.html")
+
+
+def make_app(service: Service, log: Any = sys.stderr) -> Gate:
+    """The application of a service.
+
+    Args:
+        service: with its models.
+        log: for the access log; None: nowhere.
+    """
+    app = FastAPI(
+        title="OwnBERT",
+        version=__version__,
+        description="Your own models, by the APIs of OpenAI (embeddings), Hugging Face, "
+        "text-embeddings-inference, and one path per task.",
+        openapi_url="/openapi.json",
+        docs_url=None,  # its scripts would come from elsewhere
+        redoc_url=None,
+    )
+    app.add_exception_handler(Refusal, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _failed)
+
+    @app.get("/livez", include_in_schema=False)
+    async def livez() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/readyz", include_in_schema=False)
+    @app.get("/health", include_in_schema=False)
+    async def readyz() -> JSONResponse:
+        status = 200 if service.ready else 503
+        return JSONResponse({"status": "ok" if service.ready else "loading"}, status)
+
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics() -> Response:
+        return Response(service.metrics.page(), media_type="text/plain; version=0.0.4")
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> HTMLResponse:
+        return HTMLResponse(
+            _PAGE.read_text(encoding="utf-8"),
+            headers={"content-security-policy": "default-src 'self' 'unsafe-inline'"},
+        )
+
+    for api in (openai_api, huggingface_api, tei_api, native_api):
+        app.include_router(api.router(service))
+    return Gate(app, service, log)
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Refusal)
+    again = None if error.retry_after is None else {"retry-after": str(error.retry_after)}
+    return JSONResponse(error_body(error, request.url.path), error.status, again)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return await _refused(request, _first_of(error.errors()))
+
+
+def _first_of(errors: Sequence[Mapping[str, Any]]) -> Refusal:
+    """The first thing that is wrong with a body, in a line."""
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return Refusal(400, "the body is not JSON", "invalid_json")
+    where = ".".join(str(part) for part in first["loc"][1:] if not str(part).startswith("list["))
+    return Refusal(422, f"{where or 'the body'}: {first['msg']}", "invalid_value", where or None)
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    code = {400: "invalid_json", 404: "not_found", 405: "wrong_method"}.get(error.status_code, "")
+    refusal = Refusal(error.status_code, f"{request.url.path}: {error.detail}", code or "refused")
+    return await _refused(request, refusal)
+
+
+async def _failed(request: Request, error: Exception) -> JSONResponse:
+    return await _refused(request, Refusal(500, "the server failed on this request", "failed"))

@@ -1,0 +1,190 @@
+"""What every request passes before it is read: limits, the key, the access log."""
+
+import asyncio
+import hmac
+import json
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.requests import Request
+
+from ownbert.serve.refusals import Refusal, too_large
+from ownbert.serve.service import Service, Usage
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# Answered without a key, and while the models are being loaded.
+_OPEN = ("/livez", "/readyz", "/health", "/")
+_ALWAYS = ("/livez", "/readyz", "/health", "/metrics")
+# How many times the bytes that a request may have are read of one that is refused.
+_DISCARDED = 8
+# Characters of a request id of the client.
+_LONGEST_ID = 128
+
+
+def error_body(refusal: Refusal, path: str) -> dict[str, Any]:
+    """An error as the API of the path has it."""
+    if path.startswith("/v1/"):
+        about = {"message": refusal.message, "type": refusal.kind}
+        return {"error": {**about, "param": refusal.param, "code": refusal.code}}
+    return {"error": refusal.message, "error_type": refusal.kind}
+
+
+class Gate:
+    """An application behind limits.
+
+    Args:
+        app: that is called with the whole body.
+        service: whose settings count.
+        log: where the access log goes, one JSON object per line, without texts; None: nowhere.
+    """
+
+    def __init__(self, app: Asgi, service: Service, log: Any = sys.stderr) -> None:
+        self.app, self.service, self.log = app, service, log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope)
+        began, status = time.monotonic(), 500
+        given = request.headers.get("x-request-id", "")
+        fits = 0 < len(given) <= _LONGEST_ID and given.isascii() and given.isprintable()
+        number = given if fits else uuid.uuid4().hex
+        usage = scope["ownbert"] = Usage()
+
+        async def sending(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                own = {"x-request-id": number}
+                if usage.tokens:
+                    own["x-compute-tokens"] = str(usage.tokens)
+                    own["x-queue-time"] = str(round(1000 * usage.waited))
+                    own["x-inference-time"] = str(round(1000 * usage.computed))
+                    own["x-total-time"] = str(round(1000 * (time.monotonic() - began)))
+                pairs = [(key.encode(), value.encode()) for key, value in own.items()]
+                message = {**message, "headers": [*message["headers"], *pairs]}
+            await send(message)
+
+        try:
+            try:
+                self._require(request)
+                whole = await self._body(request, receive)
+            except Refusal as refusal:
+                await self._discard(receive, refusal)
+                await send_error(refusal, scope["path"], sending)
+                return
+            await self.app(scope, replaying(whole, receive), sending)
+        finally:
+            seconds = time.monotonic() - began
+            route = getattr(scope.get("route"), "path", "other")
+            self.service.metrics.requests.labels(route, status).inc()
+            self._write(request, number, status, seconds, usage)
+
+    def _require(self, request: Request) -> None:
+        """Check what can be seen in the head of a request."""
+        path = request.url.path
+        reads = request.method in ("GET", "HEAD")
+        key = self.service.settings.key
+        if key is not None and not (reads and path in _OPEN) and not _has_key(request, key):
+            raise Refusal(401, "the key is missing or wrong: Authorization: Bearer KEY", "no_key")
+        if not self.service.ready and path not in _ALWAYS:
+            raise Refusal(503, "the models are being loaded", "not_ready", retry_after=1)
+        length = request.headers.get("content-length", "0")
+        if not length.isdigit() or int(length[:18]) > self.service.settings.body_bytes:
+            raise too_large(f"at most {self.service.settings.body_bytes:,} bytes in a request")
+
+    async def _body(self, request: Request, receive: Receive) -> bytes:
+        """The whole body, within its size and its time."""
+        most, parts, size = self.service.settings.body_bytes, [], 0
+
+        async def read() -> None:
+            nonlocal size
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Refusal(499, "the client has left", "client_left")
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                if size > most:
+                    raise too_large(f"at most {most:,} bytes in a request")
+                if not message.get("more_body"):
+                    return
+
+        try:
+            await asyncio.wait_for(read(), self.service.settings.idle_seconds)
+        except (TimeoutError, asyncio.TimeoutError):
+            raise Refusal(408, "the body did not come in time", "slow_body") from None
+        return b"".join(parts)
+
+    async def _discard(self, receive: Receive, refusal: Refusal) -> None:
+        """Read what is left of a body, within bounds: a client that is still sending when the
+        connection is closed never sees the answer."""
+        if refusal.status in (408, 499):
+            return
+        most, size = _DISCARDED * self.service.settings.body_bytes, 0
+        ends = time.monotonic() + self.service.settings.idle_seconds
+        while size < most and time.monotonic() < ends:
+            try:
+                message = await asyncio.wait_for(receive(), ends - time.monotonic())
+            except (TimeoutError, asyncio.TimeoutError):
+                return
+            size += len(message.get("body", b""))
+            if message["type"] == "http.disconnect" or not message.get("more_body"):
+                return
+
+    def _write(
+        self, request: Request, number: str, status: int, seconds: float, usage: Usage
+    ) -> None:
+        if self.log is None:
+            return
+        row = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "id": number,
+            "client": request.client.host if request.client else None,
+            "method": request.method,
+            "path": request.url.path[:200],
+            "status": status,
+            "milliseconds": round(1000 * seconds, 2),
+            "tokens": usage.tokens,
+        }
+        print(json.dumps(row), file=self.log, flush=True)
+
+
+def _has_key(request: Request, key: str) -> bool:
+    """Whether the request has the key; how long the comparison takes does not tell which part of it
+    is right."""
+    given = request.headers.get("authorization", "").removeprefix("Bearer ")
+    given = given or request.headers.get("x-api-key", "")
+    return hmac.compare_digest(given.encode(), key.encode())
+
+
+def replaying(body: bytes, receive: Receive) -> Receive:
+    """``receive`` for an application whose body has been read already."""
+    rest = [body]
+
+    async def again() -> MutableMapping[str, Any]:
+        if rest:
+            return {"type": "http.request", "body": rest.pop(), "more_body": False}
+        return await receive()
+
+    return again
+
+
+async def send_error(refusal: Refusal, path: str, send: Send) -> None:
+    """Answer with an error."""
+    body = json.dumps(error_body(refusal, path), ensure_ascii=False).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    if refusal.retry_after is not None:
+        headers.append((b"retry-after", b"%d" % refusal.retry_after))
+    if refusal.status in (408, 413):  # what is left of the body is not read
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,54 @@
+"""What ``/metrics`` tells Prometheus."""
+
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+
+_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+_TOKENS = (16, 64, 256, 1024, 4096, 8192, 16384, 65536)
+
+
+class Metrics:
+    """Counters of one server.
+
+    Args:
+        waiting: the tokens in the queue now.
+    """
+
+    def __init__(self, waiting: Callable[[], int]) -> None:
+        self.registry = CollectorRegistry()
+        about: dict[str, Any] = {"registry": self.registry}
+        self.requests = Counter(
+            "ownbert_requests", "Requests by path and status.", ["path", "status"], **about
+        )
+        self.tokens = Counter("ownbert_tokens", "Tokens that were computed.", **about)
+        self.queue = Histogram(
+            "ownbert_queue_seconds", "Seconds in the queue.", buckets=_SECONDS, **about
+        )
+        self.compute = Histogram(
+            "ownbert_batch_seconds", "Seconds of a batch.", buckets=_SECONDS, **about
+        )
+        self.batch = Histogram(
+            "ownbert_batch_tokens", "Tokens of a batch.", buckets=_TOKENS, **about
+        )
+        self.waiting = Gauge("ownbert_queue_tokens", "Tokens in the queue now.", **about)
+        self.waiting.set_function(waiting)
+        # Sequences are packed one behind the other: a batch holds nothing but their tokens.
+        Gauge("ownbert_padding_share", "Share of padding in batches.", **about).set(0)
+
+    def on_batch(self, tokens: int, seconds: float) -> None:
+        """Count a batch."""
+        self.tokens.inc(tokens)
+        self.batch.observe(tokens)
+        self.compute.observe(seconds)
+
+    def page(self) -> bytes:
+        """The text format of Prometheus."""
+        return generate_latest(self.registry)

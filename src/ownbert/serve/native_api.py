@@ -1,0 +1,143 @@
+"""OwnBERT's own API: ``POST /v1/TASK`` for every task, and reloading."""
+
+import base64
+import binascii
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from ownbert.serve.huggingface_api import opened
+from ownbert.serve.refusals import bad_field
+from ownbert.serve.service import Service, texts_of, usage_of
+
+_EXAMPLES: dict[str, Any] = {
+    "classify": ["a text", {"text": "a text", "text_pair": "its pair"}],
+    "multilabel": ["a text"],
+    "regress": ["a text"],
+    "tag": ["Anna lives in Rome"],
+    "answer": [{"question": "Who?", "context": "Anna lives in Rome."}],
+    "choose": [{"prompt": "a beginning", "choices": ["one ending", "another"]}],
+    "image": ["the bytes of a picture in base64"],
+    "fill": ["a text with a [MASK]"],
+    "embed": ["a text", "another one"],
+    "translate": ["a text"],
+}
+_PREDICTED = ("classify", "multilabel", "regress", "tag", "answer", "choose")
+
+
+class TaskRequest(BaseModel):
+    """The body of ``/v1/TASK``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    inputs: Any = Field(description="One input or several in a list.")
+    model: str | None = Field(None, description="The name of the model, if there are several.")
+    top_k: int | None = Field(None, ge=1, description="So many answers to an input.")
+    targets: list[str] | None = Field(None, description="fill: the only candidates.")
+    normalize: bool | None = Field(None, description="embed: vectors of length one.")
+    prompt_name: str | None = Field(None, description="embed: a prompt of the folder.")
+    dimensions: int | None = Field(None, ge=1, description="embed: the first so many numbers.")
+
+
+class RankRequest(BaseModel):
+    """The body of ``/v1/rank``."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"query": "a", "texts": ["b", "c"]}]}
+    )
+
+    query: str
+    texts: list[str]
+    model: str | None = None
+
+
+class ReloadRequest(BaseModel):
+    """The body of ``/reload``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str | None = None
+
+
+def router(service: Service) -> APIRouter:
+    """The routes."""
+    routes = APIRouter(tags=["OwnBERT"])
+    for task, example in _EXAMPLES.items():
+        _add(routes, service, task, example)
+
+    @routes.post("/v1/rank")
+    async def rank(body: RankRequest, request: Request) -> dict[str, Any]:
+        """How well texts go with a query, the best first."""
+        served = service.models.get(body.model)
+        scores = await service.rank(request, served, body.query, body.texts)
+        order = sorted(range(len(scores)), key=lambda i: -scores[i])
+        found = [{"index": i, "score": scores[i], "text": body.texts[i]} for i in order]
+        return _reply(request, served.name, found)
+
+    @routes.post("/reload")
+    def reload(body: ReloadRequest) -> dict[str, Any]:
+        """Read a model's folder anew; requests that are being computed keep the old one."""
+        return {"model": service.models.reload(body.model).name, "reloaded": True}
+
+    return routes
+
+
+def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
+    schema = {"requestBody": {"content": {"application/json": {"example": {"inputs": example}}}}}
+
+    @routes.post(f"/v1/{task}", openapi_extra=schema, name=task, operation_id=task)
+    async def run(body: TaskRequest, request: Request) -> dict[str, Any]:
+        served = service.models.get(body.model)
+        served.require(task)
+        if body.top_k is not None and task in ("tag", "embed", "translate"):
+            raise bad_field(f"top_k is of no use to {task}", "top_k")
+        inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
+        if task in _PREDICTED or task == "image":
+            rows = [_image(each) for each in inputs] if task == "image" else inputs
+            top = {} if body.top_k is None else {"top_k": body.top_k}
+            decided = await service.decide(request, served, rows)
+            answers: Any = [served.answer(*each, **top) for each in decided]
+        elif task == "fill":
+            filled = await service.fill(request, served, texts_of(inputs), body.targets)
+            answers = [_candidates(each, body.top_k or 5) for each in filled]
+        elif task == "translate":
+            answers = list(await service.translate(request, served, texts_of(inputs)))
+        else:
+            vectors = await service.embed(
+                request,
+                served,
+                texts_of(inputs),
+                normalize=body.normalize,
+                prompt=served.prompt(body.prompt_name),
+                dimensions=body.dimensions,
+            )
+            answers = vectors.tolist()
+        return _reply(request, served.name, answers)
+
+
+def _candidates(filled: Any, top: int) -> dict[str, Any]:
+    return {
+        "text": filled.filled,
+        "masks": [
+            [{"token": c.text, "id": c.id, "score": c.probability} for c in mask.candidates[:top]]
+            for mask in filled.masks
+        ],
+    }
+
+
+def _image(given: Any) -> Any:
+    try:
+        return opened(base64.b64decode(given, validate=True))
+    except (binascii.Error, TypeError, ValueError):
+        raise bad_field("an image is its bytes in base64", "inputs") from None
+
+
+def _reply(request: Request, name: str, answers: Any) -> dict[str, Any]:
+    usage = usage_of(request)
+    milliseconds = round(1000 * usage.computed, 3)
+    return {
+        "model": name,
+        "answers": answers,
+        "usage": {"tokens": usage.tokens, "milliseconds": milliseconds},
+    }

@@ -1,0 +1,348 @@
+"""A model folder as a server uses it: what it can do, and its requests as items to compute."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.checkpoint import CONFIG, describe
+from ownbert.errors import InputError
+from ownbert.files import read_json
+from ownbert.inference.embedder import Embedder
+from ownbert.inference.fill_mask import Filled, Filler
+from ownbert.inference.pipeline import Predictor
+from ownbert.serve.refusals import Refusal, bad_field
+from ownbert.tasks.rows import Row
+from ownbert.tasks.task import NoTaskHead
+from ownbert.tasks.token_classification.entities import OUTSIDE
+from ownbert.tasks.token_classification.tag import TaggedSentence
+from ownbert.tasks.token_classification.tag_rows import text_of
+from ownbert.translate.decode import Translator
+
+# The tasks of transformers' pipelines and of the hub.
+PIPELINES = {
+    **dict.fromkeys(("classify", "multilabel", "regress"), "text-classification"),
+    "tag": "token-classification",
+    "answer": "question-answering",
+    "choose": "multiple-choice",
+    "image": "image-classification",
+    "embed": "sentence-similarity",
+    "fill": "fill-mask",
+    "translate": "translation",
+}
+# Candidates for a mask that are computed; a request may ask for fewer.
+MOST_CANDIDATES = 100
+# Tokens of an image, about: its size decides.
+_IMAGE_TOKENS = 256
+# Words of the texts that are computed before the first request.
+_WARM_LENGTHS = (1, 8, 32, 128)
+
+
+@dataclass(frozen=True)
+class Items:
+    """A request's items, and the tokens of each."""
+
+    items: list[Any]
+    tokens: list[int]
+
+    @property
+    def total(self) -> int:
+        """The tokens of all of them."""
+        return sum(self.tokens)
+
+
+class ServedModel:
+    """A folder, loaded once.
+
+    Args:
+        name: by which requests choose it.
+        folder: that ``finetune``, ``fit``, ``probe``, ``pretrain`` or ``translate`` wrote, or a
+            sentence model.
+        device, precision: as of ``Predictor``.
+
+    Attributes:
+        task: what the folder is for: a task of ``finetune``, fill, embed or translate.
+        operations: what it can do; embed and fill beside each other in a pretrained folder.
+
+    Raises:
+        InputError: the folder cannot be used.
+    """
+
+    def __init__(
+        self, name: str, folder: str | Path, *, device: str = "auto", precision: str = "float32"
+    ) -> None:
+        self.name, self.folder = name, Path(folder)
+        self.device, self.precision = device, precision
+        self.predictor: Predictor | None = None
+        self.embedder: Embedder | None = None
+        self.filler: Filler | None = None
+        self.translator: Translator | None = None
+        self._load()
+        parts = {
+            "embed": self.embedder,
+            "fill": self.filler,
+            "translate": self.translator,
+        }
+        self.operations = [name for name, part in parts.items() if part is not None]
+        if self.predictor is not None:
+            self.operations.insert(0, self.predictor.task.name)
+        self.task = "fill" if self.filler is not None else self.operations[0]
+
+    def _load(self) -> None:
+        given: dict[str, Any] = {"device": self.device, "precision": self.precision}
+        config = self.folder / CONFIG
+        if config.exists() and read_json(config).get("is_encoder_decoder"):
+            self.translator = Translator(self.folder, **given)
+            return
+        try:
+            predictor = Predictor(self.folder, **given)
+        except NoTaskHead:
+            pass
+        else:
+            if predictor.task.name != "embed":
+                self.predictor = predictor
+                return
+        self.embedder = Embedder(self.folder, **given)
+        if "mlm" in {spec.kind for spec in describe(self.folder).specs}:
+            self.filler = Filler(self.folder, top=MOST_CANDIDATES, device=self.device)
+
+    def reloaded(self) -> "ServedModel":
+        """The folder as it is now."""
+        return ServedModel(self.name, self.folder, device=self.device, precision=self.precision)
+
+    @property
+    def pipeline(self) -> str:
+        """The name of the task on the hub."""
+        return PIPELINES[self.task]
+
+    @property
+    def pair(self) -> bool:
+        """Whether a row is two texts."""
+        return bool(self.predictor and getattr(self.predictor.task, "pair", False))
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The labels of its task."""
+        return self.predictor.labels if self.predictor else ()
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens of the longest input, if there is a limit."""
+        if self.embedder is not None:
+            return self.embedder.max_length
+        rows_predictor = getattr(self.predictor, "rows_predictor", None)
+        return getattr(rows_predictor, "max_length", None)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer; None of a blend without a network."""
+        if self.embedder is not None:
+            return self.embedder.tokenizer
+        if self.translator is not None:
+            return self.translator.source
+        return getattr(self.predictor.rows_predictor if self.predictor else None, "tokenizer", None)
+
+    def warm_up(self) -> None:
+        """Compute inputs of several lengths, so that the first requests find everything ready."""
+        for length in _WARM_LENGTHS:
+            text = " ".join(["a"] * length)
+            if self.embedder is not None:
+                self.embed(self.embed_items([text]).items)
+            if self.translator is not None:
+                self.translate([text])
+            if self.predictor is not None and self.task != "image":
+                example: Any = text
+                if self.task == "answer":
+                    example = {"question": "a", "context": text}
+                elif self.task == "choose":
+                    example = {"prompt": text, "choices": ["a", "b"]}
+                elif self.pair:
+                    example = {"text": text, "text_pair": "a"}
+                self.decide(self.rows([example]).items)
+
+    def require(self, operation: str) -> None:
+        """Raise a ``Refusal`` unless the model can do this."""
+        if operation not in self.operations:
+            raise Refusal(
+                422,
+                f"the model {self.name} is for {', '.join(self.operations)}, not for {operation}",
+                "wrong_task",
+            )
+
+    # Requests as items.
+
+    def rows(self, data: Sequence[Any]) -> Items:
+        """Rows of the folder's task: texts, or mappings with the columns of the task.
+
+        Raises:
+            Refusal: they are of another kind.
+        """
+        if self.predictor is None:
+            raise bad_field(f"the model {self.name} has no task head")
+        if self.task != "image":
+            for row in data:
+                self._require_row(row)
+        try:
+            rows = self.predictor.rows(list(data))
+        except (InputError, ValueError, TypeError) as error:
+            raise bad_field(str(error).removeprefix("data: "), "inputs") from None
+        if self.task == "image":
+            return Items(rows, [_IMAGE_TOKENS] * len(rows))
+        return Items(rows, [self.count(row.texts) for row in rows])
+
+    def _require_row(self, row: Any) -> None:
+        """Refuse what no row can be: tables are less strict about what a text is."""
+        if not isinstance(row, str | Mapping):
+            raise bad_field("an input is a text, or an object with texts", "inputs")
+        if isinstance(row, str):
+            return
+        for key, value in row.items():
+            several = isinstance(value, list) and all(isinstance(each, str) for each in value)
+            if not several and not isinstance(value, str):
+                raise bad_field(f"{key} must be a text or a list of texts", "inputs")
+        if not self.pair and "text_pair" in row:
+            raise bad_field(f"the model {self.name} reads one text, not a pair", "inputs")
+
+    def embed_items(self, texts: Sequence[str], prompt: str | None = None) -> Items:
+        """Sequences of ids, from texts."""
+        self.require("embed")
+        assert self.embedder is not None
+        ids = self.embedder.ids(texts, prompt)
+        return Items(ids, [len(one) for one in ids])
+
+    def embed_ids(self, sequences: Sequence[Sequence[int]]) -> Items:
+        """Sequences of ids, from ids without special tokens."""
+        self.require("embed")
+        assert self.embedder is not None
+        size = self.embedder.tokenizer.vocab_size
+        for ids in sequences:
+            if not ids or not all(0 <= i < size for i in ids):
+                raise bad_field(f"token ids must be from 0 to {size - 1:,}, one or more", "input")
+        found = [self.embedder.builder.one(ids) for ids in sequences]
+        return Items(found, [len(one) for one in found])
+
+    def texts(self, texts: Sequence[str]) -> Items:
+        """Texts as they are."""
+        return Items(list(texts), [self.count((text,)) for text in texts])
+
+    def count(self, texts: Sequence[str]) -> int:
+        """The tokens of the texts of a row, about, for a blend without a network."""
+        if self.tokenizer is None:
+            return sum(1 + len(text) // 4 for text in texts)
+        return 2 + sum(map(len, self.tokenizer.encode_batch(list(texts))))
+
+    # What the computing thread does.
+
+    def decide(self, rows: list[Row]) -> Sequence[Any]:
+        """What the task decides for each row."""
+        assert self.predictor is not None
+        return self.predictor.decide(rows)
+
+    def answer(self, decided: Any, row: Row, **options: Any) -> Any:
+        """The answer to a row, as pipelines of transformers have it."""
+        assert self.predictor is not None
+        return self.predictor.task.answer(decided, row, **options)
+
+    def words(self, decided: TaggedSentence, row: Row) -> list[dict[str, Any]]:
+        """Every word with its tag, but for those outside of entities, as pipelines have them."""
+        text, starts = text_of(row)
+        words = zip(decided.tags, decided.probabilities.tolist(), row.texts, starts, strict=True)
+        return [
+            {
+                "entity": tag,
+                "score": score,
+                "word": text[start : start + len(word)],
+                "start": start,
+                "end": start + len(word),
+            }
+            for tag, score, word, start in words
+            if tag != OUTSIDE
+        ]
+
+    def prompt(self, name: str | None) -> str | None:
+        """The prompt of a name in the folder; None for the default one."""
+        if name is None or self.embedder is None:
+            return None
+        prompts = self.embedder.embedding_config.prompts
+        if name not in prompts:
+            known = ", ".join(prompts) or "none"
+            raise bad_field(f"there is no prompt {name!r}; there is {known}", "prompt_name")
+        return prompts[name]
+
+    def embed(self, ids: list[np.ndarray]) -> Sequence[np.ndarray]:
+        """Vectors (D) as the folder says, of length one or not."""
+        assert self.embedder is not None
+        return list(self.embedder.encode_ids(ids))
+
+    def embed_plain(self, ids: list[np.ndarray]) -> Sequence[np.ndarray]:
+        """Vectors (D) that are not normalized."""
+        assert self.embedder is not None
+        return list(self.embedder.encode_ids(ids, normalize=False))
+
+    def embed_tokens(self, ids: list[np.ndarray]) -> Sequence[np.ndarray]:
+        """Vectors (tokens, D) of all tokens."""
+        assert self.embedder is not None
+        return self.embedder.token_vectors(ids)
+
+    def fill(self, texts: list[str], targets: Sequence[int] | None = None) -> Sequence[Filled]:
+        """Candidates for the masks of texts, of all tokens or of some."""
+        assert self.filler is not None
+        return list(self.filler(texts, targets=targets))
+
+    def translate(self, texts: list[str]) -> Sequence[str]:
+        """Translations."""
+        assert self.translator is not None
+        return list(self.translator(texts))
+
+
+class Models:
+    """The models of a server by their names; one may be exchanged while it runs.
+
+    Args:
+        models: at least one; the first is the one for requests that name none, if it is alone.
+    """
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        self._models = {model.name: model for model in models}
+        self._exchange = threading.Lock()
+
+    def __iter__(self) -> Any:
+        return iter(self._models.values())
+
+    def __len__(self) -> int:
+        return len(self._models)
+
+    def get(self, name: str | None) -> ServedModel:
+        """The model of a name, or the only one.
+
+        Raises:
+            Refusal: there is none, or there are several and none is named.
+        """
+        if name is None:
+            if len(self._models) > 1:
+                known = ", ".join(self._models)
+                raise bad_field(f"there are several models; name one of {known}", "model")
+            return next(iter(self._models.values()))
+        if name not in self._models:
+            known = ", ".join(self._models)
+            raise Refusal(404, f"no model {name!r}; there is {known}", "model_not_found", "model")
+        return self._models[name]
+
+    def reload(self, name: str | None) -> ServedModel:
+        """Load a folder anew and use it from then on; if that fails, the old one stays.
+
+        Raises:
+            Refusal: the folder cannot be used.
+        """
+        old = self.get(name)
+        with self._exchange:
+            try:
+                new = old.reloaded()
+                new.warm_up()
+            except InputError as error:
+                raise Refusal(409, f"{old.name} stays as it was: {error}", "not_loaded") from None
+            self._models[old.name] = new
+        return new

@@ -1,0 +1,212 @@
+"""``serve``: load the models, listen, and stop without losing what was accepted."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import stat
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ownbert.errors import InputError
+from ownbert.hub import model_folder
+
+_LONGEST_NAME = 100
+# Connections are looked at so often.
+_SWEEP = 1.0
+
+
+def named_folders(given: Sequence[str]) -> dict[str, Path]:
+    """Folders by the names of their models: ``NAME=FOLDER``, or a folder, whose own name counts.
+
+    Raises:
+        InputError: there is no such folder, or two have one name.
+    """
+    found: dict[str, Path] = {}
+    for each in given:
+        name, equals, folder = each.partition("=")
+        if not equals or Path(each).is_dir():
+            name, folder = "", each
+        path = model_folder(folder)
+        if not path.is_dir():
+            raise InputError(f"no such folder: {folder}")
+        name = name or path.resolve().name
+        if not name or len(name) > _LONGEST_NAME or "/" in name or not name.isprintable():
+            raise InputError(f"{name[:40]!r} is no name for a model; write NAME={folder}")
+        if name in found:
+            raise InputError(f"two models are named {name}; write OTHER={folder}")
+        found[name] = path
+    return found
+
+
+def require_memory(folders: Sequence[Path], gigabytes: float | None) -> None:
+    """Check that the weights of all folders together are no larger than allowed.
+
+    Raises:
+        InputError: they are.
+    """
+    if gigabytes is None:
+        return
+    size = sum(
+        file.stat().st_size
+        for folder in folders
+        for pattern in ("*.safetensors", "pytorch_model*.bin")
+        for file in folder.rglob(pattern)
+        if "checkpoints" not in file.parts and "work" not in file.parts
+    )
+    if size > gigabytes * 1e9:
+        raise InputError(
+            f"the weights take {size / 1e9:.1f} GB, and --max-memory is {gigabytes:g}; serve fewer "
+            "models, or allow more"
+        )
+
+
+def read_key(path: Path) -> str:
+    """The key in a file that nobody else can read.
+
+    Raises:
+        InputError: others can read it, or it has none.
+    """
+    if not path.is_file():
+        raise InputError(f"no such file: {path}")
+    if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        raise InputError(f"{path} can be read by others; chmod 600 {path}")
+    key = path.read_text(encoding="utf-8", errors="replace").strip()
+    if not key or len(key.split()) != 1 or not key.isascii():
+        raise InputError(f"{path} has no key: one word of ASCII characters")
+    return key
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        InputError: the address is not ours, or the port is taken.
+    """
+    if not host.strip():
+        raise InputError("--host is empty; 0.0.0.0 is every address of this machine")
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+        found.listen(2048)
+    except OSError as error:
+        reason = "the port is in use" if error.errno == 98 else (error.strerror or str(error))
+        raise InputError(
+            f"cannot listen on {host}:{port}: {reason}; choose another --port"
+        ) from None
+    return found
+
+
+def serve(
+    folders: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    device: str = "auto",
+    precision: str = "float32",
+    max_memory: float | None = None,
+    log: bool = True,
+    say: Callable[[str], None] = print,
+    **settings: Any,
+) -> None:
+    """Serve model folders over HTTP until SIGTERM or Ctrl-C; what was accepted is answered first.
+
+    Args:
+        folders: of models, or ``NAME=FOLDER``.
+        host, port: to listen on; port 0 takes a free one.
+        device, precision: as of ``Predictor``.
+        max_memory: gigabytes that the weights may have together.
+        log: whether each request is a line of JSON on standard error.
+        say: called with what a person should know.
+        settings: those of ``ServeSettings``.
+
+    Raises:
+        InputError: a folder, a setting or the address cannot be used.
+    """
+    try:
+        import fastapi  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        import prometheus_client  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        import uvicorn
+    except ImportError as error:
+        raise InputError("serve needs more packages: pip install 'ownbert[serve]'") from error
+    from ownbert.serve.app import make_app
+    from ownbert.serve.served_model import Models, ServedModel
+    from ownbert.serve.service import Service
+    from ownbert.serve.settings import ServeSettings
+
+    limits = ServeSettings(**settings)
+    named = named_folders(folders)
+    require_memory(list(named.values()), max_memory)
+    with contextlib.closing(listening_socket(host, port)) as listening:
+        models = [
+            ServedModel(name, folder, device=device, precision=precision)
+            for name, folder in named.items()
+        ]
+        service = Service(Models(models), limits)
+        config = uvicorn.Config(
+            make_app(service, sys.stderr if log else None),  # type: ignore[arg-type]
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            limit_concurrency=limits.connections,
+            timeout_keep_alive=max(1, int(limits.idle_seconds)),
+            server_header=False,
+            http="h11",
+        )
+        server = uvicorn.Server(config)
+        address = "http://{}:{}".format(*listening.getsockname()[:2])
+        asyncio.run(_run(server, service, listening, address, say))
+        service.scheduler.close()
+
+
+async def _run(
+    server: Any,
+    service: Any,
+    listening: socket.socket,
+    address: str,
+    say: Callable[[str], None],
+) -> None:
+    loop = asyncio.get_running_loop()
+    # uvicorn's own handlers would raise the signal again in the end, and the exit code be that.
+    server.capture_signals = contextlib.nullcontext
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, setattr, server, "should_exit", True)
+
+    async def warm() -> None:
+        await asyncio.to_thread(lambda: [model.warm_up() for model in service.models])
+        service.ready = True
+        names = ", ".join(f"{model.name} ({model.task})" for model in service.models)
+        say(f"serving {names} at {address}")
+
+    tasks = [
+        asyncio.ensure_future(warm()),
+        asyncio.ensure_future(_close_idle(server, service.settings.idle_seconds)),
+    ]
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        for task in tasks:
+            task.cancel()
+    if tasks[0].done() and not tasks[0].cancelled() and (error := tasks[0].exception()):
+        raise error
+
+
+async def _close_idle(server: Any, seconds: float) -> None:
+    """Close connections that have sent no whole head of a request for some time: uvicorn has no
+    limit for these."""
+    since: dict[Any, float] = {}
+    while True:
+        await asyncio.sleep(_SWEEP)
+        now = time.monotonic()
+        open_ones = set(server.server_state.connections)
+        since = {each: at for each, at in since.items() if each in open_ones}
+        for each in open_ones:
+            if getattr(each, "cycle", None) is not None and not each.cycle.response_complete:
+                since.pop(each, None)  # a request is being answered
+            elif now - since.setdefault(each, now) > seconds:
+                each.transport.close()

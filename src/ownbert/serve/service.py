@@ -1,0 +1,241 @@
+"""What all APIs share: the models, the queue, the limits, and the usage of a request."""
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from starlette.requests import Request
+
+from ownbert.serve.metrics import Metrics
+from ownbert.serve.refusals import Refusal, bad_field, too_large
+from ownbert.serve.scheduler import QueuedRequest, Scheduler
+from ownbert.serve.served_model import Items, Models, ServedModel
+from ownbert.serve.settings import ServeSettings
+
+# Texts of more characters are tokenised in a thread, so that other requests do not wait.
+_IN_THREAD = 20_000
+
+
+@dataclass
+class Usage:
+    """What a request took so far.
+
+    Args:
+        tokens: that were computed for it.
+        waited, computed: seconds in the queue, and of its batches.
+    """
+
+    tokens: int = 0
+    waited: float = 0.0
+    computed: float = 0.0
+
+    def add(self, job: QueuedRequest) -> None:
+        """Count a finished job."""
+        self.tokens += job.tokens
+        self.waited += job.waited
+        self.computed += job.computed
+
+
+def usage_of(request: Request) -> Usage:
+    """The usage of a request, which its access log and headers show."""
+    return request.scope.setdefault("ownbert", Usage())
+
+
+class Service:
+    """The models of a server and the queue in front of them.
+
+    Args:
+        models: that it has.
+        settings: its limits.
+
+    Attributes:
+        ready: whether the models are warm.
+    """
+
+    def __init__(self, models: Models, settings: ServeSettings) -> None:
+        self.models, self.settings = models, settings
+        self.metrics = Metrics(lambda: self.scheduler.waiting)
+        self.scheduler = Scheduler(
+            batch_tokens=settings.batch_tokens,
+            queue_tokens=settings.queue_tokens,
+            on_batch=self.metrics.on_batch,
+        )
+        self.ready = False
+
+    async def compute(
+        self,
+        request: Request,
+        model: ServedModel,
+        what: Hashable,
+        compute: Callable[[list[Any]], Sequence[Any]],
+        items: Items,
+    ) -> Sequence[Any]:
+        """The answers to the items of a request, in their order.
+
+        Args:
+            request: of the client; if it leaves, the items leave the queue.
+            model: that computes.
+            what: it computes; requests with the same may share a batch.
+            compute: of the model.
+            items: of the request.
+
+        Raises:
+            Refusal: there are too many items or tokens, or what the scheduler raises.
+        """
+        limits = self.settings
+        if len(items.items) > limits.items:
+            raise too_large(f"{len(items.items):,} texts; at most {limits.items:,} in a request")
+        if items.total > limits.request_tokens:
+            raise too_large(
+                f"{items.total:,} tokens; at most {limits.request_tokens:,} in a request"
+            )
+        if not items.items:
+            return []
+        answer = asyncio.ensure_future(
+            self.scheduler.answer(
+                (id(model), what), compute, items.items, items.total, limits.timeout
+            )
+        )
+        gone = asyncio.ensure_future(_gone(request))
+        try:
+            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise Refusal(499, "the client has left", "client_left")
+            job = await answer
+        finally:
+            gone.cancel()
+            answer.cancel()
+        self.metrics.queue.observe(job.waited)
+        usage_of(request).add(job)
+        assert job.answers is not None
+        return job.answers
+
+    async def decide(
+        self, request: Request, model: ServedModel, data: Sequence[Any]
+    ) -> list[tuple[Any, Any]]:
+        """What the model's task decides for each row, and the row."""
+        items = await self.prepared(data, model.rows, data)
+        decided = await self.compute(request, model, "decide", model.decide, items)
+        return list(zip(decided, items.items, strict=True))
+
+    async def embed(
+        self,
+        request: Request,
+        model: ServedModel,
+        texts: Sequence[str],
+        *,
+        normalize: bool | None = None,
+        prompt: str | None = None,
+        dimensions: int | None = None,
+    ) -> np.ndarray:
+        """Vectors (N, D) of texts; arguments as in ``Embedder.encode``."""
+        items = await self.prepared(texts, model.embed_items, texts, prompt)
+        return await self.vectors(request, model, items, normalize=normalize, dimensions=dimensions)
+
+    async def vectors(
+        self,
+        request: Request,
+        model: ServedModel,
+        items: Items,
+        *,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+    ) -> np.ndarray:
+        """Vectors (N, D) of sequences of ids; their first ``dimensions`` numbers."""
+        assert model.embedder is not None
+        size = model.embedder.size
+        if dimensions is not None and not 1 <= dimensions <= size:
+            raise bad_field(f"dimensions is {dimensions}; it must be 1 to {size}", "dimensions")
+        plain = normalize is False
+        work = model.embed_plain if plain else model.embed
+        found = await self.compute(request, model, ("embed", plain), work, items)
+        vectors = np.asarray(found, dtype=np.float32).reshape(len(items.items), size)
+        vectors = vectors[:, :dimensions]
+        cut = dimensions is not None and dimensions < size and not plain
+        if normalize or cut:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            vectors = vectors / np.maximum(lengths, 1e-12)
+        return vectors
+
+    async def similarities(
+        self, request: Request, model: ServedModel, source: str, texts: Sequence[str]
+    ) -> list[float]:
+        """The cosine of a text with each of several."""
+        vectors = await self.embed(request, model, [source, *texts], normalize=True)
+        return (vectors[1:] @ vectors[0]).tolist()
+
+    async def rank(
+        self, request: Request, model: ServedModel, query: str, texts: Sequence[str]
+    ) -> list[float]:
+        """How well each text goes with a query: the number or the probability that a model of pairs
+        gives, else the cosine of their vectors."""
+        if model.embedder is not None:
+            return await self.similarities(request, model, query, texts)
+        if model.predictor is None or model.task not in ("classify", "regress"):
+            model.require("embed")
+        decided = await self.decide(
+            request, model, [{"text": query, "text_pair": text} for text in texts]
+        )
+        # Of two labels the last one is that of texts that belong together.
+        return [float(np.ravel(each)[-1]) for each, _ in decided]
+
+    async def fill(
+        self,
+        request: Request,
+        model: ServedModel,
+        texts: Sequence[str],
+        targets: Sequence[str] | None = None,
+    ) -> Sequence[Any]:
+        """Candidates for the masks of texts."""
+        model.require("fill")
+        ids = None if targets is None else tuple(_target_ids(model, targets))
+        items = await self.prepared(texts, model.texts, texts)
+        return await self.compute(
+            request, model, ("fill", ids), partial(model.fill, targets=ids), items
+        )
+
+    async def translate(
+        self, request: Request, model: ServedModel, texts: Sequence[str]
+    ) -> Sequence[str]:
+        """Translations."""
+        model.require("translate")
+        items = await self.prepared(texts, model.texts, texts)
+        return await self.compute(request, model, "translate", model.translate, items)
+
+    async def prepared(self, data: Sequence[Any], work: Callable[..., Items], *given: Any) -> Items:
+        """Items of a request, made in a thread where there is much text."""
+        if len(data) > self.settings.items:
+            raise too_large(f"{len(data):,} texts; at most {self.settings.items:,} in a request")
+        if sum(len(str(each)) for each in data) < _IN_THREAD:
+            return work(*given)
+        return await asyncio.to_thread(work, *given)
+
+
+async def _gone(request: Request) -> None:
+    """Ends when the client has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _target_ids(model: ServedModel, targets: Sequence[str]) -> list[int]:
+    ids = [model.tokenizer.id_of(token) for token in targets]
+    if None in ids:
+        raise bad_field(f"{targets[ids.index(None)]!r} is no token of the vocabulary", "targets")
+    if not ids:
+        raise bad_field("targets is empty; name tokens of the vocabulary", "targets")
+    return ids
+
+
+def texts_of(inputs: Any, param: str = "inputs") -> list[str]:
+    """One text or several, as a list.
+
+    Raises:
+        Refusal: it is something else.
+    """
+    texts = [inputs] if isinstance(inputs, str) else inputs
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        raise bad_field(f"{param} must be a text or a list of texts", param)
+    return texts

@@ -1,0 +1,221 @@
+"""The API of Hugging Face's text-embeddings-inference."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field
+
+from ownbert import __version__
+from ownbert.serve.refusals import bad_field
+from ownbert.serve.served_model import ServedModel
+from ownbert.serve.service import Service, texts_of
+
+
+class EmbedRequest(BaseModel):
+    """The body of ``/embed`` and ``/embed_all``."""
+
+    inputs: Any
+    normalize: bool = True
+    truncate: bool = True
+    prompt_name: str | None = None
+    dimensions: int | None = Field(None, ge=1)
+
+
+class PredictRequest(BaseModel):
+    """The body of ``/predict``: a text, a pair, or a list of lists with one or two texts."""
+
+    inputs: str | list[str] | list[list[str]]
+    raw_scores: bool = False
+    truncate: bool = True
+
+
+class RerankRequest(BaseModel):
+    """The body of ``/rerank``."""
+
+    query: str
+    texts: list[str]
+    raw_scores: bool = False
+    return_text: bool = False
+    truncate: bool = True
+
+
+class TokenizeRequest(BaseModel):
+    """The body of ``/tokenize``."""
+
+    inputs: Any
+    add_special_tokens: bool = True
+
+
+class DecodeRequest(BaseModel):
+    """The body of ``/decode``."""
+
+    ids: list[int] | list[list[int]]
+    skip_special_tokens: bool = True
+
+
+class SimilarityInputs(BaseModel):
+    """A text, and those it is compared with."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityRequest(BaseModel):
+    """The body of ``/similarity``."""
+
+    inputs: SimilarityInputs
+
+
+def router(service: Service) -> APIRouter:
+    """The routes. Where there are several models, ``?model=NAME`` chooses one."""
+    routes = APIRouter(tags=["text-embeddings-inference"])
+
+    @routes.post("/embed")
+    async def embed(body: EmbedRequest, request: Request, model: str | None = None) -> Any:
+        served, texts = _texts(service, model, body.inputs)
+        vectors = await service.embed(
+            request,
+            served,
+            texts,
+            normalize=body.normalize,
+            prompt=served.prompt(body.prompt_name),
+            dimensions=body.dimensions,
+        )
+        return vectors.tolist()
+
+    @routes.post("/embed_all")
+    async def embed_all(body: EmbedRequest, request: Request, model: str | None = None) -> Any:
+        served, texts = _texts(service, model, body.inputs)
+        prompt = served.prompt(body.prompt_name)
+        items = await service.prepared(texts, served.embed_items, texts, prompt)
+        found = await service.compute(request, served, "tokens", served.embed_tokens, items)
+        return [each.tolist() for each in found]
+
+    @routes.post("/similarity")
+    async def similarity(
+        body: SimilarityRequest, request: Request, model: str | None = None
+    ) -> Any:
+        served, given = service.models.get(model), body.inputs
+        served.require("embed")
+        return await service.similarities(request, served, given.source_sentence, given.sentences)
+
+    @routes.post("/predict")
+    async def predict(body: PredictRequest, request: Request, model: str | None = None) -> Any:
+        served = service.models.get(model)
+        given: Any = body.inputs
+        if body.raw_scores:
+            raise bad_field("raw_scores: the model gives probabilities", "raw_scores")
+        single = isinstance(given, str) or all(isinstance(each, str) for each in given)
+        rows = [_row([given] if isinstance(given, str) else given)] if single else []
+        if not single:
+            rows = [_row(each) for each in given]
+        decided = await service.decide(request, served, rows)
+        found = [served.answer(*each, top_k=None) for each in decided]
+        return found[0] if single else found
+
+    @routes.post("/rerank")
+    async def rerank(body: RerankRequest, request: Request, model: str | None = None) -> Any:
+        served = service.models.get(model)
+        scores = await service.rank(request, served, body.query, body.texts)
+        order = sorted(range(len(scores)), key=lambda i: -scores[i])
+        found: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in order]
+        if body.return_text:
+            for each in found:
+                each["text"] = body.texts[each["index"]]
+        return found
+
+    @routes.post("/tokenize")
+    async def tokenize(body: TokenizeRequest, model: str | None = None) -> Any:
+        served, texts = _texts(service, model, body.inputs)
+        tokenizer = _tokenizer(served)
+        encodings = tokenizer.backend.encode_batch(
+            texts, add_special_tokens=body.add_special_tokens
+        )
+        return [
+            [
+                {
+                    "id": i,
+                    "text": text[start:stop] if stop > start else token,
+                    "special": bool(special),
+                    "start": None if special else start,
+                    "stop": None if special else stop,
+                }
+                for i, token, special, (start, stop) in zip(
+                    found.ids,
+                    found.tokens,
+                    found.special_tokens_mask,
+                    found.offsets,
+                    strict=True,
+                )
+            ]
+            for found, text in zip(encodings, texts, strict=True)
+        ]
+
+    @routes.post("/decode")
+    async def decode(body: DecodeRequest, model: str | None = None) -> Any:
+        tokenizer = _tokenizer(service.models.get(model))
+        several: Any = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
+        if any(not 0 <= i < tokenizer.vocab_size for ids in several for i in ids):
+            raise bad_field(f"ids must be from 0 to {tokenizer.vocab_size - 1:,}", "ids")
+        skip = body.skip_special_tokens
+        return [tokenizer.decode(ids, skip_special_tokens=skip) for ids in several]
+
+    @routes.get("/info")
+    async def info(model: str | None = None) -> dict[str, Any]:
+        chosen = [service.models.get(model)] if model else list(service.models)
+        first, limits = chosen[0], service.settings
+        return {
+            "model_id": first.name,
+            "model_sha": None,
+            "model_dtype": first.precision,
+            "model_type": _type(first),
+            "max_input_length": first.max_length,
+            "max_batch_tokens": limits.batch_tokens,
+            "max_client_batch_size": limits.items,
+            "max_concurrent_requests": limits.connections,
+            "auto_truncate": True,
+            "version": __version__,
+            "models": [
+                {
+                    "name": each.name,
+                    "task": each.task,
+                    "pipeline": each.pipeline,
+                    "operations": each.operations,
+                    "pair": each.pair,
+                    "labels": list(each.labels),
+                }
+                for each in chosen
+            ],
+        }
+
+    return routes
+
+
+def _texts(service: Service, model: str | None, inputs: Any) -> tuple[ServedModel, list[str]]:
+    texts = texts_of(inputs)
+    if not texts or not all(texts):
+        raise bad_field("inputs is empty, or has an empty text", "inputs")
+    return service.models.get(model), texts
+
+
+def _row(texts: Any) -> Any:
+    if len(texts) == 1:
+        return texts[0]
+    if len(texts) != 2:
+        raise bad_field("each input is one text or a pair", "inputs")
+    return {"text": texts[0], "text_pair": texts[1]}
+
+
+def _tokenizer(model: ServedModel) -> Any:
+    if model.tokenizer is None:
+        raise bad_field(f"the model {model.name} has no tokenizer", "model")
+    return model.tokenizer
+
+
+def _type(model: ServedModel) -> dict[str, Any]:
+    """The kind of model as this API names it."""
+    if model.embedder is not None:
+        return {"embedding": {"pooling": model.embedder.embedding_config.pooling}}
+    numbers = dict(enumerate(model.labels))
+    names = {label: i for i, label in numbers.items()}
+    return {"classifier": {"id2label": numbers, "label2id": names}}

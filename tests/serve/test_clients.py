@@ -1,0 +1,249 @@
+"""The clients that people have, unmodified, against a server on a socket."""
+
+import base64
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from huggingface_hub import InferenceClient
+from PIL import Image
+
+import ownbert
+from ownbert import Embedder, Predictor, finetune
+from support.serving import Served, served
+from support.tiny import change_config, made
+
+
+def _image_model(folder: Path) -> Path:
+    pixels = np.random.default_rng(0).integers(0, 255, (6, 8, 8), dtype=np.uint8)
+    rows = [
+        {"image": Image.fromarray(p), "label": c} for p, c in zip(pixels, "ababab", strict=True)
+    ]
+    sizes = {"hidden_size": 16, "layers": 1, "heads": 2}
+    finetune("image", train=rows, output=folder, epochs=1, quiet=True, **sizes)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(
+    classifier: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
+    """One tiny model for each task."""
+    base = tmp_path_factory.mktemp("served")
+    heads = {
+        "pairs": ("classification", {"ownbert_task": {"name": "classify", "pair": True}}),
+        "tags": ("tokens", {"id2label": {"0": "B-X", "1": "I-X", "2": "O"}}),
+        "answers": ("span", {}),
+        "choices": ("choice", {}),
+    }
+    for name, (head, config) in heads.items():
+        made(base / name, head)
+        change_config(base / name, **config)
+    made(base / "vectors")
+    found = {name: base / name for name in (*heads, "vectors")}
+    found |= {"topics": classifier, "words": pretrained, "images": _image_model(base / "images")}
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(folders: dict[str, Path]) -> Iterator[Served]:
+    with served(*(f"{name}={folder}" for name, folder in folders.items())) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def of_openai(server: Served) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
+
+
+def hub(server: Served, name: str) -> InferenceClient:
+    return InferenceClient(base_url=f"{server.url}/models/{name}")
+
+
+def test_openai_embeddings(of_openai: openai.OpenAI, folders: dict[str, Path]):
+    embedder = Embedder(folders["vectors"])
+    texts = ["a b c", "d", "a"]
+    expected = embedder.encode(texts)
+    for options in ({}, {"encoding_format": "float"}):  # the client asks for base64 by itself
+        found = of_openai.embeddings.create(model="vectors", input=texts, **options)
+        vectors = [each.embedding for each in found.data]
+        np.testing.assert_allclose(vectors, expected, rtol=1e-4, atol=1e-5)
+        assert [each.index for each in found.data] == [0, 1, 2]
+        assert found.usage.total_tokens == sum(len(ids) for ids in embedder.ids(texts))
+    one = of_openai.embeddings.create(model="vectors", input="a b c")
+    np.testing.assert_allclose(one.data[0].embedding, expected[0], rtol=1e-4, atol=1e-5)
+    ids = embedder.tokenizer.encode_batch(texts)
+    of_ids = of_openai.embeddings.create(model="vectors", input=ids)
+    np.testing.assert_allclose(of_ids.data[1].embedding, expected[1], rtol=1e-4, atol=1e-5)
+    of_one = of_openai.embeddings.create(model="vectors", input=ids[0])
+    np.testing.assert_allclose(of_one.data[0].embedding, expected[0], rtol=1e-4, atol=1e-5)
+    short = np.asarray(
+        of_openai.embeddings.create(model="vectors", input="a", dimensions=3).data[0].embedding
+    )
+    assert short.shape == (3,)
+    assert np.linalg.norm(short) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"input": ""}, openai.BadRequestError, "empty text"),
+        ({"input": []}, openai.BadRequestError, "empty"),
+        ({"input": ["a"] * 2049}, openai.BadRequestError, "2,049 inputs; at most 2,048"),
+        ({"input": "a", "model": "nix"}, openai.NotFoundError, "no model 'nix'"),
+        ({"input": "a", "model": "topics"}, openai.UnprocessableEntityError, "not for embed"),
+        ({"input": [[99]]}, openai.UnprocessableEntityError, "token ids must be from 0 to 10"),
+        ({"input": "a", "dimensions": 9}, openai.UnprocessableEntityError, "it must be 1 to 8"),
+        ({"input": 7}, openai.UnprocessableEntityError, "input"),
+    ],
+)
+def test_openai_errors(of_openai: openai.OpenAI, given: dict[str, Any], error: Any, message: str):
+    with pytest.raises(error, match=message) as found:
+        of_openai.embeddings.create(**{"model": "vectors", **given})
+    assert {"message", "type", "param", "code"} == {*found.value.body}
+
+
+def test_openai_lists_the_models(of_openai: openai.OpenAI, folders: dict[str, Path]):
+    assert {model.id for model in of_openai.models.list()} == {*folders}
+    assert of_openai.models.retrieve("words").id == "words"
+
+
+def test_the_hubs_client_classifies(server: Served, folders: dict[str, Path]):
+    expected = Predictor(folders["topics"])("red1 9", top_k=None)
+    found = hub(server, "topics").text_classification("red1 9")
+    assert [each.label for each in found] == [each["label"] for each in expected]
+    assert found[0].score == pytest.approx(expected[0]["score"], abs=1e-5)
+    assert len(hub(server, "topics").text_classification("red1 9", top_k=1)) == 1
+
+
+def test_the_hubs_client_tags_and_answers(server: Served, folders: dict[str, Path]):
+    text = "a b c d e f"[:5]
+    expected = Predictor(folders["tags"])(text)
+    found = hub(server, "tags").token_classification(text, aggregation_strategy="simple")
+    assert [(e.entity_group, e.word, e.start, e.end) for e in found] == [
+        (e["entity_group"], e["word"], e["start"], e["end"]) for e in expected
+    ]
+    words = hub(server, "tags").token_classification(text, aggregation_strategy="none")
+    assert all(text[each.start : each.end] == each.word for each in words)
+    answer = hub(server, "answers").question_answering(question="a", context="b c")
+    expected = Predictor(folders["answers"])(question="a", context="b c")
+    assert (answer.answer, answer.start, answer.end) == tuple(
+        expected[key] for key in ("answer", "start", "end")
+    )
+
+
+def test_the_hubs_client_fills_masks(server: Served, folders: dict[str, Path]):
+    (expected,) = ownbert.fill(folders["words"], "red1 [MASK] 9", top=3)[0].masks
+    found = hub(server, "words").fill_mask("red1 [MASK] 9", top_k=3)
+    assert [each.token_str for each in found] == [c.text for c in expected.candidates]
+    assert found[0].sequence == f"red1 {expected.candidates[0].text} 9"
+    chosen = hub(server, "words").fill_mask("red1 [MASK] 9", targets=["red2", "9"])
+    assert {each.token_str for each in chosen} == {"red2", "9"}
+
+
+def test_the_hubs_client_embeds_and_compares(server: Served, folders: dict[str, Path]):
+    embedder = Embedder(folders["vectors"])
+    found = hub(server, "vectors").feature_extraction("a b")
+    np.testing.assert_allclose(found[0], embedder.encode("a b"), rtol=1e-4, atol=1e-5)
+    unit = hub(server, "vectors").feature_extraction("a b", normalize=True)
+    assert np.linalg.norm(unit) == pytest.approx(1, abs=1e-5)
+    cosines = hub(server, "vectors").sentence_similarity("a b", other_sentences=["c", "a b"])
+    assert cosines[1] == pytest.approx(1, abs=1e-5)
+    # A pretrained model both fills masks and embeds.
+    assert hub(server, "words").feature_extraction("red1").shape[0] == 1
+
+
+def test_the_hubs_client_sends_images(server: Served, folders: dict[str, Path]):
+    pixels = np.random.default_rng(1).integers(0, 255, (8, 8), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "png")
+    expected = Predictor(folders["images"])(Image.fromarray(pixels), top_k=None)
+    found = hub(server, "images").image_classification(file.getvalue())
+    assert [each.label for each in found] == [each["label"] for each in expected]
+    own = {"inputs": base64.b64encode(file.getvalue()).decode(), "model": "images"}
+    assert server.post("/v1/image", own)[1]["answers"][0][0]["label"] == found[0].label
+    status, error, _ = server.post("/models/images", b"no image", content_type="image/png")
+    assert (status, "no image that can be read" in error["error"]) == (422, True)
+
+
+def test_text_embeddings_inference(server: Served, folders: dict[str, Path]):
+    embedder = Embedder(folders["vectors"])
+    _, vectors, headers = server.post("/embed?model=vectors", {"inputs": ["a b", "c"]})
+    expected = embedder.encode(["a b", "c"], normalize=True)
+    np.testing.assert_allclose(vectors, expected, rtol=1e-4, atol=1e-5)
+    assert int(headers["x-compute-tokens"]) == 7
+    for name in ("x-queue-time", "x-inference-time", "x-total-time"):
+        assert int(headers[name]) >= 0
+    (tokens,) = server.post("/embed_all?model=vectors", {"inputs": "a b"})[1]
+    np.testing.assert_allclose(
+        np.mean(tokens, axis=0), embedder.encode("a b"), rtol=1e-4, atol=1e-5
+    )
+    ranked = server.post(
+        "/rerank?model=vectors", {"query": "a", "texts": ["b", "a"], "return_text": True}
+    )[1]
+    assert (ranked[0]["index"], ranked[0]["text"]) == (1, "a")
+    assert ranked[0]["score"] >= ranked[1]["score"]
+    inputs = {"source_sentence": "a", "sentences": ["a"]}
+    assert server.post("/similarity?model=vectors", {"inputs": inputs})[1] == [pytest.approx(1)]
+
+
+def test_what_is_predicted_is_one_pair_or_a_batch(server: Served, folders: dict[str, Path]):
+    one = server.post("/predict?model=pairs", {"inputs": ["a", "b"]})[1]
+    assert {*one[0]} == {"label", "score"}
+    batch = server.post("/predict?model=pairs", {"inputs": [["a", "b"], ["c", "d"]]})[1]
+    assert batch[0] == [
+        {"label": each["label"], "score": pytest.approx(each["score"], abs=1e-5)} for each in one
+    ]
+    texts = server.post("/predict?model=topics", {"inputs": [["red1"], ["blue1"]]})[1]
+    assert len(texts) == 2
+    status, error, _ = server.post("/predict?model=topics", {"inputs": ["red1", "blue1"]})
+    assert (status, error["error"]) == (422, "the model topics reads one text, not a pair")
+
+
+def test_tokens_there_and_back(server: Served):
+    (tokens,) = server.post("/tokenize?model=vectors", {"inputs": "a  bc d"})[1]
+    assert [each["special"] for each in tokens] == [True, False, False, False, True]
+    assert [("a  bc d"[e["start"] : e["stop"]]) for e in tokens[1:4]] == ["a", "bc", "d"]
+    ids = [each["id"] for each in tokens]
+    assert server.post("/decode?model=vectors", {"ids": ids})[1] == ["a d"]
+    assert server.post("/decode?model=vectors", {"ids": [999]})[0] == 422
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "inputs"),
+    [
+        ("classify", "topics", ["red1 9", "blue1"]),
+        ("classify", "pairs", [{"text": "a", "text_pair": "b"}]),
+        ("tag", "tags", ["a b"]),
+        ("answer", "answers", [{"question": "a", "context": "b c"}]),
+        ("choose", "choices", [{"prompt": "a", "choices": ["b", "c"]}]),
+    ],
+)
+def test_every_task_has_a_path(server: Served, folders, task: str, model: str, inputs: list[Any]):
+    status, found, _ = server.post(f"/v1/{task}", {"inputs": inputs, "model": model})
+    expected = Predictor(folders[model])(inputs)
+    assert status == 200
+    assert found["model"] == model
+    assert found["usage"]["tokens"] > 0
+    assert [_rounded(each) for each in found["answers"]] == [_rounded(each) for each in expected]
+    single = server.post(f"/v1/{task}", {"inputs": inputs[0], "model": model})[1]["answers"]
+    assert _rounded(single[0]) == _rounded(expected[0])
+
+
+def _rounded(answer: Any) -> Any:
+    if isinstance(answer, list):
+        return [_rounded(each) for each in answer]
+    return {k: pytest.approx(v, abs=1e-4) if k == "score" else v for k, v in answer.items()}
+
+
+def test_the_paths_are_described(server: Served):
+    found = server.get("/openapi.json")[1]["paths"]
+    example = found["/v1/classify"]["post"]["requestBody"]["content"]["application/json"]["example"]
+    assert example["inputs"][0] == "a text"
+    assert {"/v1/embeddings", "/embed", "/rerank", "/models/{name}", "/v1/rank"} <= {*found}
+    info = server.get("/info")[1]
+    assert {each["name"]: each["task"] for each in info["models"]}["words"] == "fill"

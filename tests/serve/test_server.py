@@ -1,0 +1,198 @@
+"""A server under load, at its limits, and at its end."""
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ownbert
+from support.cli import run_cli
+from support.serving import Served, served
+from support.tiny import change_weights, made
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def test_many_clients_get_the_answers_of_one(classifier: Path):
+    texts = [f"red{i % 12} 9 " + "w1 " * (i % 20) for i in range(48)]
+    expected = [each["label"] for each in ownbert.predict(classifier, texts)]
+    with served(classifier, "--batch-tokens", 64) as server, ThreadPoolExecutor(16) as clients:
+        found = list(clients.map(lambda text: server.post("/v1/classify", {"inputs": text}), texts))
+        assert [answer["answers"][0]["label"] for _, answer, _ in found] == expected
+        metrics = server.get("/metrics")[1]
+        assert 'ownbert_requests_total{path="/v1/classify",status="200"} 48.0' in metrics
+        assert "ownbert_padding_share 0.0" in metrics
+        # SIGTERM in the middle: whoever was accepted is answered.
+        one = {"inputs": texts * 4}
+        waiting = [clients.submit(server.post, "/v1/classify", one) for _ in range(8)]
+        while "ownbert_batch_tokens_count 0.0" in metrics or not any(w.running() for w in waiting):
+            time.sleep(0.01)
+        time.sleep(0.05)
+        server.process.terminate()
+        done = [each.result() for each in waiting if not each.exception()]
+        assert done
+        assert all(status == 200 for status, _, _ in done)
+        assert server.process.wait(30) == 0
+
+
+def test_requests_beyond_the_limits(tmp_path: Path):
+    made(tmp_path / "m")
+    limits = ("--request-tokens", 50, "--queue-tokens", 100, "--timeout", 5)
+    with served(tmp_path / "m", *limits) as server:
+        status, error, _ = server.post("/embed", {"inputs": ["a b c"] * 20})
+        assert (status, error["error"]) == (413, "100 tokens; at most 50 in a request")
+        status, error, _ = server.post("/embed", b"x" * 9_000_000)
+        assert (status, error["error_type"]) == (413, "too_large")
+        for body in (b"\xff", b"{bad", b"[" * 100_000, b'{"inputs": ' + b"9" * 6000 + b"}"):
+            status, error, _ = server.post("/v1/embed", body)
+            assert status in (400, 422)
+            assert error["error"]["message"]
+        for body, field in (
+            ({"inputs": 7}, "inputs"),
+            ({"input": "a"}, "inputs"),
+            ({"inputs": "a", "nix": 1}, "nix"),
+            ({"inputs": "a", "dimensions": 0}, "dimensions"),
+        ):
+            status, error, _ = server.post("/v1/embed", body)
+            assert (status, error["error"]["param"]) == (422, field)
+        assert server.post("/nix", {})[0] == 404
+        assert server.get("/v1/embed")[0] == 405
+        # It still answers.
+        assert server.post("/embed", {"inputs": "a"})[0] == 200
+        name = server.post("/embed", {"inputs": "a"}, x_request_id="mine-7")[2]["x-request-id"]
+        assert name == "mine-7"
+
+
+def test_a_key_in_a_file_that_nobody_else_reads(tmp_path: Path):
+    made(tmp_path / "m")
+    key = tmp_path / "key"
+    key.write_text("open-sesame\n")
+    key.chmod(0o644)
+    refused = run_cli("serve", tmp_path / "m", "--key-file", key)
+    assert (refused.returncode, "can be read by others; chmod 600" in refused.stderr) == (2, True)
+    key.chmod(0o600)
+    with served(tmp_path / "m", env={"OWNBERT_KEY_FILE": str(key)}) as server:
+        assert server.post("/embed", {"inputs": "a"})[0] == 401
+        wrong = {"Authorization": "Bearer open-sesam"}
+        assert server.post("/embed", {"inputs": "a"}, **wrong)[0] == 401
+        right = {"Authorization": "Bearer open-sesame"}
+        assert server.post("/embed", {"inputs": "a"}, **right)[0] == 200
+        assert server.post("/embed", {"inputs": "a"}, x_api_key="open-sesame")[0] == 200
+        assert [
+            server.get(path)[0] for path in ("/livez", "/readyz", "/", "/metrics", "/info")
+        ] == [
+            *(200, 200, 200),
+            *(401, 401),
+        ]
+
+
+def test_slow_clients_are_closed_and_the_others_are_answered(tmp_path: Path):
+    made(tmp_path / "m")
+    with served(tmp_path / "m", "--idle-seconds", 1, "--connections", 40) as server:
+        address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+        slow = [socket.create_connection(address) for _ in range(20)]
+        for each in slow[::2]:
+            each.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\n")
+        body = socket.create_connection(address)
+        body.sendall(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{")
+        assert server.post("/embed", {"inputs": "a"})[0] == 200
+        assert b" 408 " in body.recv(100)
+        for each in (*slow, body):
+            each.settimeout(10)
+            while each.recv(1000):  # until it is closed
+                pass
+            each.close()
+        assert server.post("/embed", {"inputs": "a"})[0] == 200
+
+
+def test_a_folder_is_exchanged_while_it_is_served(tmp_path: Path):
+    made(tmp_path / "m")
+    with served(tmp_path / "m") as server:
+        before = server.post("/embed", {"inputs": "a b"})[1]
+        made(tmp_path / "m", seed=1)
+        assert server.post("/embed", {"inputs": "a b"})[1] == before
+        assert server.post("/reload", {})[1] == {"model": "m", "reloaded": True}
+        after = server.post("/embed", {"inputs": "a b"})[1]
+        np.testing.assert_allclose(
+            after[0], ownbert.Embedder(tmp_path / "m").encode("a b", normalize=True), atol=1e-5
+        )
+        assert not np.allclose(after, before, atol=1e-3)
+        (tmp_path / "m" / "model.safetensors").write_bytes(b"damaged")
+        status, error, _ = server.post("/reload", {})
+        assert (status, "m stays as it was" in error["error"]) == (409, True)
+        assert server.post("/embed", {"inputs": "a b"})[1] == after
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing"], "no such folder: missing"),
+        (["{m}", "{m}"], "two models are named m; write OTHER="),
+        (["a/b={m}"], "is no name for a model"),
+        (["{m}", "--port", "70000"], "--port"),
+        (["{m}", "--port", "{taken}"], "the port is in use; choose another --port"),
+        (["{m}", "--host", "203.0.113.7"], "cannot listen on 203.0.113.7"),
+        (["{m}", "--max-memory", "0.0000001"], "and --max-memory is 1e-07; serve fewer"),
+        (["{m}", "--precision", "foo"], "precision 'foo' is not known"),
+        (["{m}", "--key-file", "missing"], "no such file: missing"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(arguments: list[str], message: str, tmp_path: Path):
+    made(tmp_path / "m")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run_cli("serve", *(a.format(m=tmp_path / "m", taken=port) for a in arguments))
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert message in done.stderr
+
+
+def test_the_log_has_no_texts(tmp_path: Path):
+    made(tmp_path / "m")
+    with served(tmp_path / "m") as server:
+        server.post("/embed?secret=a", {"inputs": "a b secret"}, x_request_id="r1")
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(30) == 0
+        time.sleep(0.2)
+        rows = [json.loads(line) for line in server.log]
+    (row,) = [row for row in rows if row["id"] == "r1"]
+    assert (row["method"], row["path"], row["status"], row["tokens"]) == ("POST", "/embed", 200, 5)
+    assert "secret" not in "".join(server.log)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_the_page_in_a_browser(classifier: Path):
+    """Headless Chromium types nothing by itself, so the page's own script is given a text."""
+    with served(classifier) as server:
+        page = _dumped(server, "")
+        assert "OwnBERT" in page
+        assert "classify" in page
+        found = _dumped(server, "?text=red1+9")
+    label = ownbert.predict(classifier, "red1 9")[0]["label"]
+    assert f"<span>{label}</span>" in found
+    assert 'class="bar" style="width:' in found
+    assert "tokens," in found
+
+
+def _dumped(server: Served, query: str) -> str:
+    """The page after its script has run."""
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu"]
+    command += ["--virtual-time-budget=8000", "--dump-dom", f"{server.url}/{query}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True).stdout
+
+
+def test_a_broken_model_is_refused_before_it_listens(tmp_path: Path):
+    made(tmp_path / "m")
+    change_weights(tmp_path / "m", **{"embeddings.word_embeddings.weight": ...})
+    done = run_cli("serve", tmp_path / "m", "--port", 0)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert threading.active_count() < 20
