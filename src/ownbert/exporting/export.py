@@ -185,7 +185,7 @@ def _refuse_taken(target: Path, source: Path, data: Any, *, overwrite: bool) -> 
         raise InputError(f"{target} is a file; -o must name a folder")
     if not overwrite and target.is_dir() and any(target.iterdir()):
         raise InputError(
-            f"{target} is not empty; choose another folder, or replace files with --overwrite"
+            f"{target} already holds files; choose another folder, or replace them with --overwrite"
         )
 
 

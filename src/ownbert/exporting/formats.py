@@ -4,6 +4,7 @@ B texts, S longest text, C choices.
 """
 
 import importlib.util
+import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -80,8 +81,10 @@ def trace(graph: PaddedModel) -> tuple[Any, tuple[str, ...]]:
 def write_torch(graph: PaddedModel, path: Path) -> None:
     """Write a program of torch.export, which needs torch alone."""
     program, _ = trace(graph)
+    buffer = io.BytesIO()  # torch itself ends the process where a disk is full
     with _quiet():
-        torch.export.save(program, path)
+        torch.export.save(program, buffer)
+    path.write_bytes(buffer.getbuffer())
 
 
 def write_onnx(graph: PaddedModel, path: Path) -> None:
@@ -123,7 +126,8 @@ def write_openvino(graph: PaddedModel, path: Path) -> None:
     onnx = path.with_name(f"{path.stem}.onnx")
     write_onnx(graph, onnx)
     try:
-        model = openvino.convert_model(onnx)
+        # OpenVINO's converter does the same, and sends statistics of its use.
+        model = openvino.Core().read_model(onnx)
         openvino.save_model(model, path, compress_to_fp16=False)
     finally:
         for file in (onnx, onnx.with_name(f"{onnx.name}.data")):

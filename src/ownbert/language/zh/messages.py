@@ -40,7 +40,7 @@ MESSAGES = {
     "{} holds {} models, whose answers are averaged; export one of them: {}": "{} 中有 {} 个模型，结果取平均；请导出其中一个：{}",
     "{} is a blend without a network; only networks can be exported": "{} 是没有网络的融合模型；只能导出网络",
     "{} is inside the folder of the model; write to another folder": "{} 在模型目录之内；请写到别的目录",
-    "{} is not empty; choose another folder, or replace files with --overwrite": "{} 不是空目录；请选择别的目录，或用 --overwrite 替换文件",
+    "{} already holds files; choose another folder, or replace them with --overwrite": "{} 中已有文件；请选择别的目录，或用 --overwrite 替换它们",
     "{} cannot be exported to {}: {}": "{} 无法导出为 {}：{}",
     "{} is not written: {} of the exported file differs from the model's by up to {}, more than --tolerance {}": "没有写出 {0}：导出文件的 {1} 与模型相差最多 {2}，超过 --tolerance {3}",
     "{} has no tokenizer, so texts cannot be read; leave {} out": "{} 没有分词器，读不了文本；请去掉 {}",
