@@ -121,6 +121,22 @@ def test_the_card_shows_how_it_is_run(exported: Path, monkeypatch: pytest.Monkey
     assert names["outputs"][0].shape == (2, len(LABELS))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("to", FORMATS)
+def test_every_card_runs(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    if to == "openvino":
+        pytest.importorskip("openvino")
+    made(tmp_path / "model", "choice")
+    ownbert.export(tmp_path / "model", tmp_path / "out", to)
+    monkeypatch.chdir(tmp_path)
+    card = (tmp_path / "out" / "README.md").read_text()
+    (shown,) = re.findall("```python\n(.*?)```", card, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(shown, names)
+    found = names["outputs"]["logits"] if to == "torch" else names["outputs"][0]
+    assert tuple(found.shape) == (1, 2)
+
+
 def test_names_of_axes(exported: Path):
     import onnxruntime
 

@@ -103,7 +103,7 @@ def export(
     model = load(source, heads=() if sentences else None, description=description)
     for note in notes_of(source, model):
         if say is not None:
-            say(note)
+            say(f"note: {note}")
     if to == "openvino" and any(_ngrams(head) for head in model.heads.values()):
         raise InputError(
             f"{folder} reads hashed n-grams, whose numbers of 64 bits OpenVINO does not have; "
@@ -157,18 +157,18 @@ def notes_of(source: Path, model: Model) -> Iterator[str]:
     """What the file leaves to the program that runs it."""
     if (source / BLEND).is_file():
         yield (
-            f"note: {source.name} is a blend of several models; its network alone is exported, "
+            f"{source.name} is a blend of several models; its network alone is exported, "
             "which answers differently"
         )
     for head in model.heads.values():
         if isinstance(head, TokenHead) and head.crf is not None:
             yield (
-                "note: the tags of a text are decoded together; the logits are scores of each "
+                "the tags of a text are decoded together; the logits are scores of each "
                 f"token alone, and {_CRF} has those of neighbouring tags"
             )
         if isinstance(head, ClassificationHead) and head.segments is not None:
             yield (
-                "note: the model reads a long document in segments; the file reads one segment, "
+                "the model reads a long document in segments; the file reads one segment, "
                 "so longer documents must be cut"
             )
 

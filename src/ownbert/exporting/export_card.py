@@ -7,6 +7,7 @@ from ownbert.checkpoint import Description, load_tokenizer
 from ownbert.exporting.formats import FORMATS
 from ownbert.exporting.padded import PaddedModel
 from ownbert.exporting.parity import Parity
+from ownbert.language import translated
 from ownbert.run.model_card import cell, code, hub_base, labels_in_short, save_card, table
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
@@ -58,7 +59,7 @@ def write_export_card(
         f"A model of the family {family} ({sizes}) as a file for programs without ownbert, made "
         f"from {cell(name_of(source))} (`ownbert export --to {to}`).",
         *([f"Labels: {labels_in_short(labels)}."] if labels else []),
-        *notes,
+        *(f"note: {note}" for note in notes),
         "## Inputs and outputs",
         table(("", "name", "type", "shape"), _tensors(graph, parity)),
         "## Parity",
@@ -83,10 +84,10 @@ def name_of(source: Path) -> str:
 def _tensors(graph: PaddedModel, parity: Parity) -> Iterator[tuple[str, ...]]:
     texts = "batch, choices" if graph.choices else "batch"
     for name in graph.input_names:
-        yield "input", name, "int64", f"({texts}, length)"
+        yield translated("input"), name, "int64", f"({texts}, length)"
     for name in parity.outputs:
         axes = f"{texts}, length" if graph.per_token(name) else texts
-        yield "output", name, "float32", f"({axes}, ...)"
+        yield translated("output"), name, "float32", f"({axes}, ...)"
 
 
 def _rows(parity: Parity) -> Iterator[tuple[str, ...]]:
