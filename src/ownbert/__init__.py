@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ownbert.data.corpus.learn_vocabulary import learn_vocabulary as learn_vocabulary
     from ownbert.data.corpus.store import prepare as prepare
     from ownbert.errors import InputError as InputError
+    from ownbert.exporting.export import export as export
     from ownbert.finetuning.estimator import OwnBertClassifier as OwnBertClassifier
     from ownbert.finetuning.estimator import OwnBertRegressor as OwnBertRegressor
     from ownbert.finetuning.finetune import finetune as finetune
@@ -71,6 +72,7 @@ _MODULES = {
     "describe": "inspect.overview.describe",
     "embed": "inference.vector_files",
     "evaluate": "inference.predict",
+    "export": "exporting.export",
     "fill": "inference.fill_mask",
     "finetune": "finetuning.finetune",
     "fit": "fitting.fit",
@@ -122,6 +124,7 @@ __all__ = [
     "describe",
     "embed",
     "evaluate",
+    "export",
     "fill",
     "finetune",
     "fit",

@@ -54,6 +54,8 @@ NOT_PROSE = {
     "--train train.csv --dev dev.csv -o classifier",
     "Predictor has no option",
     '{"prompt": "a text", "choices": ["one choice", "another"]}',
+    '["a text", "another, longer one"]',
+    '[("a question", "one choice"), ("a question", "another")]',
 }
 
 

@@ -83,6 +83,7 @@ WRITING = {
     "predict": Writing(("predict",), {"texts": MANY}, output="out.jsonl", resumes=True, kept=True),
     "evaluate": Writing(("evaluate",), {"file": MANY}, output="out.json"),
     "embed": Writing(("embed",), {"texts": MANY}, output="out.npy"),
+    "export": Writing(("export",), {}, result=("config.json", "tokenizer.json")),
     "trace": Writing(("trace",), {}, output="out.html"),
     "relevance": Writing(("relevance",), {}, output="out.png"),
 }

@@ -67,7 +67,7 @@ class MaskedLMHead(nn.Module):
         if self.decoder_rest is None:
             return self.decoder(rows)  # (M, V)
         narrow = self.decoder.weight.shape[1]
-        return self.decoder(rows[:, :narrow]) + rows[:, narrow:] @ self.decoder_rest.weight
+        return self.decoder(rows[..., :narrow]) + rows[..., narrow:] @ self.decoder_rest.weight
 
     def extra_repr(self) -> str:
         return f"activation={self.act}"
@@ -194,7 +194,7 @@ class DiscriminatorHead(nn.Module):
         self.score = Linear(config.hidden_size, 1)
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
-        return self.score(ACTIVATION[self.act](self.dense(hidden)))[:, 0]
+        return self.score(ACTIVATION[self.act](self.dense(hidden)))[..., 0]
 
     def extra_repr(self) -> str:
         return f"activation={self.act}"

@@ -6,6 +6,7 @@ table learns much faster than an encoder. Collisions of the hash cost little (We
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.data.batch import Batch
@@ -81,18 +82,35 @@ def ngram_buckets(
     last = tokens[layout.cu_seqlens[1:].long() - 1]
     ordinary = tokens != last[layout.sequences]
     ordinary[batch.first.long()] = False
+    found, places = hashed_ngrams(tokens, ordinary, buckets)  # (T, sizes): sequences stay in order
+    return found[places], layout.sequences[:, None].expand_as(places)[places]
+
+
+def hashed_ngrams(tokens: Tensor, ordinary: Tensor, buckets: int) -> tuple[Tensor, Tensor]:
+    """The buckets of the n-grams that begin at each token, and which of them are there.
+
+    Args:
+        tokens: (..., S), ids.
+        ordinary: (..., S), true for the tokens that n-grams are made of.
+        buckets: how many there are.
+
+    Returns:
+        Two tensors (..., S, sizes).
+    """
     hashes, valid = [], []
     keys, inside = tokens, ordinary
     for ahead in range(1, _LONGEST):
-        # Longer by one token; where it goes beyond the batch, the wrapped one does not count.
-        keys = keys * _MULTIPLIER + tokens.roll(-ahead) + 1
-        inside = inside & ordinary.roll(-ahead)
-        inside[len(tokens) - ahead :] = False
+        # What goes beyond the end is not ordinary, so it does not count.
+        keys = keys * _MULTIPLIER + _ahead(tokens, ahead) + 1
+        inside = inside & _ahead(ordinary, ahead)
         hashes.append(_mixed(keys, buckets))
         valid.append(inside)
-    places = torch.stack(valid, 1)  # (T, sizes): by place, so that sequences stay in order
-    found = torch.stack(hashes, 1)[places]
-    return found, layout.sequences[:, None].expand_as(places)[places]
+    return torch.stack(hashes, -1), torch.stack(valid, -1)
+
+
+def _ahead(x: Tensor, by: int) -> Tensor:
+    """(..., S): what stands so many places later, zero beyond the end."""
+    return F.pad(x, (0, by))[..., by:]
 
 
 def _mixed(keys: Tensor, buckets: int) -> Tensor:

@@ -291,6 +291,15 @@ HELP = {
     "Texts with [MASK]; lines of standard input if there is none.": "含 [MASK] 的文本；不写则读标准输入的各行。",
     "Candidates for each mask.": "每个掩码的候选数。",
     "Print JSON, one line per text.": "以 JSON 显示，每条文本一行。",
+    # export.
+    "Write a model as a file for programs without ownbert, compared with the model.": "把模型写成不需要 ownbert 的文件，并与模型比较。",
+    "Every head can be exported; texts may be of any number and length. Beside the file stand config.json, the tokenizer, and a model card with the largest difference and the least cosine. Sentence models are written as sentence-transformers expects them. It needs pip install 'ownbert\\[onnx]' or 'ownbert\\[openvino]'; torch needs nothing more.": "任何头都能导出；文本的条数和长度不限。文件旁边有 config.json、分词器，以及写明最大差和最小余弦的模型卡。句向量模型按 sentence-transformers 的要求存放。需要 pip install 'ownbert\\[onnx]' 或 'ownbert\\[openvino]'；torch 不需要别的。",
+    "Folder for the file.": "存放文件的目录。",
+    "onnx, openvino or torch (torch.export).": "onnx、openvino 或 torch（torch.export）。",
+    "File of texts on which the file and the model are compared: its first 256.": "用来比较导出文件与模型的文本文件：取前 256 条。",
+    "texts of ownbert": "ownbert 自带的文本",
+    "Largest difference between two numbers of the file and of the model, at most 1; beyond it nothing is written.": "文件与模型的两个数之间允许的最大差，至多 1；超过则什么也不写。",
+    "Replace files of the same names in the folder.": "替换目录中同名的文件。",
     # push.
     "Upload a finished folder to the Hugging Face hub: model, tokenizer, card, pictures.": "把训练好的目录上传到 Hugging Face hub：模型、分词器、模型卡、图片。",
     "Saved states, logs for TensorBoard and unfinished files stay here. It needs pip install 'ownbert\\[hub]', and a token (hf auth login, or HF_TOKEN).": "检查点、TensorBoard 日志和未写完的文件不上传。需要 pip install 'ownbert\\[hub]' 和访问令牌（hf auth login，或 HF_TOKEN）。",

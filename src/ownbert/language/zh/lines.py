@@ -6,6 +6,10 @@ LINES = {
     **{f"{name} {{}}": f"{words} {{}}" for name, words in METRICS.items()},
     # All runs.
     "saved {}": "已保存 {*}",
+    "largest difference {}, least cosine {}, on {} texts": "最大差 {}，最小余弦 {}，共 {} 条文本",
+    "{} is a blend of several models; its network alone is exported, which answers differently": "{} 是多个模型的融合；只导出其中的网络，其结果与融合不同",
+    "the tags of a text are decoded together; the logits are scores of each token alone, and {} has those of neighbouring tags": "一条文本的标签是一起解码的；logits 只是各词元自己的分数，相邻标签的分数在 {} 中",
+    "the model reads a long document in segments; the file reads one segment, so longer documents must be cut": "模型分段读长文档；导出的文件只读一段，所以更长的文档须先切开",
     "resumed from {} at step {}": "从 {} 的第 {} 步续训",
     "stopped at step {}; the state is saved in {}: continue with the same command and --resume": "停在第 {} 步；检查点保存在 {}：加 --resume 执行同一条命令即可继续",
     "interrupted; nothing half-written is left": "已中断；没有留下写了一半的文件",

@@ -1,0 +1,285 @@
+"""``export``: a trained folder as one file that other programs run, beside what they need of it."""
+
+import os
+import platform
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import ownbert
+from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer
+from ownbert.errors import InputError, in_short
+from ownbert.exporting.export_card import name_of, write_export_card
+from ownbert.exporting.formats import FORMATS, Format
+from ownbert.exporting.padded import PaddedModel
+from ownbert.exporting.parity import Parity, compare, sequences_of
+from ownbert.files import (
+    explained,
+    make_folder,
+    missing_folders,
+    read_json,
+    refuse_same,
+    remove_empty,
+    uninterrupted,
+    write_json,
+)
+from ownbert.hub import model_folder
+from ownbert.inference.predictor import list_members
+from ownbert.nn.heads import ClassificationHead, TokenHead
+from ownbert.nn.model import Model
+from ownbert.run.model_card import CARD, is_ours
+from ownbert.run.run_folder import BLEND
+from ownbert.schema import list_of, maybe, record, text
+from ownbert.settings import between
+from ownbert.text.files import TOKENIZER, has_tokenizer
+
+Say = Callable[[str], None]
+PARITY = "parity.json"
+MODULES = "modules.json"
+_MODULE_PATHS = list_of(record({"path": maybe(text)}), most=100)
+# What a folder has besides weights that a program needs to make inputs and to read outputs.
+_BESIDE = (
+    *("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "*.model"),
+    *("sentence_bert_config.json", "config_sentence_transformers.json", MODULES),
+)
+# Tokens are tagged together by scores of neighbouring tags, which a graph does not hold.
+_CRF = "crf.json"
+
+
+def export(
+    folder: str | Path,
+    output: str | Path,
+    to: str = "onnx",
+    *,
+    data: str | Path | None = None,
+    text_column: str | None = None,
+    tolerance: float = 1e-3,
+    overwrite: bool = False,
+    say: Say | None = None,
+) -> Parity:
+    """Write a model folder as a file for other programs, after a comparison with the model.
+
+    The graph takes padded ``input_ids``, ``attention_mask`` and, where the model has segments,
+    ``token_type_ids``, int64 of any shape (texts, length), or (questions, choices, length) for
+    choices. It gives ``last_hidden_state``, ``logits``, or ``start_logits`` and ``end_logits``,
+    as Transformers' own ONNX files do. Beside it stand config.json, the tokenizer, a model card
+    and parity.json; of sentence models what sentence-transformers reads.
+
+    Args:
+        folder: of the model: an encoder of texts, with any head.
+        output: a new or empty folder.
+        to: onnx, openvino or torch (a program of ``torch.export``).
+        data: a file of texts to compare on, of which the first 256 are read; by default texts of
+            this package.
+        text_column: of a table.
+        tolerance: the largest difference between two numbers of file and model.
+        overwrite: replace files of these names in ``output``.
+        say: called with notes.
+
+    Returns:
+        What the comparison has found.
+
+    Raises:
+        InputError: the model cannot be exported, a package is missing, the output is taken, or the
+            file is beyond the tolerance; nothing is written then.
+
+    Source: ONNX (onnx.ai), OpenVINO (docs.openvino.ai), torch.export (docs.pytorch.org).
+    """
+    if to not in FORMATS:
+        raise InputError(f"--to {in_short(to)} is not known; one of {', '.join(FORMATS)}")
+    between(0, 1, "(]")("tolerance", tolerance)
+    kind, source, target = FORMATS[to], model_folder(folder), Path(output)
+    kind.require(to)
+    _refuse_taken(target, source, data, overwrite=overwrite)
+    description, sentences = _described(source), (source / MODULES).is_file()
+    model = load(source, heads=() if sentences else None, description=description)
+    for note in notes_of(source, model):
+        if say is not None:
+            say(f"note: {note}")
+    if to == "openvino" and any(_ngrams(head) for head in model.heads.values()):
+        raise InputError(
+            f"{folder} reads hashed n-grams, whose numbers of 64 bits OpenVINO does not have; "
+            "take --to onnx or torch"
+        )
+    graph = PaddedModel(model)
+    given = sequences_of(source, model, data=data, text_column=text_column)
+    with complete_folder(target) as new:
+        path = new / (kind.folder if sentences else "") / kind.file
+        make_folder(path.parent)
+        with _in_a_line(source, to):
+            kind.write(graph, path)
+            parity = compare(model, graph, kind.open(path), given)
+        require_near(parity, tolerance, target)
+        _copy_beside(source, new, description)
+        for head in model.heads.values():
+            if isinstance(head, TokenHead) and head.crf is not None:
+                weights = {n: p.detach().tolist() for n, p in head.crf.named_parameters()}
+                write_json(new / _CRF, weights)
+        file = path.relative_to(new).as_posix()
+        write_json(new / PARITY, _report(parity, source, to, file, kind, tolerance))
+        write_export_card(
+            new,
+            name=Path(os.path.realpath(target)).name,
+            source=source,
+            to=to,
+            file=file,
+            description=description,
+            graph=graph,
+            parity=parity,
+            tolerance=tolerance,
+            notes=list(notes_of(source, model)),
+        )
+    return parity
+
+
+def _described(source: Path) -> Description:
+    """The description of a folder with one network of texts."""
+    members = list_members(source)
+    if len(members) > 1:
+        raise InputError(
+            f"{source} holds {len(members)} models, whose answers are averaged; export one of "
+            f"them: {members[0]}"
+        )
+    if not (source / CONFIG).is_file() and (source / BLEND).is_file():
+        raise InputError(f"{source} is a blend without a network; only networks can be exported")
+    return describe(source)
+
+
+def notes_of(source: Path, model: Model) -> Iterator[str]:
+    """What the file leaves to the program that runs it."""
+    if (source / BLEND).is_file():
+        yield (
+            f"{source.name} is a blend of several models; its network alone is exported, "
+            "which answers differently"
+        )
+    for head in model.heads.values():
+        if isinstance(head, TokenHead) and head.crf is not None:
+            yield (
+                "the tags of a text are decoded together; the logits are scores of each "
+                f"token alone, and {_CRF} has those of neighbouring tags"
+            )
+        if isinstance(head, ClassificationHead) and head.segments is not None:
+            yield (
+                "the model reads a long document in segments; the file reads one segment, "
+                "so longer documents must be cut"
+            )
+
+
+def _ngrams(head: Any) -> bool:
+    return isinstance(head, ClassificationHead) and head.ngrams is not None
+
+
+def _refuse_taken(target: Path, source: Path, data: Any, *, overwrite: bool) -> None:
+    refuse_same([source, *([] if data is None else [Path(data)])], target)
+    if Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents:
+        raise InputError(f"{target} is inside the folder of the model; write to another folder")
+    if target.exists() and not target.is_dir():
+        raise InputError(f"{target} is a file; -o must name a folder")
+    if not overwrite and target.is_dir() and any(target.iterdir()):
+        raise InputError(
+            f"{target} already holds files; choose another folder, or replace them with --overwrite"
+        )
+
+
+@contextmanager
+def complete_folder(target: Path) -> Iterator[Path]:
+    """A new folder beside ``target`` that takes its place when the block succeeds.
+
+    In a folder that exists, files of the same names are replaced and others stay, as does
+    a card that a user wrote.
+    """
+    target = Path(os.path.abspath(target))  # "." has no name
+    made = missing_folders(target.parent)
+    make_folder(target.parent)
+    new = target.with_name(f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with explained(target):
+            new.mkdir()
+            yield new
+            with uninterrupted():
+                _move(new, target)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        remove_empty(made)
+
+
+def _move(new: Path, target: Path) -> None:
+    if not target.exists():
+        os.replace(new, target)
+        return
+    for path in sorted(new.rglob("*")):
+        place = target / path.relative_to(new)
+        if path.is_dir():
+            make_folder(place)
+        elif place.is_dir():
+            raise InputError(f"cannot write {place}: it is a folder, a file name is needed")
+        elif path.name != CARD or not place.exists() or is_ours(place):
+            os.replace(path, place)
+
+
+@contextmanager
+def _in_a_line(source: Path, to: str) -> Iterator[None]:
+    """Turn the errors of exporters and engines, which are of many kinds, into ``InputError``."""
+    try:
+        yield
+    except (InputError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise InputError(f"{source} cannot be exported to {to}: {in_short(reason)}") from error
+
+
+def require_near(parity: Parity, tolerance: float, target: Path) -> None:
+    """Raises ``InputError`` where an output is further from the model's than ``tolerance``."""
+    for name, one in parity.outputs.items():
+        if not one.largest_difference <= tolerance:
+            raise InputError(
+                f"{target} is not written: {name} of the exported file differs from the model's by "
+                f"up to {one.largest_difference:.2g}, more than --tolerance {tolerance:g}"
+            )
+
+
+def _copy_beside(source: Path, new: Path, description: Description) -> None:
+    """Config, tokenizer and the files of sentence-transformers; weights stay behind."""
+    found = {path for pattern in _BESIDE for path in source.glob(pattern) if path.is_file()}
+    if MODULES in {path.name for path in found}:
+        for module in read_json(source / MODULES, list, check=_MODULE_PATHS):
+            name = module.get("path") or ""
+            if name and Path(name).name == name and (source / name).is_dir():
+                found |= {path for path in (source / name).iterdir() if path.is_file()}
+    for path in sorted(found):
+        place = new / path.relative_to(source)
+        make_folder(place.parent)
+        shutil.copyfile(path, place)
+    if has_tokenizer(source) and not (new / TOKENIZER).exists():
+        load_tokenizer(source, config=description.config).save(new)
+
+
+def _report(
+    parity: Parity, source: Path, to: str, file: str, kind: Format, tolerance: float
+) -> dict[str, Any]:
+    """parity.json."""
+    packages = {name: version(name) for name in kind.packages}
+    return {
+        "model": name_of(source),
+        "to": to,
+        "file": file,
+        "tolerance": tolerance,
+        "largest_difference": parity.largest_difference,
+        "least_cosine": parity.least_cosine,
+        **asdict(parity),
+        "versions": {
+            "ownbert": ownbert.__version__,
+            "torch": torch.__version__,
+            **packages,
+            "python": platform.python_version(),
+        },
+    }

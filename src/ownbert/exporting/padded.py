@@ -1,0 +1,347 @@
+"""A model as a graph of padded tensors, with the names that Transformers' ONNX files have.
+
+B texts, S longest text, D hidden, H heads, K head size, C choices, W width of n-grams.
+
+The packed model takes lists of lengths from the host, which no exported graph has. What depends on
+them is replaced here by the same on padded tensors: embeddings, attention, pooling and n-grams. All
+else treats rows one by one, whatever stands in front of their channels, and is used as it is.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ownbert.data.layout import distances, lowest
+from ownbert.errors import InputError
+from ownbert.hf.outputs import logits_by_name
+from ownbert.nn.blocks import EncoderBlock
+from ownbert.nn.bottleneck import NarrowAttention
+from ownbert.nn.context import Context
+from ownbert.nn.embeddings import Embeddings
+from ownbert.nn.heads import ClassificationHead, EmbeddingHead, Pooler, TokenHead
+from ownbert.nn.model import Model, Outputs
+from ownbert.nn.multihead import Attention, MultiHeadAttention
+from ownbert.nn.ngrams import NgramTable, hashed_ngrams
+from ownbert.nn.pooling import AttentionPooling, FirstPooling, MaxPooling, MeanPooling
+from ownbert.nn.positions import RelativeKeys, rotate, sinusoids
+
+# Outputs with a row for each token; the others have one for each text.
+_PER_TOKEN = frozenset(("last_hidden_state", "start_logits", "end_logits", "prediction_logits"))
+_TOKEN_HEADS = frozenset(("mlm", "tokens", "discriminator", "generator"))
+
+
+@dataclass(frozen=True)
+class PaddedBatch:
+    """Stands where a packed ``Batch`` and its layout stand, for the modules of this file.
+
+    Args:
+        token_ids, type_ids: (B, S).
+        mask: (B, S), true for tokens.
+        positions: (B or 1, S), from 0.
+        hidden: (B, 1, 1 or S, S), what to add to scores to hide what a query may not see.
+    """
+
+    token_ids: Tensor
+    type_ids: Tensor | None
+    mask: Tensor
+    positions: Tensor
+    hidden: Tensor
+    groups: None = None
+    masked_positions: None = None
+
+    @property
+    def layout(self) -> "PaddedBatch":
+        return self
+
+
+class PaddedModel(nn.Module):
+    """A model whose inputs and outputs are padded tensors.
+
+    Args:
+        model: an encoder of texts and its heads; is not changed, and shares its weights.
+
+    Attributes:
+        choices: whether the inputs are (N, C, S), the choices of each question.
+        types: whether there is an input ``token_type_ids``.
+
+    Raises:
+        InputError: a part of the model cannot be computed on padded tensors.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        config = model.config
+        self.kinds = tuple(model.heads)
+        if len(self.kinds) > 2 or (len(self.kinds) == 2 and self.kinds[0] != "mlm"):
+            raise InputError(f"a model with the heads {', '.join(self.kinds)} cannot be exported")
+        self.choices = self.kinds == ("choice",)
+        self.types = config.type_vocab_size > 1
+        self.model = _padded_copy(model)
+        self.pad = config.pad_token_id if config.position_offset else None
+        self.causal = config.is_decoder
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        types = ("token_type_ids",) if self.types else ()
+        return ("input_ids", "attention_mask", *types)
+
+    def per_token(self, name: str) -> bool:
+        """Whether an output has a row for each token, or one for each text."""
+        return name in _PER_TOKEN or (name == "logits" and self.kinds[0] in _TOKEN_HEADS)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Outputs by name, for inputs (B, S) or choices (N, C, S).
+
+        Args:
+            input_ids, token_type_ids: int64.
+            attention_mask: int64, 1 for tokens and 0 for padding.
+        """
+        shape, given = input_ids.shape, [input_ids, attention_mask, token_type_ids]
+        if self.choices:
+            given = [None if x is None else x.flatten(0, 1) for x in given]
+        batch = self._batch(*given)  # pyright: ignore[reportArgumentType]
+        layout: Any = batch
+        context = Context(layout, batch.positions)
+        out = self.model(layout, context=context)
+        named = named_outputs(self.kinds, out)
+        if self.choices:
+            return {"logits": named["logits"].view(shape[0], shape[1])}
+        return named
+
+    def _batch(self, ids: Tensor, mask: Tensor, types: Tensor | None) -> PaddedBatch:
+        length, seen = ids.shape[1], mask != 0
+        if self.pad is None:
+            positions = torch.arange(length, device=ids.device)[None]
+        else:  # RoBERTa counts the tokens that are not padding.
+            real = (ids != self.pad).long()
+            positions = real.cumsum(1) * real - 1
+        visible = seen[:, None, None]
+        if self.causal:
+            visible = visible & (_distances(length, ids.device) >= 0)
+        hidden = torch.where(visible, 0.0, lowest(torch.float32))
+        return PaddedBatch(ids, types, seen, positions, hidden)
+
+
+def named_outputs(kinds: tuple[str, ...], out: Outputs) -> dict[str, Tensor]:
+    """What a file gives, by the names that Transformers' ONNX files have."""
+    if not kinds:
+        return {"last_hidden_state": out.hidden}
+    if kinds == ("embedding",):
+        return {"sentence_embedding": out.logits["embedding"]}
+    return logits_by_name(kinds, out.logits)
+
+
+class PaddedEmbeddings(nn.Module):
+    """``Embeddings`` of padded ids: (B, S) -> (B, S, D)."""
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        super().__init__()
+        self.of = embeddings
+
+    def forward(self, batch: PaddedBatch) -> Tensor:
+        of = self.of
+        hidden = of.word(batch.token_ids)  # (B, S, E)
+        if of.scale != 1.0:
+            hidden = hidden * of.scale
+        if of.trigram:
+            hidden = _with_neighbours(hidden, batch.mask)  # (B, S, 3E)
+        if of.widen_first and hasattr(of, "projection"):
+            hidden = of.projection(hidden)
+        if of.kind == "absolute":
+            hidden = hidden + of.position(batch.positions + of.offset)
+        elif of.kind in ("sinusoidal", "sinusoidal_halves"):
+            halves = of.kind == "sinusoidal_halves"
+            known = sinusoids(batch.positions.flatten(), hidden.shape[2], halves=halves)
+            hidden = hidden + known.unflatten(0, batch.positions.shape)
+        if batch.type_ids is not None:
+            hidden = hidden + of.token_type(batch.type_ids)
+        elif hasattr(of, "token_type"):
+            hidden = hidden + of.token_type.weight[0]
+        if hasattr(of, "task_type"):
+            hidden = hidden + of.task_type.weight[0]
+        hidden = hidden if of.norm is None else of.norm(hidden)
+        if not of.widen_first and hasattr(of, "projection"):
+            hidden = of.projection(hidden)
+        return hidden
+
+
+def _with_neighbours(words: Tensor, mask: Tensor) -> Tensor:
+    """(B, S, E) -> (B, S, 3E): the next token, the token, the one before; zero for padding."""
+    shown = words * mask[..., None]
+    after, before = F.pad(shown, (0, 0, 0, 1))[:, 1:], F.pad(shown, (0, 0, 1, 0))[:, :-1]
+    return torch.cat((after, words, before), 2)
+
+
+class PaddedAttention(nn.Module):
+    """Self-attention over padded texts: (B, S, D) -> (B, S, D)."""
+
+    def __init__(self, attention: MultiHeadAttention) -> None:
+        super().__init__()
+        self.of = attention
+
+    def forward(self, *given: Any) -> Tensor:
+        """As the attention that it stands for: one or two inputs, then context and layer."""
+        q, k, v = self.projected(*given[:-2])
+        return self.attended(q, k, v, given[-2])
+
+    def projected(self, *inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, (B, S, H, K) each."""
+        of = self.of
+        sizes = of.heads, of.head_size
+        if isinstance(of, NarrowAttention):
+            q, k = of.query_key(inputs[0]).unflatten(-1, (2, *sizes)).unbind(2)
+            return q, k, of.value(inputs[1]).unflatten(-1, sizes)
+        assert isinstance(of, Attention)
+        q, k, v = of.qkv(inputs[0]).unflatten(-1, (3, *sizes)).unbind(2)
+        return q, k, v
+
+    def attended(self, q: Tensor, k: Tensor, v: Tensor, context: Context) -> Tensor:
+        of, batch = self.of, context.layout
+        assert isinstance(batch, PaddedBatch)
+        if of.rotary:
+            places = batch.positions.expand(q.shape[:2]).flatten()
+            q, k = (rotate(x.flatten(0, 1), places).unflatten(0, q.shape[:2]) for x in (q, k))
+        if of.scaled is not None:
+            q = q * of.scaled
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, H, S, K)
+        scores = (q * of.head_size**-0.5) @ k.transpose(2, 3)
+        if of.bias is not None:
+            scores = scores + _bias(of.bias, q, k)
+        weights = (scores + batch.hidden).softmax(-1)
+        return of.output((weights @ v).transpose(1, 2).flatten(2))
+
+
+def _distances(length: int, device: torch.device) -> Tensor:
+    """(1, S, S), the position of each query minus that of each key."""
+    return distances(length, length, torch.zeros(1, dtype=torch.long, device=device))
+
+
+def _bias(bias: nn.Module, q: Tensor, k: Tensor) -> Tensor:
+    """(B or 1, H, S, S), added to the scores."""
+    far = _distances(q.shape[2], q.device)
+    if not isinstance(bias, RelativeKeys):
+        return bias(q, k, far)
+    # The whole table, where the packed model takes the part that this length needs.
+    index = (far.clamp(-bias.longest, bias.longest) + bias.longest)[:, None]
+    index = index.expand(*q.shape[:2], -1, -1)
+    scores = (q @ bias.distance.weight.T).gather(-1, index)
+    if bias.both:
+        of_keys = (k @ bias.distance.weight.T).gather(-1, index.transpose(2, 3))
+        scores = scores + of_keys.transpose(2, 3)
+    return scores * bias.scale
+
+
+class _First(nn.Module):
+    """(B, S, D) -> (B, D), the first token."""
+
+    def forward(self, hidden: Tensor, batch: PaddedBatch) -> Tensor:
+        return hidden[:, 0]
+
+
+class _Mean(nn.Module):
+    """(B, S, D) -> (B, D), the mean over the tokens."""
+
+    def forward(self, hidden: Tensor, batch: PaddedBatch) -> Tensor:
+        mask = batch.mask[..., None].to(hidden.dtype)
+        return (hidden * mask).sum(1) / mask.sum(1).clamp_min(1)
+
+
+class _Max(nn.Module):
+    """(B, S, D) -> (B, D), the largest value of each channel."""
+
+    def forward(self, hidden: Tensor, batch: PaddedBatch) -> Tensor:
+        return torch.where(batch.mask[..., None], hidden, lowest(hidden.dtype)).amax(1)
+
+
+class _Attention(nn.Module):
+    """(B, S, D) -> (B, D), the mean weighted by learnt scores."""
+
+    def __init__(self, pooling: AttentionPooling) -> None:
+        super().__init__()
+        self.of = pooling
+
+    def forward(self, hidden: Tensor, batch: PaddedBatch) -> Tensor:
+        scores = self.of.score(self.of.dense(hidden).tanh())[..., 0]
+        weights = torch.where(batch.mask, scores, lowest(scores.dtype)).softmax(1)
+        return (hidden * weights[..., None]).sum(1)
+
+
+def _pooling(pooling: nn.Module) -> nn.Module:
+    if isinstance(pooling, MeanPooling):
+        return _Mean()
+    if isinstance(pooling, MaxPooling):
+        return _Max()
+    if isinstance(pooling, AttentionPooling):
+        return _Attention(pooling)
+    if isinstance(pooling, FirstPooling):
+        return _First()
+    raise InputError(
+        "a recurrent pooling (gru, lstm) reads each text by its length and cannot be exported; "
+        "fine-tune with --pooling mean, max or attention"
+    )
+
+
+class _Pooler(nn.Module):
+    """The pooler of padded texts: (B, S, D) -> (B, D)."""
+
+    def __init__(self, pooler: Pooler) -> None:
+        super().__init__()
+        self.of = pooler
+
+    def forward(self, hidden: Tensor, batch: PaddedBatch) -> Tensor:
+        first = hidden[:, 0]
+        return first if self.of.plain else self.of.dense(first).tanh()
+
+
+class _Ngrams(nn.Module):
+    """The vector of the n-grams of padded texts: (B, S) -> (B, W)."""
+
+    def __init__(self, table: NgramTable) -> None:
+        super().__init__()
+        self.of = table
+
+    def forward(self, batch: PaddedBatch, *, grouped: bool) -> Tensor:
+        tokens, mask = batch.token_ids, batch.mask
+        place = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        end = (mask * place).amax(1, keepdim=True)
+        ordinary = (tokens != tokens.gather(1, end)) & mask & (place > 0)
+        table = self.of.table
+        hashes, valid = hashed_ngrams(tokens, ordinary, table.num_embeddings)
+        rows = F.embedding(hashes, table.weight) * valid[..., None]  # (B, S, sizes, W)
+        counts = valid.sum((1, 2))[:, None]
+        return rows.sum((1, 2)) / counts.clamp_min(1).sqrt()
+
+
+def _padded_copy(model: Model) -> Model:
+    """A copy with the same parameters, whose parts that need lengths take padded tensors."""
+    config = model.config
+    if config.image is not None or model.decoder is not None:
+        raise InputError("only encoders of texts can be exported, no images and no translation")
+    made = copy.deepcopy(model, {id(p): p for p in model.parameters()}).eval()
+    encoder: Any = made.encoder
+    encoder.embeddings = PaddedEmbeddings(encoder.embeddings)
+    for block in encoder.blocks:
+        block.attention = PaddedAttention(block.attention)
+        if isinstance(block, EncoderBlock):
+            block.chunk = 0  # It saves memory in training, and changes no result.
+    if not made.heads:
+        made.pooler = None  # Its output is none of the file's.
+    if made.pooler is not None:
+        made.pooler = _Pooler(made.pooler)  # pyright: ignore[reportAttributeAccessIssue]
+    for head in made.heads.values():
+        if isinstance(head, ClassificationHead | EmbeddingHead) and head.pooling is not None:
+            head.pooling = _pooling(head.pooling)
+        if isinstance(head, ClassificationHead) and head.segments is not None:
+            # A row of the graph is a document of one segment, whose vector stays as it is.
+            _pooling(head.segments)
+        if isinstance(head, ClassificationHead) and head.ngrams is not None:
+            head.ngrams = _Ngrams(head.ngrams)  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(head, TokenHead):
+            head.crf = None
+    return made

@@ -1,0 +1,279 @@
+"""Whether an exported file computes what the model computes: the same texts through both.
+
+B texts, S longest text, T tokens, C choices.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ownbert.checkpoint import load_tokenizer
+from ownbert.config import EncoderConfig
+from ownbert.data.batch import Example, pack
+from ownbert.data.readers.columns import ColumnNames
+from ownbert.errors import InputError
+from ownbert.exporting.padded import PaddedModel, named_outputs
+from ownbert.inference.vector_files import records_of
+from ownbert.nn.model import Model
+from ownbert.tasks.text_input import TextInputBuilder
+from ownbert.text.files import has_tokenizer
+from ownbert.text.tokenizer import Tokenizer
+
+# Runs an exported file: arrays by the names of its inputs to arrays by the names of its outputs.
+Engine = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+# Of a file of texts so many are compared, and of each so many tokens.
+MOST_TEXTS, MOST_TOKENS = 256, 1024
+CHOICES = 3
+# The texts of a batch: the first one alone, so that two shapes are seen at least.
+_BATCH = 8
+# Numbers of the largest output of a batch; a vocabulary is wide.
+_MOST_NUMBERS = 1 << 25
+# Lengths of the sequences of a folder without a tokenizer.
+_LENGTHS = (3, 1, 7, 16, 29, 2, 11, 40, 5, 23, 64, 128)
+
+
+@dataclass
+class OutputParity:
+    """How far an output of the file is from the model's, over real tokens.
+
+    Args:
+        largest_difference: of two numbers, absolute.
+        least_cosine: of two vectors: the numbers of a token or a text, or, where there is one
+            each, those of a text's tokens or of a batch's texts.
+        values: how many numbers were compared.
+    """
+
+    largest_difference: float = 0.0
+    least_cosine: float = 1.0
+    values: int = 0
+
+
+@dataclass
+class Parity:
+    """What a comparison has found.
+
+    Args:
+        texts, tokens: that were compared.
+        source: of the texts.
+        outputs: by their names.
+    """
+
+    texts: int = 0
+    tokens: int = 0
+    source: str = ""
+    outputs: dict[str, OutputParity] = field(default_factory=dict)
+
+    @property
+    def largest_difference(self) -> float:
+        return float(np.max([one.largest_difference for one in self.outputs.values()]))
+
+    @property
+    def least_cosine(self) -> float:
+        return float(np.min([one.least_cosine for one in self.outputs.values()]))
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """What is compared: ``examples``, and where their texts are from."""
+
+    examples: Sequence[Example]
+    source: str
+
+
+def sequences_of(
+    folder: Path,
+    model: Model,
+    *,
+    data: Any = None,
+    text_column: str | None = None,
+) -> Sequences:
+    """The sequences on which a file and its model are compared.
+
+    Args:
+        folder: of the model, with a tokenizer or without.
+        model: what they are for: a question with choices is ``CHOICES`` sequences.
+        data: a file of texts; by default those of this package, or random ids where there is no
+            tokenizer.
+        text_column: of a table.
+
+    Raises:
+        InputError: the file has no texts, or the folder no tokenizer to read them by.
+    """
+    config, choices = model.config, "choice" in model.heads
+    longest = min(config.max_length or MOST_TOKENS, MOST_TOKENS)
+    if not has_tokenizer(folder):
+        if data is not None:
+            raise InputError(
+                f"{folder} has no tokenizer, so texts cannot be read; leave {data} out"
+            )
+        return Sequences(_random(config, longest), "random ids")
+    tokenizer = load_tokenizer(folder, config=config)
+    texts, source = _texts(data, text_column)
+    builder = TextInputBuilder(tokenizer, config, longest)
+    ids = builder.ids(texts)
+    if data is None:
+        ids = _without_unknown(ids, tokenizer)
+    pairs = builder.pair_room >= 2
+    examples = []
+    for number, first in enumerate(ids):
+        others = [ids[(number + i) % len(ids)] for i in range(1, CHOICES + 1)]
+        if choices:
+            examples += [builder.example((first, other))[0] for other in others]
+        else:
+            given = (first, others[0]) if pairs and number % 3 == 2 else (first,)
+            examples.append(builder.example(given)[0])
+    return Sequences(examples, source)
+
+
+def _without_unknown(ids: Sequence[Sequence[int]], tokenizer: Tokenizer) -> list[list[int]]:
+    """``ids`` with random ones for unknown tokens: our texts need not be in a model's language."""
+    draw, special = np.random.default_rng(0), {*tokenizer.special.values()}
+    tokens = tokenizer.tokens(range(tokenizer.vocab_size))
+    known = [i for i, token in enumerate(tokens) if token not in special]
+    if not known:
+        return [list(one) for one in ids]
+    return [[int(draw.choice(known)) if i == tokenizer.unk_id else i for i in one] for one in ids]
+
+
+def _texts(data: Any, text_column: str | None) -> tuple[list[str], str]:
+    if data is None:
+        shipped = files("ownbert.exporting").joinpath("texts.txt").read_text(encoding="utf-8")
+        return shipped.splitlines(), "texts of the package"
+    texts = []
+    for _, text in records_of(data, ColumnNames(text=text_column)):
+        texts.append(text)
+        if len(texts) == MOST_TEXTS:
+            break
+    if not texts:
+        raise InputError(f"{data} has no texts to compare on")
+    return texts, Path(data).name
+
+
+def _random(config: EncoderConfig, longest: int) -> list[Example]:
+    draw = np.random.default_rng(0)
+    examples = []
+    for length in _LENGTHS:
+        ids = draw.integers(0, config.vocab_size, min(length, longest))
+        ids[ids == config.pad_token_id] = (config.pad_token_id + 1) % config.vocab_size
+        types = draw.integers(0, max(1, config.type_vocab_size), len(ids))
+        examples.append(Example(ids, types))
+    return examples
+
+
+def compare(model: Model, graph: PaddedModel, engine: Engine, given: Sequences) -> Parity:
+    """Run the model on packed batches and a file on padded ones, and compare all outputs.
+
+    Args:
+        model: the packed one.
+        graph: what the file was made of, for the names of inputs and outputs.
+        engine: runs the file.
+        given: what is compared.
+
+    Raises:
+        InputError: the file has not the outputs that it should have.
+    """
+    found = Parity(source=given.source)
+    for examples in _batches(given.examples, model.config, choices=graph.choices):
+        expected, lengths = _expected(model, examples, graph)
+        inputs, mask = _padded(examples, model.config, graph)
+        outputs = engine(inputs)
+        if missing := expected.keys() - outputs.keys():
+            raise InputError(f"the exported file has no output {', '.join(sorted(missing))}")
+        for name, theirs in expected.items():
+            ours = np.asarray(outputs[name])
+            own = found.outputs.setdefault(name, OutputParity())
+            if graph.per_token(name):
+                ours = ours[mask]
+            _add(own, ours.astype(np.float32), theirs, lengths if graph.per_token(name) else [])
+        found.texts += len(examples)
+        found.tokens += sum(lengths)
+    return found
+
+
+def _batches(
+    examples: Sequence[Example], config: EncoderConfig, *, choices: bool
+) -> Iterator[Sequence[Example]]:
+    unit = CHOICES if choices else 1
+    start, size = 0, 1
+    while start < len(examples):
+        chosen = examples[start : start + size * unit]
+        widest = max(config.vocab_size, config.hidden_size)
+        while len(chosen) > unit and _places(chosen) * widest > _MOST_NUMBERS:
+            chosen = chosen[:-unit]
+        yield chosen
+        start, size = start + len(chosen), _BATCH
+
+
+def _places(examples: Sequence[Example]) -> int:
+    return len(examples) * max(len(e.token_ids) for e in examples)
+
+
+@torch.inference_mode()
+def _expected(
+    model: Model, examples: Sequence[Example], graph: PaddedModel
+) -> tuple[dict[str, np.ndarray], list[int]]:
+    """The model's outputs by name, of tokens (T, ...) or texts (B, ...), and the lengths."""
+    batch = pack(examples)
+    named = named_outputs(graph.kinds, model(batch))
+    if graph.choices:
+        named = {"logits": named["logits"].view(-1, CHOICES)}
+    return {name: x.numpy() for name, x in named.items()}, list(batch.layout.lengths)
+
+
+def _padded(
+    examples: Sequence[Example], config: EncoderConfig, graph: PaddedModel
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """The inputs of the file by name, and (B, S), true for tokens."""
+    shape = len(examples), max(len(e.token_ids) for e in examples)
+    inputs = {name: np.zeros(shape, dtype=np.int64) for name in graph.input_names}
+    inputs["input_ids"][:] = config.pad_token_id
+    for row, example in enumerate(examples):
+        length = len(example.token_ids)
+        inputs["input_ids"][row, :length] = example.token_ids
+        inputs["attention_mask"][row, :length] = 1
+        if graph.types:
+            inputs["token_type_ids"][row, :length] = example.type_ids
+    mask = inputs["attention_mask"] == 1
+    if graph.choices:
+        inputs = {name: x.reshape(-1, CHOICES, shape[1]) for name, x in inputs.items()}
+    return inputs, mask
+
+
+def _add(own: OutputParity, ours: np.ndarray, theirs: np.ndarray, lengths: Sequence[int]) -> None:
+    """Count an output of a batch.
+
+    Args:
+        ours, theirs: of the file and of the model, (T, ...) or (B, ...).
+        lengths: of the texts, where there is a row for each token.
+    """
+    if ours.shape != theirs.shape:
+        own.largest_difference = float("nan")
+        return
+    own.values += ours.size
+    difference = float(np.abs(ours - theirs).max())
+    # The maximum of NumPy keeps what is not a number, and so does its minimum.
+    own.largest_difference = float(np.maximum(own.largest_difference, difference))
+    if ours.ndim == 1 and lengths:
+        ends = np.cumsum(lengths)[:-1]
+        pairs = list(zip(np.split(ours, ends), np.split(theirs, ends), strict=True))
+    elif ours.ndim == 1 or ours.shape[1] == 1:
+        pairs = [(ours.ravel(), theirs.ravel())]
+    else:
+        pairs = [(ours, theirs)]
+    for a, b in pairs:
+        own.least_cosine = float(np.minimum(own.least_cosine, _least_cosine(a, b)))
+
+
+def _least_cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """The least of the cosines of the rows of two matrices, or that of two vectors."""
+    a, b = (np.atleast_2d(x).astype(np.float64) for x in (a, b))
+    lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    same = (a == b).all(1)  # two zero vectors too
+    cosines = (a * b).sum(1) / np.where(lengths == 0, 1, lengths)
+    return float(np.where(same, 1.0, cosines).min())
