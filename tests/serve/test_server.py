@@ -94,6 +94,7 @@ def test_a_key_in_a_file_that_nobody_else_reads(tmp_path: Path):
         ]
 
 
+@pytest.mark.slow
 def test_slow_clients_are_closed_and_the_others_are_answered(tmp_path: Path):
     made(tmp_path / "m")
     with served(tmp_path / "m", "--idle-seconds", 1, "--connections", 40) as server:
@@ -156,6 +157,7 @@ def test_what_cannot_be_served_is_one_line(arguments: list[str], message: str, t
     assert message in done.stderr
 
 
+@pytest.mark.slow
 def test_the_log_has_no_texts(tmp_path: Path):
     made(tmp_path / "m")
     with served(tmp_path / "m") as server:

@@ -31,7 +31,9 @@ def export(
         float,
         typer.Option(
             help="Largest difference between two numbers of the file and of the model, at most 1; "
-            "beyond it nothing is written."
+            "beyond it nothing is written.",
+            min=0,
+            max=1,
         ),
     ] = 1e-3,
     overwrite: Annotated[
