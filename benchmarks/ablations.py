@@ -119,7 +119,7 @@ def run(given: argparse.Namespace, cells: list[dict[str, Any]]) -> None:
 
 def table(cells: list[dict[str, Any]]) -> str:
     """Mean and spread of every set's defaults, and the mean difference of every setting from them
-    on the same seeds, with the standard deviation of that difference."""
+    on the same seeds, with the standard deviation of that difference; of one seed there is none."""
     scores = {(cell["set"], cell["seed"], cell["name"]): cell["macro_f1"] for cell in cells}
     sets = [name for name in SETS if any(cell["set"] == name for cell in cells)]
     lines = ["| | " + " | ".join(sets) + " |", "|---" * (len(sets) + 1) + "|"]
@@ -129,9 +129,9 @@ def table(cells: list[dict[str, Any]]) -> str:
             seeds = [s for (found, s, other) in scores if found == one and other == name]
             base = [0.0 if name == DEFAULT else scores[one, s, DEFAULT] for s in seeds]
             values = [scores[one, s, name] - b for s, b in zip(seeds, base, strict=True)]
-            spread = statistics.stdev(values) if len(values) > 1 else 0.0
             sign = "" if name == DEFAULT else "+"
-            row.append(f"{statistics.mean(values):{sign}.3f} ± {spread:.3f}" if values else "")
+            cell = f"{statistics.mean(values):{sign}.3f}" if values else ""
+            row.append(f"{cell} ± {statistics.stdev(values):.3f}" if len(values) > 1 else cell)
         lines.append(f"| {name} | " + " | ".join(row) + " |")
     return "\n".join(lines)
 

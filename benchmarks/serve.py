@@ -266,12 +266,15 @@ def main() -> None:
                 line += f"; at half of it p50 {half:.1f} ms, p99 {high:.1f} ms"
             print(f"{line}; {server.megabytes:.0f} MB", flush=True)
         if given.overload and capacity["ownbert"]:
-            before = servers[0].megabytes
-            load = asyncio.run(open_loop(servers[0], 4 * capacity["ownbert"], given.overload))
-            shown = ", ".join(f"{count:,} {code}" for code, count in sorted(load.status.items()))
+            memory, status = [servers[0].megabytes], Counter[int]()
+            for _ in range(4):
+                rate, part = 4 * capacity["ownbert"], given.overload / 4
+                status += asyncio.run(open_loop(servers[0], rate, part)).status
+                memory.append(servers[0].megabytes)
+            shown = ", ".join(f"{count:,} {code}" for code, count in sorted(status.items()))
             print(
-                f"four times the capacity for {given.overload:.0f} s: {shown}; "
-                f"{before:.0f} MB before, {servers[0].megabytes:.0f} MB after"
+                f"four times the capacity for {given.overload:.0f} s: {shown}; MB before and after "
+                f"each quarter: {' '.join(f'{each:.0f}' for each in memory)}"
             )
     finally:
         for server in servers:

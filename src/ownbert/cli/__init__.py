@@ -261,6 +261,8 @@ def _main() -> None:
     # are never used again, and the usual 1024 take 0.4 GB more than those of one step, without
     # being faster.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    # PyTorch keeps as many again, by default 1024 too, and memory grows with each new length.
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
     try:
         _refuse_undecodable(sys.argv[1:])
         translate_frames()
