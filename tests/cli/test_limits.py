@@ -11,12 +11,13 @@ from ownbert import InputError
 from ownbert.cli import COMMANDS, app, usage_message
 from ownbert.fitting.recipe import FitRecipe
 from ownbert.pretraining.recipe import PhaseRecipe, PretrainRecipe
+from ownbert.serve.settings import ServeSettings
 from ownbert.settings import resolve, settings_of
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.translate.recipe import TranslateRecipe
 from support.cli import run_cli
 
-RECIPES = (PretrainRecipe, FinetuneRecipe, TranslateRecipe, FitRecipe)
+RECIPES = (PretrainRecipe, FinetuneRecipe, TranslateRecipe, FitRecipe, ServeSettings)
 HUGE = ("1" + 36 * "0", "-1" + 36 * "0", "9" * 6000, "1e300", ".inf", "-.inf", ".nan")
 
 
@@ -65,6 +66,7 @@ EVERY = [leaf for name in COMMANDS for leaf in leaves(GROUP.get_command(None, na
 # Numbers of these are checked with the recipe, above.
 RECIPE_OF = {"pretrain": PretrainRecipe, "finetune": FinetuneRecipe, "fit": FitRecipe}
 RECIPE_OF["translate"] = TranslateRecipe
+RECIPE_OF["serve"] = ServeSettings
 
 
 def flags_of(path: tuple[str, ...]) -> set[str]:

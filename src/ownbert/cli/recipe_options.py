@@ -24,6 +24,7 @@ def recipe_command(
     command: str,
     instead: Mapping[str, Any] | None = None,
     common: Collection[str] | None = None,
+    environment: str | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replaces the parameter ``settings`` of a command by an option for each of some settings.
 
@@ -35,6 +36,7 @@ def recipe_command(
         command: its name, on which help texts may depend.
         instead: options that are declared elsewhere, by name.
         common: names of those that ``--help`` shows; the others are for ``--help-all``. None: all.
+        environment: how the names of variables begin that set the options too; None: none do.
     """
     options: dict[str, Any] = {}
     dotted: dict[str, str] = {}
@@ -44,7 +46,9 @@ def recipe_command(
         about = settings_of(recipe)[full].in_command(command)
         flag = about.option or f"--{full.rpartition('.')[2].replace('_', '-')}"
         parameter = flag.partition("/")[0].lstrip("-").replace("-", "_")
-        options[parameter] = (instead or {}).get(name) or _option(flag, about)
+        options[parameter] = (instead or {}).get(name) or _option(
+            flag, about, None if environment is None else environment + parameter.upper()
+        )
         dotted[parameter] = full
         if common is not None:
             hidden = name not in common
@@ -79,10 +83,11 @@ def recipe_command(
     return decorate
 
 
-def _option(flag: str, about: Setting) -> Any:
+def _option(flag: str, about: Setting, variable: str | None = None) -> Any:
     option = typer.Option(
         flag,
         help=about.help,
+        envvar=variable,
         show_default=about.shown or shown_default(about.default, flag) or False,
         rich_help_panel=about.panel,
     )

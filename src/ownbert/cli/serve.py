@@ -1,19 +1,23 @@
 """serve: models behind HTTP."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ownbert import limits
 from ownbert.cli.options import Quiet
+from ownbert.cli.recipe_options import recipe_command
 from ownbert.errors import InputError
 from ownbert.language import translated
+from ownbert.serve.settings import ServeSettings
 from ownbert.terminal import echo
 
-_LIMITS = "Limits"
+_SHOWN = (
+    *("batch_tokens", "queue_tokens", "request_tokens", "timeout", "connections", "idle_seconds"),
+)
 
 
+@recipe_command(ServeSettings, _SHOWN, command="serve", environment="OWNBERT_")
 def serve(
     folders: Annotated[
         list[str],
@@ -23,6 +27,7 @@ def serve(
             show_default=False,
         ),
     ],
+    *,
     host: Annotated[
         str,
         typer.Option(
@@ -50,66 +55,6 @@ def serve(
             help="float32, bfloat16 or auto (what is faster here).", envvar="OWNBERT_PRECISION"
         ),
     ] = "float32",
-    batch_tokens: Annotated[
-        int,
-        typer.Option(
-            help="Tokens that are computed together.",
-            min=1,
-            max=limits.BATCH_TOKENS,
-            envvar="OWNBERT_BATCH_TOKENS",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = 8192,
-    queue_tokens: Annotated[
-        int,
-        typer.Option(
-            help="Tokens that may wait; what comes beyond gets 429.",
-            min=1,
-            max=limits.BATCH_TOKENS,
-            envvar="OWNBERT_QUEUE_TOKENS",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = 65_536,
-    request_tokens: Annotated[
-        int,
-        typer.Option(
-            help="Tokens of one request; more gets 413.",
-            min=1,
-            max=limits.BATCH_TOKENS,
-            envvar="OWNBERT_REQUEST_TOKENS",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = 131_072,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            help="Seconds until a request is given up.",
-            min=0.001,
-            max=86_400,
-            envvar="OWNBERT_TIMEOUT",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = 30.0,
-    connections: Annotated[
-        int,
-        typer.Option(
-            help="Requests that are answered at the same time; more gets 429.",
-            min=1,
-            max=100_000,
-            envvar="OWNBERT_CONNECTIONS",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = 1000,
-    idle_seconds: Annotated[
-        float,
-        typer.Option(
-            help="Seconds after which a connection without a request is closed.",
-            min=0.1,
-            max=86_400,
-            envvar="OWNBERT_IDLE_SECONDS",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = 30.0,
     max_memory: Annotated[
         float | None,
         typer.Option(
@@ -118,9 +63,10 @@ def serve(
             max=1_000_000,
             envvar="OWNBERT_MAX_MEMORY",
             show_default="none",
-            rich_help_panel=_LIMITS,
+            rich_help_panel="Limits",
         ),
     ] = None,
+    settings: dict[str, Any],
     quiet: Quiet = False,
 ) -> None:
     """Serve models over HTTP, by the APIs of OpenAI, Hugging Face and text-embeddings-inference.
@@ -154,10 +100,5 @@ def serve(
         log=not quiet,
         say=lambda text: echo(translated(text)),
         key=read_key(key_file) if key_file is not None else key,
-        batch_tokens=batch_tokens,
-        queue_tokens=queue_tokens,
-        request_tokens=request_tokens,
-        timeout=timeout,
-        connections=connections,
-        idle_seconds=idle_seconds,
+        **settings,
     )

@@ -16,7 +16,7 @@ from ownbert.serve.gate import Gate, error_body
 from ownbert.serve.refusals import Refusal
 from ownbert.serve.service import Service
 
-_PAGE = Path(__file__).with_name("page.html")
+_PAGE = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 
 
 def make_app(service: Service, log: Any = sys.stderr) -> Gate:
@@ -57,7 +57,7 @@ def make_app(service: Service, log: Any = sys.stderr) -> Gate:
     @app.get("/", include_in_schema=False)
     async def page() -> HTMLResponse:
         return HTMLResponse(
-            _PAGE.read_text(encoding="utf-8"),
+            _PAGE,
             headers={"content-security-policy": "default-src 'self' 'unsafe-inline'"},
         )
 

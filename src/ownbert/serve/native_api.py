@@ -70,9 +70,8 @@ def router(service: Service) -> APIRouter:
     async def rank(body: RankRequest, request: Request) -> dict[str, Any]:
         """How well texts go with a query, the best first."""
         served = service.models.get(body.model)
-        scores = await service.rank(request, served, body.query, body.texts)
-        order = sorted(range(len(scores)), key=lambda i: -scores[i])
-        found = [{"index": i, "score": scores[i], "text": body.texts[i]} for i in order]
+        ranked = await service.rank(request, served, body.query, body.texts)
+        found = [{"index": i, "score": score, "text": body.texts[i]} for i, score in ranked]
         return _reply(request, served.name, found)
 
     @routes.post("/reload")

@@ -273,15 +273,12 @@ class ServedModel:
             raise bad_field(f"there is no prompt {name!r}; there is {known}", "prompt_name")
         return prompts[name]
 
-    def embed(self, ids: list[np.ndarray]) -> Sequence[np.ndarray]:
-        """Vectors (D) as the folder says, of length one or not."""
+    def embed(
+        self, ids: list[np.ndarray], *, normalize: bool | None = None
+    ) -> Sequence[np.ndarray]:
+        """Vectors (D), of length one or not, by default as the folder says."""
         assert self.embedder is not None
-        return list(self.embedder.encode_ids(ids))
-
-    def embed_plain(self, ids: list[np.ndarray]) -> Sequence[np.ndarray]:
-        """Vectors (D) that are not normalized."""
-        assert self.embedder is not None
-        return list(self.embedder.encode_ids(ids, normalize=False))
+        return list(self.embedder.encode_ids(ids, normalize=normalize))
 
     def embed_tokens(self, ids: list[np.ndarray]) -> Sequence[np.ndarray]:
         """Vectors (tokens, D) of all tokens."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
+from ownbert.settings import resolve
 
 _LONGEST_NAME = 100
 # Connections are looked at so often.
@@ -153,7 +154,7 @@ def serve(
     from ownbert.serve.service import Service
     from ownbert.serve.settings import ServeSettings
 
-    limits = ServeSettings(**settings)
+    limits = resolve(ServeSettings, options=settings)
     _allow_files(2 * limits.connections)
     named = named_folders(folders)
     require_memory(list(named.values()), max_memory)

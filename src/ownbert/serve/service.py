@@ -83,11 +83,9 @@ class Service:
             items: of the request.
 
         Raises:
-            Refusal: there are too many items or tokens, or what the scheduler raises.
+            Refusal: there are too many tokens, or what the scheduler raises.
         """
         limits = self.settings
-        if len(items.items) > limits.items:
-            raise too_large(f"{len(items.items):,} texts; at most {limits.items:,} in a request")
         if items.total > limits.request_tokens:
             raise too_large(
                 f"{items.total:,} tokens; at most {limits.request_tokens:,} in a request"
@@ -149,13 +147,12 @@ class Service:
         size = model.embedder.size
         if dimensions is not None and not 1 <= dimensions <= size:
             raise bad_field(f"dimensions is {dimensions}; it must be 1 to {size}", "dimensions")
-        plain = normalize is False
-        work = model.embed_plain if plain else model.embed
-        found = await self.compute(request, model, ("embed", plain), work, items)
+        unit = model.embedder.embedding_config.normalize if normalize is None else normalize
+        work = partial(model.embed, normalize=unit)
+        found = await self.compute(request, model, ("embed", unit), work, items)
         vectors = np.asarray(found, dtype=np.float32).reshape(len(items.items), size)
         vectors = vectors[:, :dimensions]
-        cut = dimensions is not None and dimensions < size and not plain
-        if normalize or cut:
+        if dimensions is not None and dimensions < size and normalize is not False:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
             vectors = vectors / np.maximum(lengths, 1e-12)
         return vectors
@@ -169,9 +166,15 @@ class Service:
 
     async def rank(
         self, request: Request, model: ServedModel, query: str, texts: Sequence[str]
+    ) -> list[tuple[int, float]]:
+        """The indices of texts, the one that goes best with a query first, and how well each does:
+        the number or the probability that a model of pairs gives, else the cosine of vectors."""
+        scores = await self._rank_scores(request, model, query, texts)
+        return sorted(enumerate(scores), key=lambda each: -each[1])
+
+    async def _rank_scores(
+        self, request: Request, model: ServedModel, query: str, texts: Sequence[str]
     ) -> list[float]:
-        """How well each text goes with a query: the number or the probability that a model of pairs
-        gives, else the cosine of their vectors."""
         if model.embedder is not None:
             return await self.similarities(request, model, query, texts)
         if model.predictor is None or model.task not in ("classify", "regress"):

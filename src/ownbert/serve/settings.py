@@ -1,50 +1,51 @@
-"""The settings of a server."""
+"""The settings of a server, with their defaults."""
 
 from dataclasses import dataclass
 
 from ownbert import limits
 from ownbert.errors import InputError
-from ownbert.settings import between
+from ownbert.settings import Check, between, setting, validate
+
+_LIMITS = "Limits"
+# A day.
+_SECONDS = 86_400
+
+
+def _tokens(default: int, help: str) -> int:
+    check = between(1, limits.BATCH_TOKENS, "[]")
+    return setting(default, help, _LIMITS, check=check)
+
+
+def _seconds(default: float, help: str, least: float) -> float:
+    check: Check = between(least, _SECONDS, "[]")
+    return setting(default, help, _LIMITS, check=check)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings:
-    """How a server behaves.
+    """How a server behaves."""
 
-    Args:
-        batch_tokens: tokens that are computed together.
-        queue_tokens: tokens that may wait; what comes beyond gets 429.
-        request_tokens: tokens of one request; more gets 413.
-        body_bytes: of one request.
-        items: texts of one request.
-        timeout: seconds until a request is given up.
-        connections: that have a request being answered, and as many that have none; the oldest of
-            these are closed when there are more.
-        idle_seconds: after which a connection without a request is closed.
-        key: what clients must send, if anything.
-    """
-
-    batch_tokens: int = 8192
-    queue_tokens: int = 65_536
-    request_tokens: int = 131_072
-    body_bytes: int = 8_000_000
-    items: int = 2048
-    timeout: float = 30.0
-    connections: int = 1000
-    idle_seconds: float = 30.0
+    batch_tokens: int = _tokens(8192, "Tokens that are computed together.")
+    queue_tokens: int = _tokens(65_536, "Tokens that may wait; what comes beyond gets 429.")
+    request_tokens: int = _tokens(131_072, "Tokens of one request; more gets 413.")
+    timeout: float = _seconds(30.0, "Seconds until a request is given up.", 0.001)
+    # As many connections may have no request; the oldest of these are closed when there are more.
+    connections: int = setting(
+        1000,
+        "Requests that are answered at the same time; more gets 429.",
+        _LIMITS,
+        check=between(1, 100_000, "[]"),
+    )
+    idle_seconds: float = _seconds(
+        30.0, "Seconds after which a connection without a request is closed.", 0.1
+    )
+    # Of one request.
+    body_bytes: int = setting(8_000_000, check=between(1, 1 << 30, "[]"))
+    items: int = setting(2048, check=between(1, 1_000_000, "[]"))
+    # What clients must send.
     key: str | None = None
 
     def __post_init__(self) -> None:
-        for name, most in (
-            ("batch_tokens", limits.BATCH_TOKENS),
-            ("queue_tokens", limits.BATCH_TOKENS),
-            ("request_tokens", limits.BATCH_TOKENS),
-            ("body_bytes", 1 << 30),
-            ("items", 1_000_000),
-            ("timeout", 86_400),
-            ("connections", 100_000),
-            ("idle_seconds", 86_400),
-        ):
-            between(0, most, "(]")(name, getattr(self, name))
+        validate(self)
         if self.key is not None and not self.key.strip():
             raise InputError("the key is empty; give one of 16 characters or more, or none")

@@ -116,9 +116,8 @@ def router(service: Service) -> APIRouter:
     @routes.post("/rerank")
     async def rerank(body: RerankRequest, request: Request, model: str | None = None) -> Any:
         served = service.models.get(model)
-        scores = await service.rank(request, served, body.query, body.texts)
-        order = sorted(range(len(scores)), key=lambda i: -scores[i])
-        found: list[dict[str, Any]] = [{"index": i, "score": scores[i]} for i in order]
+        ranked = await service.rank(request, served, body.query, body.texts)
+        found: list[dict[str, Any]] = [{"index": i, "score": score} for i, score in ranked]
         if body.return_text:
             for each in found:
                 each["text"] = body.texts[each["index"]]
