@@ -19,8 +19,7 @@ from ownbert.serve.refusals import Refusal, bad_field
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead
 from ownbert.tasks.token_classification.entities import OUTSIDE
-from ownbert.tasks.token_classification.tag import TaggedSentence
-from ownbert.tasks.token_classification.tag_rows import text_of
+from ownbert.tasks.token_classification.tag import TaggedSentence, tagged_words
 from ownbert.translate.decode import Translator
 
 # The tasks of transformers' pipelines and of the hub.
@@ -249,19 +248,8 @@ class ServedModel:
 
     def words(self, decided: TaggedSentence, row: Row) -> list[dict[str, Any]]:
         """Every word with its tag, but for those outside of entities, as pipelines have them."""
-        text, starts = text_of(row)
-        words = zip(decided.tags, decided.probabilities.tolist(), row.texts, starts, strict=True)
-        return [
-            {
-                "entity": tag,
-                "score": score,
-                "word": text[start : start + len(word)],
-                "start": start,
-                "end": start + len(word),
-            }
-            for tag, score, word, start in words
-            if tag != OUTSIDE
-        ]
+        words = [word for word in tagged_words(decided, row) if word["entity"] != OUTSIDE]
+        return [{key: word[key] for key in word if key != "index"} for word in words]
 
     def prompt(self, name: str | None) -> str | None:
         """The prompt of a name in the folder; None for the default one."""

@@ -207,8 +207,8 @@ class TaggingTask(Task):
     def answer(self, decided: TaggedSentence, row: Row, top_k: int | None = DEFAULT) -> Any:
         """Entities as pipelines of Transformers have them with aggregation_strategy "first"; words
         with their tags, as without aggregation, where tags are not of entities."""
-        text, starts = text_of(row)
         if are_entity_tags(self.labels):
+            text, _ = text_of(row)
             return [
                 {
                     "entity_group": kind,
@@ -219,18 +219,7 @@ class TaggingTask(Task):
                 }
                 for kind, score, start, end in _spans(decided, row)
             ]
-        words = zip(decided.tags, decided.probabilities.tolist(), row.texts, starts, strict=True)
-        return [
-            {
-                "entity": tag,
-                "score": score,
-                "index": index,
-                "word": word,
-                "start": start,
-                "end": start + len(word),
-            }
-            for index, (tag, score, word, start) in enumerate(words, start=1)
-        ]
+        return tagged_words(decided, row)
 
     def plain(self, decided: TaggedSentence, row: Row) -> list[str]:
         return list(decided.tags)
@@ -261,6 +250,24 @@ class TaggingTask(Task):
         else:
             kinds = Counter(tag for row in rows for tag in row.target)
         return ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common(_SHOWN))
+
+
+def tagged_words(decided: TaggedSentence, row: Row) -> list[dict[str, Any]]:
+    """Every word with its tag, its number and its characters in the text, as pipelines of
+    Transformers have them without aggregation."""
+    _, starts = text_of(row)
+    words = zip(decided.tags, decided.probabilities.tolist(), row.texts, starts, strict=True)
+    return [
+        {
+            "entity": tag,
+            "score": score,
+            "index": index,
+            "word": word,
+            "start": start,
+            "end": start + len(word),
+        }
+        for index, (tag, score, word, start) in enumerate(words, start=1)
+    ]
 
 
 def _spans(decided: TaggedSentence, row: Row) -> Iterator[tuple[str, float, int, int]]:
