@@ -303,7 +303,7 @@ def usage_message(error: Any) -> str:
             return f"no such command {wrong[1]!r}: {instead}"
     message = message[:1].lower() + message[1:]
     if "Did you mean" in message:
-        return message.replace(" Did you mean", "; did you mean") if "option" in message else message
+        return message
     if ctx is not None and (below := getattr(ctx.command, "commands", {})) and ctx.parent:
         first = next(iter(below))
         advice = f"; a command comes first, as in {ctx.command_path} {first}"
