@@ -1,6 +1,22 @@
 """Messages of mistakes: those of ``InputError``, and what they are put together from."""
 
 MESSAGES = {
+    # Explanations.
+    "no row has {} words whose removal could be watched": "没有一行至少有 {} 个词，无法观察去词的影响",
+    "{} reads images; take ownbert relevance": "{} 是图像模型；请用 ownbert relevance",
+    "a text is needed, not {}": "需要文本，而不是 {}",
+    "{} is no token of the vocabulary": "{} 不是词表中的词元",
+    "the answer has no {}; it has {}": "预测中没有 {}；有的是 {~}",
+    "by {} is not known; one of {}": "by 的值 {} 未知；可选 {}",
+    "a picture needs matplotlib: pip install 'ownbert[plot]'": "画图需要 matplotlib：pip install 'ownbert[plot]'",
+    "the network reads n-grams, which have no gradient by word; take the method leave_one_out": "该网络读取 n-gram，没有逐词的梯度；请用方法 leave_one_out",
+    "a page of {} MB; explain fewer rows, or sentences": "网页将有 {} MB；请减少行数，或按句子解释",
+    "a text of {} words; at most {} are explained, or its sentences": "文本有 {} 个词；最多解释 {} 个，或按句子解释",
+    "method {} is not known; one of {}": "未知的方法 {}；可选 {}",
+    "there is no {}; one of {}": "没有 {}；可选 {}",
+    "the text has {} tokens; the model takes {}": "文本有 {} 个词元；模型最多读 {} 个",
+    "{}: the name of a picture ends with .png": "{}：图片的文件名须以 .png 结尾",
+    "{} fills in masked words; write {} into the text": "{} 预测被掩码的词；请在文本中写上 {}",
     # checkpoint
     "{}: the tokenizer has {} tokens, the model only {}; they are not of one model": "{}：分词器有 {} 个词元，模型只有 {} 个；两者不属于同一个模型",
     "{}: the vocabulary is not the one that the model was trained with; put the original tokenizer files back": "{}：词表不是模型训练时所用的；请放回原来的分词器文件",
