@@ -7,8 +7,17 @@ import typer
 
 from ownbert import limits
 from ownbert.cli.input_texts import given_inputs
-from ownbert.cli.options import Device, IdColumn, Precision, Quiet, TextColumn, TextsOrFiles
+from ownbert.cli.options import (
+    Device,
+    IdColumn,
+    Precision,
+    Quiet,
+    ShardOption,
+    TextColumn,
+    TextsOrFiles,
+)
 from ownbert.cli.progress import counting
+from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.terminal import echo, print_rows
 
@@ -55,6 +64,7 @@ def embed(
     batch_tokens: Annotated[
         int, typer.Option(help="Tokens per forward pass.", min=1, max=limits.BATCH_TOKENS)
     ] = 4096,
+    shard: ShardOption = None,
     quiet: Quiet = False,
 ) -> None:
     """Turn every text into a vector, in the order of the texts.
@@ -68,6 +78,7 @@ def embed(
     """
     from ownbert.data.readers.columns import TEXT, ColumnNames, positional_names
     from ownbert.data.readers.memory import Lines, table_of
+    from ownbert.inference.shards import as_shard
     from ownbert.inference.vector_files import count_texts, embedded_rows
     from ownbert.inference.vector_files import embed as run
     from ownbert.train.device import keep_memory
@@ -91,12 +102,18 @@ def embed(
         "say": lambda text: echo(translated(text), err=True),
     }
     if str(output) == "-":
+        if shard is not None:
+            raise InputError("--shard writes a part of a file; give the file as -o FILE")
         print_rows(embedded_rows(folder, inputs, **given))
         return
+    own = as_shard(shard)
     # Reads everything once: a mistake in the last line shows at once, not after hours.
     total = count_texts(inputs, text_column=text_column, id_column=id_column)
+    if own is not None and total is not None:
+        total = own.share(total)
     with counting("texts embedded", quiet=quiet, total=lambda: total) as progress:
-        count = run(folder, inputs, output, progress=progress, **given)
+        count = run(folder, inputs, output, shard=own, progress=progress, **given)
     if not quiet:
         what = "text" if count == 1 else "texts"
-        echo(translated(f"{count:,} {what} embedded; saved {output}"))
+        saved = output if own is None else own.path(output)
+        echo(translated(f"{count:,} {what} embedded; saved {saved}"))

@@ -108,6 +108,16 @@ Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is
 ResumeFile = Annotated[
     bool, typer.Option("--resume", help="Resume where a stopped run of the same command ended.")
 ]
+ShardOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        help="Of 16 processes the third, 3/16: only its share of the rows, in a part beside the "
+        "output; ownbert merge joins them.",
+        show_default="all rows",
+        metavar="I/N",
+    ),
+]
 FinetunedFolder = Annotated[
     Path, typer.Argument(help="Folder that ownbert finetune or fit wrote.", show_default=False)
 ]

@@ -17,6 +17,7 @@ from ownbert.cli.options import (
     Precision,
     Quiet,
     ResumeFile,
+    ShardOption,
     TaskSecondColumn,
     TaskTextColumn,
     TextsOrFile,
@@ -78,6 +79,7 @@ def predict(
     precision: Precision = "float32",
     network: Network = False,
     resume: ResumeFile = False,
+    shard: ShardOption = None,
     quiet: Quiet = False,
 ) -> None:
     """Answer texts, or every row of a file, with a fine-tuned model of any task.
@@ -98,6 +100,7 @@ def predict(
     from ownbert.data.readers.memory import Lines
     from ownbert.inference.predict import RowPredictions, count_rows, refuse_missing
     from ownbert.inference.predict import predict as run
+    from ownbert.inference.shards import as_shard
     from ownbert.tasks.rows import OutputOptions
     from ownbert.tasks.task import DEFAULT
     from ownbert.train.device import keep_memory
@@ -111,6 +114,8 @@ def predict(
     if str(output) == "-":
         if resume:
             raise InputError("--resume continues a file; give it as -o FILE")
+        if shard is not None:
+            raise InputError("--shard writes a part of a file; give the file as -o FILE")
         if isinstance(found, Path):
             refuse_missing(found)
         rows = RowPredictions(
@@ -124,7 +129,13 @@ def predict(
         for warning in rows.warnings():
             say(warning)
         return
-    with counting("rows answered", quiet=quiet, total=partial(count_rows, found)) as progress:
+    own = as_shard(shard)
+
+    def total() -> int | None:
+        rows = count_rows(found)
+        return rows if rows is None or own is None else own.share(rows)
+
+    with counting("rows answered", quiet=quiet, total=total) as progress:
         count = run(
             folder,
             found,
@@ -136,10 +147,12 @@ def predict(
             threshold=threshold,
             probabilities=probabilities,
             resume=resume,
+            shard=own,
             progress=progress,
             say=say,
             **given,
         )
     if not quiet:
         what = "row" if count == 1 else "rows"
-        echo(translated(f"{count:,} {what} answered; saved {output}"))
+        saved = output if own is None else own.path(output)
+        echo(translated(f"{count:,} {what} answered; saved {saved}"))
