@@ -10,11 +10,17 @@ from ownbert.cli.input_texts import given_inputs
 from ownbert.cli.options import (
     Device,
     IdColumn,
+    PartRows,
     Precision,
     Quiet,
+    ResumeFile,
+    Runner,
     ShardOption,
     TextColumn,
     TextsOrFiles,
+    Threads,
+    Workers,
+    ray_options,
 )
 from ownbert.cli.progress import counting
 from ownbert.errors import InputError
@@ -65,6 +71,11 @@ def embed(
         int, typer.Option(help="Tokens per forward pass.", min=1, max=limits.BATCH_TOKENS)
     ] = 4096,
     shard: ShardOption = None,
+    runner: Runner = "local",
+    workers: Workers = None,
+    threads: Threads = None,
+    part_rows: PartRows = None,
+    resume: ResumeFile = False,
     quiet: Quiet = False,
 ) -> None:
     """Turn every text into a vector, in the order of the texts.
@@ -83,13 +94,9 @@ def embed(
     from ownbert.inference.vector_files import embed as run
     from ownbert.train.device import keep_memory
 
-    keep_memory()
-    inputs: Any = given_inputs(texts or (), missing=_NOTHING)
-    columns = ColumnNames(text=text_column, id=id_column)
-    if not (isinstance(inputs, list) and isinstance(inputs[0], Path)):
-        inputs = inputs if isinstance(inputs, list) else Lines(inputs)
-        names = positional_names([TEXT], columns, labelled=False)
-        inputs = table_of(inputs, name="the input", positional=names)
+    bulk = ray_options(
+        runner, texts or (), output, workers=workers, threads=threads, part_rows=part_rows
+    )
     given: dict[str, Any] = {
         "text_column": text_column,
         "id_column": id_column,
@@ -101,6 +108,26 @@ def embed(
         "batch_tokens": batch_tokens,
         "say": lambda text: echo(translated(text), err=True),
     }
+    if bulk is not None:
+        from ownbert.bulk.ray_runner import embed_with_ray
+
+        if shard is not None:
+            raise InputError("--shard and --runner ray are two ways to do the same; take one")
+        with counting("texts embedded", quiet=quiet) as progress:
+            count = embed_with_ray(
+                folder, texts, output, resume=resume, progress=progress, **bulk, **given
+            )
+        _say_saved(count, output, quiet)
+        return
+    if resume:
+        raise InputError("embed resumes with --runner ray; leave out --resume, or take --shard")
+    keep_memory()
+    inputs: Any = given_inputs(texts or (), missing=_NOTHING)
+    columns = ColumnNames(text=text_column, id=id_column)
+    if not (isinstance(inputs, list) and isinstance(inputs[0], Path)):
+        inputs = inputs if isinstance(inputs, list) else Lines(inputs)
+        names = positional_names([TEXT], columns, labelled=False)
+        inputs = table_of(inputs, name="the input", positional=names)
     if str(output) == "-":
         if shard is not None:
             raise InputError("--shard writes a part of a file; give the file as -o FILE")
@@ -113,7 +140,10 @@ def embed(
         total = own.share(total)
     with counting("texts embedded", quiet=quiet, total=lambda: total) as progress:
         count = run(folder, inputs, output, shard=own, progress=progress, **given)
+    _say_saved(count, output if own is None else own.path(output), quiet)
+
+
+def _say_saved(count: int, output: Path, quiet: bool) -> None:
     if not quiet:
         what = "text" if count == 1 else "texts"
-        saved = output if own is None else own.path(output)
-        echo(translated(f"{count:,} {what} embedded; saved {saved}"))
+        echo(translated(f"{count:,} {what} embedded; saved {output}"))

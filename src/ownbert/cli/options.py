@@ -1,10 +1,12 @@
 """Options shared by several commands that are not settings of a recipe."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ownbert import limits
 from ownbert.errors import InputError
 from ownbert.train.recipe import RUN
 
@@ -108,6 +110,7 @@ Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is
 ResumeFile = Annotated[
     bool, typer.Option("--resume", help="Resume where a stopped run of the same command ended.")
 ]
+_BULK = "Beyond one process"
 ShardOption = Annotated[
     str | None,
     typer.Option(
@@ -116,8 +119,77 @@ ShardOption = Annotated[
         "output; ownbert merge joins them.",
         show_default="all rows",
         metavar="I/N",
+        rich_help_panel=_BULK,
     ),
 ]
+Runner = Annotated[
+    str,
+    typer.Option(
+        help="local, or ray: workers of Ray read files of any file system that pyarrow reads, and "
+        "-o is a folder of parquet files (extra ray; RAY_ADDRESS names a cluster).",
+        rich_help_panel=_BULK,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Of --runner ray: processes with a model each.",
+        show_default="as many as there are cores for",
+        min=1,
+        max=limits.SHARDS,
+        rich_help_panel=_BULK,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        help="Of --runner ray: threads, and cores, of each worker.",
+        show_default="1",
+        min=1,
+        max=limits.PROCESSES,
+        rich_help_panel=_BULK,
+    ),
+]
+PartRows = Annotated[
+    int | None,
+    typer.Option(
+        help="Of --runner ray: rows of a part, which is what a resumed run computes again.",
+        show_default="8,192",
+        min=1,
+        max=limits.COUNT,
+        rich_help_panel=_BULK,
+    ),
+]
+
+
+def ray_options(
+    runner: str, given: Sequence[str], output: Path, **options: int | None
+) -> dict[str, int] | None:
+    """The options of --runner ray; None for the local one.
+
+    Args:
+        runner: local or ray.
+        given: names of the input.
+        output: of the results.
+        options: workers, threads, part_rows.
+
+    Raises:
+        InputError: there is no such runner, or what is given is not for it.
+    """
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if runner not in ("local", "ray"):
+        raise InputError(f"--runner {runner!r} is not known; one of local, ray")
+    if runner == "local":
+        for name in chosen:
+            raise InputError(f"--{name.replace('_', '-')} is for --runner ray")
+        return None
+    if str(output) == "-":
+        raise InputError("--runner ray writes a folder; give it as -o FOLDER")
+    if not given or "-" in given:
+        raise InputError("--runner ray reads files; name files or folders")
+    return chosen
+
+
 FinetunedFolder = Annotated[
     Path, typer.Argument(help="Folder that ownbert finetune or fit wrote.", show_default=False)
 ]

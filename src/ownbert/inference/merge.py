@@ -199,7 +199,7 @@ def _join_texts(parts: Sequence[Path], target: Path, ending: str, progress: Prog
     count = 0
     with contextlib.ExitStack() as stack:
         raw = stack.enter_context(target.open("wb"))
-        file: IO[bytes] = raw
+        file: Any = raw
         if ending.endswith(".gz"):  # without name and time, as ResumableFile writes it
             file = stack.enter_context(gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0))
         if separator is None:

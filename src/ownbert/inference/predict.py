@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,9 @@ def predict(
             for line in predictor.warnings():
                 say(line)
         return found
-    shard = as_shard(shard)
-    if shard is not None:
-        output = shard.path(output)
+    output, chosen = Path(output), as_shard(shard)
+    if chosen is not None:
+        output = chosen.path(output)
     columns = ColumnNames(text_column, second_column, id=id_column)
     in_file = isinstance(input, str | os.PathLike)
     if in_file:
@@ -116,7 +117,7 @@ def predict(
         folder,
         input,
         columns=columns,
-        shard=shard,
+        shard=chosen,
         device=device,
         precision=precision,
         network=network,
@@ -126,7 +127,7 @@ def predict(
     rows = first_read(found.blocks)
     count = PredictionWriter(output, made_for, resume=resume).fill(rows, found.predict, progress)
     if found.dealt is not None:
-        found.dealt.write_manifest(Path(output), found.depends_on(columns))
+        found.dealt.write_manifest(output, found.depends_on(columns))
     if say is not None:
         for line in found.warnings():
             say(line)
@@ -163,7 +164,8 @@ class RowPredictions:
 
     Args:
         folder: of a fine-tuned model, an ensemble or a blend.
-        data: a file, rows in memory, or an iterator of lines: texts, or JSON objects.
+        data: a file, rows in memory, or an iterator of lines: texts, or JSON objects; None: inputs
+            are given to ``read``.
         columns: named by the user.
         device, precision, network: as for ``open_predictor``.
         options: what the rows of predictions hold.
@@ -199,10 +201,10 @@ class RowPredictions:
         self.dealt = None if shard is None else DealtRows(shard)
         if isinstance(data, Iterator) and task.reads_arrays:
             raise InputError(f"{folder} reads images: give files or folders of them")
-        self.blocks = self.read(data)
+        self.blocks = iter(()) if data is None else self.read(data)
 
-    def read(self, data: Any) -> Iterator[list[Row]]:
-        """Blocks of the rows of an input, which may be another one with the same columns."""
+    def read(self, data: Any, skip: int = 0) -> Iterator[list[Row]]:
+        """Blocks of the rows of an input, after the first ``skip`` rows."""
         task = self._predictor.task
         source = task.source(data, name="the input", labelled=False)
         if self._id_column is not None:
@@ -210,7 +212,14 @@ class RowPredictions:
         rows = task.stream(source)
         if self.dealt is not None:
             rows = self.dealt.take(rows, lambda row: [row.texts, task.identity(row)])
-        return blocks(rows, size=characters)
+        return blocks(islice(rows, skip, None), size=characters)
+
+    def refuse_parts_of(self, kind: str) -> None:
+        """Raise ``InputError`` unless the task can read files of a kind in parts."""
+        task = self._predictor.task
+        if task.reads_arrays or (kind == "txt" and task.head == "tokens"):
+            what = "images" if task.reads_arrays else "sentences of CoNLL files"
+            raise InputError(f"{task.name} reads {what}, which are not split; give no --runner")
 
     def predict(self, block: Sequence[Row]) -> list[dict[str, Any]]:
         """The predictions for some rows: what tells them apart, and the answers."""

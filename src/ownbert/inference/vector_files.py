@@ -84,11 +84,11 @@ def embed(
         vectors = np.concatenate([np.empty((0, embedder.size), np.float32), *blocks])
         _warn(embedder, say)
         return vectors[0] if single else vectors
-    shard, dealt = as_shard(shard), None
-    if shard is not None:
-        output, dealt = shard.path(output), DealtRows(shard)
+    output, chosen, dealt = Path(output), as_shard(shard), None
+    if chosen is not None:
+        output, dealt = chosen.path(output), DealtRows(chosen)
         records = dealt.take(records, list)
-    writer = _writer(Path(output), id_column)
+    writer = _writer(output, id_column)
     refuse_same([folder, *_files(inputs)], output)
     embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
     done = 0
@@ -98,7 +98,7 @@ def embed(
             done += len(block)
     if dealt is not None:
         columns = {"text": text_column, "id": id_column}
-        dealt.write_manifest(Path(output), vectors_depend_on(embedder, columns, options))
+        dealt.write_manifest(output, vectors_depend_on(embedder, columns, options))
     _warn(embedder, say)
     return done
 
@@ -234,7 +234,6 @@ def _rows(
 
 @contextmanager
 def _parquet(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with ExitStack() as stack:
@@ -242,20 +241,14 @@ def _parquet(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
 
         def write(records: list[Record], vectors: np.ndarray) -> None:
             nonlocal file
-            ids, texts = [id for id, _ in records], [text for _, text in records]
-            flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), size)
-            cells = {"text": pa.array(texts, pa.string()), _VECTOR: flat}
-            if id_column is not None:
-                # The first block decides whether ids are numbers or texts.
-                kind = None if file is None else file.schema.field(id_column).type
-                try:
-                    cells = {id_column: pa.array(ids, kind), **cells}
-                except (pa.ArrowException, OverflowError) as error:
-                    raise InputError(
-                        f"{path.name}: the ids in {id_column!r} are not of one kind ({error}); "
-                        "write to a .jsonl file"
-                    ) from None
-            table = pa.table(cells)
+            # The first block decides whether ids are numbers or texts.
+            kind = None
+            if file is not None and id_column is not None:
+                kind = file.schema.field(id_column).type
+            try:
+                table = arrow_table(records, vectors, id_column, kind)
+            except InputError as error:
+                raise InputError(f"{path.name}: {error}; write to a .jsonl file") from None
             if file is None:
                 file = stack.enter_context(pq.ParquetWriter(path, table.schema))
             file.write_table(table)
@@ -263,6 +256,27 @@ def _parquet(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
         yield write
         if file is None:  # a shard may have no rows
             write([], np.empty((0, size), np.float32))
+
+
+def arrow_table(
+    records: Sequence[Record], vectors: np.ndarray, id_column: str | None, kind: Any = None
+) -> Any:
+    """Records and their vectors (records, D) as a pyarrow.Table; ``kind``: that of the ids.
+
+    Raises:
+        InputError: ids are numbers and texts.
+    """
+    import pyarrow as pa
+
+    ids, texts = [id for id, _ in records], [text for _, text in records]
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+    cells = {"text": pa.array(texts, pa.string()), _VECTOR: flat}
+    if id_column is not None:
+        try:
+            cells = {id_column: pa.array(ids, kind), **cells}
+        except (pa.ArrowException, OverflowError) as error:
+            raise InputError(f"the ids in {id_column!r} are not of one kind ({error})") from None
+    return pa.table(cells)
 
 
 _WRITERS: dict[str, Callable[[Path, str | None, int], AbstractContextManager[Write]]] = {
