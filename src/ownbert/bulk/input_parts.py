@@ -16,7 +16,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from ownbert.bulk.storage import as_address, is_local, open_file_system, reading
+from ownbert.bulk.storage import as_address, is_local, open_file_system, read_errors
 from ownbert.data.corpus.documents import find_files
 from ownbert.data.readers.delimited import LONGEST_FIELD, NO_DELIMITER, sniff_delimiter
 from ownbert.data.readers.memory import MemoryTable
@@ -96,7 +96,7 @@ def _files_below(address: str) -> list[str]:
     from pyarrow import fs
 
     files, path = open_file_system(address)
-    with reading(address):
+    with read_errors(address):
         about = files.get_file_info(path)
         if about.type == fs.FileType.NotFound:
             raise InputError(f"no such file: {address}")
@@ -128,7 +128,7 @@ def _described(address: str) -> InputFile:
             f"{', '.join(ENDINGS)}"
         )
     files, path = open_file_system(address)
-    with reading(address):
+    with read_errors(address):
         about = files.get_file_info(path)
     if about.size is None:
         raise InputError(f"{address} is no file, which is read from any place in it")
@@ -146,7 +146,7 @@ def split_file(number: int, file: InputFile, rows: int) -> list[InputPart]:
     Raises:
         InputError: the file cannot be read.
     """
-    with reading(file.address):
+    with read_errors(file.address):
         if file.kind == "parquet":
             total = _parquet_rows_of(file)
             parts = [InputPart(number, i, min(i + rows, total)) for i in range(0, total, rows)]
@@ -294,7 +294,7 @@ def open_part(
     shown = re.compile(rf"{re.escape(str(folder))}\S*?(, (?:line|row) (\d+))?(?=[,: ]|$)")
     before = 0
     try:
-        with reading(file.address):
+        with read_errors(file.address):
             if file.kind == "parquet":
                 source: Path | MemoryTable = _parquet_table(file, part, str(folder / "part"))
             else:

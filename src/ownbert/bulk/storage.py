@@ -41,12 +41,12 @@ def open_file_system(address: str) -> tuple[Any, str]:
 
     if is_local(address):
         return fs.LocalFileSystem(), address
-    with reading(address):
+    with read_errors(address):
         return fs.FileSystem.from_uri(address)
 
 
 @contextlib.contextmanager
-def reading(address: str) -> Iterator[None]:
+def read_errors(address: str) -> Iterator[None]:
     """Turn failures of a file system into ``InputError``, which names ``address``."""
     import pyarrow as pa
 
@@ -60,8 +60,8 @@ def reading(address: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def writing(address: str) -> Iterator[None]:
-    """As ``reading``, for what is written."""
+def write_errors(address: str) -> Iterator[None]:
+    """As ``read_errors``, for what is written."""
     import pyarrow as pa
 
     try:
@@ -95,7 +95,7 @@ class StoredFolder:
         from pyarrow import fs
 
         folder = f"{self._path}/{below}" if below else self._path
-        with reading(self.address):
+        with read_errors(self.address):
             found = self._files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         return {each.base_name: each.size for each in found if each.type == fs.FileType.File}
 
@@ -103,7 +103,7 @@ class StoredFolder:
         """The names of all that is in it."""
         from pyarrow import fs
 
-        with reading(self.address):
+        with read_errors(self.address):
             found = self._files.get_file_info(fs.FileSelector(self._path))
         return [each.base_name for each in found]
 
@@ -111,7 +111,7 @@ class StoredFolder:
         """Whether it is a folder; None if there is nothing."""
         from pyarrow import fs
 
-        with reading(self.address):
+        with read_errors(self.address):
             kind = self._files.get_file_info(self._path).type
         return None if kind == fs.FileType.NotFound else kind == fs.FileType.Directory
 
@@ -119,18 +119,18 @@ class StoredFolder:
         """Whether it has a file of that name."""
         from pyarrow import fs
 
-        with reading(self.address):
+        with read_errors(self.address):
             return self._files.get_file_info(f"{self._path}/{name}").type == fs.FileType.File
 
     def make(self, below: str = "") -> None:
         """Make the folder, or one in it."""
-        with writing(self.address):
+        with write_errors(self.address):
             self._files.create_dir(f"{self._path}/{below}".rstrip("/"), recursive=True)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, which appears complete or not at all."""
         temporary = f"{self._path}/{DONE}/{secrets.token_hex(4)}.tmp"
-        with writing(f"{self.address}/{name}"):
+        with write_errors(f"{self.address}/{name}"):
             try:
                 with self._files.open_output_stream(temporary) as file:
                     file.write(data)
@@ -148,7 +148,7 @@ class StoredFolder:
     def read(self, name: str) -> bytes:
         """The bytes of a file."""
         with (
-            reading(f"{self.address}/{name}"),
+            read_errors(f"{self.address}/{name}"),
             self._files.open_input_stream(f"{self._path}/{name}", compression=None) as file,
         ):
             return file.read()
@@ -166,7 +166,7 @@ class StoredFolder:
         from pyarrow import fs
 
         path = f"{self._path}/{name}"
-        with writing(f"{self.address}/{name}"):
+        with write_errors(f"{self.address}/{name}"):
             kind = self._files.get_file_info(path).type
             if kind == fs.FileType.Directory:
                 self._files.delete_dir(path)

@@ -13,6 +13,7 @@ from ownbert.cli.options import (
     PartRows,
     Precision,
     Quiet,
+    RayHelp,
     ResumeFile,
     Runner,
     ShardOption,
@@ -77,6 +78,7 @@ def embed(
     part_rows: PartRows = None,
     resume: ResumeFile = False,
     quiet: Quiet = False,
+    help_all: RayHelp = False,
 ) -> None:
     """Turn every text into a vector, in the order of the texts.
 

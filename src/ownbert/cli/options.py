@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ownbert import limits
+from ownbert.cli.recipe_options import help_all
 from ownbert.errors import InputError
 from ownbert.train.recipe import RUN
 
@@ -110,34 +111,28 @@ Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is
 ResumeFile = Annotated[
     bool, typer.Option("--resume", help="Resume where a stopped run of the same command ended.")
 ]
-_BULK = "Beyond one process"
 ShardOption = Annotated[
     str | None,
     typer.Option(
         "--shard",
-        help="Of 16 processes the third, 3/16: only its share of the rows, in a part beside the "
-        "output; ownbert merge joins them.",
-        show_default="all rows",
+        help="A share of the rows, as 3/16 (see ownbert merge).",
+        show_default=False,
         metavar="I/N",
-        rich_help_panel=_BULK,
     ),
 ]
 Runner = Annotated[
     str,
-    typer.Option(
-        help="local, or ray: workers of Ray read files of any file system that pyarrow reads, and "
-        "-o is a folder of parquet files (extra ray; RAY_ADDRESS names a cluster).",
-        rich_help_panel=_BULK,
-    ),
+    typer.Option(help="local, or ray: -o is a folder (see --help-all).", show_default=False),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(
-        help="Of --runner ray: processes with a model each.",
+        help="Of --runner ray: processes with a model each, on this machine or on the cluster that "
+        "RAY_ADDRESS names.",
         show_default="as many as there are cores for",
         min=1,
         max=limits.SHARDS,
-        rich_help_panel=_BULK,
+        hidden=True,
     ),
 ]
 Threads = Annotated[
@@ -147,19 +142,20 @@ Threads = Annotated[
         show_default="1",
         min=1,
         max=limits.PROCESSES,
-        rich_help_panel=_BULK,
+        hidden=True,
     ),
 ]
 PartRows = Annotated[
     int | None,
     typer.Option(
-        help="Of --runner ray: rows of a part, which is what a resumed run computes again.",
-        show_default="8,192",
+        help="Of --runner ray: rows of a part, which is what is computed again after a stop.",
+        show_default="8192",
         min=1,
         max=limits.COUNT,
-        rich_help_panel=_BULK,
+        hidden=True,
     ),
 ]
+RayHelp = help_all(dict.fromkeys(("workers", "threads", "part_rows")))
 
 
 def ray_options(

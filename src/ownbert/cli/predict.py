@@ -17,6 +17,7 @@ from ownbert.cli.options import (
     PartRows,
     Precision,
     Quiet,
+    RayHelp,
     ResumeFile,
     Runner,
     ShardOption,
@@ -90,6 +91,7 @@ def predict(
     threads: Threads = None,
     part_rows: PartRows = None,
     quiet: Quiet = False,
+    help_all: RayHelp = False,
 ) -> None:
     """Answer texts, or every row of a file, with a fine-tuned model of any task.
 

@@ -74,7 +74,7 @@ def recipe_command(
                 parameters.append(parameter.replace(kind=keyword))
         if rest:
             parameters.append(
-                inspect.Parameter("help_all", keyword, annotation=_help_all(rest), default=False)
+                inspect.Parameter("help_all", keyword, annotation=help_all(rest), default=False)
             )
         run.__signature__ = inspect.Signature(parameters)  # pyright: ignore
         run.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -104,7 +104,7 @@ def _brief(annotation: Any, *, hidden: bool) -> tuple[Any, str | None]:
     return Annotated[kind, option], default
 
 
-def _help_all(rest: Mapping[str, str | None]) -> Any:
+def help_all(rest: Mapping[str, str | None]) -> Any:
     """The option that shows the help with all options and their defaults.
 
     Args:

@@ -218,8 +218,10 @@ class RowPredictions:
         """Raise ``InputError`` unless the task can read files of a kind in parts."""
         task = self._predictor.task
         if task.reads_arrays or (kind == "txt" and task.head == "tokens"):
-            what = "images" if task.reads_arrays else "sentences of CoNLL files"
-            raise InputError(f"{task.name} reads {what}, which are not split; give no --runner")
+            raise InputError(
+                f"{task.name} reads images or CoNLL files, which are not split; give tables, or no "
+                "--runner"
+            )
 
     def predict(self, block: Sequence[Row]) -> list[dict[str, Any]]:
         """The predictions for some rows: what tells them apart, and the answers."""
