@@ -155,7 +155,7 @@ PartRows = Annotated[
         hidden=True,
     ),
 ]
-RayHelp = help_all(dict.fromkeys(("workers", "threads", "part_rows")))
+RayHelp = Annotated[bool, help_all(dict.fromkeys(("workers", "threads", "part_rows")))]
 
 
 def ray_options(

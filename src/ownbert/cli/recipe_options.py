@@ -74,7 +74,9 @@ def recipe_command(
                 parameters.append(parameter.replace(kind=keyword))
         if rest:
             parameters.append(
-                inspect.Parameter("help_all", keyword, annotation=help_all(rest), default=False)
+                inspect.Parameter(
+                    "help_all", keyword, annotation=Annotated[bool, help_all(rest)], default=False
+                )
             )
         run.__signature__ = inspect.Signature(parameters)  # pyright: ignore
         run.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -122,13 +124,12 @@ def help_all(rest: Mapping[str, str | None]) -> Any:
                 echo(text)
             raise typer.Exit
 
-    option = typer.Option(
+    return typer.Option(
         "--help-all",
         help="Show all options, and their defaults in full.",
         is_eager=True,
         callback=show,
     )
-    return Annotated[bool, option]
 
 
 def _plain(kind: Any) -> type:
