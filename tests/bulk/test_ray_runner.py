@@ -21,7 +21,7 @@ from support.cli import refusal, run_cli
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("lines") / "new.jsonl"
-    rows = [{"id": i, "text": f"red{i % 12} w{i % 31} " * (i % 40 + 1)} for i in range(1500)]
+    rows = [{"id": i, "text": f"red{i % 12} w{i % 31} " * (i % 10 + 1)} for i in range(1500)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 

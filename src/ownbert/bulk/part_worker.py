@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import secrets
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -166,6 +167,7 @@ class PartWorker:
         self._files = files
         self._output = StoredFolder(output)
         self._scratch = Path(tempfile.mkdtemp(dir=scratch if os.path.isdir(scratch) else None))
+        self._name = secrets.token_hex(8)
         self._refused = ""
         try:
             self._model = job.open()
@@ -193,7 +195,7 @@ class PartWorker:
                 found.append({"record": record, "warnings": self._model.warnings()})
             except InputError as error:
                 found.append({"error": str(error)})
-            found[-1]["worker"] = id(self) ^ os.getpid()
+            found[-1]["worker"] = self._name
         return pa.table({"json": [json.dumps(each) for each in found]})
 
     def answer(self, name: str, part: InputPart) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class PartsFolder:
     def __exit__(self, *error: object) -> None:
         if self._lock is not None:
             self._lock.close()
-        if self.complete is None and not self._records:
+        if self.complete is None and not self._finished():
             with contextlib.suppress(InputError):
                 for name in (PLAN, DONE, LOCK):
                     self.folder.remove(name)
@@ -136,13 +136,18 @@ class PartsFolder:
         except InputError as error:
             raise InputError(f"{error}{self._kept()}") from error
         except KeyboardInterrupt:
-            way = "; run the same command with --resume to continue" if self._records else ""
-            raise KeyboardInterrupt(f"interrupted{self._kept()}{way}") from None
+            kept = self._kept()
+            way = "; run the same command with --resume to continue" if kept else ""
+            raise KeyboardInterrupt(f"interrupted{kept}{way}") from None
+
+    def _finished(self) -> int:
+        """How many parts have a record; workers may be ahead of who reads what they return."""
+        return sum(name.endswith(".json") for name in self.folder.sizes(DONE))
 
     def _kept(self) -> str:
-        if not self._records:
+        done, total = self._finished(), len(self.plan or {})
+        if not done:
             return ""
-        done, total = len(self._records), len(self.plan or {})
         return f"; {done:,} of {total:,} parts are kept in {self.folder}"
 
     def finish(self) -> list[str]:
