@@ -59,7 +59,7 @@ MESSAGES = {
     "the parts of {} have {} rows, and the input {}; run the shards again": "{} 的各部分共 {} 行，而输入有 {} 行；请再次运行各分片",
     "no part of {} is in {}; predict and embed write them with --shard, as {}": "{1} 中没有 {0} 的任何部分；predict 和 embed 用 --shard 写出它们，例如 {2}",
     "{} has parts of {} for {} and for {} shards; remove those that are not wanted": "{} 中 {} 的部分既有分成 {} 片的，也有分成 {} 片的；请删去不要的",
-    "{} and {} cannot be joined: the {} is not the same; run one of them again": "{} 和 {} 无法合并：{} 不同；请再次运行其中一个",
+    "{} and {} cannot be joined, they differ in: {}; run one of them again": "{} 和 {} 无法合并，不同之处：{}；请再次运行其中一个",
     "shard {}/{} does not exist; it is 1/16, 2/16, ... 16/16 for 16 shards, and at most {}": "没有分片 {}/{}；分成 16 片时为 1/16、2/16……16/16，最多 {} 片",
     "shard is {}; give its number and how many there are, as 3/16": "shard 为 {}；请给出序号和总数，例如 3/16",
     "a shard is written to a part of the output; name a file with output": "分片写到输出的一部分；请用 output 给出文件",
