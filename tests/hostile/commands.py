@@ -78,6 +78,7 @@ BASE: dict[Names, dict[str, Any]] = {
     ("trace",): {"folder": f"{IN}bert", "text": "red1 red2"},
     ("explain",): {"folder": f"{IN}clf", "texts": "red1 red2"},
     ("faithfulness",): {"folder": f"{IN}clf", "file": f"{IN}train.csv", "--rows": "3"},
+    ("heads",): {"folder": f"{IN}clf", "file": f"{IN}train.csv", "--prune": "0.5"},
     ("relevance",): {"folder": f"{IN}image", "images": f"{IN}seven.png"},
 }
 # What a command writes, where it is not a folder "out". None: it prints.

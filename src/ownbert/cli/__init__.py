@@ -31,7 +31,7 @@ PANELS = {
     "Build what pretraining reads": ("vocab", "prepare"),
     "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
     "Use": ("predict", "evaluate", "embed", "merge", "fill", "export", "serve", "push"),
-    "Inspect": ("runs", "describe", "trace", "explain", "faithfulness", "relevance"),
+    "Inspect": ("runs", "describe", "trace", "explain", "faithfulness", "relevance", "heads"),
 }
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 # Options, not shown, whose values are arguments of a command: what it reads.

@@ -164,8 +164,8 @@ def _refuse_others(parts: Sequence[Path], manifests: Sequence[dict[str, Any]]) -
             if manifest.get(key) != first.get(key):
                 what = _COMMON.get(key, key)
                 raise InputError(
-                    f"{part.name} and {parts[0].name} cannot be joined, they differ in: {what}; run one "
-                    "of them again"
+                    f"{part.name} and {parts[0].name} cannot be joined, they differ in: {what}; "
+                    "run one of them again"
                 )
 
 

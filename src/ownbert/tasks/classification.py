@@ -43,6 +43,8 @@ class SingleLabelTask(Task):
     gives_probabilities = True
     output_options = frozenset({"top", "threshold", "probabilities"})
     label_heading = "{} labels"
+    # Of the labels in the loss, once they are learnt from training rows.
+    weights: tuple[float, ...] | None = None
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
         names = {row.target for row in rows if not is_soft(row.target)}

@@ -97,6 +97,8 @@ class MultiLabelTask(SentenceTask):
     saved_attributes = (*SentenceTask.saved_attributes, "threshold")
     metrics = ("micro_f1", "macro_f1", "average_precision", "subset_accuracy")
     uses = COMMON | {"class_weights", "separator", "threshold"}
+    # Of the labels in the loss, once they are learnt from training rows.
+    weights: tuple[float, ...] | None = None
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)

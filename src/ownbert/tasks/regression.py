@@ -76,6 +76,8 @@ class RegressionTask(SentenceTask):
     metrics = ("spearman", "pearson", "mae", "r2")
     uses = COMMON | {"loss"}
     mean, std = np.zeros(1), np.ones(1)
+    # Those of the training rows; of a finished model there is nothing to undo.
+    learnt = np.zeros(1), np.ones(1)
 
     def read(self, path: Source) -> list[Row]:
         names, table = self.read_table(path)

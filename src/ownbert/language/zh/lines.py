@@ -8,6 +8,7 @@ LINES = {
     "saved {}": "已保存 {*}",
     "nothing to explain: no words, or nothing found in them": "没有可解释的内容：没有词，或词中没有找到什么",
     "not accounted for: {} of what all words do": "未能解释：所有词的作用的 {}",
+    "{} heads: {} {}, {} tokens/s": "{} 个头：{} {}，{} tokens/s",
     "no method is better than an order by chance": "没有一种方法优于随机顺序",
     "the most faithful on these rows: {}": "在这些行上最如实的方法：{}",
     "random order": "随机顺序",

@@ -1,6 +1,12 @@
 """Messages of mistakes: those of ``InputError``, and what they are put together from."""
 
 MESSAGES = {
+    # Attention heads.
+    "{} is there already and not empty; choose another folder": "{} 已存在且不为空；请换一个目录",
+    "{} of {} heads are {}; from 1 to {} can be pruned: a layer keeps one head": "{1} 个头的 {0} 是 {2} 个；可以剪去 1 到 {3} 个：每层至少保留一个头",
+    "--prune and -o belong together: the share, and the folder for the rest": "--prune 与 -o 须同时给出：剪去的比例，和其余部分的目录",
+    "the layers share their weights (ALBERT): a head is not one layer's own": "各层共享权重（ALBERT）：头不属于单独一层",
+    "heads are measured by the loss of a task with labels, which embed is not": "头的重要性由带标签任务的损失来测量，embed 不是这样的任务",
     # Explanations.
     "no row has {} words whose removal could be watched": "没有一行至少有 {} 个词，无法观察去词的影响",
     "{} reads images; take ownbert relevance": "{} 是图像模型；请用 ownbert relevance",
