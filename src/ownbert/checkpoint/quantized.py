@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ownbert import files
 from ownbert.checkpoint.description import Description
-from ownbert.checkpoint.weights import CONFIG, QUANTIZED, QUANTIZED_KEY, read_file
+from ownbert.checkpoint.weights import CONFIG, QUANTIZED, QUANTIZED_KEY, read_file, refuse_quantized
 from ownbert.errors import InputError
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.kernels.int8 import quantizable, quantize_linears, quantize_weight
@@ -33,22 +33,18 @@ def is_quantized(values: Mapping[str, Any]) -> bool:
     return values.get(QUANTIZED_KEY) is not None
 
 
-def require_float(values: Mapping[str, Any], folder: str | Path, action: str) -> None:
+def require_float(values: Mapping[str, Any], folder: str | Path) -> None:
     """Refuse a quantized folder where weights must be floats.
 
     Args:
         values: of its config.json.
         folder: of the model.
-        action: that cannot be done, as a participle.
 
     Raises:
         InputError: it is quantized.
     """
     if is_quantized(values):
-        raise InputError(
-            f"{folder} is quantized to int8 and cannot be {action}; take the folder that it was "
-            "made from"
-        )
+        refuse_quantized(folder)
 
 
 def write_quantized(

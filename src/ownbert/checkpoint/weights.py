@@ -4,7 +4,7 @@ import json
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from safetensors.torch import load_file
@@ -36,10 +36,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
     path = next((folder / name for name in FORMS if (folder / name).is_file()), None)
     if path is None:
         if (folder / QUANTIZED).is_file():
-            raise InputError(
-                f"{folder} is quantized to int8 and has no float weights; take the folder that it "
-                "was made from"
-            )
+            refuse_quantized(folder)
         raise InputError(f"no such file: {folder / WEIGHTS}; train a model there first")
     if path.name in (WEIGHTS, PICKLED):
         return read_file(path), path
@@ -52,6 +49,14 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
         where = "is not in its files" if one in named else "is in its files only"
         raise InputError(f"{path} does not fit its files: tensor {one} {where}")
     return tensors, path
+
+
+def refuse_quantized(folder: str | Path) -> NoReturn:
+    """Raises the ``InputError`` of a folder of int8 weights where floats are needed."""
+    raise InputError(
+        f"{folder} is quantized to int8, for use only; to train, export or quantize, take the "
+        "folder that it was made from"
+    )
 
 
 def write_model(

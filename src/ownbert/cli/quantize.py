@@ -62,5 +62,5 @@ def quantize(
             )
         )
         sizes = [f"{size / 1e6:,.1f}" for size in (found.bytes_before, found.bytes_after)]
-        echo(translated(f"weights: {sizes[0]} MB before, {sizes[1]} MB now"))
+        echo(translated(f"the weights have {sizes[1]} MB instead of {sizes[0]}"))
         echo(translated(f"saved {output}"))

@@ -100,7 +100,7 @@ def export(
     kind.require(to)
     refuse_taken(target, source, data, overwrite=overwrite)
     description, sentences = describe_network(source), (source / MODULES).is_file()
-    require_float(description.values, folder, "exported")
+    require_float(description.values, folder)
     model = load(source, heads=() if sentences else None, description=description)
     for note in notes_of(source, model):
         if say is not None:

@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ownbert.checkpoint import CONFIG, Description, load, require_float
+from ownbert.checkpoint import Description, load, require_float
 from ownbert.checkpoint.quantized import write_quantized
-from ownbert.checkpoint.translation import is_translation
 from ownbert.checkpoint.weights import FORMS, QUANTIZED, read_weights
 from ownbert.data.batch import pack
 from ownbert.errors import InputError
@@ -24,7 +23,7 @@ from ownbert.exporting.export import (
 from ownbert.exporting.parity import Sequences, batches, sequences_of
 from ownbert.exporting.quantize_card import write_quantize_card
 from ownbert.exporting.quantized_parity import QuantizedParity, compare_models, halves
-from ownbert.files import read_json, write_json
+from ownbert.files import write_json
 from ownbert.hub import model_folder
 from ownbert.nn.kernels.int8 import quantizable, smoothing
 from ownbert.nn.kernels.prepack import prepack
@@ -77,9 +76,8 @@ def quantize(
     refuse_taken(target, source, data, overwrite=overwrite)
     if any((target / name).is_file() for name in FORMS):
         raise InputError(f"{target} holds float weights; choose another folder")
-    _refuse_translation(source)
     description = describe_network(source)
-    require_float(description.values, source, "quantized again")
+    require_float(description.values, source)
     if description.config.image is not None:
         raise InputError(f"{source} reads images; only models of texts can be quantized")
     sentences = (source / MODULES).is_file()
@@ -112,15 +110,10 @@ def quantize(
         _write_card(new, target, source, description, found)
     if say is not None and found.least_cosine < _NEAR:
         say(
-            f"warning: vectors of the quantized model differ (least cosine "
+            f"warning: {target} is not near the float model (least cosine "
             f"{found.least_cosine:.4f}); compare both with ownbert evaluate"
         )
     return found
-
-
-def _refuse_translation(source: Path) -> None:
-    if (source / CONFIG).is_file() and is_translation(read_json(source / CONFIG)):
-        raise InputError(f"{source} translates; only encoders of texts can be quantized")
 
 
 def _pooling(source: Path) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from ownbert.checkpoint import Description
 from ownbert.exporting.export_card import name_of
 from ownbert.exporting.quantized_parity import QuantizedParity
+from ownbert.language import translated
 from ownbert.run.model_card import cell, code, hub_base, labels_in_short, save_card, table
 
 
@@ -33,7 +34,7 @@ def write_quantize_card(
         "cannot be trained, and only ownbert reads it.",
         "## Parity",
         f"Compared with the float model on {found.texts:,} texts of {found.tokens:,} tokens "
-        f"together ({cell(found.source)}), on which nothing was measured before.",
+        f"together ({cell(found.source)}).",
         table(("", "float", "int8"), _rows(found)),
         *_answers(found),
         "## Use",
@@ -47,9 +48,9 @@ def write_quantize_card(
 
 def _rows(found: QuantizedParity) -> Iterator[tuple[str, ...]]:
     before, after = (f"{size / 1e6:,.1f} MB" for size in (found.bytes_before, found.bytes_after))
-    yield "weights", before, after
-    yield "least cosine", "1", f"{found.least_cosine:.4f}"
-    yield "mean cosine", "1", f"{found.mean_cosine:.4f}"
+    yield translated("weights"), before, after
+    yield translated("least cosine"), "1", f"{found.least_cosine:.4f}"
+    yield translated("mean cosine"), "1", f"{found.mean_cosine:.4f}"
 
 
 def _answers(found: QuantizedParity) -> Iterator[str]:

@@ -150,7 +150,7 @@ class Task(ABC):
         if model.vit != Vit():
             raise InputError(f"model.vit is of no use to {self.name}, whose models read texts")
         description = describe(model.folder)
-        require_float(description.values, model.folder, "trained")
+        require_float(description.values, model.folder)
         self.check_modality(description, model.folder)
         return description
 

@@ -70,7 +70,7 @@ def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def quantize_linears(encoder: Encoder, smooth: Mapping[str, Tensor]) -> None:
-    """Put ``QuantizedLinear`` in the place of linear layers, by their names in the encoder.
+    """Replace linear layers by ``QuantizedLinear``, by their names in the encoder.
 
     Args:
         encoder: is changed; its weights are already multiplied by ``smooth``.
@@ -188,11 +188,8 @@ class PackedInt8FeedForward(nn.Module):
 
     def __init__(self, network: FeedForward) -> None:
         super().__init__()
-        assert isinstance(network.up, QuantizedLinear) and isinstance(network.down, QuantizedLinear)
-        self.up, self.down = (
-            PackedInt8Linear(network.up, network.act),
-            PackedInt8Linear(network.down),
-        )
+        up, down = cast(QuantizedLinear, network.up), cast(QuantizedLinear, network.down)
+        self.up, self.down = PackedInt8Linear(up, network.act), PackedInt8Linear(down)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(T, D) -> (T, I) -> (T, D)"""
