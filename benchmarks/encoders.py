@@ -159,7 +159,7 @@ def _openvino_int8(folder: Path, model: Any) -> Any:
 
     class Texts(CalibrationDataReader):
         def __init__(self) -> None:
-            self.left = iter(passages(32))
+            self.left = iter(passages(16))
 
         def get_next(self) -> dict[str, np.ndarray] | None:
             text = next(self.left, None)
