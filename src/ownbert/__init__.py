@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from ownbert.inference.predict import evaluate as evaluate
     from ownbert.inference.predict import predict as predict
     from ownbert.inference.vector_files import embed as embed
+    from ownbert.inspect.explain.explain import Explainer as Explainer
+    from ownbert.inspect.explain.explain import explain as explain
+    from ownbert.inspect.explain.faithfulness import faithfulness as faithfulness
     from ownbert.inspect.overview.describe import describe as describe
     from ownbert.nn.model import Model as Model
     from ownbert.pretraining.run import pretrain as pretrain
@@ -70,10 +73,13 @@ _MODULES = {
     "Predictor": "inference.pipeline",
     "OwnBertClassifier": "finetuning.estimator",
     "OwnBertRegressor": "finetuning.estimator",
+    "Explainer": "inspect.explain.explain",
     "describe": "inspect.overview.describe",
     "embed": "inference.vector_files",
     "evaluate": "inference.predict",
+    "explain": "inspect.explain.explain",
     "export": "exporting.export",
+    "faithfulness": "inspect.explain.faithfulness",
     "fill": "inference.fill_mask",
     "finetune": "finetuning.finetune",
     "fit": "fitting.fit",
@@ -117,6 +123,7 @@ __all__ = [
     "Callbacks",
     "Embedder",
     "EncoderConfig",
+    "Explainer",
     "InputError",
     "Model",
     "OwnBertClassifier",
@@ -126,7 +133,9 @@ __all__ = [
     "describe",
     "embed",
     "evaluate",
+    "explain",
     "export",
+    "faithfulness",
     "fill",
     "finetune",
     "fit",

@@ -76,6 +76,8 @@ BASE: dict[Names, dict[str, Any]] = {
     ("runs",): {"folder": f"{IN}run"},
     ("describe",): {"folder": f"{IN}bert"},
     ("trace",): {"folder": f"{IN}bert", "text": "red1 red2"},
+    ("explain",): {"folder": f"{IN}clf", "texts": "red1 red2"},
+    ("faithfulness",): {"folder": f"{IN}clf", "file": f"{IN}train.csv", "--rows": "3"},
     ("relevance",): {"folder": f"{IN}image", "images": f"{IN}seven.png"},
 }
 # What a command writes, where it is not a folder "out". None: it prints.
@@ -91,10 +93,12 @@ OUTPUT: dict[Names, tuple[str, str] | None] = {
     ("runs",): None,
     ("describe",): None,
     ("trace",): ("--html", "out.html"),
+    ("explain",): ("--html", "out.html"),
+    ("faithfulness",): ("-o", "out.png"),
     ("relevance",): ("-o", "out.png"),
 }
 # matplotlib draws what these write.
-PLOTS = {("relevance",), ("runs",)}
+PLOTS = {("faithfulness",), ("relevance",), ("runs",)}
 
 
 def _line(path: Names, **changed: str) -> tuple[str, ...]:

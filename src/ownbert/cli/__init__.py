@@ -31,7 +31,7 @@ PANELS = {
     "Build what pretraining reads": ("vocab", "prepare"),
     "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
     "Use": ("predict", "evaluate", "embed", "fill", "export", "quantize", "serve", "push"),
-    "Inspect": ("runs", "describe", "trace", "relevance"),
+    "Inspect": ("runs", "describe", "trace", "explain", "faithfulness", "relevance"),
 }
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 # Options, not shown, whose values are arguments of a command: what it reads.
@@ -47,6 +47,8 @@ _AS_ARGUMENT = {
     "quantize": ("--data", "--input"),
     "describe": ("--text",),
     "trace": ("--text",),
+    "explain": ("--text",),
+    "faithfulness": ("--data", "--input"),
 }
 
 # The same for what stands first: the folder.
@@ -303,12 +305,15 @@ def usage_message(error: Any) -> str:
 
         if instead := meant(ctx.command_path if ctx else "", wrong[1], {*COLUMNS, "image"}):
             return f"no such command {wrong[1]!r}: {instead}"
+    message = message[:1].lower() + message[1:]
+    if "Did you mean" in message:
+        return message
     if ctx is not None and (below := getattr(ctx.command, "commands", {})) and ctx.parent:
         first = next(iter(below))
         advice = f"; a command comes first, as in {ctx.command_path} {first}"
     else:
         advice = "" if ctx is None else f"; see {ctx.command_path} --help"
-    return f"{message[:1].lower()}{message[1:]}{advice}"
+    return f"{message}{advice}"
 
 
 def _wanted(kind: str, limits: Mapping[str, Any]) -> str | None:
