@@ -74,6 +74,15 @@ def test_smoothing_moves_a_large_channel_into_the_weight():
     assert near < far / 2
 
 
+def test_gradients_pass_rounding():
+    layer, x = linear(), tokens(6).requires_grad_()
+    QuantizedLinear(layer, torch.ones(24))(x).sum().backward()
+    found = x.grad
+    assert found is not None
+    expected = layer.weight.sum(0).expand(6, 24)
+    assert torch.cosine_similarity(found, expected, dim=1).min() > 0.99
+
+
 @needs_int8
 @pytest.mark.parametrize("rows", [1, 7, 500])
 @pytest.mark.parametrize("act", ["linear", "gelu", "relu"])

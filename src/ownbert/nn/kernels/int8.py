@@ -106,7 +106,13 @@ class QuantizedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., I)"""
-        rounded = round_rows(x.float() / self.smooth).to(x.dtype)
+        scaled = x.float() / self.smooth
+        rounded = round_rows(scaled.detach())
+        if scaled.requires_grad:
+            # What explains an answer follows gradients, which rounding has none of: they pass it
+            # straight through (Bengio et al. 2013, section 4).
+            rounded = scaled + (rounded - scaled.detach())
+        rounded = rounded.to(x.dtype)
         weight = (self.weight.float() * self.scale[:, None]).to(x.dtype)
         return F.linear(rounded, weight, None if self.bias is None else self.bias.to(x.dtype))
 
