@@ -1,6 +1,7 @@
 """Linear layers in 8 bits: near the float ones, and the same by oneDNN as in floats."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -104,8 +105,13 @@ def test_the_largest_numbers_do_not_overflow():
     assert_close(PackedInt8Linear(quantized)(x), layer(x).detach(), rtol=1e-3)
 
 
-def model(**changes: object) -> Model:
-    sizes = {"vocab_size": 50, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
+def model(**changes: Any) -> Model:
+    sizes: dict[str, Any] = {
+        "vocab_size": 50,
+        "hidden_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+    }
     sizes |= {"intermediate_size": 40, "max_position_embeddings": 40}
     torch.manual_seed(0)
     return Model(EncoderConfig(**(sizes | changes)), ("mlm",)).eval()
@@ -125,7 +131,7 @@ def quantized(given: Model) -> Model:
     [{}, {"hidden_act": "gelu_new"}, {"norm_first": True}, {"num_hidden_groups": 1}],
     ids=["bert", "tanh gelu", "pre-norm", "shared layers"],
 )
-def test_a_model_is_near_its_float_one(changes: dict[str, object], precision: str):
+def test_a_model_is_near_its_float_one(changes: dict[str, Any], precision: str):
     given = model(**changes)
     eight = quantized(given)
     packed = prepack(eight, precision)
