@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ownbert.hf.loading import save as save
     from ownbert.inference.embedder import Embedder as Embedder
     from ownbert.inference.fill_mask import fill as fill
+    from ownbert.inference.merge import merge as merge
     from ownbert.inference.pipeline import Predictor as Predictor
     from ownbert.inference.predict import evaluate as evaluate
     from ownbert.inference.predict import predict as predict
@@ -86,6 +87,7 @@ _MODULES = {
     "learn_vocabulary": "data.corpus.learn_vocabulary",
     "load": "hf.loading",
     "load_tokenizer": "checkpoint",
+    "merge": "inference.merge",
     "predict": "inference.predict",
     "prepare": "data.corpus.store",
     "pretrain": "pretraining.run",
@@ -142,6 +144,7 @@ __all__ = [
     "learn_vocabulary",
     "load",
     "load_tokenizer",
+    "merge",
     "predict",
     "prepare",
     "pretrain",

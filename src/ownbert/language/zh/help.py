@@ -249,6 +249,15 @@ HELP = {
     "How far longer translations are preferred (0: not at all).": "对较长译文的偏好程度（0 表示不偏好）。",
     "Most tokens of a translation.": "一条译文最多的词元数。",
     "float32, bfloat16 or auto (what is faster here).": "float32、bfloat16 或 auto（本机上更快的）。",
+    "A share of the rows, as 3/16 (see ownbert merge).": "只处理一部分行，例如 3/16（见 ownbert merge）。",
+    "local, or ray: -o is a folder (see --help-all).": "local 或 ray：用 ray 时 -o 是目录（见 --help-all）。",
+    "Of --runner ray: processes with a model each, on this machine or on the cluster that RAY_ADDRESS names.": "用于 --runner ray：进程数，每个进程一份模型，在本机或 RAY_ADDRESS 指定的集群上运行。",
+    "Of --runner ray: threads, and cores, of each worker.": "用于 --runner ray：每个工作进程的线程数，也是占用的核数。",
+    "Of --runner ray: rows of a part, which is what is computed again after a stop.": "用于 --runner ray：每个部分的行数；中断后以部分为单位重算。",
+    "Join the parts that predict or embed wrote with --shard.": "合并 predict 或 embed 用 --shard 写出的各部分。",
+    "All parts must be there, complete, and of the same model, input and options; they are kept. The rows are in the order of the input.": "所有部分都须存在、完整，并且出自同样的模型、输入和选项；合并后予以保留。各行按输入的顺序排列。",
+    "The file that predict or embed was told to write.": "predict 或 embed 的 -o 所给的文件。",
+    "Folder of the parts.": "各部分所在的目录。",
     "Resume where a stopped run of the same command ended.": "从同一条命令上次中断的地方继续。",
     "Translate and compare: BLEU with its signature, also without regard to capitals.": "翻译并比较：带签名的 BLEU，另给出不区分大小写的值。",
     "Print JSON.": "以 JSON 显示。",
@@ -362,6 +371,8 @@ HELP = {
 
 # What a help text says of a default that is more than a value.
 DEFAULTS = {
+    "as many as there are cores for": "核数能容纳的最多个数",
+    "that of OUT": "OUT 所在的目录",
     "all but shapley": "除 shapley 外的全部",
     "the answer": "模型的预测",
     "0.001 for a new model, else by size": "新模型 0.001，否则按规模",
