@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ownbert.data.corpus.store import prepare as prepare
     from ownbert.errors import InputError as InputError
     from ownbert.exporting.export import export as export
+    from ownbert.exporting.quantize import quantize as quantize
     from ownbert.finetuning.estimator import OwnBertClassifier as OwnBertClassifier
     from ownbert.finetuning.estimator import OwnBertRegressor as OwnBertRegressor
     from ownbert.finetuning.finetune import finetune as finetune
@@ -91,6 +92,7 @@ _MODULES = {
     "prepare": "data.corpus.store",
     "pretrain": "pretraining.run",
     "probe": "fitting.probe",
+    "quantize": "exporting.quantize",
     "save": "hf.loading",
 }
 
@@ -147,6 +149,7 @@ __all__ = [
     "prepare",
     "pretrain",
     "probe",
+    "quantize",
     "save",
 ]
 

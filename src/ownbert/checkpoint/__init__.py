@@ -18,6 +18,8 @@ from ownbert.checkpoint.description import CONFIG as CONFIG
 from ownbert.checkpoint.description import Description, config_json, kinds_of, without_rates
 from ownbert.checkpoint.description import architecture_of as architecture_of
 from ownbert.checkpoint.description import describe as describe
+from ownbert.checkpoint.quantized import is_quantized, quantize_model, read_quantized
+from ownbert.checkpoint.quantized import require_float as require_float
 from ownbert.checkpoint.sizes import require_sizes
 from ownbert.checkpoint.weights import read_weights, require_finite, write_model
 from ownbert.config import EncoderConfig, HeadSpec
@@ -82,6 +84,8 @@ def load(
 ) -> Model:
     """The packed model of a Hugging Face folder, in evaluation mode.
 
+    That of a quantized folder has ``QuantizedLinear`` in its blocks, and cannot be trained.
+
     Args:
         folder: with config.json and weights.
         heads: instead of those of the folder. Heads (and a pooler) that it lacks are newly
@@ -106,7 +110,11 @@ def load(
     if dropout is not None:
         config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
         specs = without_rates(specs)
-    tensors, path = read_weights(folder)
+    smooth = None
+    if is_quantized(description.values):
+        tensors, smooth, path = read_quantized(folder)
+    else:
+        tensors, path = read_weights(folder)
     require_finite(tensors, path)
     require_sizes(tensors, description if heads is None else replace(description, specs=()), path)
     model = Model(
@@ -119,6 +127,8 @@ def load(
     other = heads is not None or pooler is not None
     report = copy_weights(model, tensors, family.weight_map, description=description, lenient=other)
     require_fit(report, path, None if other else description)
+    if smooth is not None:
+        quantize_model(model, smooth, path)
     return model.eval()
 
 

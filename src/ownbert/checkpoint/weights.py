@@ -4,7 +4,7 @@ import json
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from safetensors.torch import load_file
@@ -21,29 +21,42 @@ WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 # In the order of preference; an index maps tensors to the files that hold them.
 FORMS = (WEIGHTS, f"{WEIGHTS}.index.json", PICKLED, f"{PICKLED}.index.json")
+# Of a quantized folder (quantized.py), and the key of its config.json.
+QUANTIZED = "ownbert-int8.safetensors"
+QUANTIZED_KEY = "ownbert_quantization"
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
     """All tensors by name, and the file that they were read from (the index of several files).
 
     Raises:
-        InputError: there are no weights, a file is damaged or missing, or a pickle holds more
-            than tensors (nothing in it is run).
+        InputError: there are no weights, or only quantized ones, a file is damaged or missing, or a
+            pickle holds more than tensors (nothing in it is run).
     """
     path = next((folder / name for name in FORMS if (folder / name).is_file()), None)
     if path is None:
+        if (folder / QUANTIZED).is_file():
+            refuse_quantized(folder)
         raise InputError(f"no such file: {folder / WEIGHTS}; train a model there first")
     if path.name in (WEIGHTS, PICKLED):
-        return _read(path), path
+        return read_file(path), path
     tensors: dict[str, Tensor] = {}
     for name in _parts(path):
-        tensors.update(_read(path.parent / name))
+        tensors.update(read_file(path.parent / name))
     named = set(_index(path))
     if named != tensors.keys():
         one = sorted(named ^ tensors.keys())[0]
         where = "is not in its files" if one in named else "is in its files only"
         raise InputError(f"{path} does not fit its files: tensor {one} {where}")
     return tensors, path
+
+
+def refuse_quantized(folder: str | Path) -> NoReturn:
+    """Raises the ``InputError`` of a folder of int8 weights where floats are needed."""
+    raise InputError(
+        f"{folder} is quantized to int8, for use only; to train, export or quantize, take the "
+        "folder that it was made from"
+    )
 
 
 def write_model(
@@ -116,7 +129,12 @@ def _parts(path: Path) -> list[str]:
     return names
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read_file(path: Path) -> dict[str, Tensor]:
+    """All tensors of one file by name.
+
+    Raises:
+        InputError: it is damaged, or a pickle of more than tensors.
+    """
     files.refuse_unreadable(path)
     try:
         if path.suffix == ".safetensors":

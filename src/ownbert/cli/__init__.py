@@ -30,7 +30,9 @@ from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printab
 PANELS = {
     "Build what pretraining reads": ("vocab", "prepare"),
     "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
-    "Use": ("predict", "evaluate", "embed", "merge", "fill", "export", "serve", "push"),
+    "Use": (
+        *("predict", "evaluate", "embed", "merge", "fill", "export", "quantize", "serve", "push"),
+    ),
     "Inspect": ("runs", "describe", "trace", "explain", "faithfulness", "relevance", "heads"),
 }
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
@@ -44,6 +46,7 @@ _AS_ARGUMENT = {
     "predict": ("--text",),
     "embed": ("--data", "--input", "--text"),
     "export": ("--data", "--input"),
+    "quantize": ("--data", "--input"),
     "describe": ("--text",),
     "trace": ("--text",),
     "explain": ("--text",),
@@ -52,7 +55,8 @@ _AS_ARGUMENT = {
 
 # The same for what stands first: the folder.
 _AS_FIRST: Mapping[str, tuple[str, ...]] = dict.fromkeys(
-    ("predict", "evaluate", "embed", "fill", "export", "push"), ("--model", "--folder")
+    ("predict", "evaluate", "embed", "fill", "export", "quantize", "push"),
+    ("--model", "--folder"),
 )
 
 # Options that name what a command writes. A path by any other name is one that it reads, and is

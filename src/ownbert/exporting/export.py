@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import ownbert
-from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer
+from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer, require_float
 from ownbert.errors import InputError, in_short
 from ownbert.exporting.export_card import name_of, write_export_card
 from ownbert.exporting.formats import FORMATS, Format
@@ -98,8 +98,9 @@ def export(
     between(0, 1, "(]")("tolerance", tolerance)
     kind, source, target = FORMATS[to], model_folder(folder), Path(output)
     kind.require(to)
-    _refuse_taken(target, source, data, overwrite=overwrite)
-    description, sentences = _described(source), (source / MODULES).is_file()
+    refuse_taken(target, source, data, overwrite=overwrite)
+    description, sentences = describe_network(source), (source / MODULES).is_file()
+    require_float(description.values, folder)
     model = load(source, heads=() if sentences else None, description=description)
     for note in notes_of(source, model):
         if say is not None:
@@ -118,7 +119,7 @@ def export(
             kind.write(graph, path)
             parity = compare(model, graph, kind.open(path), given)
         require_near(parity, tolerance, target)
-        _copy_beside(source, new, description)
+        copy_beside(source, new, description)
         for head in model.heads.values():
             if isinstance(head, TokenHead) and head.crf is not None:
                 weights = {n: p.detach().tolist() for n, p in head.crf.named_parameters()}
@@ -140,16 +141,20 @@ def export(
     return parity
 
 
-def _described(source: Path) -> Description:
-    """The description of a folder with one network of texts."""
+def describe_network(source: Path) -> Description:
+    """The description of a folder with one network.
+
+    Raises:
+        InputError: it holds several, or none.
+    """
     members = list_members(source)
     if len(members) > 1:
         raise InputError(
-            f"{source} holds {len(members)} models, whose answers are averaged; export one of "
+            f"{source} holds {len(members)} models, whose answers are averaged; take one of "
             f"them: {members[0]}"
         )
     if not (source / CONFIG).is_file() and (source / BLEND).is_file():
-        raise InputError(f"{source} is a blend without a network; only networks can be exported")
+        raise InputError(f"{source} is a blend without a network; a network is needed")
     return describe(source)
 
 
@@ -177,7 +182,8 @@ def _ngrams(head: Any) -> bool:
     return isinstance(head, ClassificationHead) and head.ngrams is not None
 
 
-def _refuse_taken(target: Path, source: Path, data: Any, *, overwrite: bool) -> None:
+def refuse_taken(target: Path, source: Path, data: Any, *, overwrite: bool) -> None:
+    """Raises ``InputError`` where ``target`` cannot be a folder of new files."""
     refuse_same([source, *([] if data is None else [Path(data)])], target)
     if Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents:
         raise InputError(f"{target} is inside the folder of the model; write to another folder")
@@ -247,7 +253,7 @@ def require_near(parity: Parity, tolerance: float, target: Path) -> None:
             )
 
 
-def _copy_beside(source: Path, new: Path, description: Description) -> None:
+def copy_beside(source: Path, new: Path, description: Description) -> None:
     """Config, tokenizer and the files of sentence-transformers; weights stay behind."""
     found = {path for pattern in _BESIDE for path in source.glob(pattern) if path.is_file()}
     if MODULES in {path.name for path in found}:

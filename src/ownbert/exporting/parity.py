@@ -179,7 +179,7 @@ def compare(model: Model, graph: PaddedModel, engine: Engine, given: Sequences) 
         InputError: the file has not the outputs that it should have.
     """
     found = Parity(source=given.source)
-    for examples in _batches(given.examples, model.config, choices=graph.choices):
+    for examples in batches(given.examples, model.config, choices=graph.choices):
         expected, lengths = _expected(model, examples, graph)
         inputs, mask = _padded(examples, model.config, graph)
         outputs = engine(inputs)
@@ -196,9 +196,10 @@ def compare(model: Model, graph: PaddedModel, engine: Engine, given: Sequences) 
     return found
 
 
-def _batches(
+def batches(
     examples: Sequence[Example], config: EncoderConfig, *, choices: bool
 ) -> Iterator[Sequence[Example]]:
+    """Batches of several sizes, the first of one text, or of the choices of one question."""
     unit = CHOICES if choices else 1
     start, size = 0, 1
     while start < len(examples):

@@ -11,7 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer
+from ownbert.checkpoint import (
+    CONFIG,
+    Description,
+    describe,
+    load,
+    load_tokenizer,
+    require_float,
+)
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch
 from ownbert.data.readers.columns import ColumnNames, ColumnSpec, positional_names
@@ -143,6 +150,7 @@ class Task(ABC):
         if model.vit != Vit():
             raise InputError(f"model.vit is of no use to {self.name}, whose models read texts")
         description = describe(model.folder)
+        require_float(description.values, model.folder)
         self.check_modality(description, model.folder)
         return description
 

@@ -300,6 +300,11 @@ HELP = {
     "Texts with [MASK]; lines of standard input if there is none.": "含 [MASK] 的文本；不写则读标准输入的各行。",
     "Candidates for each mask.": "每个掩码的候选数。",
     "Print JSON, one line per text.": "以 JSON 显示，每条文本一行。",
+    # quantize.
+    "Write a copy of a model with 8-bit matrices, which is smaller and answers faster on a CPU.": "写出矩阵为 8 位的模型副本：更小，在 CPU 上回答更快。",
+    "predict, evaluate, embed and serve take it like any other folder; it cannot be trained. Answers change a little: the model card has by how much, and how large both are. Models of images and translation stay as they are.": "predict、evaluate、embed 和 serve 像用别的目录一样用它；它不能训练。答案会有少许变化：模型卡写明变化多少，以及两者的大小。图像模型和翻译模型不能量化。",
+    "File of texts like those that the model will read: with the first 256 its activations are measured, and both models compared.": "与模型将要读的文本相似的文本文件：用前 256 条测量激活值，并比较两个模型。",
+    "Folder for the copy.": "存放副本的目录。",
     # export.
     "Write a model as a file for programs without ownbert, compared with the model.": "把模型写成不需要 ownbert 的文件，并与模型比较。",
     "Every head can be exported; texts may be of any number and length. Beside the file stand config.json, the tokenizer, and a model card with the largest difference and the least cosine. Sentence models are written as sentence-transformers expects them. It needs pip install 'ownbert\\[onnx]' or 'ownbert\\[openvino]'; torch needs nothing more.": "任何头都能导出；文本的条数和长度不限。文件旁边有 config.json、分词器，以及写明最大差和最小余弦的模型卡。句向量模型按 sentence-transformers 的要求存放。需要 pip install 'ownbert\\[onnx]' 或 'ownbert\\[openvino]'；torch 不需要别的。",
