@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint.config_file import read_config
-from ownbert.checkpoint.weights import CONFIG
+from ownbert.checkpoint.model_files import CONFIG
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families import family_of

@@ -12,15 +12,11 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ownbert import files
+from ownbert.checkpoint.model_files import CONFIG, PICKLED, WEIGHTS, weights_form
+from ownbert.checkpoint.model_files import FORMS as FORMS
 from ownbert.errors import InputError
 from ownbert.schema import Check, dict_of, record, text
 from ownbert.text.tokenizer import Tokenizer
-
-CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
-PICKLED = "pytorch_model.bin"
-# In the order of preference; an index maps tensors to the files that hold them.
-FORMS = (WEIGHTS, f"{WEIGHTS}.index.json", PICKLED, f"{PICKLED}.index.json")
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
@@ -30,7 +26,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
         InputError: there are no weights, a file is damaged or missing, or a pickle holds more
             than tensors (nothing in it is run).
     """
-    path = next((folder / name for name in FORMS if (folder / name).is_file()), None)
+    path = weights_form(folder)
     if path is None:
         raise InputError(f"no such file: {folder / WEIGHTS}; train a model there first")
     if path.name in (WEIGHTS, PICKLED):

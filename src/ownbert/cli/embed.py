@@ -7,7 +7,7 @@ import typer
 
 from ownbert import limits
 from ownbert.cli.input_texts import given_inputs
-from ownbert.cli.options import Device, IdColumn, Precision, Quiet, TextColumn, TextsOrFiles
+from ownbert.cli.options import Device, Engine, IdColumn, Precision, Quiet, TextColumn, TextsOrFiles
 from ownbert.cli.progress import counting
 from ownbert.language import translated
 from ownbert.terminal import echo, print_rows
@@ -52,6 +52,7 @@ def embed(
     ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
+    engine: Engine = None,
     batch_tokens: Annotated[
         int, typer.Option(help="Tokens per forward pass.", min=1, max=limits.BATCH_TOKENS)
     ] = 4096,
@@ -87,6 +88,7 @@ def embed(
         "max_length": max_length,
         "device": device,
         "precision": precision,
+        "engine": engine,
         "batch_tokens": batch_tokens,
         "say": lambda text: echo(translated(text), err=True),
     }

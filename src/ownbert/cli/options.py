@@ -105,6 +105,14 @@ def required_output(output: Path | None) -> Path:
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is faster here).")]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        help="What computes: torch, onnx or openvino, by a file of ownbert export; auto takes what "
+        "is installed and fastest for the case.",
+        show_default="torch, or what the folder was exported to",
+    ),
+]
 ResumeFile = Annotated[
     bool, typer.Option("--resume", help="Resume where a stopped run of the same command ended.")
 ]

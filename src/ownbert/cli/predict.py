@@ -12,6 +12,7 @@ from ownbert.cli.input_texts import given_input
 from ownbert.cli.options import (
     Data,
     Device,
+    Engine,
     FinetunedFolder,
     Network,
     Precision,
@@ -76,6 +77,7 @@ def predict(
     ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
+    engine: Engine = None,
     network: Network = False,
     resume: ResumeFile = False,
     quiet: Quiet = False,
@@ -107,6 +109,7 @@ def predict(
     if isinstance(found, Iterator):
         found = Lines(found)
     given: dict[str, Any] = {"device": device, "precision": precision, "network": network}
+    given["engine"] = engine
     say = partial(echo, err=True)
     if str(output) == "-":
         if resume:
@@ -120,6 +123,8 @@ def predict(
             options=OutputOptions(top, threshold, probabilities),
             **given,
         )
+        for note in rows.notes():
+            say(translated(note))
         print_rows(rows)
         for warning in rows.warnings():
             say(warning)

@@ -55,6 +55,15 @@ def serve(
             help="float32, bfloat16 or auto (what is faster here).", envvar="OWNBERT_PRECISION"
         ),
     ] = "float32",
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="What computes: torch, onnx or openvino, by a file of ownbert export; auto takes "
+            "what is installed and fastest for the case.",
+            envvar="OWNBERT_ENGINE",
+            show_default="torch, or what a folder was exported to",
+        ),
+    ] = None,
     max_memory: Annotated[
         float | None,
         typer.Option(
@@ -96,6 +105,7 @@ def serve(
         port=port,
         device=device,
         precision=precision,
+        engine=engine,
         max_memory=max_memory,
         log=not quiet,
         say=lambda text: echo(translated(text)),

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.weights import WEIGHTS
+from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.errors import InputError
 from ownbert.run.run_folder import ENSEMBLE, RECIPE, RunFolder
 from ownbert.tasks.recipe import FinetuneRecipe

@@ -4,9 +4,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ownbert import limits
+from ownbert.checkpoint.model_files import model_checksums
 from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.columns import id_column as id_column_of
 from ownbert.data.readers.memory import MemoryTable
@@ -16,7 +17,8 @@ from ownbert.data.readers.texts_or_files import text_or_file
 from ownbert.data.resumable_file import first_read, identity_of
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_same, refuse_unreadable, write_json
-from ownbert.inference.blend_predictor import BlendPredictor, open_predictor
+from ownbert.inference.any_predictor import open_predictor
+from ownbert.inference.engines import TORCH
 from ownbert.inference.pipeline import Predictor
 from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.inference.predictor import NetworkPredictor, Progress, characters, decide_all
@@ -25,7 +27,9 @@ from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
-from ownbert.train.state_files import model_checksums
+
+if TYPE_CHECKING:
+    from ownbert.inference.blend_predictor import BlendPredictor
 
 Say = Callable[[str], None]
 
@@ -40,6 +44,7 @@ def predict(
     id_column: str | None = None,
     device: str = "auto",
     precision: str = "float32",
+    engine: str | None = None,
     network: bool = False,
     resume: bool = False,
     top_k: int | None = DEFAULT,
@@ -62,7 +67,7 @@ def predict(
         text_column, second_column: by default as in training.
         id_column: with ``output``, the column that each row has instead of its texts, to join it
             with others; by default that of a usual name (id, guid, uuid, ...), if there is one.
-        device, precision: as for ``NetworkPredictor``.
+        device, precision, engine: as for ``NetworkPredictor``.
         resume: continue an interrupted run.
         top_k: without ``output``, as for ``Predictor``; with it so many labels in each row.
         threshold: with ``output``, answers with a lower score are left out.
@@ -89,11 +94,12 @@ def predict(
             second_column=second_column,
             device=device,
             precision=precision,
+            engine=engine,
             network=network,
         )
         found = predictor(data, top_k=top_k)
         if say is not None:
-            for line in predictor.warnings():
+            for line in (*predictor.rows_predictor.notes(), *predictor.warnings()):
                 say(line)
         return found
     columns = ColumnNames(text_column, second_column, id=id_column)
@@ -109,11 +115,15 @@ def predict(
         columns=columns,
         device=device,
         precision=precision,
+        engine=engine,
         network=network,
         options=_output_options(top_k, threshold, probabilities),
     )
     made_for = found.made_for(Path(input), columns) if in_file else None
     rows = first_read(found.blocks)
+    if say is not None:
+        for line in found.notes():
+            say(line)
     count = PredictionWriter(output, made_for, resume=resume).fill(rows, found.predict, progress)
     if say is not None:
         for line in found.warnings():
@@ -153,7 +163,7 @@ class RowPredictions:
         folder: of a fine-tuned model, an ensemble or a blend.
         data: a file, rows in memory, or an iterator of lines: texts, or JSON objects.
         columns: named by the user.
-        device, precision, network: as for ``open_predictor``.
+        device, precision, engine, network: as for ``open_predictor``.
         options: what the rows of predictions hold.
 
     Attributes:
@@ -171,11 +181,17 @@ class RowPredictions:
         columns: ColumnNames,
         device: str = "auto",
         precision: str = "float32",
+        engine: str | None = None,
         network: bool = False,
         options: OutputOptions = PLAIN_OUTPUT,
     ) -> None:
         self._predictor = open_predictor(
-            folder, columns=columns, device=device, precision=precision, network=network
+            folder,
+            columns=columns,
+            device=device,
+            precision=precision,
+            engine=engine,
+            network=network,
         )
         task = self._predictor.task
         task.refuse_output_options(options)
@@ -205,6 +221,10 @@ class RowPredictions:
         for block in self.blocks:
             yield from self.predict(block)
 
+    def notes(self) -> Iterator[str]:
+        """Which engine ``auto`` has chosen."""
+        return self._predictor.notes()
+
     def warnings(self) -> Iterator[str]:
         """Of the rows so far."""
         return self._predictor.warnings()
@@ -229,7 +249,7 @@ def refuse_missing(path: Path) -> None:
 
 
 def _made_for(
-    predictor: NetworkPredictor | BlendPredictor, input: Path, columns: ColumnNames
+    predictor: "NetworkPredictor | BlendPredictor", input: Path, columns: ColumnNames
 ) -> dict[str, Any]:
     """The identity of a file of predictions: everything that its rows depend on."""
     weights = [
@@ -237,7 +257,9 @@ def _made_for(
         for member in predictor.members
         for name, checksum in model_checksums(member)
     ]
+    engines = sorted({choice.name for choice in predictor.engines} - {TORCH})
     return {
+        **({"engines": engines} if engines else {}),
         "format": 1,
         "model": weights,
         "input": identity_of(input),

@@ -38,6 +38,7 @@ def embed(
     device: str = "auto",
     precision: str = "float32",
     max_length: int | None = None,
+    engine: str | None = None,
     progress: Progress | None = None,
     say: Say | None = None,
     **options: Any,
@@ -49,7 +50,7 @@ def embed(
     so neither side need fit in memory, and ``output`` appears complete or not at all.
 
     Args:
-        folder, device, precision, max_length: as for ``Embedder``.
+        folder, device, precision, max_length, engine: as for ``Embedder``.
         inputs: files, folders or globs, one or several; or rows in memory: a DataFrame, a
             datasets.Dataset, a list or Series of texts, a mapping of columns, a list of mappings.
             Without ``output`` also one text. A string that names no file is a text there.
@@ -69,15 +70,18 @@ def embed(
     single = output is None and isinstance(text_or_file(inputs), str)
     inputs = table_of_texts([inputs]) if single else _as_inputs(inputs)
     records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
+    given: dict[str, Any] = {"device": device, "precision": precision, "engine": engine}
     if output is None:
-        embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
+        embedder = Embedder(folder, max_length=max_length, **given)
+        _note(embedder, say)
         blocks = [block for _, block in _embedded(embedder, records, progress, options)]
         vectors = np.concatenate([np.empty((0, embedder.size), np.float32), *blocks])
         _warn(embedder, say)
         return vectors[0] if single else vectors
     writer = _writer(Path(output), id_column)
     refuse_same([folder, *_files(inputs)], output)
-    embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
+    embedder = Embedder(folder, max_length=max_length, **given)
+    _note(embedder, say)
     done = 0
     with atomic_path(output) as temporary, writer(temporary, embedder.size) as write:
         for block, vectors in _embedded(embedder, records, progress, options):
@@ -96,16 +100,25 @@ def embedded_rows(
     device: str = "auto",
     precision: str = "float32",
     max_length: int | None = None,
+    engine: str | None = None,
     say: Say | None = None,
     **options: Any,
 ) -> Iterator[dict[str, Any]]:
     """The rows of a .jsonl file of ``embed``, as they come; arguments as there."""
     records = records_of(_as_inputs(inputs), ColumnNames(text=text_column, id=id_column))
     _refuse_name(id_column)
-    embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
+    embedder = Embedder(
+        folder, device=device, precision=precision, max_length=max_length, engine=engine
+    )
+    _note(embedder, say)
     for block, vectors in _embedded(embedder, records, None, options):
         yield from _rows(block, vectors, id_column)
     _warn(embedder, say)
+
+
+def _note(embedder: Embedder, say: Say | None) -> None:
+    if say is not None and embedder.engine.note:
+        say(embedder.engine.note)
 
 
 def _warn(embedder: Embedder, say: Say | None) -> None:

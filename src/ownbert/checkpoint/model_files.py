@@ -1,0 +1,42 @@
+"""The files of a model folder, by their names and contents; no tensor is loaded."""
+
+from pathlib import Path
+
+from ownbert.files import checksum, inside, read_json
+from ownbert.schema import dict_of, record, text
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+PICKLED = "pytorch_model.bin"
+# In the order of preference; an index maps tensors to the files that hold them.
+FORMS = (WEIGHTS, f"{WEIGHTS}.index.json", PICKLED, f"{PICKLED}.index.json")
+_INDEX = record({"weight_map": dict_of(text)}, required=("weight_map",))
+
+
+def weights_form(folder: Path) -> Path | None:
+    """The file of weights, or the index of several; None where there is none."""
+    return next((folder / name for name in FORMS if (folder / name).is_file()), None)
+
+
+def weights_checksums(folder: Path) -> dict[str, dict[str, int]]:
+    """The sizes and checksums of the files with the weights, by name; empty where there are none.
+
+    Raises:
+        InputError: a file is missing, or an index is damaged.
+    """
+    form = weights_form(folder)
+    if form is None:
+        return {}
+    names = {form.name}
+    if form.suffix == ".json":
+        names |= set(read_json(form, check=_INDEX)["weight_map"].values())
+    return {name: checksum(inside(folder, name, form)) for name in sorted(names)}
+
+
+def model_checksums(folder: Path) -> list[tuple[str, dict[str, int]]]:
+    """The files of a model folder that its output may depend on, with their checksums."""
+    kinds = (".safetensors", ".bin", ".json", ".txt", ".model")
+    paths = (*folder.iterdir(), *folder.glob("source/*"))  # the vocabulary of the source language
+    # Files that are being written are hidden.
+    files = sorted(p for p in paths if p.suffix in kinds and not p.name.startswith("."))
+    return [(str(path.relative_to(folder)), checksum(path)) for path in files]
