@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -228,3 +230,20 @@ def test_groups_have_little_padding_and_every_sequence_once():
     places = sum(len(group) * int(lengths[group].max()) for group in groups)
     assert places <= 1.15 * lengths.sum()
     assert len(groups) < 60
+
+
+WITHOUT_TORCH = """
+import sys
+from ownbert.cli import main
+try:
+    main()
+except SystemExit as end:
+    sys.exit("imports torch" if "torch" in sys.modules else end.code)
+"""
+
+
+def test_an_exported_folder_is_used_without_torch(exported: Path):
+    command = [sys.executable, "-c", WITHOUT_TORCH, "predict", str(exported / "onnx"), "a b"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["label"] in LABELS

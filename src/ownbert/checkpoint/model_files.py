@@ -1,16 +1,19 @@
 """The files of a model folder, by their names and contents; no tensor is loaded."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from ownbert.errors import InputError
 from ownbert.files import checksum, inside, read_json
-from ownbert.schema import dict_of, record, text
+from ownbert.schema import Check, dict_of, record, text
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 # In the order of preference; an index maps tensors to the files that hold them.
 FORMS = (WEIGHTS, f"{WEIGHTS}.index.json", PICKLED, f"{PICKLED}.index.json")
-_INDEX = record({"weight_map": dict_of(text)}, required=("weight_map",))
+INDEX = record({"weight_map": dict_of(text)}, required=("weight_map",))
 
 
 def weights_form(folder: Path) -> Path | None:
@@ -29,7 +32,7 @@ def weights_checksums(folder: Path) -> dict[str, dict[str, int]]:
         return {}
     names = {form.name}
     if form.suffix == ".json":
-        names |= set(read_json(form, check=_INDEX)["weight_map"].values())
+        names |= set(read_json(form, check=INDEX)["weight_map"].values())
     return {name: checksum(inside(folder, name, form)) for name in sorted(names)}
 
 
@@ -40,3 +43,15 @@ def model_checksums(folder: Path) -> list[tuple[str, dict[str, int]]]:
     # Files that are being written are hidden.
     files = sorted(p for p in paths if p.suffix in kinds and not p.name.startswith("."))
     return [(str(path.relative_to(folder)), checksum(path)) for path in files]
+
+
+def read_model_json(path: Path, *, check: Check | None = None) -> Mapping[str, Any]:
+    """The object of a JSON file in a model folder; ``InputError`` if there is none.
+
+    Args:
+        path: the file.
+        check: what its keys must hold.
+    """
+    if not path.exists():
+        raise InputError(f"no such file: {path}; is {path.parent} a model folder?")
+    return read_json(path, check=check)

@@ -12,10 +12,16 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ownbert import files
-from ownbert.checkpoint.model_files import CONFIG, PICKLED, WEIGHTS, weights_form
+from ownbert.checkpoint.model_files import (
+    CONFIG,
+    INDEX,
+    PICKLED,
+    WEIGHTS,
+    read_model_json,
+    weights_form,
+)
 from ownbert.checkpoint.model_files import FORMS as FORMS
 from ownbert.errors import InputError
-from ownbert.schema import Check, dict_of, record, text
 from ownbert.text.tokenizer import Tokenizer
 
 
@@ -80,21 +86,8 @@ def require_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
             )
 
 
-def read_model_json(path: Path, *, check: Check | None = None) -> Mapping[str, Any]:
-    """The object of a JSON file in a model folder; ``InputError`` if there is none.
-
-    Args:
-        path: the file.
-        check: what its keys must hold.
-    """
-    if not path.exists():
-        raise InputError(f"no such file: {path}; is {path.parent} a model folder?")
-    return files.read_json(path, check=check)
-
-
 def _index(path: Path) -> Mapping[str, str]:
-    check = record({"weight_map": dict_of(text)}, required=("weight_map",))
-    return read_model_json(path, check=check)["weight_map"]
+    return read_model_json(path, check=INDEX)["weight_map"]
 
 
 def _parts(path: Path) -> list[str]:

@@ -37,8 +37,8 @@ from ownbert.inference.exported_network import CRF
 from ownbert.inference.predictor import list_members
 from ownbert.nn.heads import ClassificationHead, TokenHead
 from ownbert.nn.model import Model
+from ownbert.run.file_names import BLEND
 from ownbert.run.model_card import CARD, is_ours
-from ownbert.run.run_folder import BLEND
 from ownbert.schema import list_of, maybe, record, text
 from ownbert.settings import between
 from ownbert.text.files import TOKENIZER, has_tokenizer

@@ -16,8 +16,8 @@ from ownbert.finetuning.finetune_folder import SEARCH, FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.language import translated
 from ownbert.nn.model import Model
+from ownbert.run.file_names import RECIPE
 from ownbert.run.model_card import CARD, is_ours
-from ownbert.run.run_folder import RECIPE
 from ownbert.schema import list_of, object_, record
 from ownbert.settings import dump
 from ownbert.tasks.recipe import FinetuneRecipe, Search

@@ -63,7 +63,7 @@ from ownbert.inference.blend_predictor import BlendPredictor, network_scores, sc
 from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.pipeline import Predictor
 from ownbert.inference.predictor import NetworkPredictor, characters
-from ownbert.run.run_folder import BLEND, RECIPE
+from ownbert.run.file_names import BLEND, RECIPE
 from ownbert.settings import dump, resolve
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task

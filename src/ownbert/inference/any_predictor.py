@@ -8,7 +8,7 @@ from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.inference.predictor import NetworkPredictor
-from ownbert.run.run_folder import BLEND
+from ownbert.run.file_names import BLEND
 
 if TYPE_CHECKING:
     from ownbert.inference.blend_predictor import BlendPredictor

@@ -13,7 +13,7 @@ from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.engines import AUTO, TORCH, Choice
 from ownbert.inference.frozen_probe import FrozenProbe
 from ownbert.inference.predictor import NetworkPredictor, characters
-from ownbert.run.run_folder import BLEND
+from ownbert.run.file_names import BLEND
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.rows import Row
 from ownbert.train.device import pick_device, pick_precision

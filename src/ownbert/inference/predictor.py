@@ -15,7 +15,7 @@ from ownbert.files import inside, read_json
 from ownbert.hub import model_folder
 from ownbert.inference.engines import Choice, choose_engine
 from ownbert.inference.exported_network import ExportedNetwork, RoutedNetwork
-from ownbert.run.run_folder import ENSEMBLE, RECIPE
+from ownbert.run.file_names import ENSEMBLE, RECIPE
 from ownbert.schema import list_of, maybe, record, text
 from ownbert.tasks.batched_forward import blocks, forward_rows
 from ownbert.tasks.network import Network

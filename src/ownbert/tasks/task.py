@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer
+from ownbert.checkpoint import CONFIG, Description, describe, load_tokenizer
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.example import Example
 from ownbert.data.readers.columns import ColumnNames, ColumnSpec, positional_names
@@ -341,6 +341,8 @@ class Task(ABC):
             folder: of the model.
             description: of the folder, if known.
         """
+        from ownbert.checkpoint import load
+
         return load(folder, description=description)
 
     def values(self) -> dict[str, Any]:

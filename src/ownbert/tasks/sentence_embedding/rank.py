@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ownbert.checkpoint import Description, describe, load
+from ownbert.checkpoint import Description, describe
 from ownbert.config import HeadSpec
 from ownbert.data.example import Example
 from ownbert.data.readers.columns import COLUMNS, find_columns
@@ -220,6 +220,8 @@ class EmbeddingTask(Task):
         return bare
 
     def load(self, folder: str | Path, description: Description | None = None) -> "Model":
+        from ownbert.checkpoint import load
+
         description = description or describe(folder)
         return load(folder, heads=[self.head_spec(description)], description=description)
 
