@@ -139,7 +139,7 @@ def test_an_exported_folder_is_used_with_its_engine(exported: Path):
     found = printed_rows("predict", exported / "onnx", *texts, "--probabilities")
     same(found, expected)
     predictor = Predictor(exported / "onnx")
-    assert predictor.rows_predictor.networks[0].exported.engine == "onnx"
+    assert [choice.name for choice in predictor.rows_predictor.engines] == ["onnx"]
     same(predictor("a b"), Predictor(exported / "classifier")("a b"))
 
 
@@ -153,7 +153,8 @@ def test_files_beside_the_weights(both: Path):
 
 def test_auto_takes_an_engine_for_few_texts_and_torch_for_many(both: Path):
     predictor = Predictor(both, engine="auto")
-    network: Any = predictor.rows_predictor.networks[0]
+    rows_predictor: Any = predictor.rows_predictor
+    network = rows_predictor.networks[0]
     expected = Predictor(both)
     same(predictor("a b"), expected("a b"))
     assert "_packed" not in vars(network)  # nothing was loaded for torch
@@ -202,7 +203,7 @@ def test_damaged_files(exported: Path, tmp_path: Path):
     shutil.copytree(exported / "onnx", folder)
     path, whole = folder / "model.onnx", (exported / "onnx" / "model.onnx").read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    assert "model.onnx is damaged: it had" in refusal("predict", folder, "a")
+    assert "model.onnx is damaged: it has" in refusal("predict", folder, "a")
     path.write_bytes(bytes(len(whole)))
     assert "cannot be opened with onnx" in refusal("predict", folder, "a")
     path.unlink()

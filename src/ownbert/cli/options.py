@@ -108,8 +108,7 @@ Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is
 Engine = Annotated[
     str | None,
     typer.Option(
-        help="What computes: torch, onnx or openvino, by a file of ownbert export; auto takes what "
-        "is installed and fastest for the case.",
+        help="torch; onnx or openvino, by a file of ownbert export; auto, the fastest of them.",
         show_default="torch, or what the folder was exported to",
     ),
 ]

@@ -58,10 +58,10 @@ def serve(
     engine: Annotated[
         str | None,
         typer.Option(
-            help="What computes: torch, onnx or openvino, by a file of ownbert export; auto takes "
-            "what is installed and fastest for the case.",
+            help="torch, onnx, openvino or auto.",
             envvar="OWNBERT_ENGINE",
-            show_default="torch, or what a folder was exported to",
+            show_default=False,
+            show_envvar=False,
         ),
     ] = None,
     max_memory: Annotated[

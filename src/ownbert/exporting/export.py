@@ -194,11 +194,12 @@ def _refuse_taken(
     refuse_same([source, *([] if data is None else [Path(data)])], target)
     inside = Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents
     if inside and not beside:
-        own = KINDS.get(to)
-        instead = f", or to {source / own.folder} for use with --engine {to}" if own else ""
-        raise InputError(
-            f"{target} is inside the folder of the model; write to another folder{instead}"
-        )
+        if own := KINDS.get(to):
+            raise InputError(
+                f"{target} is inside the folder of the model; write to another folder, or to "
+                f"{source / own.folder}, where --engine {to} looks for the file"
+            )
+        raise InputError(f"{target} is inside the folder of the model; write to another folder")
     if target.exists() and not target.is_dir():
         raise InputError(f"{target} is a file; -o must name a folder")
     if not overwrite and target.is_dir() and any(target.iterdir()):

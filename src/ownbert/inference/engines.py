@@ -262,15 +262,21 @@ def _file(folder: Path, engine: str, described: Mapping[str, Any]) -> ExportedFi
     for name, size in (described.get("sizes") or {}).items():
         part = inside(path.parent, name, folder / PARITY)
         if not part.is_file() or part.stat().st_size != size:
-            found = f"{part.stat().st_size:,} bytes" if part.is_file() else "missing"
-            raise InputError(f"{part} is damaged: it had {size:,} bytes, and is {found}")
+            found = part.stat().st_size if part.is_file() else 0
+            raise InputError(
+                f"{part} is damaged: it has {found:,} bytes, and was written with {size:,}"
+            )
     return ExportedFile(engine, path, folder)
 
 
 def _beside(folder: Path, description: Description, engine: str) -> ExportedFile:
     """The file for an engine beside the weights of a model folder."""
-    if reason := not_for_engines(description):
-        raise InputError(f"{folder} {reason}; take --engine torch")
+    if description.config.image is not None:
+        raise InputError(f"{folder} reads images, which only torch computes; leave --engine out")
+    if any(spec.segments is not None for spec in description.specs):
+        raise InputError(
+            f"{folder} reads long documents in segments, which only torch does; leave --engine out"
+        )
     kind = KINDS[engine]
     require_engine(engine)
     own = folder / kind.folder
@@ -291,19 +297,10 @@ def _beside(folder: Path, description: Description, engine: str) -> ExportedFile
     return _file(own, engine, described)
 
 
-def not_for_engines(description: Description) -> str:
-    """Why the answers of a model cannot come from an exported file; empty if they can."""
-    if description.config.image is not None:
-        return "reads images, which cannot be exported"
-    if any(spec.segments is not None for spec in description.specs):
-        return "reads long documents in segments, which an exported file does not"
-    return ""
-
-
 def _automatic(folder: Path, description: Description, device: str, precision: str) -> Choice:
     """The fastest engine for single queries, and torch for the rest."""
     if device not in ("auto", "cpu") or precision not in ("float32", "auto"):
-        return Choice(note=f"engine: {TORCH}, for this device and precision")
+        return Choice(note="engine: torch, for this device and precision")
     problems = []
     for engine in KINDS:
         if not KINDS[engine].installed:
@@ -313,7 +310,8 @@ def _automatic(folder: Path, description: Description, device: str, precision: s
         except InputError as error:
             problems.append(str(error))
         else:
-            note = f"engine: {engine} for single queries, {TORCH} for more"
+            note = f"engine: {engine} for single queries, torch for more"
             return Choice(found, packed=True, note=note)
-    why = problems[-1] if problems else "neither onnxruntime nor openvino is installed"
-    return Choice(note=f"engine: {TORCH}; {why}")
+    if not problems:
+        return Choice(note="engine: torch, as neither onnxruntime nor openvino is installed")
+    return Choice(note=f"engine: torch; {problems[-1]}")

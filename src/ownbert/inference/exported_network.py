@@ -16,7 +16,7 @@ from ownbert.errors import InputError
 from ownbert.files import read_json
 from ownbert.inference.engines import ExportedFile, first_line
 from ownbert.schema import anything, record
-from ownbert.tasks.network import Network
+from ownbert.tasks.network import RowNetwork
 
 CRF = "crf.json"
 HIDDEN = "last_hidden_state"
@@ -38,7 +38,7 @@ _CRF = record(dict.fromkeys(("transitions", "start_transitions", "end_transition
 
 
 class ExportedNetwork:
-    """An exported file as a ``Network``, and as the encoder of an ``Embedder``.
+    """An exported file as a ``RowNetwork``, and as the encoder of an ``Embedder``.
 
     Args:
         exported: the file.
@@ -57,7 +57,7 @@ class ExportedNetwork:
 
     @cached_property
     def crf(self) -> Any:
-        """As of a ``Network``."""
+        """As of a ``RowNetwork``."""
         path = self.exported.folder / CRF
         if not path.is_file():
             return None
@@ -74,7 +74,7 @@ class ExportedNetwork:
         return SimpleNamespace(**arrays)
 
     def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
-        """As of a ``Network``."""
+        """As of a ``RowNetwork``."""
         ids, types = _sequences(examples)
         if head == "embedding":
             return self._pooled(ids, types, self.pooling)
@@ -212,12 +212,12 @@ class RoutedNetwork:
 
     @property
     def crf(self) -> Any:
-        """As of a ``Network``."""
+        """As of a ``RowNetwork``."""
         return self._small.crf
 
     def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
-        """As of a ``Network``."""
-        network: Network = self._for(sum(len(e.token_ids) for e in examples))
+        """As of a ``RowNetwork``."""
+        network: RowNetwork = self._for(sum(len(e.token_ids) for e in examples))
         return network.logits(examples, head)
 
     def vectors(

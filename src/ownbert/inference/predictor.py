@@ -18,7 +18,7 @@ from ownbert.inference.exported_network import ExportedNetwork, RoutedNetwork
 from ownbert.run.file_names import ENSEMBLE, RECIPE
 from ownbert.schema import list_of, maybe, record, text
 from ownbert.tasks.batched_forward import blocks, forward_rows
-from ownbert.tasks.network import Network
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
 from ownbert.tasks.text_input import UnknownWords, truncation_warning
@@ -89,7 +89,7 @@ class NetworkPredictor:
         self.seen = self.cut = 0
         self.unknown = UnknownWords(self.tokenizer)
 
-    def _open(self, folder: Path, about: Description, choice: Choice, device: str) -> Network:
+    def _open(self, folder: Path, about: Description, choice: Choice, device: str) -> RowNetwork:
         packed = partial(_packed_network, self.task, folder, about, device, self.precision)
         if choice.exported is None:
             return packed()

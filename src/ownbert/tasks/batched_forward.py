@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ownbert.data.example import Example
-from ownbert.tasks.network import Network
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.task import Task
 
 T = TypeVar("T")
@@ -17,7 +17,7 @@ BATCH_TOKENS = 8192
 ROWS, CHARACTERS = 2048, 4_000_000
 
 
-def forward_rows(network: Network, task: Task, examples: Sequence[Example]) -> list[np.ndarray]:
+def forward_rows(network: RowNetwork, task: Task, examples: Sequence[Example]) -> list[np.ndarray]:
     """The ``Task.raw`` scores of rows, in their order.
 
     In float32 the scores of a row are the same regardless of the batch, to rounding.

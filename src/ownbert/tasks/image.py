@@ -26,7 +26,7 @@ from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
 from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.image_input import EncodedImages, ImageExamples, ImageInputBuilder, ImageRow
-from ownbert.tasks.network import Network
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, Vit
 from ownbert.tasks.rows import Row, label_text
 from ownbert.tasks.task import DEFAULT
@@ -191,7 +191,7 @@ class ImageTask(SingleLabelTask):
         )
 
     def raw(
-        self, logits: np.ndarray, examples: Sequence[Example], network: Network
+        self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
     ) -> list[np.ndarray]:
         return list(self.probabilities(logits))
 

@@ -14,7 +14,7 @@ from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
 from ownbert.data.readers.tables import Source, as_text, place
 from ownbert.errors import InputError
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.network import Network
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, read_table
 from ownbert.tasks.scores import sequence_counts, softmax
 from ownbert.tasks.task import DEFAULT, Task, ranked
@@ -115,7 +115,7 @@ class MultipleChoiceTask(Task):
         return MultipleChoiceObjective()
 
     def raw(
-        self, logits: np.ndarray, examples: Sequence[Example], network: Network
+        self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
     ) -> list[np.ndarray]:
         ends = np.cumsum(sequence_counts(examples))[:-1]
         return [softmax(scores) for scores in np.split(logits[:, 0], ends)]

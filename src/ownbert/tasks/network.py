@@ -11,7 +11,7 @@ import numpy as np
 from ownbert.data.example import Example
 
 
-class Network(Protocol):
+class RowNetwork(Protocol):
     """What computes the logits of rows: a packed model (``PackedNetwork``), or an exported file."""
 
     @property

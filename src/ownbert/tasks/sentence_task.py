@@ -16,7 +16,7 @@ from ownbert.data.readers.tables import Source, at_least_one, kind_of
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.hub import model_folder
-from ownbert.tasks.network import Network
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings
 from ownbert.tasks.rows import Row, TableRow, read_table
 from ownbert.tasks.scores import mean_per_row
@@ -213,6 +213,6 @@ class SentenceTask(Task):
         """(B, C) -> (B, C): what is averaged over the windows of a document."""
 
     def raw(
-        self, logits: np.ndarray, examples: Sequence[Example], network: Network
+        self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
     ) -> list[np.ndarray]:
         return list(mean_per_row(self.probabilities(logits), examples))

@@ -18,7 +18,7 @@ from ownbert.data.readers.memory import table_of
 from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.network import Network
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
@@ -259,7 +259,7 @@ class Task(ABC):
 
     @abstractmethod
     def raw(
-        self, logits: np.ndarray, examples: Sequence[Example], network: Network
+        self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
     ) -> list[np.ndarray]:
         """The scores of each row of a batch, from the logits of the head.
 

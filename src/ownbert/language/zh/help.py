@@ -248,6 +248,8 @@ HELP = {
     "Width of the beam search; 1 is greedy.": "束搜索的宽度；1 就是贪心。",
     "How far longer translations are preferred (0: not at all).": "对较长译文的偏好程度（0 表示不偏好）。",
     "Most tokens of a translation.": "一条译文最多的词元数。",
+    "torch; onnx or openvino, by a file of ownbert export; auto, the fastest of them.": "torch；onnx 或 openvino，使用 ownbert export 写的文件；auto 取其中最快的。",
+    "torch, onnx, openvino or auto.": "torch、onnx、openvino 或 auto。",
     "float32, bfloat16 or auto (what is faster here).": "float32、bfloat16 或 auto（本机上更快的）。",
     "Resume where a stopped run of the same command ended.": "从同一条命令上次中断的地方继续。",
     "Translate and compare: BLEU with its signature, also without regard to capitals.": "翻译并比较：带签名的 BLEU，另给出不区分大小写的值。",

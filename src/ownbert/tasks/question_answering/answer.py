@@ -12,7 +12,7 @@ from ownbert.data.readers.squad import Question, read_questions
 from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.network import Network
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.question_answering.answer_metrics import best_threshold, compare, score_answers
 from ownbert.tasks.question_answering.answer_spans import (
     LONGEST_QUESTION,
@@ -165,7 +165,7 @@ class QuestionAnsweringTask(Task):
         return SpanObjective()
 
     def raw(
-        self, logits: np.ndarray, examples: Sequence[Example], network: Network
+        self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
     ) -> list[np.ndarray]:
         """The start and end logits (tokens of all windows, 2) of each row."""
         return np.split(logits, np.cumsum([len(e.token_ids) for e in examples])[:-1])

@@ -16,7 +16,7 @@ from ownbert.data.readers.tables import Source, kind_of
 from ownbert.errors import InputError
 from ownbert.files import make_folder, write_json
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.network import Network
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.regression import score_regression
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, read_table
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS
@@ -181,7 +181,7 @@ class EmbeddingTask(Task):
         )
 
     def raw(
-        self, logits: np.ndarray, examples: Sequence[Example], network: Network
+        self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
     ) -> list[np.ndarray]:
         unit = logits / np.maximum(np.linalg.norm(logits, axis=-1, keepdims=True), 1e-12)
         return list(unit.reshape(len(examples), -1, logits.shape[-1])[:, :2])

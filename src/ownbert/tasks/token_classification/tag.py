@@ -15,7 +15,7 @@ from ownbert.data.readers.tables import Source, place
 from ownbert.errors import InputError
 from ownbert.tasks.classification import sort_labels
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.network import Network
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, unknown_label
 from ownbert.tasks.scores import softmax
 from ownbert.tasks.task import DEFAULT, Task
@@ -162,7 +162,7 @@ class TaggingTask(Task):
         return TaggingObjective(smoothing=self.settings.label_smoothing)
 
     def raw(
-        self, logits: np.ndarray, examples: Sequence[Example], network: Network
+        self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
     ) -> list[np.ndarray]:
         """Probabilities (words, C) of each sentence; of a CRF the marginals."""
         words = [e.tags >= 0 for e in examples if e.tags is not None]
