@@ -37,6 +37,7 @@ DEFAULT = "defaults"
 _SHRINKING = [{"share": 0.5, "mask_rate": 0.3}, {"share": 0.5, "mask_rate": 0.15}]
 PRETRAINING: dict[str, dict[str, Any]] = {
     DEFAULT: {},
+    "mlm": {"task": {"objectives": ["mlm"]}},
     "mlm,nsp": {"task": {"objectives": ["mlm", "nsp"]}},
     "15 % masked": {"task": {"mask_rate": 0.15}},
     "30, then 15 % masked": {"phases": _SHRINKING},

@@ -260,7 +260,7 @@ def test_a_file_of_another_kind_is_called_by_its_name(
 ):
     path = tmp_path / "corpus.txt"
     path.write_bytes(gzip.compress(content) if packed else content)
-    with pytest.raises(InputError, match=rf"corpus\.txt is no text but {kind}"):
+    with pytest.raises(InputError, match=rf"corpus\.txt is not text but {kind}"):
         list(open_text(path))
 
 

@@ -14,6 +14,7 @@ from ownbert.data.batch import Batch, Example, pack
 from ownbert.nn.model import Model
 from ownbert.objectives import (
     PRETRAINING,
+    BagOfWords,
     CausalLM,
     Learner,
     MaskedLM,
@@ -81,6 +82,42 @@ def test_every_pretraining_objective_has_its_weight_in_the_recipe():
         objective = make(getattr(defaults, f"{name}_weight"))
         assert objective.name == name
     assert tuple(PRETRAINING) == RECIPE_NAMES
+
+
+def test_bag_of_words_is_the_mean_log_probability_of_all_words_of_a_sequence():
+    rows = [[2, 7, 8, 8, 3], [2, 9, 3], [2, 3]]  # the last one has no words
+    batch = pack([Example(np.array(ids), np.zeros(len(ids), int)) for ids in rows])
+    masked = replace(
+        batch,
+        token_ids=batch.token_ids.index_fill(0, torch.tensor([1]), 4),
+        masked_positions=torch.tensor([1]),
+        masked_ids=torch.tensor([7]),
+    )
+    ordinary = torch.arange(12) >= 5
+    objective = BagOfWords(ordinary=ordinary)
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 12, generator=generator, dtype=torch.float32, requires_grad=True)
+    log = logits.log_softmax(-1)
+    expected = -(log[0, 7] + 2 * log[0, 8]) / 3 - log[1, 9]
+    loss = objective(logits, masked)
+    assert loss.count == objective.count(masked) == 3
+    torch.testing.assert_close(loss.total, expected)
+    grads = [torch.autograd.grad(value, logits)[0] for value in (loss.total, expected)]
+    torch.testing.assert_close(*grads)
+
+
+def test_bag_of_words_teaches_the_pooler_by_the_decoder_of_masked_words():
+    model = tiny_model()
+    learner = Learner(model, [MaskedLM(), BagOfWords()])
+    names = {p: name for name, p in model.named_parameters()}
+    losses = learner(pack(examples()))
+    assert list(losses) == ["mlm", "bow"]
+    losses["bow"].total.backward()
+    with_gradient = {n for p, n in names.items() if p.grad is not None}
+    assert {"pooler.dense.weight", "heads.mlm.decoder.bias"} <= with_gradient
+    used = {names[p] for p in learner.used()}
+    assert with_gradient <= used
+    assert not any(name.startswith("heads.nsp") for name in used)
 
 
 def test_a_batch_without_targets_counts_nothing():

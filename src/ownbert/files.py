@@ -458,7 +458,7 @@ def _not_utf8(path: Path, start: bytes, number: int, line: bytes, error: Unicode
         return f"{path} is UTF-16: save it as UTF-8"
     for magic, kind in _BINARY_KINDS.items():
         if start.startswith(magic):
-            return f"{path} is no text but {kind}"
+            return f"{path} is not text but {kind}"
     byte = line[error.start]
     return f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8"
 

@@ -5,7 +5,7 @@ its counts over all micro-batches and processes, so that a mean of means never h
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -148,6 +148,44 @@ class SentencePair:
 
 
 @dataclass(frozen=True)
+class BagOfWords:
+    """Cross entropy of all words of a sequence, foretold by one distribution from its pooler.
+
+    Masked words alone teach the first token and the pooler nothing, which a classifier starts from.
+    A word that stands twice counts twice, and each sequence as much as another.
+
+    Args:
+        ordinary: (V), true for tokens that are words; by default all are.
+
+    Source: Ma et al. 2024 ("Drop your Decoder"), section 3.2, without its compression of words.
+    """
+
+    weight: float = 1.0
+    ordinary: Tensor | None = field(default=None, compare=False)
+    # Not counted: the likeliest word is one that nearly all texts have.
+    right: bool = False
+    name: str = "bow"
+    head: str = "bow"
+    input_view: str = "masked"
+
+    def count(self, batch: Batch) -> int:
+        return batch.sequences
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        logits, ids = logits.float(), unmasked(batch)  # (B, V), (T)
+        lengths = torch.tensor(batch.layout.lengths, device=ids.device)
+        of = torch.arange(len(lengths), device=ids.device).repeat_interleave(lengths)
+        share = torch.ones_like(ids, dtype=logits.dtype)  # (T): of a token in its sequence's words
+        if self.ordinary is not None:
+            share = self.ordinary.to(ids.device, logits.dtype)[ids]
+        words = logits.new_zeros(len(lengths)).index_add_(0, of, share)  # (B)
+        share = share / words.clamp(min=1)[of]
+        # -sum over words of share x log softmax, where the shares of a sequence add up to 1.
+        total = logits[words > 0].logsumexp(-1).sum() - (share * logits[of, ids]).sum()
+        return Loss(total, total.new_zeros(()), len(lengths))
+
+
+@dataclass(frozen=True)
 class ReplacedToken:
     """Whether each token was replaced by a generator (Clark et al. 2020, section 2)."""
 
@@ -175,6 +213,7 @@ PRETRAINING: Mapping[str, Callable[[float], Objective]] = {
     "rtd": ReplacedToken,
     "nsp": SentencePair,
     "sop": partial(SentencePair, name="sop"),
+    "bow": BagOfWords,
 }
 
 
@@ -215,12 +254,20 @@ class Learner(nn.Module):
                 seen = causal_view(batch)
             elif view == "corrupted":
                 seen = corrupted_view(batch, logits["mlm"])
-            heads = list({o.head: None for o in in_view})
-            logits = self.model_of(view)(seen, heads).logits
+            logits = self._logits(self.model_of(view), seen, {o.head for o in in_view})
             losses |= {o.name: o(logits[o.head], seen) for o in in_view}
         if batch.dummy:
             return {n: Loss(0 * loss.total, 0 * loss.correct, 0) for n, loss in losses.items()}
         return losses
+
+    def _logits(self, model: Model, batch: Batch, heads: set[str]) -> dict[str, Tensor]:
+        """By the names of the heads; of the bag of words there is none of its own."""
+        own = [name for name in model.heads if name in heads]
+        outputs = model(batch, own)
+        if BagOfWords.head not in heads:
+            return outputs.logits
+        assert outputs.pooled is not None
+        return outputs.logits | {BagOfWords.head: model.words_of(outputs.pooled)}
 
     def model_of(self, view: str) -> Model:
         """The model that sees batches in this view."""
@@ -233,7 +280,10 @@ class Learner(nn.Module):
         needed = set()
         for model in filter(None, (self.model, self.generator)):
             own = {head for view, head in heads if model is self.model_of(view)}
-            needed |= {p for part in model.parts(own) for p in part.parameters()}
+            parts = model.parts(own & model.heads.keys())
+            if BagOfWords.head in own and model.pooler is not None:
+                parts += [model.pooler, model.heads["mlm"]]
+            needed |= {p for part in parts for p in part.parameters()}
         return needed
 
 

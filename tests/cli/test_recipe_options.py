@@ -89,7 +89,7 @@ def test_help_shows_defaults_in_their_panels():
     done = CliRunner().invoke(app, ["pretrain", "--help"], env={"COLUMNS": "100"})
     data = done.output.split("─ Data ─")[1].split("─ Learning ─")[0]
     assert "[default: (2048)]" in data
-    assert "[default: (mlm)]" in data
+    assert "[default: (mlm,bow)]" in data
     assert "[default: (by size)]" in done.output.split("─ Learning ─")[1]
 
 

@@ -107,21 +107,27 @@ def test_a_store_of_another_vocabulary_is_refused(topics: Path, tmp_path: Path):
         pretrain(topics / "tokens", tmp_path / "other", max_steps=1, **SHORT)
 
 
-def test_the_default_is_mlm_alone_without_a_pooler_and_fine_tuning_adds_one(
-    topics: Path, tmp_path: Path
+@pytest.mark.parametrize("objectives", [None, "mlm"])
+def test_the_default_teaches_a_pooler_and_with_mlm_alone_fine_tuning_adds_one(
+    topics: Path, tmp_path: Path, objectives: str | None
 ):
     folder, tuned = tmp_path / "run", tmp_path / "tuned"
-    pretrain(topics / "tokens", folder, max_steps=2, **SHORT)
-    assert not any("nsp_loss" in row for row in rows(folder))
+    pretrain(topics / "tokens", folder, max_steps=2, objectives=objectives, **SHORT)
+    losses = {key for row in rows(folder) for key in row if key.endswith(("_loss", "_accuracy"))}
+    losses -= {"unigram_loss", "uniform_loss"}
+    assert losses == {"mlm_loss", "mlm_accuracy"} | ({"bow_loss"} if objectives is None else set())
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["BertForMaskedLM"]
     base = load(folder)
-    assert base.pooler is None
+    assert (base.pooler is None) == (objectives == "mlm")
     options = {"train": topics / "train.csv", "dev": topics / "dev.csv", "quiet": True}
     # At this rate a step changes nothing: the pretrained encoder stands below a pooler and a head.
     model = finetune(model=folder, output=tuned, learning_rate=1e-30, max_steps=1, **options)
     assert isinstance(model, Model)
     for name, parameter in base.encoder.state_dict().items():
         assert torch.equal(model.encoder.state_dict()[name], parameter), name
+    if base.pooler is not None:
+        assert model.pooler is not None
+        torch.testing.assert_close(model.pooler.state_dict(), base.pooler.state_dict())
     theirs, loading = AutoModelForSequenceClassification.from_pretrained(
         tuned, output_loading_info=True
     )

@@ -107,7 +107,7 @@ def test_mistakes(folder: Path, tmp_path: Path):
     source = tmp_path / "in.txt"
     source.write_text("10 11\n")
     for given, said in (
-        ({"folder": tmp_path / "none", "texts": ["10"]}, "no such file"),
+        ({"folder": tmp_path / "none", "texts": ["10"]}, "no such folder"),
         ({"texts": ["10"], "data": source}, "both given"),
         ({"data": source, "output": source}, "is read by this command"),
         ({"data": source, "resume": True}, "--resume continues a file"),

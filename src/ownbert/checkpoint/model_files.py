@@ -52,6 +52,10 @@ def read_model_json(path: Path, *, check: Check | None = None) -> Mapping[str, A
         path: the file.
         check: what its keys must hold.
     """
+    if not path.parent.exists():
+        raise InputError(
+            f"no such folder: {path.parent}; a model of the hub is written hf:org/name"
+        )
     if not path.exists():
         raise InputError(f"no such file: {path}; is {path.parent} a model folder?")
     return read_json(path, check=check)

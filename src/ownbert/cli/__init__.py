@@ -301,12 +301,15 @@ def usage_message(error: Any) -> str:
 
         if instead := meant(ctx.command_path if ctx else "", wrong[1], {*COLUMNS, "image"}):
             return f"no such command {wrong[1]!r}: {instead}"
+    message = message[:1].lower() + message[1:]
+    if "Did you mean" in message:
+        return message
     if ctx is not None and (below := getattr(ctx.command, "commands", {})) and ctx.parent:
         first = next(iter(below))
         advice = f"; a command comes first, as in {ctx.command_path} {first}"
     else:
         advice = "" if ctx is None else f"; see {ctx.command_path} --help"
-    return f"{message[:1].lower()}{message[1:]}{advice}"
+    return f"{message}{advice}"
 
 
 def _wanted(kind: str, limits: Mapping[str, Any]) -> str | None:

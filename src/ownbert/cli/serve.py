@@ -58,7 +58,7 @@ def serve(
     engine: Annotated[
         str | None,
         typer.Option(
-            help="torch, onnx, openvino or auto.",
+            help="As of predict.",
             envvar="OWNBERT_ENGINE",
             show_default=False,
             show_envvar=False,

@@ -60,7 +60,7 @@ def needs_translation(paragraph: str) -> bool:
     from ownbert.language.zh.help import DEFAULTS, HELP
 
     # A command, or a value as it is written.
-    is_code = paragraph.startswith((_EXAMPLE, "ownbert ")) or re.fullmatch(r"[a-z\d.]+", paragraph)
+    is_code = paragraph.startswith((_EXAMPLE, "ownbert ")) or re.fullmatch(r"[a-z\d.,]+", paragraph)
     return not is_code and not _found(HELP, paragraph) and not _matched(DEFAULTS, paragraph)
 
 

@@ -63,6 +63,10 @@ class MaskedLMHead(nn.Module):
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
         rows = hidden if batch.masked_positions is None else hidden[batch.masked_positions]
+        return self.words(rows)  # (M, V)
+
+    def words(self, rows: Tensor) -> Tensor:
+        """Logits of the words behind vectors, masked tokens' or a pooler's: (M, D) -> (M, V)."""
         rows = self.norm(ACTIVATION[self.act](self.dense(rows)))  # (M, D) -> (M, E)
         if self.decoder_rest is None:
             return self.decoder(rows)  # (M, V)

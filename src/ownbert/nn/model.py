@@ -157,6 +157,12 @@ class Model(nn.Module):
             context.cache,
         )
 
+    def words_of(self, pooled: Tensor) -> Tensor:
+        """Logits of the words of whole sequences, by the MLM head: (B, D) -> (B, V)."""
+        head = self.heads["mlm"]
+        assert isinstance(head, MaskedLMHead)
+        return head.words(pooled)
+
     def decoder_context(self, batch: Batch) -> Context:
         """The decoder's context: a token sees those before it, and all of its encoded source.
 

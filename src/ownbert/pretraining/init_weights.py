@@ -62,7 +62,7 @@ def new_learner(
         model = Model(config, ["discriminator"], pooler=False, model_type="electra")
         return Learner(model, objectives, generator=_generator(model, recipe.model.generator))
     heads = ["mlm"] + ["nsp"] * bool(names & {"nsp", "sop"})
-    return Learner(Model(config, heads), objectives)
+    return Learner(Model(config, heads, pooler="bow" in names or None), objectives)
 
 
 def _generator(model: Model, share: float) -> Model:

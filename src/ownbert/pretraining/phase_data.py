@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from ownbert.data.corpus.store import Store
 from ownbert.data.examples.pairs import PretrainingData, pretraining_data
 from ownbert.data.loader import batches_once
 from ownbert.data.masking import Masking, continuing_tokens
-from ownbert.objectives import PRETRAINING, Learner, Objective, causal_view
+from ownbert.objectives import PRETRAINING, BagOfWords, Learner, Objective, causal_view
 from ownbert.pretraining.recipe import SHORT, PretrainData, PretrainTask
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import autocast
@@ -29,7 +30,7 @@ class PhaseData:
 
     Args:
         unigram: (V), log probability of each token by its frequency.
-        predictable: the number of tokens in the vocabulary that are not special.
+        ordinary: (V), true for tokens that are not special.
     """
 
     task: PretrainTask
@@ -37,12 +38,13 @@ class PhaseData:
     examples: PretrainingData
     held_out: PretrainingData
     unigram: torch.Tensor
-    predictable: int
+    ordinary: torch.Tensor
 
     @property
     def objectives(self) -> list[Objective]:
+        kinds = {**PRETRAINING, "bow": partial(BagOfWords, ordinary=self.ordinary)}
         weight = {name: getattr(self.task, f"{name}_weight") for name in self.task.objectives}
-        return [PRETRAINING[name](weight[name]) for name in self.task.objectives]
+        return [kinds[name](weight[name]) for name in self.task.objectives]
 
     def held_out_batches(self, most: float = math.inf) -> list[Batch]:
         """The same held-out examples with the same masks at every evaluation.
@@ -89,12 +91,12 @@ class PhaseData:
             unigram -= float(self.unigram[targets].sum())
         if not sums:
             return {}
-        metrics = mean_metrics(sums)
+        metrics = mean_metrics(sums, self.objectives)
         loss = sum(metrics[f"{o.name}_loss"] * o.weight for o in self.objectives)
         return {
             "loss": loss,
             "unigram_loss": unigram / max(1, sums[predicting][2]),
-            "uniform_loss": math.log(max(1, self.predictable)),
+            "uniform_loss": math.log(max(1, int(self.ordinary.sum()))),
             **metrics,
             **{
                 f"{name}_majority_accuracy": max(zeros[name], sums[name][2] - zeros[name])
@@ -139,4 +141,4 @@ def make_phase_data(
         held_out=settings.held_out,
         seed=seed,
     )
-    return PhaseData(task, settings, data, held_out, unigram, int(ordinary.sum()))
+    return PhaseData(task, settings, data, held_out, unigram, torch.from_numpy(ordinary))

@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 
 # Objectives that predict tokens, whose losses have baselines. Losses of two classes, which are many
 # times smaller, have a panel of their own.
-_TOKENS = ("mlm", "clm")
+_TOKENS = ("mlm", "clm", "bow")
 # Metrics of a fine-tuning run in one panel.
 _MAX_METRICS = 3
 _BASELINES = ("unigram", "uniform")
@@ -26,6 +26,7 @@ TASKS = {
     "clm": "next words",
     "sop": "sentence order",
     "rtd": "replaced words",
+    "bow": "words of the text",
 }
 _LABELS = {"fontsize": 8, "frameon": False}
 # Where a title stands anyway: finding out that nothing is in its way takes a fifth of the drawing.

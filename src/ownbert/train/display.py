@@ -19,7 +19,14 @@ _DAY = 24 * 3600.0
 _BAR = 10
 
 # Short names of the objectives; the only objective of a fine-tuning run needs none.
-_NAMES = {"mlm": "MLM", "clm": "CLM", "rtd": "replaced words", "nsp": "NSP", "sop": "SOP"}
+_NAMES = {
+    "mlm": "MLM",
+    "clm": "CLM",
+    "rtd": "replaced words",
+    "nsp": "NSP",
+    "sop": "SOP",
+    "bow": "BOW",
+}
 # Objectives that predict tokens, which have baselines.
 _TOKEN_OBJECTIVES = ("mlm", "clm")
 # Metrics of fine-tuning on a line.

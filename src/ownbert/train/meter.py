@@ -1,6 +1,7 @@
 """Statistics for the next row of the log: sums over steps, tokens, operations and time."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ownbert.data.batch import Batch
@@ -81,11 +82,8 @@ class Meter:
         """The log row for the steps since the last row; resets the sums."""
         sums = self._total(world)
         norm, _, steps = sums.pop(_NORM)
-        metrics = mean_metrics(sums)
+        metrics = mean_metrics(sums, objectives)
         loss = sum(o.weight * metrics[f"{o.name}_loss"] for o in objectives)
-        for objective in objectives:
-            if not getattr(objective, "right", True):
-                del metrics[f"{objective.name}_accuracy"]
         row = {
             "step": state.step,
             **phase_number,
@@ -106,12 +104,15 @@ class Meter:
         return row
 
 
-def mean_metrics(sums: Mapping[str, Sequence]) -> dict[str, float]:
-    """Mean loss and accuracy of each objective, from (sum of losses, correct, count)."""
+def mean_metrics(sums: Mapping[str, Sequence], objectives: Sequence[Objective]) -> dict[str, float]:
+    """Mean loss of each objective, and accuracy of those that have one, in their order, from (sum
+    of losses, correct, count)."""
     metrics = {}
-    for name, (total, correct, count) in sums.items():
-        metrics[f"{name}_loss"] = float(total) / max(1, count)
-        metrics[f"{name}_accuracy"] = float(correct) / max(1, count)
+    for objective in objectives:
+        total, correct, count = sums[objective.name]
+        metrics[f"{objective.name}_loss"] = float(total) / max(1, count)
+        if getattr(objective, "right", True):
+            metrics[f"{objective.name}_accuracy"] = float(correct) / max(1, count)
     return metrics
 
 
@@ -134,8 +135,11 @@ def step_flops(
     for batch in micro_batches:
         if batch.dummy:
             continue
-        counts = {o.input_view: o.count(batch) for o in objectives if o.head == "mlm"}
+        counts = Counter()  # rows of the decoder, which makes the logits of these two heads
+        for objective in objectives:
+            if objective.head in ("mlm", "bow"):
+                counts[objective.input_view] += objective.count(batch)
         for view in {o.input_view for o in objectives}:
             config = learner.model_of(view).config
-            flops += training_flops(config, batch.layout.lengths, counts.get(view, 0))
+            flops += training_flops(config, batch.layout.lengths, counts[view])
     return flops

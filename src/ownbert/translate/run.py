@@ -278,7 +278,7 @@ def evaluate(learner: Learner, batches: Sequence[Batch], precision: str) -> dict
         with autocast(device, precision):
             logits = learner.model(batch, [objective.head]).logits[objective.head]
             add_up(sums, {objective.name: objective(logits, batch)})
-    metrics = mean_metrics(sums)
+    metrics = mean_metrics(sums, [objective])
     return {"loss": metrics[f"{objective.name}_loss"], **metrics}
 
 

@@ -28,6 +28,7 @@ _NAMES = {
     "nsp_accuracy": "NSP accuracy",
     "sop_accuracy": "SOP accuracy",
     "rtd_accuracy": "RTD accuracy",
+    "bow_loss": "BOW loss",
     "clm_loss": "CLM loss",
     "clm_accuracy": "CLM accuracy",
 }

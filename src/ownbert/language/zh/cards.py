@@ -51,6 +51,7 @@ CARDS = {
     "step": "步",
     "masked words": "掩码词",
     "next sentence": "下一句",
+    "words of the text": "文本中的词",
     "next words": "下一个词",
     "sentence order": "句序",
     "replaced words": "替换词",

@@ -239,6 +239,7 @@ LINES = {
     "MLM loss": "MLM 损失",
     "MLM accuracy": "MLM 准确率",
     "unigram": "词频",
+    "BOW loss": "BOW 损失",
     "NSP accuracy": "NSP 准确率",
     "SOP accuracy": "SOP 准确率",
     "RTD accuracy": "RTD 准确率",
