@@ -41,7 +41,7 @@ def serve(
     key_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the key that clients must send; OWNBERT_API_KEY is the key itself.",
+            help="File with the key of clients; OWNBERT_API_KEY is the key itself.",
             envvar="OWNBERT_KEY_FILE",
             show_default="none",
         ),

@@ -95,6 +95,8 @@ class ExportedNetwork:
         self, ids: Sequence[np.ndarray], types: Sequence[np.ndarray] | None, pooling: str
     ) -> np.ndarray:
         hidden = self._packed(ids, types, (HIDDEN,), per_token=True)
+        if len(ids) == 1 and pooling == "mean":
+            return hidden.mean(0, keepdims=True)
         lengths = np.asarray([len(one) for one in ids])
         starts = np.cumsum(lengths) - lengths
         if pooling == "first":
@@ -113,6 +115,14 @@ class ExportedNetwork:
         choices: bool = False,
     ) -> np.ndarray:
         """Outputs of sequences, end to end: (T, ...) or (B, ...); several are columns."""
+        if len(ids) == 1 and not choices:  # A single query is worth a shorter way.
+            row = np.asarray(ids[0], np.int64)[None]
+            inputs = {"input_ids": row, "attention_mask": np.ones_like(row)}
+            if self.config.type_vocab_size > 1:
+                own = np.zeros_like(row) if types is None else np.asarray(types[0], np.int64)[None]
+                inputs["token_type_ids"] = own
+            out = self._outputs(inputs, names, row.shape if per_token else (1,))
+            return out[0] if per_token else out
         lengths = np.asarray([len(one) for one in ids])
         found: list[Any] = [None] * len(ids)
         for chosen in groups_by_length(lengths):

@@ -67,7 +67,7 @@ HELP = {
     "Folders of models of any task; several are chosen by their names.": "任意任务的模型目录；有多个时按名称选择。",
     "Address to listen on; 0.0.0.0 is all of the machine's.": "监听地址；0.0.0.0 为本机所有地址。",
     "Port; 0 takes a free one.": "端口；0 表示任取一个空闲端口。",
-    "File with the key that clients must send; OWNBERT_API_KEY is the key itself.": "客户端须提供的密钥所在的文件；OWNBERT_API_KEY 直接给出密钥。",
+    "File with the key of clients; OWNBERT_API_KEY is the key itself.": "客户端须提供的密钥所在的文件；OWNBERT_API_KEY 直接给出密钥。",
     "Tokens that are computed together.": "一次合并计算的词元数。",
     "Tokens that may wait; what comes beyond gets 429.": "最多排队的词元数；超出的请求得到 429。",
     "Tokens of one request; more gets 413.": "单个请求的词元数；超出则得到 413。",
@@ -343,6 +343,7 @@ HELP = {
 
 # What a help text says of a default that is more than a value.
 DEFAULTS = {
+    "torch, or what the folder was exported to": "torch，或目录导出成的格式",
     "0.001 for a new model, else by size": "新模型 0.001，否则按规模",
     "100,000 blank, 30,000 else": "blank 为 100,000，否则 30,000",
     "3 blank, 2 else": "blank 为 3，否则 2",
