@@ -54,8 +54,8 @@ def threads() -> int:
 
 
 def make_variants(folder: Path, exported: Path, ids: np.ndarray) -> dict[str, Query]:
+    import onnxruntime
     import openvino
-    from onnxruntime import InferenceSession, SessionOptions
     from transformers import AutoModel
 
     from ownbert import Embedder, export
@@ -72,10 +72,10 @@ def make_variants(folder: Path, exported: Path, ids: np.ndarray) -> dict[str, Qu
         "attention_mask": np.ones((1, len(ids)), np.int64),
         "token_type_ids": np.zeros((1, len(ids)), np.int64),
     }
-    options = SessionOptions()
+    options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads()
-    session = InferenceSession(exported / "onnx" / "onnx" / "model.onnx", options)
-    variants["onnxruntime"] = lambda: session.run(None, inputs)[0][0].mean(0)
+    session = onnxruntime.InferenceSession(exported / "onnx" / "onnx" / "model.onnx", options)
+    variants["onnxruntime"] = lambda: np.asarray(session.run(None, inputs)[0])[0].mean(0)
     path = exported / "openvino" / "openvino" / "openvino_model.xml"
     chosen = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads()}
     compiled = openvino.Core().compile_model(path, "CPU", chosen)
