@@ -30,8 +30,8 @@ from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printab
 PANELS = {
     "Build what pretraining reads": ("vocab", "prepare"),
     "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
-    "Use": ("predict", "evaluate", "embed", "fill", "export", "serve", "push"),
-    "Inspect": ("runs", "describe", "trace", "relevance"),
+    "Use": ("predict", "evaluate", "embed", "merge", "fill", "export", "serve", "push"),
+    "Inspect": ("runs", "describe", "trace", "explain", "faithfulness", "relevance"),
 }
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 # Options, not shown, whose values are arguments of a command: what it reads.
@@ -46,6 +46,8 @@ _AS_ARGUMENT = {
     "export": ("--data", "--input"),
     "describe": ("--text",),
     "trace": ("--text",),
+    "explain": ("--text",),
+    "faithfulness": ("--data", "--input"),
 }
 
 # The same for what stands first: the folder.
