@@ -111,8 +111,8 @@ Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is
 Engine = Annotated[
     str | None,
     typer.Option(
-        help="torch; onnx or openvino, by a file of ownbert export; auto, the fastest of them.",
-        show_default="torch, or what the folder was exported to",
+        help="torch, onnx, openvino (see ownbert export) or auto.",
+        show_default="as exported",
     ),
 ]
 

@@ -248,7 +248,7 @@ HELP = {
     "Width of the beam search; 1 is greedy.": "束搜索的宽度；1 就是贪心。",
     "How far longer translations are preferred (0: not at all).": "对较长译文的偏好程度（0 表示不偏好）。",
     "Most tokens of a translation.": "一条译文最多的词元数。",
-    "torch; onnx or openvino, by a file of ownbert export; auto, the fastest of them.": "torch；onnx 或 openvino，使用 ownbert export 写的文件；auto 取其中最快的。",
+    "torch, onnx, openvino (see ownbert export) or auto.": "torch、onnx、openvino（见 ownbert export）或 auto。",
     "As of predict.": "同 predict。",
     "float32, bfloat16 or auto (what is faster here).": "float32、bfloat16 或 auto（本机上更快的）。",
     "A share of the rows, as 3/16 (see ownbert merge).": "只处理一部分行，例如 3/16（见 ownbert merge）。",
@@ -368,7 +368,7 @@ HELP = {
 
 # What a help text says of a default that is more than a value.
 DEFAULTS = {
-    "torch, or what the folder was exported to": "torch，或目录导出成的格式",
+    "as exported": "按导出时的格式",
     "as many as there are cores for": "核数能容纳的最多个数",
     "that of OUT": "OUT 所在的目录",
     "all but shapley": "除 shapley 外的全部",
