@@ -164,7 +164,7 @@ def test_what_cannot_be_joined(classifier: Path, table: Path, tmp_path: Path, to
     about = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**about, "layer_norm_eps": 1e-6}))
     predict(other, table, out, shard=(1, 3))
-    assert "the model is not the same" in refusal("merge", out)
+    assert "they differ in: model" in refusal("merge", out)
     restored()
     manifest_path(parts[0]).write_text("{}")
     assert "is not the manifest of a part" in refusal("merge", out)
