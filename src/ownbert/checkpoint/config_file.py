@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.weights import QUANTIZED_KEY, read_model_json
-from ownbert.config import ACTIVATIONS, HEADS, MOST_LABELS
+from ownbert.checkpoint.model_files import QUANTIZED_KEY, read_model_json
+from ownbert.config import ACTIVATIONS, HEADS, MOST_LABELS, POOLINGS
 from ownbert.families import all_families, marian
-from ownbert.nn.pooling import POOLINGS
 from ownbert.schema import (
     Check,
     anything,

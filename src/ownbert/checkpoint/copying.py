@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ownbert.checkpoint.description import Description
-from ownbert.checkpoint.weights import CONFIG
+from ownbert.checkpoint.model_files import CONFIG
 from ownbert.errors import InputError
 from ownbert.families.weight_map import MISSING, UNEXPECTED, WeightMap
 from ownbert.nn.kernels.int8 import QuantizedLinear

@@ -9,7 +9,6 @@ the layer.
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save as to_bytes
@@ -17,7 +16,8 @@ from torch import Tensor
 
 from ownbert import files
 from ownbert.checkpoint.description import Description
-from ownbert.checkpoint.weights import CONFIG, QUANTIZED, QUANTIZED_KEY, read_file, refuse_quantized
+from ownbert.checkpoint.model_files import CONFIG, QUANTIZED, QUANTIZED_KEY
+from ownbert.checkpoint.weights import read_file
 from ownbert.errors import InputError
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.kernels.int8 import quantizable, quantize_linears, quantize_weight
@@ -26,25 +26,6 @@ from ownbert.nn.model import Model
 # In config.json: how the folder is quantized.
 _INT8 = {"weights": "int8", "scales": "channel", "activations": "token"}
 _SCALE, _SMOOTH = "int8.scale.", "int8.smooth."
-
-
-def is_quantized(values: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a quantized folder."""
-    return values.get(QUANTIZED_KEY) is not None
-
-
-def require_float(values: Mapping[str, Any], folder: str | Path) -> None:
-    """Refuse a quantized folder where weights must be floats.
-
-    Args:
-        values: of its config.json.
-        folder: of the model.
-
-    Raises:
-        InputError: it is quantized.
-    """
-    if is_quantized(values):
-        refuse_quantized(folder)
 
 
 def write_quantized(

@@ -4,7 +4,7 @@ import json
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -12,18 +12,19 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ownbert import files
+from ownbert.checkpoint.model_files import (
+    CONFIG,
+    INDEX,
+    PICKLED,
+    QUANTIZED,
+    WEIGHTS,
+    read_model_json,
+    refuse_quantized,
+    weights_form,
+)
+from ownbert.checkpoint.model_files import FORMS as FORMS
 from ownbert.errors import InputError
-from ownbert.schema import Check, dict_of, record, text
 from ownbert.text.tokenizer import Tokenizer
-
-CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
-PICKLED = "pytorch_model.bin"
-# In the order of preference; an index maps tensors to the files that hold them.
-FORMS = (WEIGHTS, f"{WEIGHTS}.index.json", PICKLED, f"{PICKLED}.index.json")
-# Of a quantized folder (quantized.py), and the key of its config.json.
-QUANTIZED = "ownbert-int8.safetensors"
-QUANTIZED_KEY = "ownbert_quantization"
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
@@ -33,7 +34,7 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
         InputError: there are no weights, or only quantized ones, a file is damaged or missing, or a
             pickle holds more than tensors (nothing in it is run).
     """
-    path = next((folder / name for name in FORMS if (folder / name).is_file()), None)
+    path = weights_form(folder)
     if path is None:
         if (folder / QUANTIZED).is_file():
             refuse_quantized(folder)
@@ -49,14 +50,6 @@ def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
         where = "is not in its files" if one in named else "is in its files only"
         raise InputError(f"{path} does not fit its files: tensor {one} {where}")
     return tensors, path
-
-
-def refuse_quantized(folder: str | Path) -> NoReturn:
-    """Raises the ``InputError`` of a folder of int8 weights where floats are needed."""
-    raise InputError(
-        f"{folder} is quantized to int8, for use only; to train, export or quantize, take the "
-        "folder that it was made from"
-    )
 
 
 def write_model(
@@ -97,25 +90,8 @@ def require_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
             )
 
 
-def read_model_json(path: Path, *, check: Check | None = None) -> Mapping[str, Any]:
-    """The object of a JSON file in a model folder; ``InputError`` if there is none.
-
-    Args:
-        path: the file.
-        check: what its keys must hold.
-    """
-    if not path.parent.exists():
-        raise InputError(
-            f"no such folder: {path.parent}; a model of the hub is written hf:org/name"
-        )
-    if not path.exists():
-        raise InputError(f"no such file: {path}; is {path.parent} a model folder?")
-    return files.read_json(path, check=check)
-
-
 def _index(path: Path) -> Mapping[str, str]:
-    check = record({"weight_map": dict_of(text)}, required=("weight_map",))
-    return read_model_json(path, check=check)["weight_map"]
+    return read_model_json(path, check=INDEX)["weight_map"]
 
 
 def _parts(path: Path) -> list[str]:

@@ -9,6 +9,7 @@ from ownbert import limits
 from ownbert.cli.input_texts import given_inputs
 from ownbert.cli.options import (
     Device,
+    Engine,
     IdColumn,
     PartRows,
     Precision,
@@ -22,6 +23,7 @@ from ownbert.cli.options import (
     Threads,
     Workers,
     ray_options,
+    refuse_engine_with_ray,
 )
 from ownbert.cli.progress import counting
 from ownbert.errors import InputError
@@ -68,6 +70,7 @@ def embed(
     ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
+    engine: Engine = None,
     batch_tokens: Annotated[
         int, typer.Option(help="Tokens per forward pass.", min=1, max=limits.BATCH_TOKENS)
     ] = 4096,
@@ -107,6 +110,7 @@ def embed(
         "max_length": max_length,
         "device": device,
         "precision": precision,
+        "engine": engine,
         "batch_tokens": batch_tokens,
         "say": lambda text: echo(translated(text), err=True),
     }
@@ -115,6 +119,7 @@ def embed(
 
         if shard is not None:
             raise InputError("--shard and --runner ray are two ways to do the same; take one")
+        refuse_engine_with_ray(given.pop("engine"))
         with counting("texts embedded", quiet=quiet) as progress:
             count = embed_with_ray(
                 folder, texts, output, resume=resume, progress=progress, **bulk, **given

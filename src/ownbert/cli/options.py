@@ -108,6 +108,21 @@ def required_output(output: Path | None) -> Path:
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is faster here).")]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        help="torch, onnx, openvino (see ownbert export) or auto.",
+        show_default="as exported",
+    ),
+]
+
+
+def refuse_engine_with_ray(engine: str | None) -> None:
+    """Raise ``InputError`` for an engine beside --runner ray, whose parts are many texts."""
+    if engine is not None:
+        raise InputError("--runner ray computes with torch; leave --engine out")
+
+
 ResumeFile = Annotated[
     bool, typer.Option("--resume", help="Resume where a stopped run of the same command ended.")
 ]

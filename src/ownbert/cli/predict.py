@@ -12,6 +12,7 @@ from ownbert.cli.input_texts import given_input
 from ownbert.cli.options import (
     Data,
     Device,
+    Engine,
     FinetunedFolder,
     Network,
     PartRows,
@@ -27,6 +28,7 @@ from ownbert.cli.options import (
     Threads,
     Workers,
     ray_options,
+    refuse_engine_with_ray,
 )
 from ownbert.cli.progress import counting
 from ownbert.errors import InputError
@@ -83,6 +85,7 @@ def predict(
     ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
+    engine: Engine = None,
     network: Network = False,
     resume: ResumeFile = False,
     shard: ShardOption = None,
@@ -124,6 +127,7 @@ def predict(
 
         if shard is not None:
             raise InputError("--shard and --runner ray are two ways to do the same; take one")
+        refuse_engine_with_ray(engine)
         with counting("rows answered", quiet=quiet) as progress:
             count = predict_with_ray(
                 folder,
@@ -150,6 +154,7 @@ def predict(
     if isinstance(found, Iterator):
         found = Lines(found)
     given: dict[str, Any] = {"device": device, "precision": precision, "network": network}
+    given["engine"] = engine
     if str(output) == "-":
         if resume:
             raise InputError("--resume continues a file; give it as -o FILE")
@@ -164,6 +169,8 @@ def predict(
             options=OutputOptions(top, threshold, probabilities),
             **given,
         )
+        for note in rows.notes():
+            say(translated(note))
         print_rows(rows)
         for warning in rows.warnings():
             say(warning)

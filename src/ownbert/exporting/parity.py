@@ -3,7 +3,7 @@
 B texts, S longest text, T tokens, C choices.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -18,14 +18,12 @@ from ownbert.data.batch import Example, pack
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.exporting.padded import PaddedModel, named_outputs
+from ownbert.inference.engines import Engine
 from ownbert.inference.vector_files import records_of
 from ownbert.nn.model import Model
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
-
-# Runs an exported file: arrays by the names of its inputs to arrays by the names of its outputs.
-Engine = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 # Of a file of texts so many are compared, and of each so many tokens.
 MOST_TEXTS, MOST_TOKENS = 256, 1024

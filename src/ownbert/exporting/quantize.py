@@ -28,7 +28,7 @@ from ownbert.hub import model_folder
 from ownbert.nn.kernels.int8 import quantizable, smoothing
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.model import Model
-from ownbert.run.run_folder import BLEND
+from ownbert.run.file_names import BLEND
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
 
 Say = Callable[[str], None]

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ownbert import limits
+from ownbert.checkpoint.model_files import model_checksums
 from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.columns import id_column as id_column_of
 from ownbert.data.readers.memory import MemoryTable
@@ -17,7 +18,8 @@ from ownbert.data.readers.texts_or_files import text_or_file
 from ownbert.data.resumable_file import first_read, identity_of
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_same, refuse_unreadable, write_json
-from ownbert.inference.blend_predictor import open_predictor
+from ownbert.inference.any_predictor import open_predictor
+from ownbert.inference.engines import TORCH
 from ownbert.inference.pipeline import Predictor
 from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.inference.predictor import NetworkPredictor, Progress, characters, decide_all
@@ -27,7 +29,9 @@ from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
-from ownbert.train.state_files import model_checksums
+
+if TYPE_CHECKING:
+    pass
 
 Say = Callable[[str], None]
 
@@ -42,6 +46,7 @@ def predict(
     id_column: str | None = None,
     device: str = "auto",
     precision: str = "float32",
+    engine: str | None = None,
     network: bool = False,
     resume: bool = False,
     shard: Any = None,
@@ -65,7 +70,7 @@ def predict(
         text_column, second_column: by default as in training.
         id_column: with ``output``, the column that each row has instead of its texts, to join it
             with others; by default that of a usual name (id, guid, uuid, ...), if there is one.
-        device, precision: as for ``NetworkPredictor``.
+        device, precision, engine: as for ``NetworkPredictor``.
         resume: continue an interrupted run.
         shard: with ``output``, only a share of the rows, (3, 16) or "3/16": they are written beside
             ``output``, for ``ownbert.merge``.
@@ -96,11 +101,12 @@ def predict(
             second_column=second_column,
             device=device,
             precision=precision,
+            engine=engine,
             network=network,
         )
         found = predictor(data, top_k=top_k)
         if say is not None:
-            for line in predictor.warnings():
+            for line in (*predictor.rows_predictor.notes(), *predictor.warnings()):
                 say(line)
         return found
     output, chosen = Path(output), as_shard(shard)
@@ -120,11 +126,15 @@ def predict(
         shard=chosen,
         device=device,
         precision=precision,
+        engine=engine,
         network=network,
         options=_output_options(top_k, threshold, probabilities),
     )
     made_for = found.made_for(Path(input), columns) if in_file else None
     rows = first_read(found.blocks)
+    if say is not None:
+        for line in found.notes():
+            say(line)
     count = PredictionWriter(output, made_for, resume=resume).fill(rows, found.predict, progress)
     if found.dealt is not None:
         found.dealt.write_manifest(output, found.depends_on(columns))
@@ -167,7 +177,7 @@ class RowPredictions:
         data: a file, rows in memory, or an iterator of lines: texts, or JSON objects; None: inputs
             are given to ``read``.
         columns: named by the user.
-        device, precision, network: as for ``open_predictor``.
+        device, precision, engine, network: as for ``open_predictor``.
         options: what the rows of predictions hold.
         shard: only this share of the rows.
 
@@ -187,12 +197,18 @@ class RowPredictions:
         columns: ColumnNames,
         device: str = "auto",
         precision: str = "float32",
+        engine: str | None = None,
         network: bool = False,
         options: OutputOptions = PLAIN_OUTPUT,
         shard: Shard | None = None,
     ) -> None:
         self._predictor = open_predictor(
-            folder, columns=columns, device=device, precision=precision, network=network
+            folder,
+            columns=columns,
+            device=device,
+            precision=precision,
+            engine=engine,
+            network=network,
         )
         task = self._predictor.task
         task.refuse_output_options(options)
@@ -241,6 +257,10 @@ class RowPredictions:
         for block in self.blocks:
             yield from self.predict(block)
 
+    def notes(self) -> Iterator[str]:
+        """Which engine ``auto`` has chosen."""
+        return self._predictor.notes()
+
     def warnings(self) -> Iterator[str]:
         """Of the rows so far."""
         return self._predictor.warnings()
@@ -257,7 +277,9 @@ class RowPredictions:
             for member in predictor.members
             for name, checksum in model_checksums(member)
         ]
+        engines = sorted({choice.name for choice in predictor.engines} - {TORCH})
         return {
+            **({"engines": engines} if engines else {}),
             "format": 1,
             "model": weights,
             "columns": asdict(columns),

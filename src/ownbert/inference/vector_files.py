@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.checkpoint.model_files import model_checksums
 from ownbert.data.corpus.documents import find_files
 from ownbert.data.readers.columns import ColumnNames, read_texts_with_ids
 from ownbert.data.readers.memory import MemoryTable, is_table, table_of
@@ -16,8 +17,8 @@ from ownbert.data.readers.texts_or_files import are_names, table_of_texts, text_
 from ownbert.errors import InputError
 from ownbert.files import atomic_path, refuse_same
 from ownbert.inference.embedder import Embedder, Progress, after, in_blocks
+from ownbert.inference.engines import TORCH
 from ownbert.inference.shards import DealtRows, as_shard
-from ownbert.train.state_files import model_checksums
 
 Say = Callable[[str], None]
 # Files, folders and globs, or rows in memory as a table.
@@ -42,6 +43,7 @@ def embed(
     device: str = "auto",
     precision: str = "float32",
     max_length: int | None = None,
+    engine: str | None = None,
     shard: Any = None,
     progress: Progress | None = None,
     say: Say | None = None,
@@ -54,7 +56,7 @@ def embed(
     so neither side need fit in memory, and ``output`` appears complete or not at all.
 
     Args:
-        folder, device, precision, max_length: as for ``Embedder``.
+        folder, device, precision, max_length, engine: as for ``Embedder``.
         inputs: files, folders or globs, one or several; or rows in memory: a DataFrame, a
             datasets.Dataset, a list or Series of texts, a mapping of columns, a list of mappings.
             Without ``output`` also one text. A string that names no file is a text there.
@@ -76,10 +78,12 @@ def embed(
     single = output is None and isinstance(text_or_file(inputs), str)
     inputs = table_of_texts([inputs]) if single else _as_inputs(inputs)
     records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
+    given: dict[str, Any] = {"device": device, "precision": precision, "engine": engine}
     if output is None:
         if shard is not None:
             raise InputError("a shard is written to a part of the output; name a file with output")
-        embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
+        embedder = Embedder(folder, max_length=max_length, **given)
+        _note(embedder, say)
         blocks = [block for _, block in _embedded(embedder, records, progress, options)]
         vectors = np.concatenate([np.empty((0, embedder.size), np.float32), *blocks])
         _warn(embedder, say)
@@ -90,7 +94,8 @@ def embed(
         records = dealt.take(records, list)
     writer = _writer(output, id_column)
     refuse_same([folder, *_files(inputs)], output)
-    embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
+    embedder = Embedder(folder, max_length=max_length, **given)
+    _note(embedder, say)
     done = 0
     with atomic_path(output) as temporary, writer(temporary, embedder.size) as write:
         for block, vectors in _embedded(embedder, records, progress, options):
@@ -107,7 +112,9 @@ def vectors_depend_on(
     embedder: Embedder, columns: Mapping[str, str | None], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What the vectors of texts depend on, besides the texts."""
+    engine = embedder.engine.name
     return {
+        **({} if engine == TORCH else {"engine": engine}),
         "model": [list(each) for each in model_checksums(embedder.folder)],
         "columns": dict(columns),
         "precision": options.get("precision") or embedder.precision,
@@ -125,16 +132,25 @@ def embedded_rows(
     device: str = "auto",
     precision: str = "float32",
     max_length: int | None = None,
+    engine: str | None = None,
     say: Say | None = None,
     **options: Any,
 ) -> Iterator[dict[str, Any]]:
     """The rows of a .jsonl file of ``embed``, as they come; arguments as there."""
     records = records_of(_as_inputs(inputs), ColumnNames(text=text_column, id=id_column))
     _refuse_name(id_column)
-    embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
+    embedder = Embedder(
+        folder, device=device, precision=precision, max_length=max_length, engine=engine
+    )
+    _note(embedder, say)
     for block, vectors in _embedded(embedder, records, None, options):
         yield from _rows(block, vectors, id_column)
     _warn(embedder, say)
+
+
+def _note(embedder: Embedder, say: Say | None) -> None:
+    if say is not None and embedder.engine.note:
+        say(embedder.engine.note)
 
 
 def _warn(embedder: Embedder, say: Say | None) -> None:

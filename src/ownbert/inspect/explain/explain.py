@@ -144,6 +144,8 @@ class Explainer:
         rows, task = self._reader(self.predictor), self.predictor.task
         if task.reads_arrays:
             raise InputError(f"{folder} reads images; take ownbert relevance")
+        if not rows.models:
+            raise InputError(f"{folder} was exported; name the folder of the model")
         self.head = task.head
         # Without the packed copies of weights that prediction uses, which have no gradient.
         self.models = [

@@ -15,11 +15,10 @@ from ownbert.data.batch import Batch, Example
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.tasks.classification import SingleLabelTask
-from ownbert.tasks.multiple_choice import pad_choices
 from ownbert.tasks.question_answering.answer_spans import best_span, null_span
+from ownbert.tasks.row_objectives import mean_per_row, pad_choices
 from ownbert.tasks.rows import Row
-from ownbert.tasks.sentence_embedding.retrieval import vectors_of_rows
-from ownbert.tasks.sentence_task import mean_per_row
+from ownbert.tasks.sentence_embedding.embedding_objectives import vectors_of_rows
 from ownbert.tasks.task import Task
 from ownbert.tasks.token_classification.entities import are_entity_tags, entities
 
@@ -116,7 +115,10 @@ def _labels(
             return mean_per_row(logits.float(), batch)[:, index]
 
         def probability(logits: Tensor, batch: Batch) -> Tensor:
-            return mean_per_row(task.probabilities(logits.float()), batch)[:, index]
+            logits = logits.float()  # with a gradient, which the task's own function has not
+            single = isinstance(task, SingleLabelTask)
+            found = logits.softmax(-1) if single else logits.sigmoid()
+            return mean_per_row(found, batch)[:, index]
 
         name = str(task.labels[index]) if len(task.labels) > index else "value"
         likely = None if task.name == "regress" else probability

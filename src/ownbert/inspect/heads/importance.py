@@ -18,6 +18,7 @@ from ownbert.inspect.probe import evaluating
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective
 from ownbert.tasks.batched_forward import batches_by_tokens, forward_rows
+from ownbert.tasks.packed_network import PackedNetwork
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
 from ownbert.train.device import pick_device
@@ -46,7 +47,7 @@ class LabelledModel:
 
     def score(self) -> float:
         """The task's first metric."""
-        raws = forward_rows(self.model, self.task, self.examples, precision="float32").raws
+        raws = forward_rows(PackedNetwork(self.model), self.task, self.examples)
         decided = [
             self.task.decide(*each) for each in zip(raws, self.rows, self.notes, strict=True)
         ]

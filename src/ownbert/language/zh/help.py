@@ -67,7 +67,7 @@ HELP = {
     "Folders of models of any task; several are chosen by their names.": "任意任务的模型目录；有多个时按名称选择。",
     "Address to listen on; 0.0.0.0 is all of the machine's.": "监听地址；0.0.0.0 为本机所有地址。",
     "Port; 0 takes a free one.": "端口；0 表示任取一个空闲端口。",
-    "File with the key that clients must send; OWNBERT_API_KEY is the key itself.": "客户端须提供的密钥所在的文件；OWNBERT_API_KEY 直接给出密钥。",
+    "File with the key of clients; OWNBERT_API_KEY is the key itself.": "客户端须提供的密钥所在的文件；OWNBERT_API_KEY 直接给出密钥。",
     "Tokens that are computed together.": "一次合并计算的词元数。",
     "Tokens that may wait; what comes beyond gets 429.": "最多排队的词元数；超出的请求得到 429。",
     "Tokens of one request; more gets 413.": "单个请求的词元数；超出则得到 413。",
@@ -248,6 +248,8 @@ HELP = {
     "Width of the beam search; 1 is greedy.": "束搜索的宽度；1 就是贪心。",
     "How far longer translations are preferred (0: not at all).": "对较长译文的偏好程度（0 表示不偏好）。",
     "Most tokens of a translation.": "一条译文最多的词元数。",
+    "torch, onnx, openvino (see ownbert export) or auto.": "torch、onnx、openvino（见 ownbert export）或 auto。",
+    "As of predict.": "同 predict。",
     "float32, bfloat16 or auto (what is faster here).": "float32、bfloat16 或 auto（本机上更快的）。",
     "A share of the rows, as 3/16 (see ownbert merge).": "只处理一部分行，例如 3/16（见 ownbert merge）。",
     "local, or ray: -o is a folder (see --help-all).": "local 或 ray：用 ray 时 -o 是目录（见 --help-all）。",
@@ -379,6 +381,7 @@ HELP = {
 
 # What a help text says of a default that is more than a value.
 DEFAULTS = {
+    "as exported": "按导出时的格式",
     "as many as there are cores for": "核数能容纳的最多个数",
     "that of OUT": "OUT 所在的目录",
     "all but shapley": "除 shapley 外的全部",
