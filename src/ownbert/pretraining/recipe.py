@@ -104,9 +104,9 @@ class PretrainModel:
 class PretrainTask:
     """What is learnt together."""
 
-    # rtd's generator is what learns mlm beside it. Classifiers with few labels come out better with
-    # mlm,bow than with mlm alone, and with that better than with mlm,nsp (docs/benchmarks.md; cf.
-    # Liu et al. 2019, 4.2).
+    # rtd's generator is what learns mlm beside it. Classifiers with few labels come out as well or
+    # better with mlm,bow than with mlm alone, and with that better than with mlm,nsp
+    # (docs/benchmarks.md; cf. Liu et al. 2019, 4.2).
     objectives: tuple[str, ...] = setting(
         ("mlm", "bow"),
         "What to learn: mlm (masked words), clm (next words), rtd (replaced tokens, with mlm), "
