@@ -80,6 +80,7 @@ BASE: dict[Names, dict[str, Any]] = {
     ("explain",): {"folder": f"{IN}clf", "texts": "red1 red2"},
     ("faithfulness",): {"folder": f"{IN}clf", "file": f"{IN}train.csv", "--rows": "3"},
     ("heads",): {"folder": f"{IN}clf", "file": f"{IN}train.csv", "--prune": "0.5"},
+    ("errors",): {"folder": f"{IN}clf", "file": f"{IN}train.csv"},
     ("relevance",): {"folder": f"{IN}image", "images": f"{IN}seven.png"},
 }
 # What a command writes, where it is not a folder "out". None: it prints.
@@ -96,6 +97,7 @@ OUTPUT: dict[Names, tuple[str, str] | None] = {
     ("runs",): None,
     ("describe",): None,
     ("trace",): ("--html", "out.html"),
+    ("errors",): None,
     ("explain",): ("--html", "out.html"),
     ("faithfulness",): ("-o", "out.png"),
     ("relevance",): ("-o", "out.png"),

@@ -33,7 +33,9 @@ PANELS = {
     "Use": (
         *("predict", "evaluate", "embed", "merge", "fill", "export", "quantize", "serve", "push"),
     ),
-    "Inspect": ("runs", "describe", "trace", "explain", "faithfulness", "relevance", "heads"),
+    "Inspect": (
+        *("runs", "describe", "trace", "explain", "faithfulness", "relevance", "heads", "errors"),
+    ),
 }
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 # Options, not shown, whose values are arguments of a command: what it reads.

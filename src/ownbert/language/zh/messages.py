@@ -1,6 +1,7 @@
 """Messages of mistakes: those of ``InputError``, and what they are put together from."""
 
 MESSAGES = {
+    "{} is a model for {}; errors are those of classify": "{} 是用于 {} 的模型；errors 只用于 classify",
     # Attention heads.
     "{} is there already and not empty; choose another folder": "{} 已存在且不为空；请换一个目录",
     "{} of {} heads are {}; from 1 to {} can be pruned: a layer keeps one head": "{1} 个头的 {0} 是 {2} 个；可以剪去 1 到 {3} 个：每层至少保留一个头",

@@ -1,0 +1,49 @@
+"""errors: where a classifier is wrong."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ownbert import limits
+from ownbert.cli.options import Device, FinetunedFolder
+from ownbert.terminal import echo
+
+
+def errors(
+    folder: FinetunedFolder,
+    file: Annotated[
+        Path,
+        typer.Argument(help="Labelled rows that it was not trained on.", show_default=False),
+    ],
+    train: Annotated[
+        Path | None,
+        typer.Option(
+            help="Its training rows: each mistake is shown with the nearest of them.",
+            show_default="none",
+        ),
+    ] = None,
+    top: Annotated[
+        int, typer.Option(help="Mistakes of each kind.", min=1, max=limits.VOCABULARY)
+    ] = 10,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Show where a classifier of texts is wrong, and why.
+
+    Labels that are taken for others; groups of rows (by label, length, unknown words) that are
+    wrong clearly more often than all; the most confident mistakes, with the words that the network
+    answers so for; and rows whose label may be wrong (confident learning).
+
+    Example: ownbert errors runs/clf test.csv --train train.csv
+    """
+    import json as json_module
+
+    from ownbert.inspect.errors.analysis import analyse_errors, as_lines
+
+    found = analyse_errors(folder, file, train=train, most=top, device=device)
+    if json:
+        echo(json_module.dumps(found.to_dict(), ensure_ascii=False))
+        return
+    for line in as_lines(found):
+        echo(line)
