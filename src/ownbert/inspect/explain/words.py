@@ -9,6 +9,8 @@ from ownbert.data.batch import Example
 from ownbert.text.sentences import split_sentences
 from ownbert.text.tokenizer import Tokenizer
 
+_BYTES = np.dtype(np.int64).itemsize
+
 
 @dataclass(frozen=True)
 class Word:
@@ -43,24 +45,25 @@ def words_of(
     tokens = [[(t, i) for i in range(len(e.ids))] for t, e in enumerate(encodings)]
     if are_words:
         tokens = [[token for own in tokens for token in own]]
-    ids = [np.asarray([encodings[t].ids[i] for t, i in own], dtype=np.int64) for own in tokens]
+    known = [encoding.ids for encoding in encodings]  # each access makes a new list
+    ids = [np.asarray([known[t][i] for t, i in own], dtype=np.int64).tobytes() for own in tokens]
     places: dict[tuple[int, int], list[int]] = {}  # (text, token) -> positions
     used: set[tuple[int, int]] = set()
     for start, stretch in _stretches(example, tokenizer):
-        found = [(n, p) for n, own in enumerate(ids) for p in _occurrences(own, stretch)]
-        if not found:
+        number, first = _place(ids, stretch, used)
+        if number is None:
             continue
-        number, first = next((place for place in found if place not in used), found[0])
         used.add((number, first))
         for i, token in enumerate(tokens[number][first : first + len(stretch)]):
             places.setdefault(token, []).append(start + i)
+    numbers, spans = [e.word_ids for e in encodings], [e.offsets for e in encodings]
     words: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (text, word) -> its tokens
     for text, token in sorted(places):
-        word = 0 if are_words else encodings[text].word_ids[token]
+        word = 0 if are_words else numbers[text][token]
         words.setdefault((text, token if word is None else word), []).append((text, token))
     made = []
     for (text, _), own in words.items():
-        offsets = [encodings[text].offsets[token] for _, token in own]
+        offsets = [spans[text][token] for _, token in own]
         start, end = min(a for a, _ in offsets), max(b for _, b in offsets)
         while start < end and texts[text][start].isspace():
             start += 1
@@ -107,9 +110,19 @@ def _stretches(example: Example, tokenizer: Tokenizer) -> list[tuple[int, np.nda
     return found
 
 
-def _occurrences(ids: np.ndarray, part: np.ndarray) -> list[int]:
-    """Where ``part`` stands in ``ids``."""
-    if len(part) > len(ids):
-        return []
-    starts = np.flatnonzero(ids[: len(ids) - len(part) + 1] == part[0])
-    return [int(s) for s in starts if np.array_equal(ids[s : s + len(part)], part)]
+def _place(
+    texts: Sequence[bytes], stretch: np.ndarray, used: set[tuple[int, int]]
+) -> tuple[int | None, int]:
+    """The text that has these ids and the first token of them there, if possible one that is not
+    used yet; None: no text has them."""
+    wanted, first_place = stretch.astype(np.int64).tobytes(), (None, 0)
+    for number, text in enumerate(texts):
+        start = text.find(wanted)
+        while start >= 0:
+            place = (number, start // _BYTES)
+            if start % _BYTES == 0:
+                if place not in used:
+                    return place
+                first_place = place if first_place[0] is None else first_place
+            start = text.find(wanted, start + 1)
+    return first_place
