@@ -95,7 +95,7 @@ def _replace(model: nn.Module) -> None:
     done: dict[int, PackedLinear] = {}
     for parent in list(model.modules()):
         act = None
-        if isinstance(parent, FeedForward) and parent.act in _FUSED:
+        if isinstance(parent, FeedForward) and parent.act in _FUSED and not parent.gated:
             act, parent.act = parent.act, "linear"
         for name, child in list(parent.named_children()):
             if not isinstance(child, nn.Linear):
