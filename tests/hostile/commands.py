@@ -69,6 +69,7 @@ BASE: dict[Names, dict[str, Any]] = {
     ("embed",): {"folder": f"{IN}bert", "texts": f"{IN}train.csv"},
     ("fill",): {"folder": f"{IN}bert", "texts": "red1 [MASK] 9"},
     ("export",): {"folder": f"{IN}clf", "--to": "torch"},
+    ("convert",): {"checkpoint": f"{IN}google"},
     ("push",): {"folder": f"{IN}clf", "name": "org/name"},
     # An address of nobody: a server that listens would not end.
     ("serve",): {"folders": f"{IN}bert", "--host": "203.0.113.7"},

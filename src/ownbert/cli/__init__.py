@@ -30,7 +30,7 @@ from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printab
 PANELS = {
     "Build what pretraining reads": ("vocab", "prepare"),
     "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
-    "Use": ("predict", "evaluate", "embed", "fill", "export", "serve", "push"),
+    "Use": ("predict", "evaluate", "embed", "fill", "export", "convert", "serve", "push"),
     "Inspect": ("runs", "describe", "trace", "relevance"),
 }
 COMMANDS = tuple(name for names in PANELS.values() for name in names)

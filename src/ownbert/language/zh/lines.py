@@ -6,6 +6,7 @@ LINES = {
     **{f"{name} {{}}": f"{words} {{}}" for name, words in METRICS.items()},
     # All runs.
     "saved {}": "已保存 {*}",
+    "{} layers, {} parameters": "{} 层，{} 个参数",
     "largest difference {}, least cosine {}, on {} texts": "最大差 {}，最小余弦 {}，共 {} 条文本",
     "{} is a blend of several models; its network alone is exported, which answers differently": "{} 是多个模型的融合；只导出其中的网络，其结果与融合不同",
     "the tags of a text are decoded together; the logits are scores of each token alone, and {} has those of neighbouring tags": "一条文本的标签是一起解码的；logits 只是各词元自己的分数，相邻标签的分数在 {} 中",
