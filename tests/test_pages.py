@@ -31,8 +31,38 @@ def table_figures(page: str) -> list[list[str]]:
     return [re.findall(r"\d*\.\d+|\d+(?:,\d{3})*", row) for row in rows]
 
 
-def test_the_tables_of_benchmarks_have_the_same_figures_in_both_languages():
-    assert table_figures("benchmarks.md") == table_figures("benchmarks.zh-CN.md")
+@pytest.mark.parametrize("page", ["benchmarks", "scale"])
+def test_the_tables_have_the_same_figures_in_both_languages(page: str):
+    assert table_figures(f"{page}.md") == table_figures(f"{page}.zh-CN.md")
+
+
+def test_the_arithmetic_of_scale_is_right():
+    """Lines such as 1,000,000 × 200 ÷ 4,001 = 49,988, in both languages."""
+    calculation = re.compile(r"(\d[\d,]*(?: [×÷] [\d,]+)+) = ([\d,]+) (?:s|秒|bytes|字节)")
+    found = [calculation.findall((DOCS / f"scale{end}.md").read_text()) for end in ("", ".zh-CN")]
+    assert found[0] == found[1]
+    assert len(found[0]) >= 5
+    for left, right in found[0]:
+        values = left.replace(",", "").replace("×", "*").replace("÷", "/")
+        assert round(eval(values)) == int(right.replace(",", "")), left
+    codes = [
+        snippets(f"scale{end}.md", language) for language in ("py", "sh") for end in ("", ".zh-CN")
+    ]
+    assert codes[0] == codes[1]
+    assert codes[2] == codes[3]
+
+
+def test_the_function_for_spark_answers_frames(classifier: Path):
+    import pandas
+
+    (code,) = snippets("scale.md", "py")
+    function = code.split("\n\n\n")[0].replace("/models/my-classifier", str(classifier))
+    names: dict = {}
+    exec(function, names)
+    frames = [pandas.DataFrame({"id": [i, i + 1], "text": ["red1 9", "blue1"]}) for i in (0, 2)]
+    found = pandas.concat(names["answer"](iter(frames)))
+    assert found["id"].tolist() == [0, 1, 2, 3]
+    assert set(found["label"]) <= {"red", "green", "blue"}
 
 
 def prose(page: Path) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ownbert.data.corpus.store import prepare as prepare
     from ownbert.errors import InputError as InputError
     from ownbert.exporting.export import export as export
+    from ownbert.exporting.quantize import quantize as quantize
     from ownbert.finetuning.estimator import OwnBertClassifier as OwnBertClassifier
     from ownbert.finetuning.estimator import OwnBertRegressor as OwnBertRegressor
     from ownbert.finetuning.finetune import finetune as finetune
@@ -33,10 +34,14 @@ if TYPE_CHECKING:
     from ownbert.hf.loading import save as save
     from ownbert.inference.embedder import Embedder as Embedder
     from ownbert.inference.fill_mask import fill as fill
+    from ownbert.inference.merge import merge as merge
     from ownbert.inference.pipeline import Predictor as Predictor
     from ownbert.inference.predict import evaluate as evaluate
     from ownbert.inference.predict import predict as predict
     from ownbert.inference.vector_files import embed as embed
+    from ownbert.inspect.explain.explain import Explainer as Explainer
+    from ownbert.inspect.explain.explain import explain as explain
+    from ownbert.inspect.explain.faithfulness import faithfulness as faithfulness
     from ownbert.inspect.overview.describe import describe as describe
     from ownbert.nn.model import Model as Model
     from ownbert.pretraining.run import pretrain as pretrain
@@ -69,20 +74,25 @@ _MODULES = {
     "Predictor": "inference.pipeline",
     "OwnBertClassifier": "finetuning.estimator",
     "OwnBertRegressor": "finetuning.estimator",
+    "Explainer": "inspect.explain.explain",
     "describe": "inspect.overview.describe",
     "embed": "inference.vector_files",
     "evaluate": "inference.predict",
+    "explain": "inspect.explain.explain",
     "export": "exporting.export",
+    "faithfulness": "inspect.explain.faithfulness",
     "fill": "inference.fill_mask",
     "finetune": "finetuning.finetune",
     "fit": "fitting.fit",
     "learn_vocabulary": "data.corpus.learn_vocabulary",
     "load": "hf.loading",
     "load_tokenizer": "checkpoint",
+    "merge": "inference.merge",
     "predict": "inference.predict",
     "prepare": "data.corpus.store",
     "pretrain": "pretraining.run",
     "probe": "fitting.probe",
+    "quantize": "exporting.quantize",
     "save": "hf.loading",
 }
 
@@ -115,6 +125,7 @@ __all__ = [
     "Callbacks",
     "Embedder",
     "EncoderConfig",
+    "Explainer",
     "InputError",
     "Model",
     "OwnBertClassifier",
@@ -124,17 +135,21 @@ __all__ = [
     "describe",
     "embed",
     "evaluate",
+    "explain",
     "export",
+    "faithfulness",
     "fill",
     "finetune",
     "fit",
     "learn_vocabulary",
     "load",
     "load_tokenizer",
+    "merge",
     "predict",
     "prepare",
     "pretrain",
     "probe",
+    "quantize",
     "save",
 ]
 

@@ -39,6 +39,8 @@ POSITIONS = (
     "alibi",
 )
 
+# How the tokens of a sequence become one vector, without BERT's pooler (nn/pooling.py).
+POOLINGS = ("first", "mean", "max", "attention", "gru", "lstm")
 HEADS = (
     *("mlm", "nsp", "sop", "classification", "choice", "tokens", "span", "discriminator"),
     *("embedding", "generator"),
@@ -61,14 +63,14 @@ class HeadSpec:
 
     Args:
         kind: one of ``HEADS``.
-        pooling: how a sequence becomes one vector: ``pooler`` or one of ``nn.pooling.POOLINGS``.
+        pooling: how a sequence becomes one vector: ``pooler`` or one of ``POOLINGS``.
         dense: activation of a dense layer (D x D) before the last one; None: no such layer.
         dropout_first: whether there is dropout before that layer too.
         activation: of the mlm and discriminator heads, by default the encoder's.
         dropout: rate in the head, by default ``hidden_dropout_prob``.
         output: width, if it is not the number of labels.
         segments: how the vectors of a document's segments become one, one of
-            ``nn.pooling.POOLINGS``; None: each sequence has its own answer.
+            ``POOLINGS``; None: each sequence has its own answer.
         crf: whether the tags of a sequence are decoded together.
         ngrams: rows of a table of hashed n-grams whose sum stands beside the pooled vector; None:
             no such table.

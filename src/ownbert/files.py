@@ -471,3 +471,12 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def checksum(path: Path) -> dict[str, int]:
+    """Size and CRC-32 of a file."""
+    crc, size = 0, 0
+    with path.open("rb") as file:
+        while data := file.read(1 << 24):
+            crc, size = zlib.crc32(data, crc), size + len(data)
+    return {"bytes": size, "crc32": crc}

@@ -49,3 +49,5 @@ LENGTH_PENALTY = 10
 DECIMALS = 10
 # Processes that tokenise, of 150 MB each.
 PROCESSES = 256
+# Shards of an input; each of them reads all of it.
+SHARDS = 10_000

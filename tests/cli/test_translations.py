@@ -33,7 +33,8 @@ HAN = "[\u4e00-\u9fff]"
 # classes), or stand in pictures, which are drawn with fonts that may have no Chinese.
 NOT_TRANSLATED = (
     *("hf/", "nn/", "views/", "data/examples/", "data/layout.py", "families/marian.py"),
-    *("inspect/relevance/", "train/curves.py", "train/distributed.py", "train/optim/"),
+    *("inspect/explain/curves.py", "inspect/relevance/", "train/curves.py"),
+    *("train/distributed.py", "train/optim/"),
     # Answers of a server, which are for programs.
     *(f"serve/{n}.py" for n in ("app", "gate", "metrics", "scheduler", "served_model", "service")),
     *(f"serve/{n}_api.py" for n in ("huggingface", "native", "openai", "tei")),
@@ -95,7 +96,10 @@ def test_nothing_in_the_table_is_stale():
     assert not [text for text in TEMPLATES if text not in files]
 
 
-PAGE_FILES = ("fitting/report/page.html", "inspect/trace/page.html", "inspect/trace/page.js")
+PAGE_FILES = (
+    *("fitting/report/page.html", "inspect/explain/page.html"),
+    *("inspect/trace/page.html", "inspect/trace/page.js"),
+)
 
 
 def test_translations_are_chinese_and_keep_their_values():

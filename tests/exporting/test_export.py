@@ -19,12 +19,13 @@ from ownbert.config import HeadSpec
 from ownbert.data.batch import from_padded
 from ownbert.errors import InputError
 from ownbert.exporting.export import PARITY, complete_folder, notes_of, require_near
-from ownbert.exporting.formats import FORMATS, open_onnx, write_onnx
+from ownbert.exporting.formats import FORMATS, write_onnx
 from ownbert.exporting.padded import PaddedModel, named_outputs
 from ownbert.exporting.parity import CHOICES, compare, sequences_of
 from ownbert.inference.embedder import Embedder
+from ownbert.inference.engines import open_onnx
 from ownbert.nn.model import Model
-from support.cli import refusal, run_cli
+from support.cli import refusal
 from support.floats import assert_close
 from support.parity_models import padded, their_model
 from support.tiny import CONFIG, LABELS, TOKENIZER, contents, made
@@ -47,19 +48,8 @@ HEADS: dict[str, str | HeadSpec] = {
 
 
 @pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("classifier")
-    made(folder, "classification")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def exported(classifier: Path) -> Path:
-    output = classifier.parent / "exported" / "onnx"
-    done = run_cli("export", classifier, "-o", output)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "least cosine 1.000000, on 15 texts" in done.stdout
-    return output
+def classifier(exported: Path) -> Path:
+    return exported / "classifier"
 
 
 def batch_of(lengths: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -94,28 +84,30 @@ def same_outputs(file: Path, folder: Path, run: Any = open_onnx) -> None:
 
 
 def test_onnxruntime_computes_the_same(exported: Path, classifier: Path):
-    same_outputs(exported / "model.onnx", classifier)
+    same_outputs(exported / "onnx" / "model.onnx", classifier)
 
 
 def test_what_stands_beside_the_file(exported: Path, classifier: Path):
-    names = {path.name for path in exported.iterdir()}
+    names = {path.name for path in (exported / "onnx").iterdir()}
     tokenizer = {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
     assert names == {"model.onnx", "config.json", PARITY, "README.md", *tokenizer}
     for name in ("config.json", *tokenizer):
-        assert (exported / name).read_bytes() == (classifier / name).read_bytes()
-    found = json.loads((exported / PARITY).read_text())
+        assert (exported / "onnx" / name).read_bytes() == (classifier / name).read_bytes()
+    found = json.loads((exported / "onnx" / PARITY).read_text())
     assert found["texts"] == 15
     assert found["largest_difference"] <= found["tolerance"] == 1e-3
     assert found["least_cosine"] > 0.9999
     assert set(found["outputs"]) == {"logits"}
-    assert f"{found['largest_difference']:.2e}" in (exported / "README.md").read_text()
-    file = (exported / "model.onnx").read_bytes()
+    assert f"{found['largest_difference']:.2e}" in (exported / "onnx" / "README.md").read_text()
+    file = (exported / "onnx" / "model.onnx").read_bytes()
     assert str(Path(ownbert.__file__).parent).encode() not in file
 
 
 def test_the_card_shows_how_it_is_run(exported: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(exported.parent)
-    (shown,) = re.findall("```python\n(.*?)```", (exported / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(exported)
+    (shown,) = re.findall(
+        "```python\n(.*?)```", (exported / "onnx" / "README.md").read_text(), re.DOTALL
+    )
     names: dict[str, Any] = {}
     exec(shown, names)
     assert names["outputs"][0].shape == (2, len(LABELS))
@@ -140,15 +132,15 @@ def test_every_card_runs(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_names_of_axes(exported: Path):
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(exported / "model.onnx")
+    session = onnxruntime.InferenceSession(exported / "onnx" / "model.onnx")
     assert {tuple(one.shape) for one in session.get_inputs()} == {("batch", "length")}
     assert [(o.name, o.shape) for o in session.get_outputs()] == [("logits", ["batch", 3])]
 
 
 def test_a_taken_output_is_kept(exported: Path, classifier: Path):
-    before = contents(exported)
-    assert "already holds files" in refusal("export", classifier, "-o", exported)
-    assert contents(exported) == before
+    before = contents(exported / "onnx")
+    assert "already holds files" in refusal("export", classifier, "-o", exported / "onnx")
+    assert contents(exported / "onnx") == before
 
 
 def test_files_of_the_same_names_are_replaced(tmp_path: Path):
@@ -230,7 +222,7 @@ def test_refusals(classifier: Path, tmp_path: Path):
     for options, message in cases.items():
         assert message in refusal("export", classifier, "-o", output, *options)
     assert "is inside the folder of the model" in refusal(
-        "export", classifier, "-o", classifier / "onnx"
+        "export", classifier, "-o", classifier / "other"
     )
     assert "read by this command" in refusal("export", classifier, "-o", classifier)
     assert "-o is needed" in refusal("export", classifier)

@@ -67,15 +67,20 @@ BASE: dict[Names, dict[str, Any]] = {
     ("predict",): {"folder": f"{IN}clf", "texts": f"{IN}train.csv"},
     ("evaluate",): {"folder": f"{IN}clf", "file": f"{IN}train.csv"},
     ("embed",): {"folder": f"{IN}bert", "texts": f"{IN}train.csv"},
+    ("merge",): {"output": "out.jsonl", "--parts": f"{IN}parts"},
     ("fill",): {"folder": f"{IN}bert", "texts": "red1 [MASK] 9"},
     ("export",): {"folder": f"{IN}clf", "--to": "torch"},
     ("convert",): {"checkpoint": f"{IN}google"},
+    ("quantize",): {"folder": f"{IN}clf"},
     ("push",): {"folder": f"{IN}clf", "name": "org/name"},
     # An address of nobody: a server that listens would not end.
     ("serve",): {"folders": f"{IN}bert", "--host": "203.0.113.7"},
     ("runs",): {"folder": f"{IN}run"},
     ("describe",): {"folder": f"{IN}bert"},
     ("trace",): {"folder": f"{IN}bert", "text": "red1 red2"},
+    ("explain",): {"folder": f"{IN}clf", "texts": "red1 red2"},
+    ("faithfulness",): {"folder": f"{IN}clf", "file": f"{IN}train.csv", "--rows": "3"},
+    ("heads",): {"folder": f"{IN}clf", "file": f"{IN}train.csv", "--prune": "0.5"},
     ("relevance",): {"folder": f"{IN}image", "images": f"{IN}seven.png"},
 }
 # What a command writes, where it is not a folder "out". None: it prints.
@@ -85,16 +90,19 @@ OUTPUT: dict[Names, tuple[str, str] | None] = {
     ("predict",): ("-o", "out.jsonl"),
     ("evaluate",): ("-o", "out.json"),
     ("embed",): ("-o", "out.npy"),
+    ("merge",): None,
     ("fill",): None,
     ("push",): None,
     ("serve",): None,
     ("runs",): None,
     ("describe",): None,
     ("trace",): ("--html", "out.html"),
+    ("explain",): ("--html", "out.html"),
+    ("faithfulness",): ("-o", "out.png"),
     ("relevance",): ("-o", "out.png"),
 }
 # matplotlib draws what these write.
-PLOTS = {("relevance",), ("runs",)}
+PLOTS = {("faithfulness",), ("relevance",), ("runs",)}
 
 
 def _line(path: Names, **changed: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from hostile.forks import run
 from ownbert import learn_vocabulary, prepare
 from ownbert.checkpoint import save
 from ownbert.config import EncoderConfig
+from ownbert.inference.shards import DealtRows, Shard
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
 from support.google import write_google
@@ -173,6 +174,17 @@ def _sequences(path: Path, rng: random.Random) -> None:
     path.write_text("".join(f"w{words.randint(0, 9)} w{words.randint(0, 9)}\n" for _ in range(40)))
 
 
+def _parts(path: Path, rng: random.Random) -> None:
+    """What two shards of predict leave."""
+    path.mkdir()
+    for number in (1, 2):
+        dealt = DealtRows(Shard(number, 2))
+        part = dealt.shard.path(path / "out.jsonl")
+        lines = list(dealt.take([{"text": f"w{i}"} for i in range(9)], dict))
+        part.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        dealt.write_manifest(part, {"model": []})
+
+
 _FILES: dict[str, Callable[[Path, random.Random], object]] = {
     "corpus.txt": _corpus,
     "train.csv": _table("label,text", lambda r, i: [TOPICS[i % 3], _words(r, TOPICS[i % 3])]),
@@ -191,6 +203,7 @@ _FILES: dict[str, Callable[[Path, random.Random], object]] = {
     "seven.png": _picture,
     "numbers.json": _numbers,
     "google": _google,
+    "parts": _parts,
     "source.txt": _sequences,
     "target.txt": _sequences,
 }

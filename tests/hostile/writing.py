@@ -84,6 +84,7 @@ WRITING = {
     "evaluate": Writing(("evaluate",), {"file": MANY}, output="out.json"),
     "embed": Writing(("embed",), {"texts": MANY}, output="out.npy"),
     "export": Writing(("export",), {}, result=("config.json", "tokenizer.json")),
+    "quantize": Writing(("quantize",), {}, result=("config.json", "ownbert-int8.safetensors")),
     "trace": Writing(("trace",), {}, output="out.html"),
     "relevance": Writing(("relevance",), {}, output="out.png"),
 }

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 import ownbert
 from ownbert.errors import InputError
-from ownbert.inference.blend_predictor import open_predictor
+from ownbert.inference.any_predictor import open_predictor
 from support.shared import made_once
 
 LINEAR = "members/tfidf/linear.json"

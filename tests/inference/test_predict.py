@@ -21,6 +21,7 @@ from ownbert.inference.predictor import NetworkPredictor
 from ownbert.nn.model import Model
 from ownbert.tasks import batched_forward as forward
 from ownbert.tasks.batched_forward import forward_rows
+from ownbert.tasks.packed_network import PackedNetwork
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import TASKS
 from support.kills import kill_when_written
@@ -245,7 +246,7 @@ def scores(predictor: NetworkPredictor, rows: Sequence[Row], size: int) -> list[
     for start in range(0, len(rows), size):
         data = task.encode(rows[start : start + size], predictor.builder, training=False)
         model = predictor.models[-1]
-        found += forward_rows(model, task, data.examples, precision="float32").raws
+        found += forward_rows(PackedNetwork(model), task, data.examples)
     return found
 
 

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from ownbert.checkpoint import load
 from ownbert.errors import InputError
+from ownbert.exporting.quantize import quantize
 from support.parity_models import (
     assert_same,
     our_outputs,
@@ -17,6 +18,7 @@ from support.parity_models import (
     their_outputs,
     transformers,
 )
+from support.tiny import made
 
 KINDS = [
     ("bert", "BertForPreTraining"),
@@ -115,3 +117,12 @@ def test_a_base_model_without_pooler(tmp_path: Path):
     with torch.no_grad():
         theirs = model(**given).last_hidden_state[given["attention_mask"].bool()]
     assert_same(our_outputs(load(tmp_path, pooler=False), given), {"hidden": theirs})
+
+
+def test_a_quantized_folder_is_refused(tmp_path: Path):
+    """Weights that Transformers does not find would otherwise start from random ones."""
+    made(tmp_path / "float")
+    quantize(tmp_path / "float", tmp_path / "int8")
+    for name in ("BertModel", "AutoModel"):
+        with pytest.raises(OSError, match=r"model\.safetensors"):
+            getattr(transformers, name).from_pretrained(tmp_path / "int8")

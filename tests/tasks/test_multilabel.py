@@ -22,13 +22,9 @@ from ownbert import InputError, evaluate, finetune, predict
 from ownbert.cli import app
 from ownbert.data.batch import Example, pack
 from ownbert.inference.predictor import NetworkPredictor
-from ownbert.tasks.multilabel import (
-    MultiLabelObjective,
-    MultiLabelTask,
-    best_threshold,
-    score_multilabel,
-)
+from ownbert.tasks.multilabel import MultiLabelTask, best_threshold, score_multilabel
 from ownbert.tasks.recipe import TaskSettings
+from ownbert.tasks.row_objectives import MultiLabelObjective
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY
 from support.floats import assert_close

@@ -17,8 +17,8 @@ from ownbert.cli import app
 from ownbert.data.batch import pack
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.inference.predictor import NetworkPredictor
-from ownbert.tasks.multiple_choice import MultipleChoiceObjective, MultipleChoiceTask
-from ownbert.tasks.row_objectives import RDrop
+from ownbert.tasks.multiple_choice import MultipleChoiceTask
+from ownbert.tasks.row_objectives import MultipleChoiceObjective, RDrop
 from ownbert.tasks.rows import Row
 from ownbert.tasks.text_input import TextInputBuilder
 from support.floats import assert_close

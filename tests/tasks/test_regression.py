@@ -25,7 +25,9 @@ from ownbert.cli import app
 from ownbert.data.batch import Example, pack
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.inference.predictor import NetworkPredictor
-from ownbert.tasks.regression import RegressionObjective, RegressionTask, score_regression
+from ownbert.tasks.packed_network import PackedNetwork
+from ownbert.tasks.regression import RegressionTask, score_regression
+from ownbert.tasks.row_objectives import RegressionObjective
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import KEY
 from support.floats import assert_close
@@ -129,16 +131,16 @@ def test_finish_changes_the_units_of_each_model_and_no_answer(data: Path, pretra
     task = RegressionTask()
     rows = task.read(data / "test.csv")
     task.learn(rows, "file")
-    batch = pack([example(1, [0.0])])
+    examples = [example(1, [0.0])]
     for _ in range(2):  # one task for several models, as those of an ensemble
         model = load(pretrained, heads=["classification"], labels=task.labels)
         task.objective(model)
         answers = []
         for finished in (False, True):
             model = task.finish(model) if finished else model
-            with torch.no_grad():
-                logits = model(batch, [task.head]).logits[task.head]
-            answers.append(task.decide(task.raw(logits, batch, model)[0], rows[0], None))
+            network = PackedNetwork(model)
+            logits = network.logits(examples, task.head)
+            answers.append(task.decide(task.raw(logits, examples, network)[0], rows[0], None))
         assert_close(answers[0], answers[1])
         assert_close(logits.item(), answers[0].item())
 

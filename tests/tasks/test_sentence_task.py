@@ -15,6 +15,7 @@ from ownbert.data.batch import Example, pack
 from ownbert.finetuning.run import FinetuningRun, WordsInUse
 from ownbert.inference.predictor import NetworkPredictor
 from ownbert.tasks.batched_forward import forward_rows
+from ownbert.tasks.packed_network import PackedNetwork
 from ownbert.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, TaskSettings
 from ownbert.tasks.row_objectives import RDrop, SingleLabelObjective, symmetric_kl
 from ownbert.tasks.rows import Row
@@ -254,14 +255,9 @@ def test_the_loss_can_be_watched(pretrained: Path, topics: Path, tmp_path: Path)
         )
     )
     model = load(tmp_path / "out")
-    found = forward_rows(
-        model,
-        run.task,
-        run.splits.dev_data.examples,
-        precision=run.recipe.run.precision,
-        objective=run.task.objective(model),
-    )
-    assert found.loss == pytest.approx(least, abs=2e-3)
+    network = PackedNetwork(model, run.recipe.run.precision, run.task.objective(model))
+    forward_rows(network, run.task, run.splits.dev_data.examples)
+    assert network.loss == pytest.approx(least, abs=2e-3)
 
 
 def test_a_step_does_not_depend_on_how_it_is_cut(

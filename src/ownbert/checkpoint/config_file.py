@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.weights import read_model_json
-from ownbert.config import ACTIVATIONS, HEADS, MOST_LABELS
+from ownbert.checkpoint.model_files import QUANTIZED_KEY, read_model_json
+from ownbert.config import ACTIVATIONS, HEADS, MOST_LABELS, POOLINGS
 from ownbert.families import all_families, marian
-from ownbert.nn.pooling import POOLINGS
 from ownbert.schema import (
     Check,
     anything,
@@ -58,6 +57,16 @@ _TASK = record(
         "threshold": maybe(_NUMBER),
     }
 )
+_QUANTIZATION = record(
+    {
+        "weights": one_of("int8"),
+        "scales": one_of("channel"),
+        "activations": one_of("token"),
+        "smoothing": number(0, 1),
+    },
+    required=("weights", "scales", "activations"),
+    closed=True,
+)
 _SIZES = either(_WHOLE, list_of(_WHOLE), wanted="a whole number, or height and width")
 _KEYS: dict[str, Check] = {
     "model_type": text,
@@ -85,6 +94,7 @@ _KEYS: dict[str, Check] = {
     "ownbert_norm_first": truth,
     "ownbert_task": maybe(_TASK),
     "ownbert_vocabulary": maybe(text),
+    QUANTIZED_KEY: maybe(_QUANTIZATION),
 }
 
 

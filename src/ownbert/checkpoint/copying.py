@@ -8,9 +8,10 @@ from pathlib import Path
 from torch import Tensor
 
 from ownbert.checkpoint.description import Description
-from ownbert.checkpoint.weights import CONFIG
+from ownbert.checkpoint.model_files import CONFIG
 from ownbert.errors import InputError
 from ownbert.families.weight_map import MISSING, UNEXPECTED, WeightMap
+from ownbert.nn.kernels.int8 import QuantizedLinear
 from ownbert.nn.model import Model
 
 
@@ -109,7 +110,13 @@ def require_fit(report: LoadReport, path: Path, description: Description | None 
 def named_tensors(
     model: Model, weight_map: WeightMap, *, bare: bool = False, kinds: Sequence[str] | None = None
 ) -> dict[str, Tensor]:
-    """The model's tensors on the CPU, by a checkpoint's names; see ``WeightMap.to_theirs``."""
+    """The model's tensors on the CPU, by a checkpoint's names; see ``WeightMap.to_theirs``.
+
+    Raises:
+        InputError: the model is quantized; its folder can be copied.
+    """
+    if any(isinstance(module, QuantizedLinear) for module in model.modules()):
+        raise InputError("a quantized model cannot be saved; copy its folder, or quantize again")
     ours = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
     return weight_map.to_theirs(ours, model.config, bare=bare, kinds=kinds)
 

@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ownbert.checkpoint.config_file import read_config
-from ownbert.checkpoint.weights import CONFIG
+from ownbert.checkpoint.model_files import CONFIG
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families import family_of
 from ownbert.families.family import Family, label_count
 from ownbert.hub import model_folder
-from ownbert.nn.model import Model
+
+if TYPE_CHECKING:
+    from ownbert.nn.model import Model
 
 # Our own keys: heads that no architecture of Transformers has, and whether there is a pooler where
 # that differs from the architecture.
@@ -93,7 +95,7 @@ def _labels(values: Mapping[str, Any], path: str | Path) -> tuple[str, ...]:
         raise InputError(f"{path}: id2label must name the labels 0, 1, 2, ...") from None
 
 
-def config_json(model: Model, architecture: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def config_json(model: "Model", architecture: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The config.json of a model; ``values`` are further keys, overridden by the model's own."""
     family = family_of(model.model_type, "the model")
     theirs = {**_labels_json(model, family), **values, **_heads_json(model, family)}
@@ -108,7 +110,7 @@ def config_json(model: Model, architecture: str, values: Mapping[str, Any]) -> d
     return theirs
 
 
-def architecture_of(model: Model) -> str:
+def architecture_of(model: "Model") -> str:
     """The architecture with most of the model's heads, and none that the model lacks.
 
     One for generating text only if the model is a decoder.
@@ -121,7 +123,7 @@ def architecture_of(model: Model) -> str:
     return max(fitting)[-1]
 
 
-def kinds_of(model: Model, architecture: str) -> list[str]:
+def kinds_of(model: "Model", architecture: str) -> list[str]:
     """Kinds of the heads that an architecture has exactly as the model has them."""
     family = family_of(model.model_type, "the model")
     values = {**_labels_json(model, family), **_heads_json(model, family)}
@@ -161,7 +163,7 @@ def _changed(spec: HeadSpec) -> dict[str, Any]:
     return {name: value for name, value in asdict(spec).items() if value != defaults[name]}
 
 
-def _labels_json(model: Model, family: Family) -> dict[str, Any]:
+def _labels_json(model: "Model", family: Family) -> dict[str, Any]:
     """The labels; without any, numbered ones for a head whose width depends on them."""
     widths = [s.output for s in model.specs.values() if s.kind in family.labelled and s.output]
     labels = model.labels or [f"LABEL_{i}" for i in range(max(widths, default=0))]
@@ -176,7 +178,7 @@ def _labels_json(model: Model, family: Family) -> dict[str, Any]:
     return values
 
 
-def _heads_json(model: Model, family: Family) -> dict[str, Any]:
+def _heads_json(model: "Model", family: Family) -> dict[str, Any]:
     """Dropout rates and activations of the heads."""
     values: dict[str, Any] = {}
     for kind, spec in model.specs.items():

@@ -12,32 +12,38 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ownbert import files
+from ownbert.checkpoint.model_files import (
+    CONFIG,
+    INDEX,
+    PICKLED,
+    QUANTIZED,
+    WEIGHTS,
+    read_model_json,
+    refuse_quantized,
+    weights_form,
+)
+from ownbert.checkpoint.model_files import FORMS as FORMS
 from ownbert.errors import InputError
-from ownbert.schema import Check, dict_of, record, text
 from ownbert.text.tokenizer import Tokenizer
-
-CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
-PICKLED = "pytorch_model.bin"
-# In the order of preference; an index maps tensors to the files that hold them.
-FORMS = (WEIGHTS, f"{WEIGHTS}.index.json", PICKLED, f"{PICKLED}.index.json")
 
 
 def read_weights(folder: Path) -> tuple[dict[str, Tensor], Path]:
     """All tensors by name, and the file that they were read from (the index of several files).
 
     Raises:
-        InputError: there are no weights, a file is damaged or missing, or a pickle holds more
-            than tensors (nothing in it is run).
+        InputError: there are no weights, or only quantized ones, a file is damaged or missing, or a
+            pickle holds more than tensors (nothing in it is run).
     """
-    path = next((folder / name for name in FORMS if (folder / name).is_file()), None)
+    path = weights_form(folder)
     if path is None:
+        if (folder / QUANTIZED).is_file():
+            refuse_quantized(folder)
         raise InputError(f"no such file: {folder / WEIGHTS}; train a model there first")
     if path.name in (WEIGHTS, PICKLED):
-        return _read(path), path
+        return read_file(path), path
     tensors: dict[str, Tensor] = {}
     for name in _parts(path):
-        tensors.update(_read(path.parent / name))
+        tensors.update(read_file(path.parent / name))
     named = set(_index(path))
     if named != tensors.keys():
         one = sorted(named ^ tensors.keys())[0]
@@ -84,25 +90,8 @@ def require_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
             )
 
 
-def read_model_json(path: Path, *, check: Check | None = None) -> Mapping[str, Any]:
-    """The object of a JSON file in a model folder; ``InputError`` if there is none.
-
-    Args:
-        path: the file.
-        check: what its keys must hold.
-    """
-    if not path.parent.exists():
-        raise InputError(
-            f"no such folder: {path.parent}; a model of the hub is written hf:org/name"
-        )
-    if not path.exists():
-        raise InputError(f"no such file: {path}; is {path.parent} a model folder?")
-    return files.read_json(path, check=check)
-
-
 def _index(path: Path) -> Mapping[str, str]:
-    check = record({"weight_map": dict_of(text)}, required=("weight_map",))
-    return read_model_json(path, check=check)["weight_map"]
+    return read_model_json(path, check=INDEX)["weight_map"]
 
 
 def _parts(path: Path) -> list[str]:
@@ -116,7 +105,12 @@ def _parts(path: Path) -> list[str]:
     return names
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read_file(path: Path) -> dict[str, Tensor]:
+    """All tensors of one file by name.
+
+    Raises:
+        InputError: it is damaged, or a pickle of more than tensors.
+    """
     files.refuse_unreadable(path)
     try:
         if path.suffix == ".safetensors":

@@ -30,8 +30,11 @@ from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printab
 PANELS = {
     "Build what pretraining reads": ("vocab", "prepare"),
     "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
-    "Use": ("predict", "evaluate", "embed", "fill", "export", "convert", "serve", "push"),
-    "Inspect": ("runs", "describe", "trace", "relevance"),
+    "Use": (
+        *("predict", "evaluate", "embed", "merge", "fill", "export", "quantize", "convert"),
+        *("serve", "push"),
+    ),
+    "Inspect": ("runs", "describe", "trace", "explain", "faithfulness", "relevance", "heads"),
 }
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 # Options, not shown, whose values are arguments of a command: what it reads.
@@ -44,13 +47,17 @@ _AS_ARGUMENT = {
     "predict": ("--text",),
     "embed": ("--data", "--input", "--text"),
     "export": ("--data", "--input"),
+    "quantize": ("--data", "--input"),
     "describe": ("--text",),
     "trace": ("--text",),
+    "explain": ("--text",),
+    "faithfulness": ("--data", "--input"),
 }
 
 # The same for what stands first: the folder.
 _AS_FIRST: Mapping[str, tuple[str, ...]] = dict.fromkeys(
-    ("predict", "evaluate", "embed", "fill", "export", "push"), ("--model", "--folder")
+    ("predict", "evaluate", "embed", "fill", "export", "quantize", "push"),
+    ("--model", "--folder"),
 )
 
 # Options that name what a command writes. A path by any other name is one that it reads, and is

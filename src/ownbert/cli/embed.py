@@ -7,8 +7,26 @@ import typer
 
 from ownbert import limits
 from ownbert.cli.input_texts import given_inputs
-from ownbert.cli.options import Device, IdColumn, Precision, Quiet, TextColumn, TextsOrFiles
+from ownbert.cli.options import (
+    Device,
+    Engine,
+    IdColumn,
+    PartRows,
+    Precision,
+    Quiet,
+    RayHelp,
+    ResumeFile,
+    Runner,
+    ShardOption,
+    TextColumn,
+    TextsOrFiles,
+    Threads,
+    Workers,
+    ray_options,
+    refuse_engine_with_ray,
+)
 from ownbert.cli.progress import counting
+from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.terminal import echo, print_rows
 
@@ -52,10 +70,18 @@ def embed(
     ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
+    engine: Engine = None,
     batch_tokens: Annotated[
         int, typer.Option(help="Tokens per forward pass.", min=1, max=limits.BATCH_TOKENS)
     ] = 4096,
+    shard: ShardOption = None,
+    runner: Runner = "local",
+    workers: Workers = None,
+    threads: Threads = None,
+    part_rows: PartRows = None,
+    resume: ResumeFile = False,
     quiet: Quiet = False,
+    help_all: RayHelp = False,
 ) -> None:
     """Turn every text into a vector, in the order of the texts.
 
@@ -68,17 +94,14 @@ def embed(
     """
     from ownbert.data.readers.columns import TEXT, ColumnNames, positional_names
     from ownbert.data.readers.memory import Lines, table_of
+    from ownbert.inference.shards import as_shard
     from ownbert.inference.vector_files import count_texts, embedded_rows
     from ownbert.inference.vector_files import embed as run
     from ownbert.train.device import keep_memory
 
-    keep_memory()
-    inputs: Any = given_inputs(texts or (), missing=_NOTHING)
-    columns = ColumnNames(text=text_column, id=id_column)
-    if not (isinstance(inputs, list) and isinstance(inputs[0], Path)):
-        inputs = inputs if isinstance(inputs, list) else Lines(inputs)
-        names = positional_names([TEXT], columns, labelled=False)
-        inputs = table_of(inputs, name="the input", positional=names)
+    bulk = ray_options(
+        runner, texts or (), output, workers=workers, threads=threads, part_rows=part_rows
+    )
     given: dict[str, Any] = {
         "text_column": text_column,
         "id_column": id_column,
@@ -87,16 +110,47 @@ def embed(
         "max_length": max_length,
         "device": device,
         "precision": precision,
+        "engine": engine,
         "batch_tokens": batch_tokens,
         "say": lambda text: echo(translated(text), err=True),
     }
+    if bulk is not None:
+        from ownbert.bulk.ray_runner import embed_with_ray
+
+        if shard is not None:
+            raise InputError("--shard and --runner ray are two ways to do the same; take one")
+        refuse_engine_with_ray(given.pop("engine"))
+        with counting("texts embedded", quiet=quiet) as progress:
+            count = embed_with_ray(
+                folder, texts, output, resume=resume, progress=progress, **bulk, **given
+            )
+        _say_saved(count, output, quiet)
+        return
+    if resume:
+        raise InputError("embed resumes with --runner ray; leave out --resume, or take --shard")
+    keep_memory()
+    inputs: Any = given_inputs(texts or (), missing=_NOTHING)
+    columns = ColumnNames(text=text_column, id=id_column)
+    if not (isinstance(inputs, list) and isinstance(inputs[0], Path)):
+        inputs = inputs if isinstance(inputs, list) else Lines(inputs)
+        names = positional_names([TEXT], columns, labelled=False)
+        inputs = table_of(inputs, name="the input", positional=names)
     if str(output) == "-":
+        if shard is not None:
+            raise InputError("--shard writes a part of a file; give the file as -o FILE")
         print_rows(embedded_rows(folder, inputs, **given))
         return
+    own = as_shard(shard)
     # Reads everything once: a mistake in the last line shows at once, not after hours.
     total = count_texts(inputs, text_column=text_column, id_column=id_column)
+    if own is not None and total is not None:
+        total = own.share(total)
     with counting("texts embedded", quiet=quiet, total=lambda: total) as progress:
-        count = run(folder, inputs, output, progress=progress, **given)
+        count = run(folder, inputs, output, shard=own, progress=progress, **given)
+    _say_saved(count, output if own is None else own.path(output), quiet)
+
+
+def _say_saved(count: int, output: Path, quiet: bool) -> None:
     if not quiet:
         what = "text" if count == 1 else "texts"
         echo(translated(f"{count:,} {what} embedded; saved {output}"))

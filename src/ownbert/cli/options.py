@@ -1,10 +1,13 @@
 """Options shared by several commands that are not settings of a recipe."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ownbert import limits
+from ownbert.cli.recipe_options import help_all
 from ownbert.errors import InputError
 from ownbert.train.recipe import RUN
 
@@ -105,9 +108,99 @@ def required_output(output: Path | None) -> Path:
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is faster here).")]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        help="torch, onnx, openvino (see ownbert export) or auto.",
+        show_default="as exported",
+    ),
+]
+
+
+def refuse_engine_with_ray(engine: str | None) -> None:
+    """Raise ``InputError`` for an engine beside --runner ray, whose parts are many texts."""
+    if engine is not None:
+        raise InputError("--runner ray computes with torch; leave --engine out")
+
+
 ResumeFile = Annotated[
     bool, typer.Option("--resume", help="Resume where a stopped run of the same command ended.")
 ]
+ShardOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        help="A share of the rows, as 3/16 (see ownbert merge).",
+        show_default=False,
+        metavar="I/N",
+    ),
+]
+Runner = Annotated[
+    str,
+    typer.Option(help="local, or ray: -o is a folder (see --help-all).", show_default=False),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Of --runner ray: processes with a model each, on this machine or on the cluster that "
+        "RAY_ADDRESS names.",
+        show_default="as many as there are cores for",
+        min=1,
+        max=limits.SHARDS,
+        hidden=True,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        help="Of --runner ray: threads, and cores, of each worker.",
+        show_default="1",
+        min=1,
+        max=limits.PROCESSES,
+        hidden=True,
+    ),
+]
+PartRows = Annotated[
+    int | None,
+    typer.Option(
+        help="Of --runner ray: rows of a part, which is what is computed again after a stop.",
+        show_default="8192",
+        min=1,
+        max=limits.COUNT,
+        hidden=True,
+    ),
+]
+RayHelp = Annotated[bool, help_all(dict.fromkeys(("workers", "threads", "part_rows")))]
+
+
+def ray_options(
+    runner: str, given: Sequence[str], output: Path, **options: int | None
+) -> dict[str, int] | None:
+    """The options of --runner ray; None for the local one.
+
+    Args:
+        runner: local or ray.
+        given: names of the input.
+        output: of the results.
+        options: workers, threads, part_rows.
+
+    Raises:
+        InputError: there is no such runner, or what is given is not for it.
+    """
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if runner not in ("local", "ray"):
+        raise InputError(f"--runner {runner!r} is not known; one of local, ray")
+    if runner == "local":
+        for name in chosen:
+            raise InputError(f"--{name.replace('_', '-')} is for --runner ray")
+        return None
+    if str(output) == "-":
+        raise InputError("--runner ray writes a folder; give it as -o FOLDER")
+    if not given or "-" in given:
+        raise InputError("--runner ray reads files; name files or folders")
+    return chosen
+
+
 FinetunedFolder = Annotated[
     Path, typer.Argument(help="Folder that ownbert finetune or fit wrote.", show_default=False)
 ]

@@ -12,14 +12,23 @@ from ownbert.cli.input_texts import given_input
 from ownbert.cli.options import (
     Data,
     Device,
+    Engine,
     FinetunedFolder,
     Network,
+    PartRows,
     Precision,
     Quiet,
+    RayHelp,
     ResumeFile,
+    Runner,
+    ShardOption,
     TaskSecondColumn,
     TaskTextColumn,
     TextsOrFile,
+    Threads,
+    Workers,
+    ray_options,
+    refuse_engine_with_ray,
 )
 from ownbert.cli.progress import counting
 from ownbert.errors import InputError
@@ -76,9 +85,16 @@ def predict(
     ] = None,
     device: Device = "auto",
     precision: Precision = "float32",
+    engine: Engine = None,
     network: Network = False,
     resume: ResumeFile = False,
+    shard: ShardOption = None,
+    runner: Runner = "local",
+    workers: Workers = None,
+    threads: Threads = None,
+    part_rows: PartRows = None,
     quiet: Quiet = False,
+    help_all: RayHelp = False,
 ) -> None:
     """Answer texts, or every row of a file, with a fine-tuned model of any task.
 
@@ -98,19 +114,52 @@ def predict(
     from ownbert.data.readers.memory import Lines
     from ownbert.inference.predict import RowPredictions, count_rows, refuse_missing
     from ownbert.inference.predict import predict as run
+    from ownbert.inference.shards import as_shard
     from ownbert.tasks.rows import OutputOptions
     from ownbert.tasks.task import DEFAULT
     from ownbert.train.device import keep_memory
 
+    names = [*(texts or ()), *([str(data)] if data is not None else [])]
+    bulk = ray_options(runner, names, output, workers=workers, threads=threads, part_rows=part_rows)
+    say = partial(echo, err=True)
+    if bulk is not None:
+        from ownbert.bulk.ray_runner import predict_with_ray
+
+        if shard is not None:
+            raise InputError("--shard and --runner ray are two ways to do the same; take one")
+        refuse_engine_with_ray(engine)
+        with counting("rows answered", quiet=quiet) as progress:
+            count = predict_with_ray(
+                folder,
+                names,
+                output,
+                text_column=text_column,
+                second_column=second_column,
+                id_column=id_column,
+                device=device,
+                precision=precision,
+                network=network,
+                top_k=top,
+                threshold=threshold,
+                probabilities=probabilities,
+                resume=resume,
+                progress=progress,
+                say=say,
+                **bulk,
+            )
+        _say_saved(count, output, quiet)
+        return
     keep_memory()
     found: Any = given_input(texts or (), data, missing=_NOTHING)
     if isinstance(found, Iterator):
         found = Lines(found)
     given: dict[str, Any] = {"device": device, "precision": precision, "network": network}
-    say = partial(echo, err=True)
+    given["engine"] = engine
     if str(output) == "-":
         if resume:
             raise InputError("--resume continues a file; give it as -o FILE")
+        if shard is not None:
+            raise InputError("--shard writes a part of a file; give the file as -o FILE")
         if isinstance(found, Path):
             refuse_missing(found)
         rows = RowPredictions(
@@ -120,11 +169,19 @@ def predict(
             options=OutputOptions(top, threshold, probabilities),
             **given,
         )
+        for note in rows.notes():
+            say(translated(note))
         print_rows(rows)
         for warning in rows.warnings():
             say(warning)
         return
-    with counting("rows answered", quiet=quiet, total=partial(count_rows, found)) as progress:
+    own = as_shard(shard)
+
+    def total() -> int | None:
+        rows = count_rows(found)
+        return rows if rows is None or own is None else own.share(rows)
+
+    with counting("rows answered", quiet=quiet, total=total) as progress:
         count = run(
             folder,
             found,
@@ -136,10 +193,15 @@ def predict(
             threshold=threshold,
             probabilities=probabilities,
             resume=resume,
+            shard=own,
             progress=progress,
             say=say,
             **given,
         )
+    _say_saved(count, output if own is None else own.path(output), quiet)
+
+
+def _say_saved(count: int, output: Path, quiet: bool) -> None:
     if not quiet:
         what = "row" if count == 1 else "rows"
         echo(translated(f"{count:,} {what} answered; saved {output}"))

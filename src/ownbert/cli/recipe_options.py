@@ -74,7 +74,9 @@ def recipe_command(
                 parameters.append(parameter.replace(kind=keyword))
         if rest:
             parameters.append(
-                inspect.Parameter("help_all", keyword, annotation=_help_all(rest), default=False)
+                inspect.Parameter(
+                    "help_all", keyword, annotation=Annotated[bool, help_all(rest)], default=False
+                )
             )
         run.__signature__ = inspect.Signature(parameters)  # pyright: ignore
         run.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -104,7 +106,7 @@ def _brief(annotation: Any, *, hidden: bool) -> tuple[Any, str | None]:
     return Annotated[kind, option], default
 
 
-def _help_all(rest: Mapping[str, str | None]) -> Any:
+def help_all(rest: Mapping[str, str | None]) -> Any:
     """The option that shows the help with all options and their defaults.
 
     Args:
@@ -122,13 +124,12 @@ def _help_all(rest: Mapping[str, str | None]) -> Any:
                 echo(text)
             raise typer.Exit
 
-    option = typer.Option(
+    return typer.Option(
         "--help-all",
         help="Show all options, and their defaults in full.",
         is_eager=True,
         callback=show,
     )
-    return Annotated[bool, option]
 
 
 def _plain(kind: Any) -> type:

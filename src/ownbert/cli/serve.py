@@ -41,7 +41,7 @@ def serve(
     key_file: Annotated[
         Path | None,
         typer.Option(
-            help="File with the key that clients must send; OWNBERT_API_KEY is the key itself.",
+            help="File with the key of clients; OWNBERT_API_KEY is the key itself.",
             envvar="OWNBERT_KEY_FILE",
             show_default="none",
         ),
@@ -55,6 +55,15 @@ def serve(
             help="float32, bfloat16 or auto (what is faster here).", envvar="OWNBERT_PRECISION"
         ),
     ] = "float32",
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="As of predict.",
+            envvar="OWNBERT_ENGINE",
+            show_default=False,
+            show_envvar=False,
+        ),
+    ] = None,
     max_memory: Annotated[
         float | None,
         typer.Option(
@@ -96,6 +105,7 @@ def serve(
         port=port,
         device=device,
         precision=precision,
+        engine=engine,
         max_memory=max_memory,
         log=not quiet,
         say=lambda text: echo(translated(text)),

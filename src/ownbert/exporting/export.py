@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 import ownbert
-from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer
+from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer, require_float
+from ownbert.checkpoint.model_files import weights_checksums
 from ownbert.errors import InputError, in_short
 from ownbert.exporting.export_card import name_of, write_export_card
 from ownbert.exporting.formats import FORMATS, Format
@@ -31,17 +32,18 @@ from ownbert.files import (
     write_json,
 )
 from ownbert.hub import model_folder
+from ownbert.inference.engines import KINDS, PARITY
+from ownbert.inference.exported_network import CRF
 from ownbert.inference.predictor import list_members
 from ownbert.nn.heads import ClassificationHead, TokenHead
 from ownbert.nn.model import Model
+from ownbert.run.file_names import BLEND
 from ownbert.run.model_card import CARD, is_ours
-from ownbert.run.run_folder import BLEND
 from ownbert.schema import list_of, maybe, record, text
 from ownbert.settings import between
 from ownbert.text.files import TOKENIZER, has_tokenizer
 
 Say = Callable[[str], None]
-PARITY = "parity.json"
 MODULES = "modules.json"
 _MODULE_PATHS = list_of(record({"path": maybe(text)}), most=100)
 # What a folder has besides weights that a program needs to make inputs and to read outputs.
@@ -50,8 +52,6 @@ _BESIDE = (
     *("added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "*.model"),
     *("sentence_bert_config.json", "config_sentence_transformers.json", MODULES),
 )
-# Tokens are tagged together by scores of neighbouring tags, which a graph does not hold.
-_CRF = "crf.json"
 
 
 def export(
@@ -75,7 +75,8 @@ def export(
 
     Args:
         folder: of the model: an encoder of texts, with any head.
-        output: a new or empty folder.
+        output: a new or empty folder. In the folder of the model, ``onnx`` or ``openvino``, where
+            ``--engine`` finds the file: there only it and parity.json are written.
         to: onnx, openvino or torch (a program of ``torch.export``).
         data: a file of texts to compare on, of which the first 256 are read; by default texts of
             this package.
@@ -98,8 +99,10 @@ def export(
     between(0, 1, "(]")("tolerance", tolerance)
     kind, source, target = FORMATS[to], model_folder(folder), Path(output)
     kind.require(to)
-    _refuse_taken(target, source, data, overwrite=overwrite)
-    description, sentences = _described(source), (source / MODULES).is_file()
+    beside = _is_beside(source, target, to)
+    refuse_taken(target, source, data, overwrite=overwrite, to=to, beside=beside)
+    description, sentences = describe_network(source), (source / MODULES).is_file()
+    require_float(description.values, folder)
     model = load(source, heads=() if sentences else None, description=description)
     for note in notes_of(source, model):
         if say is not None:
@@ -112,19 +115,22 @@ def export(
     graph = PaddedModel(model)
     given = sequences_of(source, model, data=data, text_column=text_column)
     with complete_folder(target) as new:
-        path = new / (kind.folder if sentences else "") / kind.file
+        path = new / (kind.folder if sentences and not beside else "") / kind.file
         make_folder(path.parent)
         with _in_a_line(source, to):
             kind.write(graph, path)
             parity = compare(model, graph, kind.open(path), given)
         require_near(parity, tolerance, target)
-        _copy_beside(source, new, description)
+        if not beside:
+            copy_beside(source, new, description)
         for head in model.heads.values():
             if isinstance(head, TokenHead) and head.crf is not None:
                 weights = {n: p.detach().tolist() for n, p in head.crf.named_parameters()}
-                write_json(new / _CRF, weights)
+                write_json(new / CRF, weights)
         file = path.relative_to(new).as_posix()
-        write_json(new / PARITY, _report(parity, source, to, file, kind, tolerance))
+        write_json(new / PARITY, _report(parity, source, to, path, new, kind, tolerance))
+        if beside:
+            return parity
         write_export_card(
             new,
             name=Path(os.path.realpath(target)).name,
@@ -140,16 +146,20 @@ def export(
     return parity
 
 
-def _described(source: Path) -> Description:
-    """The description of a folder with one network of texts."""
+def describe_network(source: Path) -> Description:
+    """The description of a folder with one network.
+
+    Raises:
+        InputError: it holds several, or none.
+    """
     members = list_members(source)
     if len(members) > 1:
         raise InputError(
-            f"{source} holds {len(members)} models, whose answers are averaged; export one of "
+            f"{source} holds {len(members)} models, whose answers are averaged; take one of "
             f"them: {members[0]}"
         )
     if not (source / CONFIG).is_file() and (source / BLEND).is_file():
-        raise InputError(f"{source} is a blend without a network; only networks can be exported")
+        raise InputError(f"{source} is a blend without a network; a network is needed")
     return describe(source)
 
 
@@ -164,7 +174,7 @@ def notes_of(source: Path, model: Model) -> Iterator[str]:
         if isinstance(head, TokenHead) and head.crf is not None:
             yield (
                 "the tags of a text are decoded together; the logits are scores of each "
-                f"token alone, and {_CRF} has those of neighbouring tags"
+                f"token alone, and {CRF} has those of neighbouring tags"
             )
         if isinstance(head, ClassificationHead) and head.segments is not None:
             yield (
@@ -177,9 +187,42 @@ def _ngrams(head: Any) -> bool:
     return isinstance(head, ClassificationHead) and head.ngrams is not None
 
 
-def _refuse_taken(target: Path, source: Path, data: Any, *, overwrite: bool) -> None:
+def _is_beside(source: Path, target: Path, to: str) -> bool:
+    """Whether the target is the folder in the model's own where engines look for the file."""
+    own = source / KINDS[to].folder if to in KINDS else None
+    return own is not None and os.path.realpath(own) == os.path.realpath(target)
+
+
+def refuse_taken(
+    target: Path,
+    source: Path,
+    data: Any,
+    *,
+    overwrite: bool,
+    to: str = "",
+    beside: bool = False,
+) -> None:
+    """Refuse what cannot be a folder of new files.
+
+    Args:
+        target: the folder.
+        source: the model's.
+        data: a file that is read, if any.
+        overwrite: whether it may hold files.
+        to: the format of an export.
+        beside: it is the folder in the model's own where engines look for a file.
+
+    Raises:
+        InputError: it holds files, or is inside the model's folder.
+    """
     refuse_same([source, *([] if data is None else [Path(data)])], target)
-    if Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents:
+    inside = Path(os.path.realpath(source)) in Path(os.path.realpath(target)).parents
+    if inside and not beside:
+        if own := KINDS.get(to):
+            raise InputError(
+                f"{target} is inside the folder of the model; write to another folder, or to "
+                f"{source / own.folder}, where --engine {to} looks for the file"
+            )
         raise InputError(f"{target} is inside the folder of the model; write to another folder")
     if target.exists() and not target.is_dir():
         raise InputError(f"{target} is a file; -o must name a folder")
@@ -247,7 +290,7 @@ def require_near(parity: Parity, tolerance: float, target: Path) -> None:
             )
 
 
-def _copy_beside(source: Path, new: Path, description: Description) -> None:
+def copy_beside(source: Path, new: Path, description: Description) -> None:
     """Config, tokenizer and the files of sentence-transformers; weights stay behind."""
     found = {path for pattern in _BESIDE for path in source.glob(pattern) if path.is_file()}
     if MODULES in {path.name for path in found}:
@@ -264,14 +307,23 @@ def _copy_beside(source: Path, new: Path, description: Description) -> None:
 
 
 def _report(
-    parity: Parity, source: Path, to: str, file: str, kind: Format, tolerance: float
+    parity: Parity,
+    source: Path,
+    to: str,
+    path: Path,
+    new: Path,
+    kind: Format,
+    tolerance: float,
 ) -> dict[str, Any]:
-    """parity.json."""
+    """parity.json: what was written of which weights, and how near it is."""
+    parts = path.parent.glob(f"{path.stem}*")
     packages = {name: version(name) for name in kind.packages}
     return {
         "model": name_of(source),
         "to": to,
-        "file": file,
+        "file": path.relative_to(new).as_posix(),
+        "sizes": {part.name: part.stat().st_size for part in sorted(parts)},
+        "weights": weights_checksums(source),
         "tolerance": tolerance,
         "largest_difference": parity.largest_difference,
         "least_cosine": parity.least_cosine,

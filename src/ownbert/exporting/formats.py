@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ownbert.errors import InputError
 from ownbert.exporting.padded import PaddedModel
-from ownbert.exporting.parity import Engine
+from ownbert.inference.engines import KINDS, Engine
 
 # Bytes of weights from which on they stand beside an ONNX file: one file holds 2 GiB at most.
 _LARGEST_ONNX = 3 << 29
@@ -147,36 +147,6 @@ def open_torch(path: Path) -> Engine:
     return engine
 
 
-def open_onnx(path: Path) -> Engine:
-    """The engine of a file of ``write_onnx``, by onnxruntime."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-
-    def engine(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        found = session.run(names, dict(inputs))
-        return {name: np.asarray(x) for name, x in zip(names, found, strict=True)}
-
-    return engine
-
-
-def open_openvino(path: Path) -> Engine:
-    """The engine of a file of ``write_openvino``, in float32 on every processor."""
-    import openvino
-
-    # On some processors it computes in bfloat16 unless it is told not to.
-    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-
-    def engine(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        found = compiled(dict(inputs))
-        return {output.get_any_name(): np.array(found[output]) for output in compiled.outputs}
-
-    return engine
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """What tracers say of themselves is not for users."""
@@ -196,23 +166,23 @@ def _quiet() -> Iterator[None]:
 _ONNX_PACKAGES = ("onnx", "onnxscript")
 FORMATS = {
     "onnx": Format(
-        "model.onnx",
-        "onnx",
+        KINDS["onnx"].file,
+        KINDS["onnx"].folder,
         (*_ONNX_PACKAGES, "onnxruntime"),
         "onnx",
         write_onnx,
-        open_onnx,
+        KINDS["onnx"].open,
         "import onnxruntime\n\n"
         'session = onnxruntime.InferenceSession("{path}")\n'
         "outputs = session.run(None, inputs)",
     ),
     "openvino": Format(
-        "openvino_model.xml",
-        "openvino",
+        KINDS["openvino"].file,
+        KINDS["openvino"].folder,
         (*_ONNX_PACKAGES, "openvino"),
         "openvino",
         write_openvino,
-        open_openvino,
+        KINDS["openvino"].open,
         "import openvino\n\n"
         'model = openvino.Core().compile_model("{path}", "CPU")\n'
         "outputs = model(inputs)",

@@ -3,7 +3,7 @@
 B texts, S longest text, T tokens, C choices.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -18,14 +18,12 @@ from ownbert.data.batch import Example, pack
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.exporting.padded import PaddedModel, named_outputs
+from ownbert.inference.engines import Engine
 from ownbert.inference.vector_files import records_of
 from ownbert.nn.model import Model
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
-
-# Runs an exported file: arrays by the names of its inputs to arrays by the names of its outputs.
-Engine = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 # Of a file of texts so many are compared, and of each so many tokens.
 MOST_TEXTS, MOST_TOKENS = 256, 1024
@@ -179,7 +177,7 @@ def compare(model: Model, graph: PaddedModel, engine: Engine, given: Sequences) 
         InputError: the file has not the outputs that it should have.
     """
     found = Parity(source=given.source)
-    for examples in _batches(given.examples, model.config, choices=graph.choices):
+    for examples in batches(given.examples, model.config, choices=graph.choices):
         expected, lengths = _expected(model, examples, graph)
         inputs, mask = _padded(examples, model.config, graph)
         outputs = engine(inputs)
@@ -196,9 +194,10 @@ def compare(model: Model, graph: PaddedModel, engine: Engine, given: Sequences) 
     return found
 
 
-def _batches(
+def batches(
     examples: Sequence[Example], config: EncoderConfig, *, choices: bool
 ) -> Iterator[Sequence[Example]]:
+    """Batches of several sizes, the first of one text, or of the choices of one question."""
     unit = CHOICES if choices else 1
     start, size = 0, 1
     while start < len(examples):

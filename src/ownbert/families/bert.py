@@ -1,16 +1,15 @@
 """BERT (Devlin et al. 2019), as Transformers stores it."""
 
 from collections.abc import Mapping
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.families.rules import Drop, Fuse, Make, Rename, Rule, Tie
 from ownbert.families.weight_map import WeightMap
-from ownbert.nn.positions import sinusoids
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DEFAULTS: dict[str, Any] = {
     "vocab_size": 30522,
@@ -60,8 +59,12 @@ def without_position_table(config: EncoderConfig) -> bool:
     return config.position_embedding_type in ("sinusoidal", "relative_key", "relative_key_query")
 
 
-def position_table(config: EncoderConfig) -> Tensor:
+def position_table(config: EncoderConfig) -> "Tensor":
     """The table that Transformers expects where we have none: sinusoids, or unused zeros."""
+    import torch
+
+    from ownbert.nn.positions import sinusoids
+
     size = config.hidden_size if config.mobile else config.embedding_size or config.hidden_size
     if config.position_embedding_type != "sinusoidal":
         return torch.zeros(config.max_position_embeddings, size)

@@ -2,10 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from ownbert.config import EncoderConfig, Mobile
 from ownbert.errors import InputError
@@ -22,6 +19,9 @@ from ownbert.families.bert import (
 from ownbert.families.family import Family
 from ownbert.families.rules import Fuse, Make, Rename, Rule
 from ownbert.families.weight_map import WeightMap
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _BLOCK, _LAYER = "encoder.blocks.{i}.", "mobilebert.encoder.layer.{i}."
 _TABLES = "mobilebert.embeddings."
@@ -48,11 +48,15 @@ def _is_not_widened(config: EncoderConfig) -> bool:
     return config.embedding_size is None
 
 
-def _unused_projection(config: EncoderConfig) -> Tensor:
+def _unused_projection(config: EncoderConfig) -> "Tensor":
+    import torch
+
     return torch.zeros(config.hidden_size, config.hidden_size)
 
 
-def _unused_bias(config: EncoderConfig) -> Tensor:
+def _unused_bias(config: EncoderConfig) -> "Tensor":
+    import torch
+
     return torch.zeros(config.hidden_size)
 
 
@@ -60,7 +64,9 @@ def _has_wide_words(config: EncoderConfig) -> bool:
     return config.embedding_size in (None, config.hidden_size)
 
 
-def _no_rest(config: EncoderConfig) -> Tensor:
+def _no_rest(config: EncoderConfig) -> "Tensor":
+    import torch
+
     return torch.zeros(0, config.vocab_size)
 
 

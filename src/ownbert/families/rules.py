@@ -9,12 +9,14 @@ means both.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from ownbert.config import EncoderConfig
 
-Tensors = dict[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tensors = dict[str, "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Reshape:
     shape: Callable[[EncoderConfig], tuple[int, ...]]
     their_shape: Callable[[EncoderConfig], tuple[int, ...]]
 
-    def to_ours(self, tensor: Tensor, config: EncoderConfig) -> Tensor:
+    def to_ours(self, tensor: "Tensor", config: EncoderConfig) -> "Tensor":
         """A tensor of any other shape is returned as it is; copying it will fail."""
         fits = tuple(tensor.shape) == self.their_shape(config)
         return tensor.reshape(self.shape(config)) if fits else tensor
@@ -90,7 +92,7 @@ class Make:
 
     theirs: str
     when: Callable[[EncoderConfig], bool]
-    make: Callable[[EncoderConfig], Tensor]
+    make: Callable[[EncoderConfig], "Tensor"]
     head: str | None = None
 
 

@@ -4,9 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from ownbert.config import EncoderConfig
 from ownbert.families.rules import (
@@ -23,6 +21,9 @@ from ownbert.families.rules import (
     their_names,
     written_out,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Prefix of a tensor that the checkpoint's format has no name for.
 OWN_TENSOR = "ownbert."
@@ -46,7 +47,7 @@ class WeightMap:
 
     def to_ours(
         self,
-        theirs: Mapping[str, Tensor],
+        theirs: "Mapping[str, Tensor]",
         config: EncoderConfig,
         kinds: Sequence[str],
         *,
@@ -91,6 +92,8 @@ class WeightMap:
         for tie in ties:
             if tie.theirs in left:
                 tied = left.pop(tie.theirs)
+                import torch
+
                 if tie.to in all_theirs and not torch.equal(tied, all_theirs[tie.to]):
                     problems.append(f"tensor {tie.theirs} differs from {tie.to}; it must be tied")
         if other_heads:
@@ -101,7 +104,7 @@ class WeightMap:
 
     def to_theirs(
         self,
-        ours: Mapping[str, Tensor],
+        ours: "Mapping[str, Tensor]",
         config: EncoderConfig,
         *,
         bare: bool,
@@ -144,7 +147,7 @@ class WeightMap:
                 return ", ".join(their_names(rule))
         return ours
 
-    def their_shape(self, ours: str, tensor: Tensor, config: EncoderConfig) -> tuple[int, ...]:
+    def their_shape(self, ours: str, tensor: "Tensor", config: EncoderConfig) -> tuple[int, ...]:
         """The shape of a tensor of ours in the checkpoint, for messages."""
         for rule in self.rules:
             if isinstance(rule, Reshape) and rule.ours == ours:
@@ -187,6 +190,8 @@ def _fuse(rule: Fuse, left: Tensors, ours: Tensors) -> list[str]:
     if len({part.shape for part in parts}) > 1 or any(p.ndim == 0 for p in parts):
         return [f"tensors {', '.join(there)} must be of one shape"]
     if len(there) == len(rule.theirs):
+        import torch
+
         ours[rule.ours] = torch.cat(parts)
     elif there:
         missing = ", ".join(n for n in rule.theirs if n not in there)

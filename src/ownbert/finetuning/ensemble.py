@@ -16,7 +16,7 @@ from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.inference.predictor import NetworkPredictor, average, decide_all
 from ownbert.language import translated
-from ownbert.run.run_folder import ENSEMBLE, RECIPE
+from ownbert.run.file_names import ENSEMBLE, RECIPE
 from ownbert.schema import object_, record
 from ownbert.settings import dump
 from ownbert.tasks.recipe import FinetuneRecipe

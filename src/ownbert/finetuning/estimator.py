@@ -18,12 +18,13 @@ from ownbert.finetuning.arrays import labels_of, name_of, numbers_of, rows_of, t
 from ownbert.finetuning.finetune import recipe_options
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
-from ownbert.inference.blend_predictor import BlendPredictor, open_predictor
+from ownbert.inference.any_predictor import open_predictor
+from ownbert.inference.blend_predictor import BlendPredictor
 from ownbert.inference.predictor import decide_all
 from ownbert.nn.kernels.prepack import prepack
-from ownbert.nn.model import Model
 from ownbert.settings import resolve
 from ownbert.tasks.batched_forward import forward_rows
+from ownbert.tasks.packed_network import PackedNetwork
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead, Task, load_finetuned
@@ -229,17 +230,17 @@ class TextEstimator(BaseEstimator):
         config = self.model_.config
         builder = TextInputBuilder(self.tokenizer_, config, self.task_.max_length or config.longest)
         data = self.task_.encode(rows, builder, training=False)
-        raws = forward_rows(self._packed(), self.task_, data.examples, precision="float32").raws
+        raws = forward_rows(self._packed(), self.task_, data.examples)
         decided = zip(raws, rows, data.notes, strict=True)
         return np.asarray([self.task_.decide(*each) for each in decided])
 
-    def _packed(self) -> Model:
+    def _packed(self) -> PackedNetwork:
         """The model on the device with packed matrices, made once."""
         if not hasattr(self, "_ready"):
             device, model = pick_device(self.device), self.model_
             if device.type != "cpu":  # A copy, so that the pickled model stays on the CPU.
                 model = copy.deepcopy(model).to(device)
-            self._ready = prepack(model)
+            self._ready = PackedNetwork(prepack(model))
         return self._ready
 
     def __getstate__(self) -> dict[str, Any]:

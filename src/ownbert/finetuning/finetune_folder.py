@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.weights import WEIGHTS
+from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.errors import InputError
-from ownbert.run.run_folder import ENSEMBLE, RECIPE, RunFolder
+from ownbert.run.file_names import ENSEMBLE, RECIPE
+from ownbert.run.run_folder import RunFolder
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.state_files import newest_state

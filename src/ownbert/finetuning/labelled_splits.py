@@ -14,6 +14,7 @@ from ownbert.nn.model import Model
 from ownbert.objectives import Objective
 from ownbert.tasks.batched_forward import forward_rows
 from ownbert.tasks.metrics import Scores
+from ownbert.tasks.packed_network import PackedNetwork
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.tasks.soft_targets import refuse_soft_targets
@@ -229,14 +230,15 @@ class LabelledSplits:
         task, data, rows = self.task, self.dev_data, self.dev_rows
         if sampled and self.sample_rows is not None and self.sample_data is not None:
             data, rows = self.sample_data, self.sample_rows
-        outputs = forward_rows(model, task, data.examples, precision=precision, objective=objective)
-        task.tune(outputs.raws, data, rows)
-        decided = [task.decide(*each) for each in zip(outputs.raws, rows, data.notes, strict=True)]
+        network = PackedNetwork(model, precision, objective)
+        raws = forward_rows(network, task, data.examples)
+        task.tune(raws, data, rows)
+        decided = [task.decide(*each) for each in zip(raws, rows, data.notes, strict=True)]
         scores = task.score(rows, decided)
-        if outputs.loss is None or objective is None:
+        if network.loss is None or objective is None:
             return scores
         # The second name is that of the training loss in the log.
-        losses = {"loss": outputs.loss, f"{objective.name}_loss": outputs.loss}
+        losses = {"loss": network.loss, f"{objective.name}_loss": network.loss}
         return replace(scores, values={**losses, **scores.values})
 
 

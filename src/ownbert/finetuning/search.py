@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ownbert.checkpoint.weights import WEIGHTS
+from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.errors import InputError
 from ownbert.files import read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import SEARCH, FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.language import translated
 from ownbert.nn.model import Model
+from ownbert.run.file_names import RECIPE
 from ownbert.run.model_card import CARD, is_ours
-from ownbert.run.run_folder import RECIPE
 from ownbert.schema import list_of, object_, record
 from ownbert.settings import dump
 from ownbert.tasks.recipe import FinetuneRecipe, Search

@@ -57,17 +57,13 @@ from ownbert.fitting.recipe import FitRecipe
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.self_training import self_train
 from ownbert.hub import model_folder
+from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.blend import KINDS, Blend, BlendMember
-from ownbert.inference.blend_predictor import (
-    BlendPredictor,
-    network_scores,
-    open_predictor,
-    score_all,
-)
+from ownbert.inference.blend_predictor import BlendPredictor, network_scores, score_all
 from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.pipeline import Predictor
 from ownbert.inference.predictor import NetworkPredictor, characters
-from ownbert.run.run_folder import BLEND, RECIPE
+from ownbert.run.file_names import BLEND, RECIPE
 from ownbert.settings import dump, resolve
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task

@@ -19,7 +19,7 @@ from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
 from ownbert.fitting.labelled_rows import LabelledRows
 from ownbert.pretraining.run import pretrain
-from ownbert.run.run_folder import RECIPE
+from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row

@@ -13,7 +13,7 @@ from ownbert.fitting.networks import copy_encoder
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.frozen_probe import ENCODER
-from ownbert.run.run_folder import BLEND
+from ownbert.run.file_names import BLEND
 from ownbert.tasks.metrics import Scores
 
 _NAME = "probe"

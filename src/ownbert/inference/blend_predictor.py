@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.checkpoint import CONFIG
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
+from ownbert.inference.engines import AUTO, TORCH, Choice
 from ownbert.inference.frozen_probe import FrozenProbe
 from ownbert.inference.predictor import NetworkPredictor, characters
-from ownbert.run.run_folder import BLEND
+from ownbert.run.file_names import BLEND
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.rows import Row
 from ownbert.train.device import pick_device, pick_precision
@@ -28,7 +28,7 @@ class MemberScorer:
         folder: of the blend.
         kind: network, linear or frozen.
         folders: of the models, relative to ``folder``.
-        device, precision: as of ``NetworkPredictor``.
+        device, precision, engine: as of ``NetworkPredictor``.
 
     Attributes:
         networks: those of kind network.
@@ -38,13 +38,20 @@ class MemberScorer:
     """
 
     def __init__(
-        self, folder: Path, kind: str, folders: Sequence[str], device: str, precision: str
+        self,
+        folder: Path,
+        kind: str,
+        folders: Sequence[str],
+        device: str,
+        precision: str,
+        engine: str | None = None,
     ) -> None:
         paths = [folder / path for path in folders]
         self.networks: list[NetworkPredictor] = []
         self.linear: list[LinearView | FrozenProbe] = []
         if kind == "network":
-            self.networks = [NetworkPredictor(p, device=device, precision=precision) for p in paths]
+            given: dict[str, Any] = {"device": device, "precision": precision, "engine": engine}
+            self.networks = [NetworkPredictor(path, **given) for path in paths]
         else:
             loader = FrozenProbe if kind == "frozen" else LinearView
             self.linear = [loader.load(path) for path in paths]
@@ -71,7 +78,8 @@ class BlendPredictor:
     """A folder of ``ownbert fit``: several models whose scores are added with weights.
 
     Args:
-        folder, columns, device, precision: as of ``NetworkPredictor``.
+        folder, columns, device, precision, engine: as of ``NetworkPredictor``; the engine is that
+            of its networks.
 
     Raises:
         InputError: the folder cannot be used.
@@ -84,17 +92,20 @@ class BlendPredictor:
         columns: ColumnNames | None = None,
         device: str = "auto",
         precision: str = "float32",
+        engine: str | None = None,
     ) -> None:
         self.folder = model_folder(folder)
         self.blend = Blend.read(self.folder)
         self.task = self.blend.task(columns)
         self.precision = pick_precision(precision, pick_device(device))
         self._scorers = [
-            MemberScorer(self.folder, member.kind, member.folders, device, self.precision)
+            MemberScorer(self.folder, member.kind, member.folders, device, self.precision, engine)
             for member in self.blend.members
         ]
         for scorer, member in zip(self._scorers, self.blend.members, strict=True):
             self._check(scorer, member)
+        if engine not in (None, AUTO, TORCH) and not self.engines:
+            raise InputError(f"{self.folder} has no network for --engine {engine}; leave it out")
 
     def _check(self, scorer: MemberScorer, member: BlendMember) -> None:
         """Refuse models that answer otherwise than the blend says; the folder may be foreign."""
@@ -135,35 +146,19 @@ class BlendPredictor:
         members = [scorer(rows) for scorer in self._scorers]
         return blend(members, np.asarray([member.weight for member in self.blend.members]))
 
+    @property
+    def engines(self) -> list[Choice]:
+        """What computes its networks."""
+        networks = [network for scorer in self._scorers for network in scorer.networks]
+        return [choice for network in networks for choice in network.engines]
+
+    def notes(self) -> Iterator[str]:
+        """As of a ``NetworkPredictor``."""
+        yield from dict.fromkeys(choice.note for choice in self.engines if choice.note)
+
     def warnings(self) -> Iterator[str]:
         """Warnings of the first network; the others read the rows in the same way."""
         for scorer in self._scorers:
             if scorer.networks:
                 yield from scorer.networks[0].warnings()
                 return
-
-
-def open_predictor(
-    folder: str | Path,
-    *,
-    columns: ColumnNames | None = None,
-    device: str = "auto",
-    precision: str = "float32",
-    network: bool = False,
-) -> "NetworkPredictor | BlendPredictor":
-    """The predictor of a folder: a blend, an ensemble or one network.
-
-    Args:
-        network: of a blend only the network that is its Hugging Face folder.
-
-    Raises:
-        InputError: the folder cannot be used.
-    """
-    given: dict[str, Any] = {"columns": columns, "device": device, "precision": precision}
-    folder = model_folder(folder)
-    if (folder / BLEND).exists():
-        if not network:
-            return BlendPredictor(folder, **given)
-        if not (folder / CONFIG).exists():
-            raise InputError(f"{folder} has no network yet, only linear models")
-    return NetworkPredictor(folder, **given)

@@ -3,27 +3,26 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ownbert import limits
-from ownbert.checkpoint import load, load_tokenizer
-from ownbert.data.batch import Batch, Example, pack
+from ownbert.checkpoint import describe, load_tokenizer
 from ownbert.data.readers.memory import is_list, is_table, items
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
-from ownbert.nn.encoder import Encoder
-from ownbert.nn.kernels.prepack import prepack
-from ownbert.nn.pooling import POOLINGS as ALL_POOLINGS
+from ownbert.inference.engines import choose_engine
+from ownbert.inference.exported_network import ExportedNetwork, RoutedNetwork
 from ownbert.settings import between
 from ownbert.tasks.batched_forward import batches_by_tokens, blocks
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.tokenizer import NO_LIMIT
 from ownbert.train.device import pick_device, pick_precision
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Progress = Callable[[int], None]
 T = TypeVar("T")
@@ -46,8 +45,10 @@ class Embedder:
         device: auto (default), cpu or cuda.
         precision: float32 (default), bfloat16, or auto for the faster one.
         max_length: where texts are truncated instead, in tokens including special ones.
+        engine: torch, onnx, openvino or auto (``choose_engine``).
 
     Attributes:
+        engine: what computes.
         seen: how many texts there were.
         cut: how many of them were truncated.
 
@@ -62,24 +63,46 @@ class Embedder:
         device: str | None = None,
         precision: str | None = None,
         max_length: int | None = None,
+        engine: str | None = None,
     ) -> None:
         self.folder = model_folder(folder)
         self.embedding_config = read_embedding_config(self.folder)
-        self.device = pick_device(device or "auto")
-        self.precision = pick_precision(precision or "float32", self.device)
-        self.model = load(self.folder, heads=()).to(self.device)
-        self.tokenizer = load_tokenizer(self.folder, config=self.model.config)
-        self.max_length = self._limit(max_length)
-        self.builder = TextInputBuilder(
-            self.tokenizer, self.model.config, self.max_length or NO_LIMIT
+        description = describe(self.folder)
+        self.config = description.config
+        device, precision = device or "auto", precision or "float32"
+        self.engine = choose_engine(
+            self.folder, description, engine, device=device, precision=precision
         )
+        self._device = device
+        self.device = pick_device(device) if self.engine.exported is None else "cpu"
+        self.precision = pick_precision(precision, device) if self.engine.packed else "float32"
+        self._network = self._open()
+        self.tokenizer = load_tokenizer(self.folder, config=self.config)
+        self.max_length = self._limit(max_length)
+        self.builder = TextInputBuilder(self.tokenizer, self.config, self.max_length or NO_LIMIT)
         self.seen = self.cut = 0
-        self._encoders: dict[str, Encoder] = {}
+
+    def _open(self) -> Any:
+        """What computes vectors: a ``PackedEncoder`` or what has its functions."""
+        if self.engine.exported is None:
+            return self._packed()
+        exported = ExportedNetwork(self.engine.exported, self.config)
+        return RoutedNetwork(exported, self._packed) if self.engine.packed else exported
+
+    def _packed(self) -> Any:
+        from ownbert.inference.packed_encoder import PackedEncoder
+
+        return PackedEncoder(self.folder, self._device, self.precision)
+
+    @property
+    def model(self) -> Any:
+        """The model that torch computes; None with another engine."""
+        return getattr(self._network, "model", None)
 
     @property
     def size(self) -> int:
         """The size of a vector, D."""
-        return self.model.config.hidden_size
+        return self.config.hidden_size
 
     def encode(
         self,
@@ -122,7 +145,7 @@ class Embedder:
             InputError: a value is not possible, or a text is none.
         """
         single, texts = isinstance(texts, str), _texts(texts)
-        if device is not None and pick_device(device) != self.device:
+        if device is not None and str(pick_device(device)) != str(self.device):
             raise InputError(
                 f"the model is on {self.device}; for another device: "
                 f"Embedder({str(self.folder)!r}, device={device!r})"
@@ -144,6 +167,8 @@ class Embedder:
             )
         found: Any = out
         if convert_to_tensor or not convert_to_numpy:
+            import torch
+
             found = torch.from_numpy(out)
             found = found if convert_to_tensor or single else list(found)
         return found[0] if single else found
@@ -182,20 +207,20 @@ class Embedder:
         between(1, limits.BATCH_TOKENS, "[]")("batch_tokens", batch_tokens)
         if batch_size is not None:
             between(1, limits.BATCH_ROWS, "[]")("batch_size", batch_size)
-        encoder = self._encoder(
-            pick_precision(precision, self.device) if precision else self.precision
-        )
+        precision = pick_precision(precision, self._device) if precision else self.precision
+        if precision != "float32" and not self.engine.packed:
+            raise InputError(f"the engine {self.engine.name} computes in float32, not {precision}")
         out = np.empty((len(ids), self.size), dtype=np.float32)
         done = 0
         lengths = np.asarray([len(i) for i in ids], dtype=np.int64)
         # The longest first: if memory does not suffice, it fails at once.
         order = np.argsort(-lengths, kind="stable")
         for chosen in _batches(order, lengths.tolist(), batch_tokens, batch_size):
-            hidden, batch = _hidden(encoder, [ids[i] for i in chosen])
-            vectors = ALL_POOLINGS[pool](encoder.config)(hidden, batch.layout)  # (B, D)
+            vectors = self._network.vectors([ids[i] for i in chosen], pool, precision)  # (B, D)
             if unit:
-                vectors = torch.nn.functional.normalize(vectors, dim=1)
-            out[chosen] = vectors.cpu().numpy()
+                lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+                vectors = vectors / np.maximum(lengths, 1e-12)
+            out[chosen] = vectors
             done += len(chosen)
             if progress is not None:
                 progress(done)
@@ -203,9 +228,8 @@ class Embedder:
 
     def token_vectors(self, ids: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The vector of each token of sequences of ids: float32 (tokens, D) each."""
-        hidden, _ = _hidden(self._encoder(self.precision), ids)
         ends = np.cumsum([len(one) for one in ids])[:-1]
-        return np.split(hidden.cpu().numpy(), ends)
+        return np.split(self._network.token_vectors(ids), ends)
 
     def encode_query(self, texts: Any, **options: Any) -> Any:
         """``encode`` with the folder's prompt for queries, if it has one."""
@@ -220,7 +244,7 @@ class Embedder:
         prompt = next((prompts[name] for name in names if name in prompts), None)
         return self.encode(texts, **{"prompt": prompt, **options})
 
-    def similarity(self, one: Any, two: Any) -> Tensor:
+    def similarity(self, one: Any, two: Any) -> "Tensor":
         """Cosines of vectors, as in sentence-transformers.
 
         Args:
@@ -229,6 +253,8 @@ class Embedder:
         Returns:
             float32 (N, M).
         """
+        import torch
+
         a, b = (
             torch.nn.functional.normalize(torch.atleast_2d(torch.as_tensor(x).float()), dim=-1)
             for x in (one, two)
@@ -266,11 +292,6 @@ class Embedder:
             "tokens and are cut there"
         )
 
-    def _encoder(self, precision: str) -> Encoder:
-        if precision not in self._encoders:
-            self._encoders[precision] = prepack(self.model.encoder, precision)
-        return self._encoders[precision]
-
     def _pooling(self, name: str | None) -> str:
         pooling = name or self.embedding_config.pooling
         if pooling in POOLINGS:
@@ -280,7 +301,7 @@ class Embedder:
 
     def _limit(self, max_length: int | None) -> int | None:
         """Where texts are truncated, at most at the model's limit."""
-        most = self.model.config.max_length
+        most = self.config.max_length
         if max_length is not None:
             between(3, most or limits.LENGTH, "[]")("max_length", max_length)
             return max_length
@@ -334,12 +355,3 @@ def _batches(
     for chosen in batches_by_tokens(order, lengths, tokens):
         size = most or len(chosen)
         yield from (chosen[start : start + size] for start in range(0, len(chosen), size))
-
-
-@torch.inference_mode()
-def _hidden(encoder: Encoder, ids: Sequence[np.ndarray]) -> tuple[Tensor, Batch]:
-    """The last hidden states of the sequences of a batch: float32 (T, D)."""
-    device = encoder.embeddings.word.weight.device
-    batch = pack([Example(i, np.zeros_like(i)) for i in ids]).to(device)
-    hidden, _ = encoder(batch)  # (T, D)
-    return hidden.float(), batch

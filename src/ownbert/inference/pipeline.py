@@ -12,7 +12,7 @@ from ownbert.data.images.image_files import is_image
 from ownbert.data.readers.columns import ColumnNames, usual_names
 from ownbert.data.readers.memory import as_record, is_list, is_table, items
 from ownbert.errors import InputError
-from ownbert.inference.blend_predictor import open_predictor
+from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.predictor import characters
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.rows import Row
@@ -41,6 +41,8 @@ class Predictor:
         device: auto, cpu or cuda.
         precision: with float32, the default, an answer does not depend on the other rows.
         network: of a folder of ``fit``, only its network.
+        engine: torch, onnx or openvino; auto takes what is installed and fastest for the case. By
+            default torch, and of a folder that ``export`` wrote its own.
 
     Attributes:
         labels: in the order of the columns of ``predict_proba``.
@@ -58,6 +60,7 @@ class Predictor:
         device: str = "auto",
         precision: str = "float32",
         network: bool = False,
+        engine: str | None = None,
         **others: Any,
     ) -> None:
         _refuse_options_of_pipelines(others)
@@ -66,7 +69,12 @@ class Predictor:
         self.folder = Path(folder)
         columns = ColumnNames(text_column, second_column)
         self.rows_predictor = open_predictor(
-            folder, columns=columns, device=device, precision=precision, network=network
+            folder,
+            columns=columns,
+            device=device,
+            precision=precision,
+            network=network,
+            engine=engine,
         )
         self.labels = self.task.labels
         self._turn = threading.Lock()

@@ -3,10 +3,12 @@
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ownbert import limits
+from ownbert.checkpoint.model_files import model_checksums
 from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.columns import id_column as id_column_of
 from ownbert.data.readers.memory import MemoryTable
@@ -16,16 +18,20 @@ from ownbert.data.readers.texts_or_files import text_or_file
 from ownbert.data.resumable_file import first_read, identity_of
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_same, refuse_unreadable, write_json
-from ownbert.inference.blend_predictor import BlendPredictor, open_predictor
+from ownbert.inference.any_predictor import open_predictor
+from ownbert.inference.engines import TORCH
 from ownbert.inference.pipeline import Predictor
 from ownbert.inference.prediction_writer import PredictionWriter
 from ownbert.inference.predictor import NetworkPredictor, Progress, characters, decide_all
+from ownbert.inference.shards import DealtRows, Shard, as_shard
 from ownbert.settings import between
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, NoTaskHead, Task, untrained_similarity
-from ownbert.train.state_files import model_checksums
+
+if TYPE_CHECKING:
+    pass
 
 Say = Callable[[str], None]
 
@@ -40,8 +46,10 @@ def predict(
     id_column: str | None = None,
     device: str = "auto",
     precision: str = "float32",
+    engine: str | None = None,
     network: bool = False,
     resume: bool = False,
+    shard: Any = None,
     top_k: int | None = DEFAULT,
     threshold: float | None = None,
     probabilities: bool = False,
@@ -62,8 +70,10 @@ def predict(
         text_column, second_column: by default as in training.
         id_column: with ``output``, the column that each row has instead of its texts, to join it
             with others; by default that of a usual name (id, guid, uuid, ...), if there is one.
-        device, precision: as for ``NetworkPredictor``.
+        device, precision, engine: as for ``NetworkPredictor``.
         resume: continue an interrupted run.
+        shard: with ``output``, only a share of the rows, (3, 16) or "3/16": they are written beside
+            ``output``, for ``ownbert.merge``.
         top_k: without ``output``, as for ``Predictor``; with it so many labels in each row.
         threshold: with ``output``, answers with a lower score are left out.
         probabilities: with ``output``, each row has the probabilities of all labels.
@@ -80,6 +90,8 @@ def predict(
     if output is None:
         if id_column is not None:
             raise InputError("id_column is a column of the output; name a file with output")
+        if shard is not None:
+            raise InputError("a shard is written to a part of the output; name a file with output")
         data = text_or_file(input)
         if isinstance(data, Path):
             refuse_missing(data)
@@ -89,13 +101,17 @@ def predict(
             second_column=second_column,
             device=device,
             precision=precision,
+            engine=engine,
             network=network,
         )
         found = predictor(data, top_k=top_k)
         if say is not None:
-            for line in predictor.warnings():
+            for line in (*predictor.rows_predictor.notes(), *predictor.warnings()):
                 say(line)
         return found
+    output, chosen = Path(output), as_shard(shard)
+    if chosen is not None:
+        output = chosen.path(output)
     columns = ColumnNames(text_column, second_column, id=id_column)
     in_file = isinstance(input, str | os.PathLike)
     if in_file:
@@ -107,14 +123,21 @@ def predict(
         folder,
         input,
         columns=columns,
+        shard=chosen,
         device=device,
         precision=precision,
+        engine=engine,
         network=network,
         options=_output_options(top_k, threshold, probabilities),
     )
     made_for = found.made_for(Path(input), columns) if in_file else None
     rows = first_read(found.blocks)
+    if say is not None:
+        for line in found.notes():
+            say(line)
     count = PredictionWriter(output, made_for, resume=resume).fill(rows, found.predict, progress)
+    if found.dealt is not None:
+        found.dealt.write_manifest(output, found.depends_on(columns))
     if say is not None:
         for line in found.warnings():
             say(line)
@@ -151,13 +174,16 @@ class RowPredictions:
 
     Args:
         folder: of a fine-tuned model, an ensemble or a blend.
-        data: a file, rows in memory, or an iterator of lines: texts, or JSON objects.
+        data: a file, rows in memory, or an iterator of lines: texts, or JSON objects; None: inputs
+            are given to ``read``.
         columns: named by the user.
-        device, precision, network: as for ``open_predictor``.
+        device, precision, engine, network: as for ``open_predictor``.
         options: what the rows of predictions hold.
+        shard: only this share of the rows.
 
     Attributes:
         blocks: of the rows.
+        dealt: the rows of the shard, out of all rows.
 
     Raises:
         InputError: the folder cannot be used, or its task has no such options.
@@ -171,21 +197,47 @@ class RowPredictions:
         columns: ColumnNames,
         device: str = "auto",
         precision: str = "float32",
+        engine: str | None = None,
         network: bool = False,
         options: OutputOptions = PLAIN_OUTPUT,
+        shard: Shard | None = None,
     ) -> None:
         self._predictor = open_predictor(
-            folder, columns=columns, device=device, precision=precision, network=network
+            folder,
+            columns=columns,
+            device=device,
+            precision=precision,
+            engine=engine,
+            network=network,
         )
         task = self._predictor.task
         task.refuse_output_options(options)
         self._options = options
+        self._id_column = columns.id
+        self.dealt = None if shard is None else DealtRows(shard)
         if isinstance(data, Iterator) and task.reads_arrays:
             raise InputError(f"{folder} reads images: give files or folders of them")
+        self.blocks = iter(()) if data is None else self.read(data)
+
+    def read(self, data: Any, skip: int = 0) -> Iterator[list[Row]]:
+        """Blocks of the rows of an input, after the first ``skip`` rows."""
+        task = self._predictor.task
         source = task.source(data, name="the input", labelled=False)
-        if columns.id is not None:
-            _require_ids(task, source, columns.id)
-        self.blocks = blocks(task.stream(source), size=characters)
+        if self._id_column is not None:
+            _require_ids(task, source, self._id_column)
+        rows = task.stream(source)
+        if self.dealt is not None:
+            rows = self.dealt.take(rows, lambda row: [row.texts, task.identity(row)])
+        return blocks(islice(rows, skip, None), size=characters)
+
+    def refuse_parts_of(self, kind: str) -> None:
+        """Raise ``InputError`` unless the task can read files of a kind in parts."""
+        task = self._predictor.task
+        if task.reads_arrays or (kind == "txt" and task.head == "tokens"):
+            raise InputError(
+                f"{task.name} reads images or CoNLL files, which are not split; give tables, or no "
+                "--runner"
+            )
 
     def predict(self, block: Sequence[Row]) -> list[dict[str, Any]]:
         """The predictions for some rows: what tells them apart, and the answers."""
@@ -205,14 +257,35 @@ class RowPredictions:
         for block in self.blocks:
             yield from self.predict(block)
 
+    def notes(self) -> Iterator[str]:
+        """Which engine ``auto`` has chosen."""
+        return self._predictor.notes()
+
     def warnings(self) -> Iterator[str]:
         """Of the rows so far."""
         return self._predictor.warnings()
 
     def made_for(self, input: Path, columns: ColumnNames) -> dict[str, Any]:
         """The identity of a file of predictions: everything that its rows depend on."""
-        made_for = _made_for(self._predictor, input, columns)
-        return {**made_for, "options": asdict(self._options)}
+        return {**self.depends_on(columns), "input": identity_of(input)}
+
+    def depends_on(self, columns: ColumnNames) -> dict[str, Any]:
+        """What the predictions depend on besides the rows."""
+        predictor = self._predictor
+        weights = [
+            [f"{member.relative_to(predictor.folder)}/{name}", checksum]
+            for member in predictor.members
+            for name, checksum in model_checksums(member)
+        ]
+        engines = sorted({choice.name for choice in predictor.engines} - {TORCH})
+        return {
+            **({"engines": engines} if engines else {}),
+            "format": 1,
+            "model": weights,
+            "columns": asdict(columns),
+            "precision": predictor.precision,
+            "options": asdict(self._options),
+        }
 
 
 def _require_ids(task: Task, source: Any, name: str) -> None:
@@ -226,24 +299,6 @@ def refuse_missing(path: Path) -> None:
     """Raise ``InputError`` unless there is a folder, or a file that can be read."""
     if not path.is_dir():  # some tasks read folders
         refuse_unreadable(path)
-
-
-def _made_for(
-    predictor: NetworkPredictor | BlendPredictor, input: Path, columns: ColumnNames
-) -> dict[str, Any]:
-    """The identity of a file of predictions: everything that its rows depend on."""
-    weights = [
-        [f"{member.relative_to(predictor.folder)}/{name}", checksum]
-        for member in predictor.members
-        for name, checksum in model_checksums(member)
-    ]
-    return {
-        "format": 1,
-        "model": weights,
-        "input": identity_of(input),
-        "columns": asdict(columns),
-        "precision": predictor.precision,
-    }
 
 
 def evaluate(

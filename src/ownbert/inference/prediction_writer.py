@@ -10,7 +10,7 @@ from ownbert.data.resumable_file import ResumableFile
 from ownbert.errors import InputError
 
 # The separator of a table's columns by the file's extension; and the extensions of JSON lines.
-_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _LINES = (".jsonl", ".json", ".ndjson")
 
 
@@ -38,12 +38,12 @@ class PredictionWriter(ResumableFile):
     ) -> None:
         name = Path(path).name.lower().removesuffix(".gz")
         ending = Path(name).suffix
-        if ending not in (*_SEPARATORS, *_LINES) and not Path(path).is_dir():
-            known = ", ".join([*_LINES, *_SEPARATORS])
+        if ending not in (*SEPARATORS, *_LINES) and not Path(path).is_dir():
+            known = ", ".join([*_LINES, *SEPARATORS])
             raise InputError(
                 f"cannot tell the kind of {path}; its name must end with one of {known}"
             )
-        self.separator = _SEPARATORS.get(ending)
+        self.separator = SEPARATORS.get(ending)
         self.columns: list[str] | None = None
         super().__init__(path, made_for, resume=resume)
 
@@ -79,20 +79,22 @@ class PredictionWriter(ResumableFile):
         cells, header = dict(_flat(row)), ""
         if self.columns is None:
             self.columns = list(cells)
-            header = self._joined(self.columns)
+            header = joined(self.columns, self.separator)
         if others := [name for name in cells if name not in self.columns]:
             raise InputError(
                 f"{self.path}: answer {number:,} has {others[0]!r}, which is no column of the "
                 "first answer; write to a .jsonl file"
             )
-        return header + self._joined([cells.get(name, "") for name in self.columns])
+        return header + joined([cells.get(name, "") for name in self.columns], self.separator)
 
-    def _joined(self, cells: Sequence[str]) -> str:
-        if self.separator == "\t":  # in TSV a row is one line, even within quotes
-            cells = [json.dumps(c, ensure_ascii=False) if {*c} & {*"\t\r\n"} else c for c in cells]
-        out = _Line()
-        csv.writer(out, delimiter=self.separator or ",", lineterminator="\n").writerow(cells)
-        return out.text
+
+def joined(cells: Sequence[str], separator: str) -> str:
+    """A row of a table as its line."""
+    if separator == "\t":  # in TSV a row is one line, even within quotes
+        cells = [json.dumps(c, ensure_ascii=False) if {*c} & {*"\t\r\n"} else c for c in cells]
+    out = _Line()
+    csv.writer(out, delimiter=separator, lineterminator="\n").writerow(cells)
+    return out.text
 
 
 class _Line:

@@ -2,20 +2,23 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ownbert.checkpoint import CONFIG, describe
+from ownbert.checkpoint import CONFIG, Description, describe
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.files import inside, read_json
 from ownbert.hub import model_folder
-from ownbert.nn.kernels.prepack import prepack
-from ownbert.run.run_folder import ENSEMBLE, RECIPE
+from ownbert.inference.engines import Choice, choose_engine
+from ownbert.inference.exported_network import ExportedNetwork, RoutedNetwork
+from ownbert.run.file_names import ENSEMBLE, RECIPE
 from ownbert.schema import list_of, maybe, record, text
 from ownbert.tasks.batched_forward import blocks, forward_rows
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
 from ownbert.tasks.text_input import UnknownWords, truncation_warning
@@ -43,8 +46,10 @@ class NetworkPredictor:
         device: auto, cpu or cuda.
         precision: with float32, the default, an answer does not depend on the other rows of the
             batch.
+        engine: torch, onnx, openvino or auto (``choose_engine``).
 
     Attributes:
+        engines: what computes, for each member.
         seen: how many rows there were.
         cut: how many of them were truncated.
 
@@ -60,23 +65,43 @@ class NetworkPredictor:
         device: str = "auto",
         precision: str = "float32",
         task: Task | None = None,
+        engine: str | None = None,
     ) -> None:
         self.folder = model_folder(folder)
-        target = pick_device(device)
-        self.precision = pick_precision(precision, target)
         self.members = list_members(self.folder)
         described = [(folder, describe(folder)) for folder in self.members]
         self.task = task or combine_tasks(
             [task_of(about, folder, columns) for folder, about in described]
         )
-        models = [self.task.load(*each).to(target) for each in described]
+        self.engines = [
+            choose_engine(*each, engine, device=device, precision=precision) for each in described
+        ]
+        packed = any(choice.packed for choice in self.engines)
+        self.precision = pick_precision(precision, device) if packed else "float32"
+        self.networks = [
+            self._open(*each, choice, device)
+            for each, choice in zip(described, self.engines, strict=True)
+        ]
         self.builder = self.task.input_builder(
-            self.members[0], models[0].config, self.task.max_length
+            self.members[0], described[0][1].config, self.task.max_length
         )
         self.tokenizer, self.max_length = self.builder.tokenizer, self.builder.max_length
-        self.models = [prepack(m) if self.precision == "float32" else m for m in models]
         self.seen = self.cut = 0
         self.unknown = UnknownWords(self.tokenizer)
+
+    def _open(self, folder: Path, about: Description, choice: Choice, device: str) -> RowNetwork:
+        packed = partial(_packed_network, self.task, folder, about, device, self.precision)
+        if choice.exported is None:
+            return packed()
+        pooling = self.task.head_spec(about).pooling
+        exported = ExportedNetwork(choice.exported, about.config, pooling)
+        return RoutedNetwork(exported, packed) if choice.packed else exported
+
+    @property
+    def models(self) -> list[Any]:
+        """The models that torch computes."""
+        networks: list[Any] = list(self.networks)
+        return [network.model for network in networks if hasattr(network, "model")]
 
     def __call__(self, rows: Sequence[Row]) -> list[Any]:
         """The answer of the task to each row."""
@@ -89,14 +114,15 @@ class NetworkPredictor:
         self.seen += len(rows)
         self.cut += data.truncated
         self.unknown.count(data.examples, self.task.texts_of(rows))
-        scores = [
-            forward_rows(model, self.task, data.examples, precision=self.precision).raws
-            for model in self.models
-        ]
+        scores = [forward_rows(network, self.task, data.examples) for network in self.networks]
         raws = scores[0]
         if len(scores) > 1:
             raws = [np.mean(of_row, axis=0) for of_row in zip(*scores, strict=True)]
         return raws, data.notes
+
+    def notes(self) -> Iterator[str]:
+        """What ``auto`` has chosen, once."""
+        yield from dict.fromkeys(choice.note for choice in self.engines if choice.note)
 
     def warnings(self) -> Iterator[str]:
         """Warnings about truncated rows and unknown words, if there were any."""
@@ -105,6 +131,17 @@ class NetworkPredictor:
             yield truncation_warning(self.cut, self.seen, limit, self.task.unit)
         if warning := self.unknown.warning():
             yield warning
+
+
+def _packed_network(
+    task: Task, folder: Path, about: Description, device: str, precision: str
+) -> Any:
+    """The model of a folder as torch computes it."""
+    from ownbert.nn.kernels.prepack import prepack
+    from ownbert.tasks.packed_network import PackedNetwork
+
+    model = task.load(folder, about).to(pick_device(device))
+    return PackedNetwork(prepack(model) if precision == "float32" else model, precision)
 
 
 def average(predictors: Sequence[NetworkPredictor]) -> NetworkPredictor:
@@ -116,7 +153,8 @@ def average(predictors: Sequence[NetworkPredictor]) -> NetworkPredictor:
     together = copy.copy(predictors[0])
     together.task = combine_tasks([predictor.task for predictor in predictors])
     together.members = [member for predictor in predictors for member in predictor.members]
-    together.models = [model for predictor in predictors for model in predictor.models]
+    together.networks = [network for predictor in predictors for network in predictor.networks]
+    together.engines = [choice for predictor in predictors for choice in predictor.engines]
     return together
 
 

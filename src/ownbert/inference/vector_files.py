@@ -2,13 +2,14 @@
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ownbert.checkpoint.model_files import model_checksums
 from ownbert.data.corpus.documents import find_files
 from ownbert.data.readers.columns import ColumnNames, read_texts_with_ids
 from ownbert.data.readers.memory import MemoryTable, is_table, table_of
@@ -16,6 +17,8 @@ from ownbert.data.readers.texts_or_files import are_names, table_of_texts, text_
 from ownbert.errors import InputError
 from ownbert.files import atomic_path, refuse_same
 from ownbert.inference.embedder import Embedder, Progress, after, in_blocks
+from ownbert.inference.engines import TORCH
+from ownbert.inference.shards import DealtRows, as_shard
 
 Say = Callable[[str], None]
 # Files, folders and globs, or rows in memory as a table.
@@ -26,6 +29,8 @@ Record = tuple[Any, str]
 Write = Callable[[list[Record], np.ndarray], None]
 
 _VECTOR = "embedding"
+# Options of ``Embedder.encode`` that change no vector, but for rounding.
+_NOT_OF_VECTORS = ("precision", "batch_tokens", "batch_size", "progress", "show_progress_bar")
 
 
 def embed(
@@ -38,6 +43,8 @@ def embed(
     device: str = "auto",
     precision: str = "float32",
     max_length: int | None = None,
+    engine: str | None = None,
+    shard: Any = None,
     progress: Progress | None = None,
     say: Say | None = None,
     **options: Any,
@@ -49,13 +56,15 @@ def embed(
     so neither side need fit in memory, and ``output`` appears complete or not at all.
 
     Args:
-        folder, device, precision, max_length: as for ``Embedder``.
+        folder, device, precision, max_length, engine: as for ``Embedder``.
         inputs: files, folders or globs, one or several; or rows in memory: a DataFrame, a
             datasets.Dataset, a list or Series of texts, a mapping of columns, a list of mappings.
             Without ``output`` also one text. A string that names no file is a text there.
         text_column: the column of tables that holds the texts.
         id_column: the column of tables that each row of ``output`` has first, to join it with
             others.
+        shard: with ``output``, only a share of the texts, (3, 16) or "3/16": they are written
+            beside ``output``, for ``ownbert.merge``.
         progress: called with the number of texts so far.
         say: called with warnings.
         options: those of ``Embedder.encode``.
@@ -69,22 +78,49 @@ def embed(
     single = output is None and isinstance(text_or_file(inputs), str)
     inputs = table_of_texts([inputs]) if single else _as_inputs(inputs)
     records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
+    given: dict[str, Any] = {"device": device, "precision": precision, "engine": engine}
     if output is None:
-        embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
+        if shard is not None:
+            raise InputError("a shard is written to a part of the output; name a file with output")
+        embedder = Embedder(folder, max_length=max_length, **given)
+        _note(embedder, say)
         blocks = [block for _, block in _embedded(embedder, records, progress, options)]
         vectors = np.concatenate([np.empty((0, embedder.size), np.float32), *blocks])
         _warn(embedder, say)
         return vectors[0] if single else vectors
-    writer = _writer(Path(output), id_column)
+    output, chosen, dealt = Path(output), as_shard(shard), None
+    if chosen is not None:
+        output, dealt = chosen.path(output), DealtRows(chosen)
+        records = dealt.take(records, list)
+    writer = _writer(output, id_column)
     refuse_same([folder, *_files(inputs)], output)
-    embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
+    embedder = Embedder(folder, max_length=max_length, **given)
+    _note(embedder, say)
     done = 0
     with atomic_path(output) as temporary, writer(temporary, embedder.size) as write:
         for block, vectors in _embedded(embedder, records, progress, options):
             write(block, vectors)
             done += len(block)
+    if dealt is not None:
+        columns = {"text": text_column, "id": id_column}
+        dealt.write_manifest(output, vectors_depend_on(embedder, columns, options))
     _warn(embedder, say)
     return done
+
+
+def vectors_depend_on(
+    embedder: Embedder, columns: Mapping[str, str | None], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the vectors of texts depend on, besides the texts."""
+    engine = embedder.engine.name
+    return {
+        **({} if engine == TORCH else {"engine": engine}),
+        "model": [list(each) for each in model_checksums(embedder.folder)],
+        "columns": dict(columns),
+        "precision": options.get("precision") or embedder.precision,
+        "max_length": embedder.max_length,
+        "options": {k: v for k, v in options.items() if k not in _NOT_OF_VECTORS},
+    }
 
 
 def embedded_rows(
@@ -96,16 +132,25 @@ def embedded_rows(
     device: str = "auto",
     precision: str = "float32",
     max_length: int | None = None,
+    engine: str | None = None,
     say: Say | None = None,
     **options: Any,
 ) -> Iterator[dict[str, Any]]:
     """The rows of a .jsonl file of ``embed``, as they come; arguments as there."""
     records = records_of(_as_inputs(inputs), ColumnNames(text=text_column, id=id_column))
     _refuse_name(id_column)
-    embedder = Embedder(folder, device=device, precision=precision, max_length=max_length)
+    embedder = Embedder(
+        folder, device=device, precision=precision, max_length=max_length, engine=engine
+    )
+    _note(embedder, say)
     for block, vectors in _embedded(embedder, records, None, options):
         yield from _rows(block, vectors, id_column)
     _warn(embedder, say)
+
+
+def _note(embedder: Embedder, say: Say | None) -> None:
+    if say is not None and embedder.engine.note:
+        say(embedder.engine.note)
 
 
 def _warn(embedder: Embedder, say: Say | None) -> None:
@@ -205,7 +250,6 @@ def _rows(
 
 @contextmanager
 def _parquet(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     with ExitStack() as stack:
@@ -213,25 +257,42 @@ def _parquet(path: Path, id_column: str | None, size: int) -> Iterator[Write]:
 
         def write(records: list[Record], vectors: np.ndarray) -> None:
             nonlocal file
-            ids, texts = zip(*records, strict=True)
-            flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), size)
-            cells = {"text": pa.array(texts, pa.string()), _VECTOR: flat}
-            if id_column is not None:
-                # The first block decides whether ids are numbers or texts.
-                kind = None if file is None else file.schema.field(id_column).type
-                try:
-                    cells = {id_column: pa.array(ids, kind), **cells}
-                except (pa.ArrowException, OverflowError) as error:
-                    raise InputError(
-                        f"{path.name}: the ids in {id_column!r} are not of one kind ({error}); "
-                        "write to a .jsonl file"
-                    ) from None
-            table = pa.table(cells)
+            # The first block decides whether ids are numbers or texts.
+            kind = None
+            if file is not None and id_column is not None:
+                kind = file.schema.field(id_column).type
+            try:
+                table = arrow_table(records, vectors, id_column, kind)
+            except InputError as error:
+                raise InputError(f"{path.name}: {error}; write to a .jsonl file") from None
             if file is None:
                 file = stack.enter_context(pq.ParquetWriter(path, table.schema))
             file.write_table(table)
 
         yield write
+        if file is None:  # a shard may have no rows
+            write([], np.empty((0, size), np.float32))
+
+
+def arrow_table(
+    records: Sequence[Record], vectors: np.ndarray, id_column: str | None, kind: Any = None
+) -> Any:
+    """Records and their vectors (records, D) as a pyarrow.Table; ``kind``: that of the ids.
+
+    Raises:
+        InputError: ids are numbers and texts.
+    """
+    import pyarrow as pa
+
+    ids, texts = [id for id, _ in records], [text for _, text in records]
+    flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+    cells = {"text": pa.array(texts, pa.string()), _VECTOR: flat}
+    if id_column is not None:
+        try:
+            cells = {id_column: pa.array(ids, kind), **cells}
+        except (pa.ArrowException, OverflowError) as error:
+            raise InputError(f"the ids in {id_column!r} are not of one kind ({error})") from None
+    return pa.table(cells)
 
 
 _WRITERS: dict[str, Callable[[Path, str | None, int], AbstractContextManager[Write]]] = {
@@ -239,6 +300,57 @@ _WRITERS: dict[str, Callable[[Path, str | None, int], AbstractContextManager[Wri
     ".parquet": _parquet,
     ".jsonl": _jsonl,
 }
+
+
+def write_blocks(
+    path: Path,
+    ending: str,
+    blocks: Iterable[tuple[list[Record], np.ndarray]],
+    size: int,
+    id_column: str | None,
+    progress: Progress,
+) -> int:
+    """Write records and their vectors in the format of ``ending``; returns how many there were.
+
+    Args:
+        path: of the file.
+        ending: .npy, .parquet or .jsonl.
+        blocks: the records and their vectors (records, D).
+        size: D.
+        id_column: the name of the column of ids, if there are any.
+        progress: called with the number of records so far.
+    """
+    done = 0
+    with _WRITERS[ending](path, id_column, size) as write:
+        for records, vectors in blocks:
+            write(records, vectors)
+            progress(done := done + len(vectors))
+    return done
+
+
+def parquet_layout(path: Path) -> tuple[str | None, int]:
+    """The column of ids, if there is one, and the size of a vector, of a file of ``embed``."""
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(path)
+    ids = [name for name in schema.names if name not in ("text", _VECTOR)]
+    return (ids[0] if ids else None), schema.field(_VECTOR).type.list_size
+
+
+def parquet_rows(
+    path: Path, id_column: str | None, rows: int
+) -> Iterator[tuple[Record, np.ndarray]]:
+    """The records and vectors of a file of ``embed``, so many of which are read at a time."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=rows):
+            texts = batch.column("text").to_pylist()
+            ids = [None] * len(texts) if id_column is None else batch.column(id_column).to_pylist()
+            vectors = batch.column(_VECTOR).flatten().to_numpy(zero_copy_only=False)
+            yield from zip(
+                zip(ids, texts, strict=True), vectors.reshape(len(texts), -1), strict=True
+            )
 
 
 def _writer(

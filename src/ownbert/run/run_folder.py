@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ownbert.checkpoint import CONFIG
-from ownbert.checkpoint.weights import WEIGHTS
+from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.errors import InputError
 from ownbert.files import make_folder, refuse_same
+from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve, settings_of
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
@@ -23,9 +24,6 @@ from ownbert.train.state_files import (
     require_same_identity,
 )
 
-RECIPE = "recipe.yaml"
-# Names the members of an ensemble, and those of a blend with their weights.
-ENSEMBLE, BLEND = "ensemble.json", "blend.json"
 T = TypeVar("T")
 
 

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from ownbert.files import write_text
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner
-from ownbert.run.run_folder import RECIPE, RunFolder
+from ownbert.run.file_names import RECIPE
+from ownbert.run.run_folder import RunFolder
 from ownbert.settings import dump
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train import distributed

@@ -13,6 +13,7 @@ from ownbert.checkpoint import CONFIG, describe
 from ownbert.errors import InputError
 from ownbert.files import read_json
 from ownbert.inference.embedder import Embedder
+from ownbert.inference.engines import AUTO, TORCH
 from ownbert.inference.fill_mask import Filled, Filler
 from ownbert.inference.pipeline import Predictor
 from ownbert.serve.refusals import Refusal, bad_field
@@ -61,7 +62,7 @@ class ServedModel:
         name: by which requests choose it.
         folder: that ``finetune``, ``fit``, ``probe``, ``pretrain`` or ``translate`` wrote, or a
             sentence model.
-        device, precision: as of ``Predictor``.
+        device, precision, engine: as of ``Predictor``.
 
     Attributes:
         task: what the folder is for: a task of ``finetune``, fill, embed or translate.
@@ -72,10 +73,16 @@ class ServedModel:
     """
 
     def __init__(
-        self, name: str, folder: str | Path, *, device: str = "auto", precision: str = "float32"
+        self,
+        name: str,
+        folder: str | Path,
+        *,
+        device: str = "auto",
+        precision: str = "float32",
+        engine: str | None = None,
     ) -> None:
         self.name, self.folder = name, Path(folder)
-        self.device, self.precision = device, precision
+        self.device, self.precision, self.engine = device, precision, engine
         self.predictor: Predictor | None = None
         self.embedder: Embedder | None = None
         self.filler: Filler | None = None
@@ -95,8 +102,11 @@ class ServedModel:
         given: dict[str, Any] = {"device": self.device, "precision": self.precision}
         config = self.folder / CONFIG
         if config.exists() and read_json(config).get("is_encoder_decoder"):
+            if self.engine not in (None, TORCH, AUTO):
+                raise InputError(f"{self.folder} translates, which only torch does")
             self.translator = Translator(self.folder, **given)
             return
+        given["engine"] = self.engine
         try:
             predictor = Predictor(self.folder, **given)
         except NoTaskHead:
@@ -106,12 +116,26 @@ class ServedModel:
                 self.predictor = predictor
                 return
         self.embedder = Embedder(self.folder, **given)
-        if "mlm" in {spec.kind for spec in describe(self.folder).specs}:
+        kinds = {spec.kind for spec in describe(self.folder).specs}
+        if "mlm" in kinds and self.embedder.engine.packed:
             self.filler = Filler(self.folder, top=MOST_CANDIDATES, device=self.device)
 
     def reloaded(self) -> "ServedModel":
         """The folder as it is now."""
-        return ServedModel(self.name, self.folder, device=self.device, precision=self.precision)
+        return ServedModel(
+            self.name,
+            self.folder,
+            device=self.device,
+            precision=self.precision,
+            engine=self.engine,
+        )
+
+    @property
+    def note(self) -> str:
+        """What the engine auto has chosen; empty without it."""
+        if self.embedder is not None:
+            return self.embedder.engine.note
+        return "; ".join(self.predictor.rows_predictor.notes()) if self.predictor else ""
 
     @property
     def pipeline(self) -> str:

@@ -124,6 +124,7 @@ def serve(
     port: int = 8080,
     device: str = "auto",
     precision: str = "float32",
+    engine: str | None = None,
     max_memory: float | None = None,
     log: bool = True,
     say: Callable[[str], None] = print,
@@ -134,7 +135,7 @@ def serve(
     Args:
         folders: of models, or ``NAME=FOLDER``.
         host, port: to listen on; port 0 takes a free one.
-        device, precision: as of ``Predictor``.
+        device, precision, engine: as of ``Predictor``.
         max_memory: gigabytes that the weights may have together.
         log: whether each request is a line of JSON on standard error.
         say: called with what a person should know.
@@ -160,7 +161,7 @@ def serve(
     require_memory(list(named.values()), max_memory)
     with contextlib.closing(listening_socket(host, port)) as listening:
         models = [
-            ServedModel(name, folder, device=device, precision=precision)
+            ServedModel(name, folder, device=device, precision=precision, engine=engine)
             for name, folder in named.items()
         ]
         service = Service(Models(models), limits)
@@ -179,6 +180,9 @@ def serve(
             for model in models:
                 model.warm_up()
             service.ready = True
+            for model in models:
+                if model.note:
+                    say(f"{model.name}: {model.note}")
             names = ", ".join(f"{model.name} ({model.task})" for model in models)
             say(f"serving {names} at {address}")
             service.scheduler.run()

@@ -1,17 +1,13 @@
-"""Forward passes over many rows, in packed batches of similar length."""
+"""Forward passes over many rows, in batches of similar length."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
-from ownbert.data.batch import Example, pack
-from ownbert.nn.model import Model
-from ownbert.objectives import Objective
+from ownbert.data.example import Example
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.task import Task
-from ownbert.train.device import autocast
 
 T = TypeVar("T")
 
@@ -21,48 +17,21 @@ BATCH_TOKENS = 8192
 ROWS, CHARACTERS = 2048, 4_000_000
 
 
-@dataclass(frozen=True)
-class RowOutputs:
-    """What the model computes for rows.
-
-    Args:
-        raws: the ``Task.raw`` scores of each row.
-        loss: the mean loss, None without targets.
-    """
-
-    raws: list[np.ndarray]
-    loss: float | None
-
-
-@torch.inference_mode()
-def forward_rows(
-    model: Model,
-    task: Task,
-    examples: Sequence[Example],
-    *,
-    precision: str,
-    objective: Objective | None = None,
-) -> RowOutputs:
-    """The scores of rows, in their order, and with ``objective`` the mean loss.
+def forward_rows(network: RowNetwork, task: Task, examples: Sequence[Example]) -> list[np.ndarray]:
+    """The ``Task.raw`` scores of rows, in their order.
 
     In float32 the scores of a row are the same regardless of the batch, to rounding.
     """
-    model.eval()
     sizes = getattr(examples, "sizes", None)  # without making examples that are made on access
     if sizes is None:
         sizes = np.asarray([len(e.token_ids) for e in examples], dtype=np.int64)
     raws: list[Any] = [None] * len(examples)
-    total, count = 0.0, 0
     for chosen in batches_by_tokens(np.argsort(sizes, kind="stable"), sizes.tolist()):
-        batch = pack([examples[i] for i in chosen]).to(model.device)
-        with autocast(model.device, precision):
-            logits = model(batch, [task.head]).logits[task.head]
-        for index, raw in zip(chosen, task.raw(logits, batch, model), strict=True):
+        batch = [examples[i] for i in chosen]
+        logits = network.logits(batch, task.head)
+        for index, raw in zip(chosen, task.raw(logits, batch, network), strict=True):
             raws[index] = raw
-        if objective is not None:
-            loss = objective(logits, batch)
-            total, count = total + float(loss.total), count + loss.count
-    return RowOutputs(raws, total / count if count else None)
+    return raws
 
 
 def batches_by_tokens(

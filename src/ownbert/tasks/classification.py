@@ -2,17 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
 from ownbert.data.readers.columns import COLUMNS
 from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
-from ownbert.nn.model import Model
 from ownbert.tasks.metrics import Scores, score_labels
-from ownbert.tasks.row_objectives import SingleLabelObjective
 from ownbert.tasks.rows import (
     PLAIN_OUTPUT,
     OutputOptions,
@@ -21,6 +18,7 @@ from ownbert.tasks.rows import (
     list_labels,
     unknown_label,
 )
+from ownbert.tasks.scores import softmax
 from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask
 from ownbert.tasks.soft_targets import (
     check_distribution,
@@ -29,6 +27,10 @@ from ownbert.tasks.soft_targets import (
     readable_probabilities,
 )
 from ownbert.tasks.task import DEFAULT, Task, named_probabilities, ranked
+
+if TYPE_CHECKING:
+    from ownbert.nn.model import Model
+    from ownbert.tasks.row_objectives import SingleLabelObjective
 
 
 class SingleLabelTask(Task):
@@ -43,6 +45,8 @@ class SingleLabelTask(Task):
     gives_probabilities = True
     output_options = frozenset({"top", "threshold", "probabilities"})
     label_heading = "{} labels"
+    # Of the labels in the loss, once they are learnt from training rows.
+    weights: tuple[float, ...] | None = None
 
     def learn(self, rows: Sequence[Row], source: Source) -> None:
         names = {row.target for row in rows if not is_soft(row.target)}
@@ -93,13 +97,15 @@ class SingleLabelTask(Task):
         one_hot = np.eye(len(self.labels), dtype=np.float32)
         return [one_hot[t] if isinstance(t, int) else t for t in targets]
 
-    def objective(self, model: Model) -> SingleLabelObjective:
+    def objective(self, model: "Model") -> "SingleLabelObjective":
+        from ownbert.tasks.row_objectives import SingleLabelObjective
+
         return SingleLabelObjective(
             smoothing=self.settings.label_smoothing, label_weights=self.weights
         )
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        return logits.softmax(-1)
+    def probabilities(self, logits: np.ndarray) -> np.ndarray:
+        return softmax(logits)
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
         return raw

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from ownbert.checkpoint.description import Description, describe, describe_config
 from ownbert.config import EncoderConfig, Image
-from ownbert.data.batch import Batch
+from ownbert.data.example import Example
 from ownbert.data.images.augmentation import Augmentation
 from ownbert.data.images.image_files import (
     IMAGES,
@@ -25,9 +24,9 @@ from ownbert.data.images.pixels import Processor
 from ownbert.data.readers.memory import is_table, table_of
 from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
-from ownbert.nn.model import Model
 from ownbert.tasks.classification import SingleLabelTask
 from ownbert.tasks.image_input import EncodedImages, ImageExamples, ImageInputBuilder, ImageRow
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, Vit
 from ownbert.tasks.rows import Row, label_text
 from ownbert.tasks.task import DEFAULT
@@ -191,8 +190,10 @@ class ImageTask(SingleLabelTask):
             seed=self.seed,
         )
 
-    def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
-        return list(self.probabilities(logits.float()).cpu().numpy())
+    def raw(
+        self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
+    ) -> list[np.ndarray]:
+        return list(self.probabilities(logits))
 
     def identity(self, row: Row) -> dict[str, Any]:
         path = _image(row).path

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.config import Image
-from ownbert.data.batch import Example
+from ownbert.data.example import Example
 from ownbert.data.images.augmentation import Augmentation
 from ownbert.data.images.image_files import ImageSource
 from ownbert.data.images.pixels import Processor, split_into_patches

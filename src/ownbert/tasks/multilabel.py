@@ -3,31 +3,19 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
-from ownbert.data.batch import Batch
 from ownbert.data.readers.columns import COLUMNS
 from ownbert.data.readers.tables import Source, as_text, kind_of
 from ownbert.errors import InputError
-from ownbert.nn.model import Model
-from ownbert.objectives import Loss
 from ownbert.tasks.classification import label_weights, sort_labels
 from ownbert.tasks.metrics import Scores, label_scores
-from ownbert.tasks.row_objectives import RowObjective
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
-from ownbert.tasks.sentence_task import (
-    COMMON,
-    LOGITS,
-    SentenceTask,
-    mean_per_row,
-    repeat_per_sequence,
-)
+from ownbert.tasks.scores import sigmoid
+from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask
 from ownbert.tasks.soft_targets import (
     check_probabilities,
     is_soft,
@@ -37,41 +25,12 @@ from ownbert.tasks.soft_targets import (
 from ownbert.tasks.task import DEFAULT, named_probabilities, ranked
 from ownbert.tasks.text_input import EncodedRows
 
+if TYPE_CHECKING:
+    from ownbert.nn.model import Model
+    from ownbert.tasks.row_objectives import MultiLabelObjective
+
 # Separators of labels, the one least likely to occur inside a label first.
 SEPARATORS = ("|", ";", ",")
-
-
-@dataclass(frozen=True)
-class MultiLabelObjective(RowObjective):
-    """Binary cross entropy, averaged over the labels; a target is 0, 1 or a probability.
-
-    Every window of a document is trained on its labels, and the windows count as one row. A row
-    counts as correct if exactly its labels have a probability of 0.5 or more.
-
-    Args:
-        label_weights: (C) weights of positive rows; negative rows have 1.
-    """
-
-    label_weights: tuple[float, ...] | None = None
-
-    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
-        assert batch.labels is not None
-        logits, labels = logits.float(), batch.labels.float()  # (B, C), (rows, C)
-        targets, weights = repeat_per_sequence(labels, logits, batch), None
-        if self.label_weights is not None:
-            weights = torch.tensor(self.label_weights, device=logits.device)
-        losses = F.binary_cross_entropy_with_logits(
-            logits, targets, pos_weight=weights, reduction="none"
-        ).mean(-1)
-        found = mean_per_row(logits.detach().sigmoid(), batch) >= 0.5
-        right = (found == (labels >= 0.5)).all(-1)
-        return Loss(mean_per_row(losses, batch).sum(), right.sum(), len(labels))
-
-    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
-        """The mean of the two Kullback-Leibler divergences, averaged over the labels."""
-        a, b = one.float(), two.float()
-        apart = (a.sigmoid() - b.sigmoid()) * (a - b) / 2
-        return mean_per_row(apart.mean(-1), batch).sum()
 
 
 class MultiLabelTask(SentenceTask):
@@ -97,6 +56,8 @@ class MultiLabelTask(SentenceTask):
     saved_attributes = (*SentenceTask.saved_attributes, "threshold")
     metrics = ("micro_f1", "macro_f1", "average_precision", "subset_accuracy")
     uses = COMMON | {"class_weights", "separator", "threshold"}
+    # Of the labels in the loss, once they are learnt from training rows.
+    weights: tuple[float, ...] | None = None
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -180,11 +141,13 @@ class MultiLabelTask(SentenceTask):
             return np.asarray(row.target, dtype=np.float32)
         return np.asarray([label in row.target for label in self.labels], dtype=np.float32)
 
-    def objective(self, model: Model) -> MultiLabelObjective:
+    def objective(self, model: "Model") -> "MultiLabelObjective":
+        from ownbert.tasks.row_objectives import MultiLabelObjective
+
         return MultiLabelObjective(label_weights=self.weights)
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        return logits.sigmoid()
+    def probabilities(self, logits: np.ndarray) -> np.ndarray:
+        return sigmoid(logits)
 
     def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
         if self.settings.threshold is None:

@@ -2,30 +2,27 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch.nn.functional as F
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
-from ownbert.data.batch import Batch
+from ownbert.data.example import Example
 from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
 from ownbert.data.readers.tables import Source, as_text, place
 from ownbert.errors import InputError
-from ownbert.nn.model import Model
-from ownbert.objectives import Loss
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.row_objectives import RowObjective, symmetric_kl
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, read_table
+from ownbert.tasks.scores import sequence_counts, softmax
 from ownbert.tasks.task import DEFAULT, Task, ranked
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 
-# The score of padding: no share of a softmax, and a finite logarithm.
-_PADDING = -1e9
+if TYPE_CHECKING:
+    from ownbert.nn.model import Model
+    from ownbert.tasks.row_objectives import MultipleChoiceObjective
 
 _WHOLE = re.compile(r"-?\d+(\.0*)?")
 
@@ -112,13 +109,16 @@ class MultipleChoiceTask(Task):
             truncated += any(was_truncated for _, was_truncated in pairs)
         return EncodedRows(examples, truncated, [None] * len(examples))
 
-    def objective(self, model: Model) -> "MultipleChoiceObjective":
+    def objective(self, model: "Model") -> "MultipleChoiceObjective":
+        from ownbert.tasks.row_objectives import MultipleChoiceObjective
+
         return MultipleChoiceObjective()
 
-    def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
-        assert batch.groups is not None
-        found = pad_choices(logits, batch).softmax(-1).cpu().numpy()
-        return [row[:size] for row, size in zip(found, batch.groups, strict=True)]
+    def raw(
+        self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
+    ) -> list[np.ndarray]:
+        ends = np.cumsum(sequence_counts(examples))[:-1]
+        return [softmax(scores) for scores in np.split(logits[:, 0], ends)]
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
         return raw
@@ -161,30 +161,6 @@ class MultipleChoiceTask(Task):
     def label_distribution(self, rows: Sequence[Row]) -> str:
         counts = np.bincount([row.target for row in rows])
         return ", ".join(f"{i} {count / len(rows):.1%}" for i, count in enumerate(counts))
-
-
-@dataclass(frozen=True)
-class MultipleChoiceObjective(RowObjective):
-    """Cross entropy of the correct choice among those of its row."""
-
-    name: str = "choice"
-    head: str = "choice"
-
-    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
-        assert batch.labels is not None
-        scores, labels = pad_choices(logits, batch), batch.labels  # (rows, choices), (rows)
-        right = (scores.detach().argmax(-1) == labels).sum()
-        return Loss(F.cross_entropy(scores, labels, reduction="sum"), right, len(labels))
-
-    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
-        return symmetric_kl(pad_choices(one, batch), pad_choices(two, batch)).sum()
-
-
-def pad_choices(logits: Tensor, batch: Batch) -> Tensor:
-    """(B, 1) -> (rows, most choices of a row) in float32, padded with a score of no weight."""
-    assert batch.groups is not None
-    scores = logits.float()[:, 0].split(batch.groups)
-    return pad_sequence(list(scores), batch_first=True, padding_value=_PADDING)
 
 
 def _rows(path: Source, given: ColumnNames, *, labelled: bool) -> Iterator[Row]:

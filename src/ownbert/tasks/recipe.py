@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ownbert import limits
+from ownbert.config import POOLINGS as POOLING_NAMES
 from ownbert.errors import InputError
 from ownbert.settings import (
     apply_values,
@@ -23,7 +24,7 @@ ANSWERS = "Answers"
 
 # Tasks with one answer per text or pair of texts, whose scores linear models and blends give too.
 TEXT_TASKS = ("classify", "multilabel", "regress")
-POOLINGS = ("pooler", "first", "mean", "max", "attention", "gru", "lstm")
+POOLINGS = ("pooler", *POOLING_NAMES)
 LONG = ("auto", "cut", "windows", "segments")
 # The most rows of a table of n-grams: 4 GB.
 _MOST_ROWS = 1 << 23

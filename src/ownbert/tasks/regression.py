@@ -2,60 +2,28 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
-from ownbert.data.batch import Batch
 from ownbert.data.readers.columns import COLUMNS, ColumnNames
 from ownbert.data.readers.tables import Source, columns
 from ownbert.errors import InputError
-from ownbert.nn.model import Model
-from ownbert.objectives import Loss
 from ownbert.tasks.metrics import Scores
-from ownbert.tasks.row_objectives import RowObjective
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
-from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask, mean_per_row
+from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask
 from ownbert.tasks.task import DEFAULT
+
+if TYPE_CHECKING:
+    from ownbert.nn.model import Model
+    from ownbert.tasks.row_objectives import RegressionObjective
 
 # Weights are float32, and squares must stay finite.
 _LARGEST = 1e15
 # Predictions whose standard deviation is below this share of the truth's are nearly constant. By
 # least squares the share equals the correlation of the two.
 _NEARLY_CONSTANT = 0.05
-
-
-@dataclass(frozen=True)
-class RegressionObjective(RowObjective):
-    """Squared error or Huber loss of standardised numbers, averaged over the columns.
-
-    The prediction for a document is the mean over its windows. A row counts as correct if all its
-    numbers are within half a standard deviation.
-
-    Args:
-        loss: mse, or huber (Huber 1964, quadratic up to 1).
-    """
-
-    loss: str = "mse"
-    name: str = "regression"
-    right: bool = False
-
-    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
-        assert batch.labels is not None
-        found, labels = mean_per_row(logits.float(), batch), batch.labels.float()  # (rows, C)
-        error = F.huber_loss if self.loss == "huber" else F.mse_loss
-        losses = self.weigh(error(found, labels, reduction="none").mean(-1), batch)
-        right = ((found.detach() - labels).abs() < 0.5).all(-1)
-        return Loss(losses.sum(), right.sum(), len(labels))
-
-    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
-        """The Kullback-Leibler divergence of unit normal distributions around the two."""
-        a, b = (mean_per_row(x.float(), batch) for x in (one, two))
-        return ((a - b) ** 2).mean(-1).sum() / 2
 
 
 class RegressionTask(SentenceTask):
@@ -76,6 +44,8 @@ class RegressionTask(SentenceTask):
     metrics = ("spearman", "pearson", "mae", "r2")
     uses = COMMON | {"loss"}
     mean, std = np.zeros(1), np.ones(1)
+    # Those of the training rows; of a finished model there is nothing to undo.
+    learnt = np.zeros(1), np.ones(1)
 
     def read(self, path: Source) -> list[Row]:
         names, table = self.read_table(path)
@@ -116,19 +86,23 @@ class RegressionTask(SentenceTask):
         """(C), standardised."""
         return ((np.asarray(row.target) - self.mean) / self.std).astype(np.float32)
 
-    def objective(self, model: Model) -> RegressionObjective:
+    def objective(self, model: "Model") -> "RegressionObjective":
+        from ownbert.tasks.row_objectives import RegressionObjective
+
         # ``finish`` of another member may have set them to 0 and 1.
         self.mean, self.std = self.learnt
         return RegressionObjective(loss=self.settings.loss)
 
-    def probabilities(self, logits: Tensor) -> Tensor:
+    def probabilities(self, logits: np.ndarray) -> np.ndarray:
         return logits
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> np.ndarray:
         return raw * self.std + self.mean
 
-    def finish(self, model: Model) -> Model:
+    def finish(self, model: "Model") -> "Model":
         """The model, its last layer now in the user's units."""
+        import torch
+
         last: Any = model.heads[self.head].dense
         mean, std = (torch.as_tensor(x, device=model.device) for x in (self.mean, self.std))
         with torch.no_grad():

@@ -6,11 +6,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ownbert.data.batch import Batch
 from ownbert.data.layout import make_layout
 from ownbert.objectives import Loss
-from ownbert.tasks.sentence_task import mean_per_row, repeat_per_sequence
+
+# The score of a choice that a row does not have: no share of a softmax, and a finite logarithm.
+_PADDING = -1e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +80,92 @@ class SingleLabelObjective(RowObjective):
         return mean_per_row(symmetric_kl(one, two), batch).sum()
 
 
+@dataclass(frozen=True)
+class MultiLabelObjective(RowObjective):
+    """Binary cross entropy, averaged over the labels; a target is 0, 1 or a probability.
+
+    Every window of a document is trained on its labels, and the windows count as one row. A row
+    counts as correct if exactly its labels have a probability of 0.5 or more.
+
+    Args:
+        label_weights: (C) weights of positive rows; negative rows have 1.
+    """
+
+    label_weights: tuple[float, ...] | None = None
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.labels is not None
+        logits, labels = logits.float(), batch.labels.float()  # (B, C), (rows, C)
+        targets, weights = repeat_per_sequence(labels, logits, batch), None
+        if self.label_weights is not None:
+            weights = torch.tensor(self.label_weights, device=logits.device)
+        losses = F.binary_cross_entropy_with_logits(
+            logits, targets, pos_weight=weights, reduction="none"
+        ).mean(-1)
+        found = mean_per_row(logits.detach().sigmoid(), batch) >= 0.5
+        right = (found == (labels >= 0.5)).all(-1)
+        return Loss(mean_per_row(losses, batch).sum(), right.sum(), len(labels))
+
+    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
+        """The mean of the two Kullback-Leibler divergences, averaged over the labels."""
+        a, b = one.float(), two.float()
+        apart = (a.sigmoid() - b.sigmoid()) * (a - b) / 2
+        return mean_per_row(apart.mean(-1), batch).sum()
+
+
+@dataclass(frozen=True)
+class RegressionObjective(RowObjective):
+    """Squared error or Huber loss of standardised numbers, averaged over the columns.
+
+    The prediction for a document is the mean over its windows. A row counts as correct if all its
+    numbers are within half a standard deviation.
+
+    Args:
+        loss: mse, or huber (Huber 1964, quadratic up to 1).
+    """
+
+    loss: str = "mse"
+    name: str = "regression"
+    right: bool = False
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.labels is not None
+        found, labels = mean_per_row(logits.float(), batch), batch.labels.float()  # (rows, C)
+        error = F.huber_loss if self.loss == "huber" else F.mse_loss
+        losses = self.weigh(error(found, labels, reduction="none").mean(-1), batch)
+        right = ((found.detach() - labels).abs() < 0.5).all(-1)
+        return Loss(losses.sum(), right.sum(), len(labels))
+
+    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
+        """The Kullback-Leibler divergence of unit normal distributions around the two."""
+        a, b = (mean_per_row(x.float(), batch) for x in (one, two))
+        return ((a - b) ** 2).mean(-1).sum() / 2
+
+
+@dataclass(frozen=True)
+class MultipleChoiceObjective(RowObjective):
+    """Cross entropy of the correct choice among those of its row."""
+
+    name: str = "choice"
+    head: str = "choice"
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.labels is not None
+        scores, labels = pad_choices(logits, batch), batch.labels  # (rows, choices), (rows)
+        right = (scores.detach().argmax(-1) == labels).sum()
+        return Loss(F.cross_entropy(scores, labels, reduction="sum"), right, len(labels))
+
+    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
+        return symmetric_kl(pad_choices(one, batch), pad_choices(two, batch)).sum()
+
+
+def pad_choices(logits: Tensor, batch: Batch) -> Tensor:
+    """(B, 1) -> (rows, most choices of a row) in float32, padded with a score of no weight."""
+    assert batch.groups is not None
+    scores = logits.float()[:, 0].split(batch.groups)
+    return pad_sequence(list(scores), batch_first=True, padding_value=_PADDING)
+
+
 def symmetric_kl(one: Tensor, two: Tensor) -> Tensor:
     """The mean of the two Kullback-Leibler divergences of two softmaxes: (..., C) -> (...)."""
     a, b = one.float().log_softmax(-1), two.float().log_softmax(-1)
@@ -141,3 +230,29 @@ def _half(batch: Batch) -> Batch:
         tags=None if tags is None else tags[: len(tags) // 2],
         groups=None if groups is None else groups[: len(groups) // 2],
     )
+
+
+def repeat_per_sequence(labels: Tensor, scores: Tensor, batch: Batch) -> Tensor:
+    """Labels repeated for the sequences of each row.
+
+    Args:
+        labels: (rows, ...).
+        scores: (B, ...).
+        batch: of B sequences.
+
+    Returns:
+        (B, ...), or ``labels`` unchanged if there is one score per row already.
+    """
+    if batch.groups is None or len(scores) == len(batch.groups):
+        return labels
+    return labels.repeat_interleave(torch.tensor(batch.groups, device=labels.device), 0)
+
+
+def mean_per_row(values: Tensor, batch: Batch) -> Tensor:
+    """(B, ...) -> (rows, ...): the mean over the sequences of each row; (rows, ...) stays."""
+    if batch.groups is None or len(values) == len(batch.groups):
+        return values
+    counts = torch.tensor(batch.groups, device=values.device)
+    rows = torch.arange(len(counts), device=values.device).repeat_interleave(counts)
+    sums = values.new_zeros(len(counts), *values.shape[1:]).index_add(0, rows, values)
+    return sums / counts.view(-1, *[1] * (values.ndim - 1))

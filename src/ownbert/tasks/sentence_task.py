@@ -6,20 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
-from ownbert.data.batch import Batch
+from ownbert.data.example import Example
 from ownbert.data.readers.columns import ColumnNames, find_columns
 from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import Source, at_least_one, kind_of
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.hub import model_folder
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings
 from ownbert.tasks.rows import Row, TableRow, read_table
+from ownbert.tasks.scores import mean_per_row
 from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
@@ -209,34 +209,10 @@ class SentenceTask(Task):
         )
 
     @abstractmethod
-    def probabilities(self, logits: Tensor) -> Tensor:
+    def probabilities(self, logits: np.ndarray) -> np.ndarray:
         """(B, C) -> (B, C): what is averaged over the windows of a document."""
 
-    def raw(self, logits: Tensor, batch: Batch, model: Any) -> list[np.ndarray]:
-        return list(mean_per_row(self.probabilities(logits.float()), batch).cpu().numpy())
-
-
-def repeat_per_sequence(labels: Tensor, scores: Tensor, batch: Batch) -> Tensor:
-    """Labels repeated for the sequences of each row.
-
-    Args:
-        labels: (rows, ...).
-        scores: (B, ...).
-        batch: of B sequences.
-
-    Returns:
-        (B, ...), or ``labels`` unchanged if there is one score per row already.
-    """
-    if batch.groups is None or len(scores) == len(batch.groups):
-        return labels
-    return labels.repeat_interleave(torch.tensor(batch.groups, device=labels.device), 0)
-
-
-def mean_per_row(values: Tensor, batch: Batch) -> Tensor:
-    """(B, ...) -> (rows, ...): the mean over the sequences of each row; (rows, ...) stays."""
-    if batch.groups is None or len(values) == len(batch.groups):
-        return values
-    counts = torch.tensor(batch.groups, device=values.device)
-    rows = torch.arange(len(counts), device=values.device).repeat_interleave(counts)
-    sums = values.new_zeros(len(counts), *values.shape[1:]).index_add(0, rows, values)
-    return sums / counts.view(-1, *[1] * (values.ndim - 1))
+    def raw(
+        self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
+    ) -> list[np.ndarray]:
+        return list(mean_per_row(self.probabilities(logits), examples))

@@ -6,25 +6,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from torch import Tensor
 
-from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer
+from ownbert.checkpoint import CONFIG, Description, describe, load_tokenizer, require_float
 from ownbert.config import EncoderConfig, HeadSpec
-from ownbert.data.batch import Batch
+from ownbert.data.example import Example
 from ownbert.data.readers.columns import ColumnNames, ColumnSpec, positional_names
 from ownbert.data.readers.memory import table_of
 from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
-from ownbert.nn.model import Model
-from ownbert.objectives import Objective
 from ownbert.tasks.metrics import Scores
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vit
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
+
+if TYPE_CHECKING:
+    from ownbert.nn.model import Model
+    from ownbert.objectives import Objective
 
 # The key of config.json that says what a folder was fine-tuned for.
 KEY = "ownbert_task"
@@ -143,6 +145,7 @@ class Task(ABC):
         if model.vit != Vit():
             raise InputError(f"model.vit is of no use to {self.name}, whose models read texts")
         description = describe(model.folder)
+        require_float(description.values, model.folder)
         self.check_modality(description, model.folder)
         return description
 
@@ -252,12 +255,20 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def objective(self, model: Model) -> Objective:
+    def objective(self, model: "Model") -> "Objective":
         """The objective to train the head with."""
 
     @abstractmethod
-    def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
-        """The scores of each row of a batch, from the logits of the head."""
+    def raw(
+        self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
+    ) -> list[np.ndarray]:
+        """The scores of each row of a batch, from the logits of the head.
+
+        Args:
+            logits: (T, ...) or (B, ...), what ``network`` gave for the examples.
+            examples: the rows of the batch.
+            network: for what else its head has.
+        """
 
     def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
         """Choose thresholds that give these rows the best metric."""
@@ -316,21 +327,23 @@ class Task(ABC):
 
     # On disk.
 
-    def finish(self, model: Model) -> Model:
+    def finish(self, model: "Model") -> "Model":
         """The trained model as it is to be saved."""
         return model
 
-    def write(self, folder: Path, model: Model) -> None:
+    def write(self, folder: Path, model: "Model") -> None:
         """Write further files into the folder of the finished model."""
         return
 
-    def load(self, folder: str | Path, description: Description | None = None) -> Model:
+    def load(self, folder: str | Path, description: Description | None = None) -> "Model":
         """The model of a finished folder, with its head.
 
         Args:
             folder: of the model.
             description: of the folder, if known.
         """
+        from ownbert.checkpoint import load
+
         return load(folder, description=description)
 
     def values(self) -> dict[str, Any]:
@@ -463,7 +476,7 @@ def restored_task(
     return task
 
 
-def load_finetuned(folder: str | Path) -> tuple[Task, Model]:
+def load_finetuned(folder: str | Path) -> "tuple[Task, Model]":
     """The task and the model of a fine-tuned folder."""
     description = describe(folder)
     task = task_of(description, folder)

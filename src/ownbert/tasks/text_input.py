@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.config import EncoderConfig
-from ownbert.data.batch import Example
+from ownbert.data.example import Example
 from ownbert.tasks.rows import Row, shortened
 from ownbert.text.files import guess_style
 from ownbert.text.tokenizer import Tokenizer

@@ -2,17 +2,19 @@
 
 import ctypes
 import sys
-
-import torch
+from typing import TYPE_CHECKING
 
 from ownbert.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
 
 PRECISIONS = ("float32", "bfloat16", "auto")
 # mallopt(3), from glibc's malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
-def pick_device(name: str) -> torch.device:
+def pick_device(name: str) -> "torch.device":
     """The device for "cpu", "cuda" or "auto" (the GPU if there is one).
 
     Raises:
@@ -20,14 +22,18 @@ def pick_device(name: str) -> torch.device:
     """
     if name not in ("auto", "cpu", "cuda"):
         raise InputError(f"device {name!r} is not known; one of auto, cpu, cuda")
+    import torch
+
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise InputError("--device cuda: this machine has no GPU that PyTorch can use; take cpu")
     return torch.device("cuda" if name == "cuda" or (name == "auto" and available) else "cpu")
 
 
-def pick_precision(name: str, device: torch.device) -> str:
+def pick_precision(name: str, device: "torch.device | str") -> str:
     """The precision that ``name`` stands for.
+
+    device: what it computes on, or the name of that as for ``pick_device``.
 
     That is ``name`` itself, or for "auto" bfloat16 if the device multiplies it faster than float32,
     else float32.
@@ -39,7 +45,10 @@ def pick_precision(name: str, device: torch.device) -> str:
         raise InputError(f"precision {name!r} is not known; one of {', '.join(PRECISIONS)}")
     if name != "auto":
         return name
-    if device.type == "cuda":
+    import torch
+
+    target = pick_device(device) if isinstance(device, str) else device
+    if target.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
     return "bfloat16" if torch.cpu._is_avx512_bf16_supported() else "float32"
 
@@ -60,6 +69,8 @@ def keep_memory() -> None:
     mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
-def autocast(device: torch.device, precision: str) -> torch.autocast:
+def autocast(device: "torch.device", precision: str) -> "torch.autocast":
     """A context for matrix products in bfloat16 if ``precision`` is; weights stay in float32."""
+    import torch
+
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")

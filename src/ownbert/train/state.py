@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ownbert.data.loader import Position
 from ownbert.errors import InputError
-from ownbert.files import make_folder
+from ownbert.files import checksum, make_folder
 from ownbert.objectives import Learner
 from ownbert.train.distributed import ALONE, World, reshard
 from ownbert.train.state_files import (
@@ -22,7 +22,6 @@ from ownbert.train.state_files import (
     STATE,
     STATES,
     SavedState,
-    checksum,
     files_of_rank,
     list_states,
     read_tensors,

@@ -21,7 +21,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ownbert.errors import InputError
-from ownbert.files import WRITE_FAILURES, read_json, write_json
+from ownbert.files import WRITE_FAILURES, checksum, read_json, write_json
 from ownbert.train.distributed import World
 
 STATES = "checkpoints"
@@ -197,24 +197,6 @@ def files_of_rank(world: World, folder: Path) -> list[Path]:
     """The files that this process wrote: their names have its number, counted from 1."""
     file = folder / _SHARD.format(world.rank + 1)
     return [file] if file.exists() else []
-
-
-def checksum(path: Path) -> dict[str, int]:
-    """Size and CRC-32 of a file."""
-    crc, size = 0, 0
-    with path.open("rb") as file:
-        while data := file.read(1 << 24):
-            crc, size = zlib.crc32(data, crc), size + len(data)
-    return {"bytes": size, "crc32": crc}
-
-
-def model_checksums(folder: Path) -> list[tuple[str, dict[str, int]]]:
-    """The files of a model folder that its output may depend on, with their checksums."""
-    kinds = (".safetensors", ".bin", ".json", ".txt", ".model")
-    paths = (*folder.iterdir(), *folder.glob("source/*"))  # the vocabulary of the source language
-    # Files that are being written are hidden.
-    files = sorted(p for p in paths if p.suffix in kinds and not p.name.startswith("."))
-    return [(str(path.relative_to(folder)), checksum(path)) for path in files]
 
 
 def write_problem(write: Callable[[], object], path: Path) -> str | None:

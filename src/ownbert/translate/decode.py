@@ -10,6 +10,7 @@ import torch
 
 from ownbert import limits
 from ownbert.checkpoint import CONFIG
+from ownbert.checkpoint.model_files import model_checksums
 from ownbert.checkpoint.translation import load_translation
 from ownbert.data.batch import Example, pack
 from ownbert.data.resumable_file import ResumableFile, first_read, identity_of
@@ -21,7 +22,6 @@ from ownbert.nn.kernels.prepack import prepack
 from ownbert.schema import whole
 from ownbert.settings import between
 from ownbert.train.device import autocast, pick_device, pick_precision
-from ownbert.train.state_files import model_checksums
 from ownbert.translate.pairs import encode_sources
 from ownbert.translate.vocabulary import load_vocabularies
 

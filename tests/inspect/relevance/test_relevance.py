@@ -322,7 +322,7 @@ def test_mistakes(folder: Path, tmp_path: Path, monkeypatch, capsys):
     output = tmp_path / "relevance.png"
     for arguments, message in (
         ((words, picture), "holds a text model; relevance maps are of images"),
-        ((tmp_path / "none", picture), "no such file: .*config.json"),
+        ((tmp_path / "none", picture), "no such folder: "),
         ((other, picture), "preprocessor_config.json is not of its model"),
         ((folder, broken), "broken.png"),
         ((folder, folder / "config.json"), "config.json is no image"),

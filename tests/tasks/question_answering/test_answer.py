@@ -13,6 +13,7 @@ from ownbert import InputError, evaluate, finetune, predict
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.inference.predictor import NetworkPredictor
 from ownbert.tasks.batched_forward import forward_rows
+from ownbert.tasks.packed_network import PackedNetwork
 from ownbert.tasks.question_answering.answer import QuestionAnsweringTask, QuestionRow
 from ownbert.tasks.recipe import TaskSettings
 from ownbert.tasks.text_input import TextInputBuilder
@@ -98,7 +99,7 @@ def test_transformers_gives_the_same_logits(reader: Path, files: Path):
     rows = predictor.task.read(files / "dev.jsonl")[:4]
     data = predictor.task.encode(rows, predictor.builder, training=False)
     model, examples = predictor.models[0], data.examples
-    raws = forward_rows(model, predictor.task, examples, precision="float32").raws
+    raws = forward_rows(PackedNetwork(model), predictor.task, examples)
     for example, raw in zip(data.examples, raws, strict=True):
         with torch.no_grad():
             found = theirs(

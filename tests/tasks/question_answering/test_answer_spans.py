@@ -13,7 +13,6 @@ from ownbert.data.batch import Batch, Example, pack
 from ownbert.nn.model import Model
 from ownbert.tasks.question_answering.answer import QuestionAnsweringTask, QuestionRow
 from ownbert.tasks.question_answering.answer_spans import (
-    SpanObjective,
     WindowPosition,
     best_span,
     characters,
@@ -21,6 +20,7 @@ from ownbert.tasks.question_answering.answer_spans import (
     split_context,
     token_span,
 )
+from ownbert.tasks.question_answering.span_objective import SpanObjective
 from ownbert.tasks.row_objectives import RDrop
 from ownbert.tasks.text_input import TextInputBuilder
 from ownbert.text.tokenizer import Tokenizer

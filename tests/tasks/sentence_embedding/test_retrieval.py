@@ -7,13 +7,12 @@ import torch.nn.functional as F
 
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.tasks.rows import Row
-from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
-from ownbert.tasks.sentence_embedding.retrieval import (
+from ownbert.tasks.sentence_embedding.embedding_objectives import (
     ContrastiveObjective,
     CosineObjective,
-    ranks,
-    retrieval_metrics,
 )
+from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
+from ownbert.tasks.sentence_embedding.retrieval import ranks, retrieval_metrics
 from ownbert.tasks.text_input import join
 
 

@@ -11,7 +11,7 @@ from ownbert import limits
 from ownbert.checkpoint import load_tokenizer
 from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.description import describe as read_description
-from ownbert.checkpoint.weights import FORMS
+from ownbert.checkpoint.weights import FORMS, QUANTIZED
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.inspect.overview.overview import Overview
@@ -157,5 +157,6 @@ def _shapes(
 
 def _weights(folder: Path) -> dict[str, int]:
     """The file that would be loaded, and its size; {} where there is none."""
-    path = next((folder / name for name in FORMS if (folder / name).is_file()), None)
+    forms = (*FORMS, QUANTIZED)
+    path = next((folder / name for name in forms if (folder / name).is_file()), None)
     return {} if path is None else {path.name: path.stat().st_size}

@@ -27,6 +27,16 @@ CARDS = {
     "numbers": "数的个数",
     "largest difference": "最大差",
     "least cosine": "最小余弦",
+    # quantize.
+    "A model of the family {} ({} layers, hidden size {}) in 8 bits, made from {} (`ownbert quantize`).": "{0} 家族的 8 位模型（{1} 层，隐藏维度 {2}），来自 {3}（`ownbert quantize`）。",
+    "The matrices of the blocks are int8, with a scale for each output channel; activations are rounded to 8 bits for each token. Embeddings, norms and heads are as they were. It cannot be trained, and only ownbert reads it.": "各层的矩阵为 int8，每个输出通道有自己的比例因子；激活值按词元舍入为 8 位。嵌入、归一化和头不变。它不能训练，只有 ownbert 能读。",
+    "Compared with the float model on {} texts of {} tokens together ({}).": "与浮点模型比较：{} 条文本，共 {} 个词元（{~}）。",
+    "weights": "权重",
+    "mean cosine": "平均余弦",
+    "head": "头",
+    "largest change": "最大变化",
+    "equal answers": "相同的答案",
+    "answers": "答案数",
     # fit.
     "A model that {}: several models and their blend, made by `ownbert fit`.": "{~}的模型：多个模型及其融合，由 `ownbert fit` 得到。",
     "The network in this folder is an ordinary one for Transformers; the blend is for ownbert.": "本目录中的网络是普通的 Transformers 模型；融合供 ownbert 使用。",

@@ -5,6 +5,12 @@ TEMPLATES = {
     '<html lang="en">': '<html lang="zh">',
     # The report.
     "OwnBERT report: ": "OwnBERT 报告：",
+    # Explanations.
+    ">Method <": ">方法 <",
+    ">for the answer<": ">支持该预测<",
+    ">against it<": ">反对该预测<",
+    "This page needs JavaScript to show its texts.": "本页需要 JavaScript 才能显示文本。",
+    'gap: "not accounted for"': 'gap: "未能解释"',
     # The trace.
     "Point at a number to see how it is computed, and from which others; click to keep it, then move\nwith the arrow keys. ": "指向一个数，可以看到它怎样由哪些数算出；点击固定，再用方向键移动。",
     " below zero\n": " 负数\n",

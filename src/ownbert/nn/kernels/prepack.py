@@ -14,6 +14,12 @@ from torch import Tensor, nn
 
 from ownbert.nn.blocks import FeedForward
 from ownbert.nn.heads import NextTokenHead
+from ownbert.nn.kernels.int8 import (
+    PackedInt8FeedForward,
+    PackedInt8Linear,
+    QuantizedLinear,
+    can_pack,
+)
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -38,7 +44,8 @@ def prepack(model: AnyModule, precision: str = "float32") -> AnyModule:
     """A copy of a model or of any part of one, in evaluation mode, without gradients.
 
     Linear layers that share their matrix (an MLM decoder) or whose matrix a head reads stay as they
-    are, except a next-token head's: it is the largest product of each step.
+    are, except a next-token head's: it is the largest product of each step. Quantized layers are
+    multiplied in 8 bits whatever the precision, or as floats where that is not possible.
 
     Args:
         model: is not changed.
@@ -56,16 +63,39 @@ def prepack(model: AnyModule, precision: str = "float32") -> AnyModule:
     dtype = PRECISIONS[precision]
     # Parameters that deepcopy finds here it does not copy.
     memo: dict[int, object] = {
-        id(p): nn.Parameter(p.detach().to(dtype), requires_grad=False) for p in model.parameters()
+        id(p): nn.Parameter(
+            p.detach().to(dtype) if p.is_floating_point() else p, requires_grad=False
+        )
+        for p in model.parameters()
     }
     packed = copy.deepcopy(model, memo).eval()
-    for buffers in (module._buffers for module in packed.modules()):
+    # The scales of quantized layers stay as they are.
+    floating = (m for m in packed.modules() if not isinstance(m, QuantizedLinear))
+    for buffers in (module._buffers for module in floating):
         for name, buffer in buffers.items():
             if buffer is not None and buffer.is_floating_point():
                 buffers[name] = buffer.to(dtype)
+    _replace_quantized(packed, dtype)
     if _can_pack(packed, dtype):
         _replace(packed)
     return packed
+
+
+def _replace_quantized(model: nn.Module, dtype: torch.dtype) -> None:
+    """The fast form of quantized layers; a float layer on a CPU that has none."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, FeedForward) and all(
+                isinstance(layer, QuantizedLinear) and can_pack(layer)
+                for layer in (child.up, child.down)
+            ):
+                setattr(parent, name, PackedInt8FeedForward(child))
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, QuantizedLinear) and child.weight.device.type == "cpu":
+                packs = can_pack(child)
+                packed = PackedInt8Linear(child) if packs else child.floating().to(dtype)
+                setattr(parent, name, packed)
 
 
 def _can_pack(model: nn.Module, dtype: torch.dtype) -> bool:

@@ -2,24 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
-from ownbert.data.batch import Batch
+from ownbert.data.example import Example
 from ownbert.data.readers.columns import COLUMNS
 from ownbert.data.readers.squad import Question, read_questions
 from ownbert.data.readers.tables import Source
 from ownbert.errors import InputError
-from ownbert.nn.model import Model
 from ownbert.tasks.metrics import Scores
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.question_answering.answer_metrics import best_threshold, compare, score_answers
 from ownbert.tasks.question_answering.answer_spans import (
     LONGEST_QUESTION,
     EncodedContext,
     QuestionWindows,
-    SpanObjective,
     best_span,
     characters,
     encode_contexts,
@@ -31,6 +29,10 @@ from ownbert.tasks.question_answering.answer_spans import (
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.task import DEFAULT, Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
+
+if TYPE_CHECKING:
+    from ownbert.nn.model import Model
+    from ownbert.tasks.question_answering.span_objective import SpanObjective
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +159,16 @@ class QuestionAnsweringTask(Task):
             raise InputError(f"{self.left_out[0]}: no answer of any row stands in its context")
         return EncodedRows(examples, truncated, notes or [None] * len(examples))
 
-    def objective(self, model: Model) -> SpanObjective:
+    def objective(self, model: "Model") -> "SpanObjective":
+        from ownbert.tasks.question_answering.span_objective import SpanObjective
+
         return SpanObjective()
 
-    def raw(self, logits: Tensor, batch: Batch, model: Any) -> list[np.ndarray]:
+    def raw(
+        self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
+    ) -> list[np.ndarray]:
         """The start and end logits (tokens of all windows, 2) of each row."""
-        starts = batch.layout.cu_seqlens.cpu().numpy()
-        first_windows = np.cumsum(batch.groups or [1] * batch.sequences)[:-1]
-        return np.split(logits.float().cpu().numpy(), starts[first_windows])
+        return np.split(logits, np.cumsum([len(e.token_ids) for e in examples])[:-1])
 
     def tune(self, raws: Sequence[np.ndarray], encoded: EncodedRows, rows: Sequence[Row]) -> None:
         if not self.tuned:

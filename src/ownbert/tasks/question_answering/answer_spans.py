@@ -1,4 +1,4 @@
-"""Questions and contexts as windows of tokens, the objective on them, and the best span."""
+"""Questions and contexts as windows of tokens, and the best span."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -6,12 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ownbert.data.batch import Batch, Example
-from ownbert.objectives import Loss
-from ownbert.tasks.row_objectives import RowObjective
+from ownbert.data.example import Example
 from ownbert.tasks.text_input import TextInputBuilder
 
 # The most tokens of a question; the rest is cut off (Devlin et al. 2019, run_squad.py).
@@ -224,48 +220,3 @@ def probability(raw: np.ndarray, positions: Sequence[WindowPosition], span: Span
     highest = own.max(0)
     sums = highest + np.log(np.exp(own - highest).sum(0))  # (2)
     return float(np.exp(span.score - sums.sum()))
-
-
-@dataclass(frozen=True)
-class SpanObjective(RowObjective):
-    """The mean of the cross entropies of the first and the last token of the answer.
-
-    They are over all tokens of each window. The tags of a batch mark the two.
-
-    Source: Devlin et al. 2019, section 4.2.
-    """
-
-    name: str = "answer"
-    head: str = "span"
-
-    def count(self, batch: Batch) -> int:
-        return 0 if batch.tags is None else batch.sequences
-
-    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
-        assert batch.tags is not None
-        scores = log_softmax(logits, batch)  # (T, 2)
-        truth = torch.stack([batch.tags & START, batch.tags & END], -1) > 0
-        total = -(scores * truth).sum() / 2
-        highest = torch.segment_reduce(
-            scores.detach(), "max", lengths=batch.layout.cu_seqlens.diff()
-        )
-        hits = ((scores >= highest[batch.layout.sequences]) & truth).sum(1)  # (T)
-        right = hits.new_zeros(batch.sequences).index_add(0, batch.layout.sequences, hits) == 2
-        return Loss(total, right.sum(), batch.sequences)
-
-    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
-        a, b = log_softmax(one, batch), log_softmax(two, batch)
-        return (
-            (a.exp() - b.exp()) * (a - b)
-        ).sum() / 4  # means of two directions and of start and end
-
-
-def log_softmax(logits: Tensor, batch: Batch) -> Tensor:
-    """Log softmax over the tokens of each sequence, in float32: (T, C) -> (T, C)."""
-    logits, layout = logits.float(), batch.layout
-    lengths = layout.cu_seqlens.diff()
-    # Subtracting the maximum avoids overflow and does not change a softmax.
-    highest = torch.segment_reduce(logits.detach(), "max", lengths=lengths)  # (B, C)
-    shifted = logits - highest[layout.sequences]
-    sums = logits.new_zeros(highest.shape).index_add(0, layout.sequences, shifted.exp())
-    return shifted - sums.log()[layout.sequences]

@@ -4,34 +4,33 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
-from ownbert.checkpoint import Description, describe, load
+from ownbert.checkpoint import Description, describe
 from ownbert.config import HeadSpec
-from ownbert.data.batch import Batch
+from ownbert.data.example import Example
 from ownbert.data.readers.columns import COLUMNS, find_columns
 from ownbert.data.readers.tables import Source, kind_of
 from ownbert.errors import InputError
 from ownbert.files import make_folder, write_json
-from ownbert.nn.model import Model
 from ownbert.tasks.metrics import Scores
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.regression import score_regression
-from ownbert.tasks.row_objectives import RowObjective
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, read_table
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS
 from ownbert.tasks.sentence_embedding.retrieval import (
     RETRIEVAL_METRICS,
-    ContrastiveObjective,
-    CosineObjective,
     ranks,
     retrieval_metrics,
-    vectors_of_rows,
 )
 from ownbert.tasks.task import DEFAULT, Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
+
+if TYPE_CHECKING:
+    from ownbert.nn.model import Model
+    from ownbert.tasks.row_objectives import RowObjective
 
 SIMILARITY_METRICS = ("spearman", "pearson")
 # Keys of the poolings in all versions of sentence-transformers.
@@ -169,15 +168,23 @@ class EmbeddingTask(Task):
         low, high = self.scale
         return {"label": np.float32((row.target - low) / (high - low))}
 
-    def objective(self, model: Model) -> RowObjective:
+    def objective(self, model: "Model") -> "RowObjective":
+        from ownbert.tasks.sentence_embedding.embedding_objectives import (
+            ContrastiveObjective,
+            CosineObjective,
+        )
+
         return (
             ContrastiveObjective(temperature=self.settings.temperature)
             if self.scale is None
             else CosineObjective()
         )
 
-    def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
-        return list(vectors_of_rows(logits, batch)[:, :2].cpu().numpy())
+    def raw(
+        self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
+    ) -> list[np.ndarray]:
+        unit = logits / np.maximum(np.linalg.norm(logits, axis=-1, keepdims=True), 1e-12)
+        return list(unit.reshape(len(examples), -1, logits.shape[-1])[:, :2])
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> PairSimilarity:
         return PairSimilarity(float(raw[0] @ raw[1]), raw)
@@ -203,18 +210,22 @@ class EmbeddingTask(Task):
 
     # On disk.
 
-    def finish(self, model: Model) -> Model:
+    def finish(self, model: "Model") -> "Model":
         """The encoder and its pooler, if any, without a head."""
+        from ownbert.nn.model import Model
+
         pooler = model.pooler is not None
         bare = Model(model.config, (), pooler=pooler, model_type=model.model_type)
         bare.encoder, bare.pooler = model.encoder, model.pooler
         return bare
 
-    def load(self, folder: str | Path, description: Description | None = None) -> Model:
+    def load(self, folder: str | Path, description: Description | None = None) -> "Model":
+        from ownbert.checkpoint import load
+
         description = description or describe(folder)
         return load(folder, heads=[self.head_spec(description)], description=description)
 
-    def write(self, folder: Path, model: Model) -> None:
+    def write(self, folder: Path, model: "Model") -> None:
         """Write the files of sentence-transformers, by the names that all its versions know."""
         kinds = (("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize"))
         modules = [

@@ -3,22 +3,21 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
 from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
-from ownbert.data.batch import Batch, Example
+from ownbert.data.example import Example
 from ownbert.data.readers.columns import COLUMNS
 from ownbert.data.readers.tables import Source, place
 from ownbert.errors import InputError
-from ownbert.nn.heads import TokenHead
-from ownbert.nn.model import Model
 from ownbert.tasks.classification import sort_labels
 from ownbert.tasks.metrics import Scores
+from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, unknown_label
+from ownbert.tasks.scores import softmax
 from ownbert.tasks.task import DEFAULT, Task
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
 from ownbert.tasks.token_classification.entities import (
@@ -29,12 +28,6 @@ from ownbert.tasks.token_classification.entities import (
     score_entities,
     score_tags,
 )
-from ownbert.tasks.token_classification.tag_objectives import (
-    CrfObjective,
-    TaggingObjective,
-    word_counts,
-    word_marginals,
-)
 from ownbert.tasks.token_classification.tag_rows import read_sentences, stream_sentences, text_of
 from ownbert.tasks.token_classification.word_windows import (
     encode_words,
@@ -42,6 +35,10 @@ from ownbert.tasks.token_classification.word_windows import (
     split_into_windows,
     window_example,
 )
+
+if TYPE_CHECKING:
+    from ownbert.nn.model import Model
+    from ownbert.tasks.token_classification.tag_objectives import TaggingObjective
 
 _SHOWN = 20  # the most types of entities, or tags, in the distribution of a file
 
@@ -154,23 +151,30 @@ class TaggingTask(Task):
             examples += map(join_windows, [[one] for one in made] if training else [made])
         return EncodedRows(examples, 0, [None] * len(examples))
 
-    def objective(self, model: Model) -> TaggingObjective:
+    def objective(self, model: "Model") -> "TaggingObjective":
+        from ownbert.nn.heads import TokenHead
+        from ownbert.tasks.token_classification.tag_objectives import CrfObjective, TaggingObjective
+
         head = model.heads[self.head]
         assert isinstance(head, TokenHead)
         if head.crf is not None:
             return CrfObjective(crf=head.crf)
         return TaggingObjective(smoothing=self.settings.label_smoothing)
 
-    def raw(self, logits: Tensor, batch: Batch, model: Model) -> list[np.ndarray]:
+    def raw(
+        self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
+    ) -> list[np.ndarray]:
         """Probabilities (words, C) of each sentence; of a CRF the marginals."""
-        assert batch.tags is not None
-        head = model.heads[self.head]
-        assert isinstance(head, TokenHead)
-        if head.crf is None:
-            found = logits[batch.tags >= 0].float().softmax(-1)
+        words = [e.tags >= 0 for e in examples if e.tags is not None]
+        counts = [int(own.sum()) for own in words]
+        emissions = logits[np.concatenate(words)]
+        if network.crf is None:
+            found = softmax(emissions)
         else:
-            found = word_marginals(logits, batch, head.crf).exp()
-        return np.split(found.cpu().numpy(), np.cumsum(word_counts(batch))[:-1])
+            from ownbert.tasks.token_classification.tag_objectives import marginals
+
+            found = marginals(emissions, counts, network.crf)
+        return np.split(found, np.cumsum(counts)[:-1])
 
     def decide(self, raw: np.ndarray, row: Row, note: Any) -> TaggedSentence:
         return TaggedSentence(tuple(self.labels[i] for i in raw.argmax(-1)), raw.max(-1))

@@ -4,6 +4,7 @@ A word is represented by its first token, the only one with a tag in use; C is t
 """
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,23 @@ def word_marginals(logits: Tensor, batch: Batch, crf: Any) -> Tensor:
         return emissions
     padded, mask = pad_sentences(emissions, word_counts(batch))
     return log_marginals(crf, padded, mask)[mask]
+
+
+@torch.inference_mode()
+def marginals(emissions: np.ndarray, counts: list[int], crf: Any) -> np.ndarray:
+    """(words, C) -> (words, C): the probability of each tag of a word given its whole sentence.
+
+    Args:
+        emissions: scores of the words of all sentences.
+        counts: words of each sentence.
+        crf: its transitions are used; they may be arrays.
+    """
+    if not len(emissions):
+        return emissions
+    names = ("transitions", "start_transitions", "end_transitions")
+    crf = SimpleNamespace(**{name: torch.as_tensor(getattr(crf, name)) for name in names})
+    padded, mask = pad_sentences(torch.from_numpy(emissions), counts)
+    return log_marginals(crf, padded, mask)[mask].exp().numpy()
 
 
 def log_marginals(crf: Any, emissions: Tensor, mask: Tensor) -> Tensor:

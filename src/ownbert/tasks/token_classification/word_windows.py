@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ownbert.data.batch import Example
+from ownbert.data.example import Example
 from ownbert.tasks.text_input import TextInputBuilder, join
 
 # The tag of tokens without one.

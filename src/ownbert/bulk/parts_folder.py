@@ -1,0 +1,207 @@
+"""The folder that a bulk prediction writes: parquet parts, and a manifest once all are there.
+
+Meanwhile ``_plan.json`` says which rows each part covers and what it is made from, and ``_done``
+has a record of each finished part. Names that begin with _ are skipped by pyarrow, pandas and
+Spark.
+"""
+
+import base64
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ownbert.bulk.input_parts import InputPart
+from ownbert.bulk.part_worker import store_part
+from ownbert.bulk.storage import DONE, StoredFolder
+from ownbert.errors import InputError
+from ownbert.files import lock_file, missing_folders, remove_empty
+
+MANIFEST, PLAN, LOCK = "_manifest.json", "_plan.json", "_lock"
+
+
+class PartsFolder:
+    """A folder of parts, as a context: left early, it keeps what is finished.
+
+    Args:
+        output: a path, or an address with ``://``.
+        made_for: what the parts depend on, which ``resume`` requires to be the same.
+        resume: keep the parts of a stopped run.
+
+    Attributes:
+        complete: the number of rows, where a run before has finished; else None.
+        plan: the parts by name; None: there is no plan yet.
+        rows: in finished parts.
+
+    Raises:
+        InputError: the folder holds other files, or parts that were made for something else.
+    """
+
+    def __init__(self, output: str | Path, made_for: Mapping[str, Any], *, resume: bool) -> None:
+        self.folder = StoredFolder(output)
+        self._made_for = json.loads(json.dumps(made_for))
+        self._resume = resume
+        self._records: dict[str, dict[str, Any]] = {}
+        self._lock: BinaryIO | None = None
+        self._new: list[Path] = []
+        self.plan: dict[str, InputPart] | None = None
+        self.complete: int | None = None
+
+    def __enter__(self) -> "PartsFolder":
+        kind = self.folder.is_folder()
+        if kind is False:
+            raise InputError(f"{self.folder} is a file; the output is a folder")
+        names = self.folder.names() if kind else []
+        before = None
+        for name in (MANIFEST, PLAN):
+            if name in names and self._resume and before is None:
+                before = self.folder.read_json(name)
+                self._refuse_other(before)
+                if name == MANIFEST:
+                    self.complete = int(before.get("rows", 0))
+                    return self
+        if before is None and {*names} - {LOCK}:
+            raise InputError(
+                f"{self.folder} is not empty; continue a stopped run of the same command with "
+                "--resume, or choose another folder"
+            )
+        self._reserve()
+        if before is not None:
+            self._read(before)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._lock is not None:
+            self._lock.close()
+        if self.complete is None and not self._finished():
+            with contextlib.suppress(InputError):
+                for name in (PLAN, DONE, LOCK):
+                    self.folder.remove(name)
+            remove_empty(self._new)
+
+    def _reserve(self) -> None:
+        if (local := self.folder.local) is not None:
+            self._new = missing_folders(local)
+        self.folder.make(DONE)
+        if local is not None:
+            self._lock = (local / LOCK).open("ab")
+            lock_file(self._lock, local)
+
+    def _refuse_other(self, before: Mapping[str, Any]) -> None:
+        for name, value in self._made_for.items():
+            if before.get(name) != value:
+                raise InputError(
+                    f"cannot resume {self.folder}: the {name} is not that of the stopped run; "
+                    "choose another folder"
+                )
+
+    def _read(self, plan: Mapping[str, Any]) -> None:
+        """Take the plan, and the parts that are finished and still there."""
+        self.plan = {name: InputPart(**part) for name, part in plan["plan"].items()}
+        sizes = self.folder.sizes()
+        for name in self.folder.sizes(DONE):
+            if not name.endswith(".json"):
+                self.folder.remove(f"{DONE}/{name}")  # of a part that ended its worker
+                continue
+            record = self.folder.read_json(f"{DONE}/{name}")
+            part = record.get("part")
+            if part in self.plan and sizes.get(part) == record.get("bytes"):
+                self._records[part] = record
+
+    def begin(self, parts: Sequence[InputPart]) -> None:
+        """Write down the plan."""
+        width = max(5, len(str(len(parts))))
+        self.plan = {f"part-{i:0{width}}.parquet": part for i, part in enumerate(parts)}
+        plan = {name: part.as_json() for name, part in self.plan.items()}
+        self.folder.write_json(PLAN, {**self._made_for, "plan": plan})
+
+    @property
+    def rows(self) -> int:
+        return sum(record["rows"] for record in self._records.values())
+
+    def waiting(self) -> dict[str, InputPart]:
+        """The parts that are not finished."""
+        return {n: part for n, part in (self.plan or {}).items() if n not in self._records}
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Take the record of a part that a worker has written."""
+        self._records[record["part"]] = record
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Say in errors and interrupts what is kept."""
+        try:
+            yield
+        except InputError as error:
+            raise InputError(f"{error}{self._kept()}") from error
+        except KeyboardInterrupt:
+            kept = self._kept()
+            way = "; run the same command with --resume to continue" if kept else ""
+            raise KeyboardInterrupt(f"interrupted{kept}{way}") from None
+
+    def _finished(self) -> int:
+        """How many parts have a record; workers may be ahead of who reads what they return."""
+        return sum(name.endswith(".json") for name in self.folder.sizes(DONE))
+
+    def _kept(self) -> str:
+        done, total = self._finished(), len(self.plan or {})
+        if not done:
+            return ""
+        return f"; {done:,} of {total:,} parts are kept in {self.folder}"
+
+    def finish(self) -> list[str]:
+        """Write the manifest of a complete folder; returns warnings.
+
+        Parts in which a column is empty everywhere, and so has no kind, get that of the others.
+        """
+        assert self.plan is not None
+        warnings = self._agree()
+        parts, first = [], dict.fromkeys((part.file for part in self.plan.values()), 0)
+        files = [each["address"] for each in self._made_for["input"]]
+        for name, part in self.plan.items():
+            record = self._records[name]
+            parts.append(
+                {
+                    "part": name,
+                    "input": files[part.file],
+                    "first_row": first[part.file],
+                    "rows": record["rows"],
+                    "bytes": record["bytes"],
+                    "sha256": record["sha256"],
+                }
+            )
+            first[part.file] += record["rows"]
+        self.complete = self.rows
+        manifest = {**self._made_for, "rows": self.complete, "parts": parts}
+        self.folder.write_json(MANIFEST, manifest)
+        for name in (PLAN, DONE, LOCK):
+            self.folder.remove(name)
+        return warnings
+
+    def _agree(self) -> list[str]:
+        """Give all parts one schema, so that they are one table."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        by_schema: dict[str, list[str]] = {}
+        for name, record in sorted(self._records.items()):
+            by_schema.setdefault(record["schema"], []).append(name)
+        if len(by_schema) < 2:
+            return []
+        schemas = {
+            each: pa.ipc.read_schema(pa.BufferReader(base64.b64decode(each))) for each in by_schema
+        }
+        try:
+            schema = pa.unify_schemas(list(schemas.values()), promote_options="permissive")
+        except pa.ArrowException as error:
+            reason = " ".join(str(error).split())
+            return [f"warning: the parts of {self.folder} differ in their columns: {reason}"]
+        for each, names in by_schema.items():
+            if schemas[each].equals(schema):
+                continue
+            for name in names:
+                table = pq.read_table(pa.BufferReader(self.folder.read(name)))
+                table = pa.Table.from_pylist(table.to_pylist(), schema=schema)
+                self._records[name].update(store_part(self.folder, name, table))
+        return []

@@ -1,0 +1,307 @@
+"""``predict`` and ``embed`` on Ray Data: workers on one machine or many, one model in each.
+
+The driver lists the files and splits them into parts; an actor of Ray Data for each worker answers
+one part at a time, and writes it with a record of its own. So whatever is killed, only parts that
+were not finished are computed again.
+"""
+
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from ownbert import limits
+from ownbert.bulk.input_parts import InputFile, InputPart, list_input_files, split_file
+from ownbert.bulk.part_worker import BulkJob, PartWorker
+from ownbert.bulk.parts_folder import PartsFolder
+from ownbert.data.readers.columns import ColumnNames
+from ownbert.errors import InputError
+from ownbert.hub import model_folder
+from ownbert.settings import between
+
+Progress = Callable[[int], None]
+Say = Callable[[str], None]
+
+FORMAT = 1
+# Rows of a part: whole blocks of those that predict and embed sort by length.
+PART_ROWS = 8192
+# Only descriptions of parts go through it; Ray's least.
+_STORE_BYTES = 80 << 20
+# What Ray itself logs; its errors are raised.
+_LOGGERS = ("ray", "ray.data", "ray.data._internal")
+
+
+def predict_with_ray(
+    folder: str | Path,
+    inputs: Any,
+    output: str | Path,
+    *,
+    text_column: str | None = None,
+    second_column: str | None = None,
+    id_column: str | None = None,
+    device: str = "auto",
+    precision: str = "float32",
+    network: bool = False,
+    top_k: int | None = None,
+    threshold: float | None = None,
+    probabilities: bool = False,
+    workers: int | None = None,
+    threads: int = 1,
+    part_rows: int = PART_ROWS,
+    resume: bool = False,
+    progress: Progress | None = None,
+    say: Say | None = None,
+) -> int:
+    """The answers to every row of files, as a folder of parquet files with a manifest.
+
+    Args:
+        folder, text_column, second_column, id_column, device, precision, network, threshold,
+            probabilities: as of ``ownbert.predict``.
+        inputs: files, folders or globs, one or several; or addresses of files and folders on a file
+            system that pyarrow reads, as s3://bucket/folder.
+        output: a folder, or an address of one.
+        top_k: so many labels in each row.
+        workers: processes with a model each; by default one for ``threads`` cores.
+        threads: of each worker.
+        part_rows: the most rows of a part.
+        resume: keep the parts that a stopped run has finished.
+        progress: called with the number of rows so far.
+        say: called with warnings.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        InputError: Ray is missing, an input cannot be read, or, with ``resume``, the model, the
+            input or an option differs.
+    """
+    job = BulkJob(
+        "predict",
+        str(folder),
+        ColumnNames(text_column, second_column, id=id_column),
+        device,
+        precision,
+        {"network": network, "top": top_k, "threshold": threshold, "probabilities": probabilities},
+    )
+    return _run(job, inputs, output, workers, threads, part_rows, resume, progress, say)
+
+
+def embed_with_ray(
+    folder: str | Path,
+    inputs: Any,
+    output: str | Path,
+    *,
+    text_column: str | None = None,
+    id_column: str | None = None,
+    device: str = "auto",
+    precision: str = "float32",
+    workers: int | None = None,
+    threads: int = 1,
+    part_rows: int = PART_ROWS,
+    resume: bool = False,
+    progress: Progress | None = None,
+    say: Say | None = None,
+    **options: Any,
+) -> int:
+    """The vectors of every text of files, as a folder of parquet files with a manifest.
+
+    Args:
+        folder, text_column, id_column, device, precision: as of ``ownbert.embed``.
+        inputs, output, workers, threads, part_rows, resume, progress, say: as of
+            ``predict_with_ray``.
+        options: ``max_length``, and those of ``Embedder.encode``.
+
+    Returns, raises: as ``predict_with_ray``.
+    """
+    columns = ColumnNames(text=text_column, id=id_column)
+    job = BulkJob("embed", str(folder), columns, device, precision, options)
+    return _run(job, inputs, output, workers, threads, part_rows, resume, progress, say)
+
+
+def _run(
+    job: BulkJob,
+    inputs: Any,
+    output: str | Path,
+    workers: int | None,
+    threads: int,
+    part_rows: int,
+    resume: bool,
+    progress: Progress | None,
+    say: Say | None,
+) -> int:
+    between(1, limits.PROCESSES, "[]")("threads", threads)
+    between(1, limits.COUNT, "[]")("part_rows", part_rows)
+    if workers is not None:
+        between(1, limits.SHARDS, "[]")("workers", workers)
+    if isinstance(inputs, str | os.PathLike):
+        inputs = [inputs]
+    files = list_input_files(inputs)
+    _require_ray()
+    job = replace(job, folder=str(model_folder(job.folder).absolute()))
+    made_for = _made_for(job, files, part_rows)
+    warnings: dict[Any, list[str]] = {}
+    with PartsFolder(output, made_for, resume=resume) as parts:
+        if parts.complete is not None:
+            return parts.complete
+        with parts.kept(), _cluster(workers, threads) as count:
+            if parts.plan is None:
+                parts.begin(_split(files, part_rows))
+            show = progress or (lambda rows: None)
+            show(parts.rows)
+            for found in _answered(job, files, parts, count, threads):
+                if "error" in found:
+                    raise InputError(found["error"])
+                parts.add(found["record"])
+                warnings[found["worker"]] = found["warnings"]
+                show(parts.rows)
+        rows, lines = parts.rows, parts.finish()
+    if say is not None:
+        for line in dict.fromkeys(chain(lines, *warnings.values())):
+            say(line)
+    return rows
+
+
+def _require_ray() -> None:
+    """Raise ``InputError`` where Ray is missing; without this Ray would send statistics."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if importlib.util.find_spec("ray") is None:
+        raise InputError("--runner ray needs Ray, which is missing: pip install 'ownbert[ray]'")
+    # What its C++ writes past Python's streams, as of workers that have ended and are started anew.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+
+
+def _made_for(job: BulkJob, files: list[InputFile], part_rows: int) -> dict[str, Any]:
+    """What the parts depend on; loads the model once, so that mistakes show before Ray starts."""
+    model = job.open()
+    for file in files:
+        model.refuse_kind(file.kind)
+    return {
+        "format": FORMAT,
+        "command": job.command,
+        "input": [asdict(file) for file in files],
+        **model.depends_on(),
+        "part_rows": part_rows,
+    }
+
+
+@contextlib.contextmanager
+def _cluster(workers: int | None, threads: int) -> Iterator[int]:
+    """Ray, started on this machine unless it is already connected or RAY_ADDRESS names a cluster.
+
+    Yields the number of workers.
+
+    Raises:
+        InputError: the cluster cannot be reached, or has too few cores.
+    """
+    import ray
+
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    ours = not ray.is_initialized()
+    if ours:
+        _start()
+    try:
+        cores = int(ray.cluster_resources().get("CPU", 0))
+        count = workers or max(1, cores // threads)
+        if count * threads > cores:
+            raise InputError(
+                f"{count:,} workers of {threads:,} threads need {count * threads:,} cores, and Ray "
+                f"has {cores:,}; lower --workers or --threads"
+            )
+        yield count
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _start() -> None:
+    import ray
+
+    options: dict[str, Any] = {"address": "local", "include_dashboard": False}
+    options |= {"num_cpus": _cores(), "object_store_memory": _STORE_BYTES}
+    if address := os.environ.get("RAY_ADDRESS"):
+        options = {"address": address}
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with _without_stderr():
+            ray.init(logging_level=logging.CRITICAL, log_to_driver=False, **options)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"Ray does not start: {reason}") from error
+    finally:
+        # Ray has one of its own, which ends the process without a word.
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Drop what C++ writes to standard error: that the level of its log is set."""
+    sys.stderr.flush()
+    before, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+        os.close(nowhere)
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    known = getattr(os, "sched_getaffinity", None)
+    return len(known(0)) if known is not None else os.cpu_count() or 1
+
+
+def _split(files: list[InputFile], rows: int) -> list[InputPart]:
+    """The parts of all files, which the whole cluster reads for that."""
+    import ray
+    from ray.exceptions import RayTaskError
+
+    split = ray.remote(num_cpus=1)(split_file)
+    try:
+        found = ray.get([split.remote(number, file, rows) for number, file in enumerate(files)])
+    except RayTaskError as error:
+        if isinstance(error.cause, InputError):
+            raise InputError(str(error.cause)) from None
+        raise
+    return list(chain.from_iterable(found))
+
+
+def _answered(
+    job: BulkJob, files: list[InputFile], parts: PartsFolder, workers: int, threads: int
+) -> Iterator[dict[str, Any]]:
+    """What became of each part that waits, as it comes."""
+    import ray.data
+
+    waiting = parts.waiting()
+    if not waiting:
+        return
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    # A block for each part: what a worker that ends has not finished is all that is done again.
+    rows = [{"name": n, "part": json.dumps(part.as_json())} for n, part in waiting.items()]
+    planned = ray.data.from_items(rows, override_num_blocks=len(rows))
+    with tempfile.TemporaryDirectory(prefix="ownbert-parts-") as scratch:
+        answered = planned.map_batches(
+            PartWorker,
+            fn_constructor_args=(job, files, parts.folder.address, threads, scratch),
+            batch_size=1,
+            batch_format="pyarrow",
+            compute=ray.data.ActorPoolStrategy(size=min(workers, len(waiting))),
+            num_cpus=threads,
+            num_gpus=1 if job.device.startswith("cuda") else 0,
+        )
+        for row in answered.iter_rows():
+            yield json.loads(row["json"])

@@ -1,0 +1,124 @@
+"""A quantized folder: that of a float model, with its blocks' matrices in 8 bits in a file of ours.
+
+The file has another name than those that Transformers looks for, so it finds no weights there,
+where it would otherwise start from random ones. A matrix keeps its name in the float folder and is
+int8 (I, D), each row divided by its scale; what its input is divided by stands under our name of
+the layer.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from ownbert import files
+from ownbert.checkpoint.description import Description
+from ownbert.checkpoint.model_files import CONFIG, QUANTIZED, QUANTIZED_KEY
+from ownbert.checkpoint.weights import read_file
+from ownbert.errors import InputError
+from ownbert.nn.encoder import Encoder
+from ownbert.nn.kernels.int8 import quantizable, quantize_linears, quantize_weight
+from ownbert.nn.model import Model
+
+# In config.json: how the folder is quantized.
+_INT8 = {"weights": "int8", "scales": "channel", "activations": "token"}
+_SCALE, _SMOOTH = "int8.scale.", "int8.smooth."
+
+
+def write_quantized(
+    folder: Path,
+    description: Description,
+    tensors: Mapping[str, Tensor],
+    encoder: Encoder,
+    smooth: Mapping[str, Tensor],
+    strength: float,
+) -> list[str]:
+    """Write config.json and the weights of a quantized folder.
+
+    Args:
+        folder: a new one.
+        description: of the float folder.
+        tensors: its weights by its names.
+        encoder: of the float model.
+        smooth: (D) by the names of the layers in the encoder.
+        strength: of the smoothing.
+
+    Returns:
+        The names of the matrices that were quantized, in the float folder.
+    """
+    config, weight_map = description.config, description.family.weight_map
+    named = {weight_map.full_name(name): name for name in tensors}
+    written = dict(tensors)
+    for name, module, _ in quantizable(encoder):
+        theirs = weight_map.their_name(f"encoder.{name}.weight", config).split(", ")
+        parts = [named.get(one, one) for one in theirs]
+        # What the family stores in another form stays as it is.
+        if not all(p in tensors and tensors[p].shape[1:] == (module.in_features,) for p in parts):
+            continue
+        for part in parts:
+            weight = tensors[part].float() * smooth[name]
+            written[part], written[_SCALE + part] = quantize_weight(weight)
+        written[_SMOOTH + name] = smooth[name].float()
+    values = {**description.values, QUANTIZED_KEY: {**_INT8, "smoothing": strength}}
+    with files.atomic_path(folder / QUANTIZED) as path:
+        contiguous = {name: tensor.contiguous() for name, tensor in written.items()}
+        path.write_bytes(to_bytes(contiguous, metadata={"format": "pt"}))
+    with files.atomic_path(folder / CONFIG) as path:
+        path.write_bytes(json.dumps(values, ensure_ascii=False, indent=2).encode())
+    return [name.removeprefix(_SCALE) for name in written if name.startswith(_SCALE)]
+
+
+def read_quantized(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Path]:
+    """The tensors of a quantized folder.
+
+    Returns:
+        Its tensors by the names of the float folder, as floats, matrices multiplied by what
+        their inputs are divided by; the latter by the names of the layers in the encoder; and the
+        file.
+
+    Raises:
+        InputError: the file is missing or damaged.
+    """
+    path = folder / QUANTIZED
+    if not path.is_file():
+        raise InputError(f"no such file: {path}; quantize the model again")
+    read = read_file(path)
+    smooth = dict(_taken(read, _SMOOTH, path))
+    for name, scale in dict(_taken(read, _SCALE, path)).items():
+        weight = read.get(name)
+        if weight is None or weight.dtype != torch.int8 or weight.shape[:1] != scale.shape:
+            raise InputError(f"{path}: tensor {name} is not the int8 matrix of its scales")
+        read[name] = weight.float() * scale[:, None]
+    return read, smooth, path
+
+
+def _taken(read: dict[str, Tensor], prefix: str, path: Path) -> Iterator[tuple[str, Tensor]]:
+    """The vectors with a prefix, without it; they are taken out of ``read``."""
+    for name in [name for name in read if name.startswith(prefix)]:
+        vector = read.pop(name)
+        good = vector.ndim == 1 and vector.dtype == torch.float32
+        if not good or not bool((vector.isfinite() & (vector > 0)).all()):
+            raise InputError(f"{path}: tensor {name} must hold positive float32 numbers")
+        yield name.removeprefix(prefix), vector
+
+
+def quantize_model(model: Model, smooth: Mapping[str, Tensor], path: Path) -> None:
+    """Make the layers of a model that are quantized in its folder so; it cannot be trained then.
+
+    Args:
+        model: with weights of ``read_quantized``; is changed.
+        smooth: of ``read_quantized``.
+        path: of the file, for messages.
+
+    Raises:
+        InputError: there is no such layer, or of another size.
+    """
+    sizes = {name: module.in_features for name, module, _ in quantizable(model.encoder)}
+    for name, vector in smooth.items():
+        if sizes.get(name) != len(vector):
+            raise InputError(f"{path}: tensor {_SMOOTH}{name} does not fit the model")
+    quantize_linears(model.encoder, smooth)
+    model.requires_grad_(False)

@@ -1,0 +1,56 @@
+"""The tokenizer of a model folder, and whether it is the one that was saved with the model."""
+
+import hashlib
+from pathlib import Path
+
+from ownbert.checkpoint.config_file import read_config
+from ownbert.checkpoint.model_files import CONFIG
+from ownbert.config import EncoderConfig
+from ownbert.errors import InputError
+from ownbert.hub import model_folder
+from ownbert.text.tokenizer import Tokenizer
+
+# In config.json, to detect that a folder's tokenizer was replaced: the number of tokens and a hash
+# of them. Tokens may be appended later.
+VOCABULARY = "ownbert_vocabulary"
+
+
+def load_tokenizer(folder: str | Path, *, config: EncoderConfig | None = None) -> Tokenizer:
+    """The tokenizer of a model folder.
+
+    Raises:
+        InputError: it has more tokens than ``config``, or is not the one that was saved.
+    """
+    folder = model_folder(folder)
+    tokenizer = Tokenizer.load(folder)
+    if config is not None and tokenizer.vocab_size > config.vocab_size:
+        raise InputError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, the model only "
+            f"{config.vocab_size}; they are not of one model"
+        )
+    if (folder / CONFIG).exists():
+        saved = read_config(folder / CONFIG).get(VOCABULARY)
+        if isinstance(saved, str) and saved != _fingerprint(tokenizer, _counted(saved)):
+            raise InputError(
+                f"{folder}: the vocabulary is not the one that the model was trained with; put "
+                "the original tokenizer files back"
+            )
+    return tokenizer
+
+
+def vocabulary_fingerprint(tokenizer: Tokenizer) -> str:
+    """The number of tokens, and a hash of them in the order of their ids."""
+    return _fingerprint(tokenizer, tokenizer.vocab_size)
+
+
+def _fingerprint(tokenizer: Tokenizer, count: int | None) -> str:
+    size = tokenizer.vocab_size if count is None else min(count, tokenizer.vocab_size)
+    tokens = "\n".join(tokenizer.tokens(range(size)))
+    digest = hashlib.sha256(tokens.encode()).hexdigest()[:32]
+    return digest if count is None else f"{size}:{digest}"
+
+
+def _counted(saved: str) -> int | None:
+    """The number before the hash; folders of version 0.1 have the hash alone."""
+    count, sign, _ = saved.partition(":")
+    return int(count) if sign and count.isdecimal() else None

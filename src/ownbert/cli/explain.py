@@ -1,0 +1,120 @@
+"""explain: which words an answer rests on."""
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ownbert import limits
+from ownbert.cli.input_texts import given_input
+from ownbert.cli.options import Data, Device, TextsOrFile
+from ownbert.language import translated
+from ownbert.terminal import console, echo
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ownbert.inspect.explain.explain import Explanation
+
+_BAR = 16
+_NOTHING = 'nothing to explain; give a text, as in ownbert explain FOLDER "a text", or a file'
+
+
+def explain(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a trained model that reads texts.", show_default=False)
+    ],
+    texts: TextsOrFile = None,
+    data: Data = None,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="integrated_gradients, gradient_x_input, attention_rollout, "
+            "attention_x_gradient, leave_one_out or shapley; for a page several, with commas."
+        ),
+    ] = "integrated_gradients",
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            "--class",
+            help="What to explain: a label, the number of a choice, the type of an entity, a "
+            "token for the mask.",
+            show_default="the answer",
+        ),
+    ] = None,
+    by: Annotated[str, typer.Option(help="Add up over each word or each sentence.")] = "word",
+    top: Annotated[
+        int, typer.Option(help="Words shown of each text.", min=1, max=limits.VOCABULARY)
+    ] = 12,
+    rows: Annotated[
+        int, typer.Option(help="Rows of a file, from the first.", min=1, max=limits.COUNT)
+    ] = 20,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a page with the texts in colours.", show_default=False),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per answer.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Tell how much each word of a text has to do with a model's answer.
+
+    Any task on texts: a label, several labels, a number, the entities of tags, an answer, a choice,
+    how alike two texts are, and the word that is predicted for a mask. Values above 0 are for the
+    answer, values below 0 against it; those of integrated_gradients add up to what all words
+    together do. ownbert faithfulness tells which method is true of a model.
+
+    Example: ownbert explain runs/clf "my parcel has still not arrived"
+
+    Example: ownbert explain runs/clf dev.csv --rows 50 --html explained.html
+    """
+    from itertools import islice
+
+    from ownbert.inspect.explain.explain import Explainer
+    from ownbert.inspect.explain.page import write_page
+
+    given: Any = given_input(texts or (), data, missing=_NOTHING)
+    if not isinstance(given, list | Path):
+        given = list(islice(given, rows))
+    explainer = Explainer(folder, device=device)
+    methods = [name.strip() for name in method.split(",")]
+    found = explainer(given, method=methods, target=target, by=by, rows=rows)
+    output = console()
+    for number, each in enumerate(found):
+        if json:
+            echo(json_module.dumps(each.to_dict(), ensure_ascii=False))
+        elif html is None:
+            if number:
+                output.print()
+            _show(each, top, output)
+    if not found:
+        echo(translated("nothing to explain: no words, or nothing found in them"), err=True)
+    if html is not None:
+        write_page(found, html, title=folder.name)
+        echo(translated(f"saved {html}"), err=json)
+
+
+def _show(found: "Explanation", top: int, output: "Console") -> None:
+    """The target, and the words with the largest values in the order of the text, with bars."""
+    import numpy as np
+    from rich.table import Table
+    from rich.text import Text
+
+    output.print(Text(f"{found.target}  {found.probability:.3f}", style="bold"))
+    chosen = np.sort(np.argsort(-np.abs(found.values), kind="stable")[:top])
+    largest = float(np.abs(found.values).max(initial=0)) or 1.0
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(max_width=40, no_wrap=True, overflow="ellipsis")
+    table.add_column(justify="right")
+    table.add_column(no_wrap=True)
+    for index in chosen:
+        value = float(found.values[index])
+        bar = "█" * max(1, round(_BAR * abs(value) / largest))
+        style = "blue" if value > 0 else "yellow"
+        table.add_row(Text(f"  {found.word(index)}"), f"{value:+.4f}", Text(bar, style=style))
+    output.print(table)
+    if found.gap is not None:
+        output.print(
+            Text(translated(f"not accounted for: {found.gap:.1%} of what all words do"), "dim")
+        )

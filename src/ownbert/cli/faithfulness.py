@@ -1,0 +1,66 @@
+"""faithfulness: whether explanations are true of a model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ownbert.cli.options import Device
+from ownbert.language import translated
+from ownbert.terminal import echo
+
+# Answers that are watched at most: each takes some hundred passes of its text.
+_MOST_ROWS = 100_000
+
+
+def faithfulness(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a trained model that reads texts.", show_default=False)
+    ],
+    file: Annotated[Path, typer.Argument(help="Rows, as for ownbert predict.", show_default=False)],
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Methods with commas between them.", show_default="all but shapley"),
+    ] = None,
+    rows: Annotated[
+        int, typer.Option(help="Answers that are watched.", min=2, max=_MOST_ROWS)
+    ] = 100,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A picture (.png).", show_default=False)
+    ] = None,
+    device: Device = "auto",
+) -> None:
+    """Measure which way of explaining is true of a model, beside an order by chance.
+
+    Words are masked in the order that a method gives. Comprehensiveness is how far the answer's
+    probability falls without the words that it rests on: more is better. Sufficiency is how far it
+    falls with these words alone: less is better. Both are means over 5, 10, 20 and 50 % of the
+    words, ± is the standard error over rows. Correlation is that with leaving out single words.
+
+    Example: ownbert faithfulness runs/clf dev.csv --rows 200 -o faithful.png
+    """
+    import json as json_module
+
+    from ownbert.inspect.explain.curves import draw_curves, figure_class
+    from ownbert.inspect.explain.faithfulness import USUAL, best_method, faithfulness_table
+    from ownbert.inspect.explain.faithfulness import faithfulness as measure
+
+    if output is not None:
+        figure_class(output)
+    chosen = USUAL if methods is None else tuple(name.strip() for name in methods.split(","))
+    found = measure(folder, file, methods=chosen, rows=rows, device=device)
+    if json:
+        echo(json_module.dumps({name: each.row() for name, each in found.items()}))
+    else:
+        for line in faithfulness_table(found):
+            echo(line)
+        best = best_method(found)
+        echo()
+        if best is None:
+            echo(translated("no method is better than an order by chance"))
+        else:
+            echo(translated(f"the most faithful on these rows: {best}"))
+    if output is not None:
+        draw_curves(found, output)
+        echo(translated(f"saved {output}"), err=json)

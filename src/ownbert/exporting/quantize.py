@@ -1,0 +1,159 @@
+"""``quantize``: a trained folder with the matrices of its blocks in 8 bits, for faster use."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ownbert.checkpoint import Description, load, require_float
+from ownbert.checkpoint.quantized import write_quantized
+from ownbert.checkpoint.weights import FORMS, QUANTIZED, read_weights
+from ownbert.data.batch import pack
+from ownbert.errors import InputError
+from ownbert.exporting.export import (
+    MODULES,
+    complete_folder,
+    copy_beside,
+    describe_network,
+    refuse_taken,
+)
+from ownbert.exporting.parity import Sequences, batches, sequences_of
+from ownbert.exporting.quantize_card import write_quantize_card
+from ownbert.exporting.quantized_parity import QuantizedParity, compare_models, halves
+from ownbert.files import write_json
+from ownbert.hub import model_folder
+from ownbert.nn.kernels.int8 import quantizable, smoothing
+from ownbert.nn.kernels.prepack import prepack
+from ownbert.nn.model import Model
+from ownbert.run.file_names import BLEND
+from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
+
+Say = Callable[[str], None]
+REPORT = "quantization.json"
+# How much of what is large in an activation goes into the weight (Xiao et al. 2023, section 5.1).
+STRENGTH = 0.5
+# Vectors that are further apart are worth a warning.
+_NEAR = 0.99
+
+
+def quantize(
+    folder: str | Path,
+    output: str | Path,
+    *,
+    data: str | Path | None = None,
+    text_column: str | None = None,
+    overwrite: bool = False,
+    say: Say | None = None,
+) -> QuantizedParity:
+    """Write a copy of a model folder with the matrices of its blocks in 8 bits.
+
+    ``predict``, ``embed``, ``evaluate``, ``serve`` and the classes of Python open it like any
+    other; it cannot be trained, and Transformers does not read it. Weights have a scale for each
+    output channel; activations are rounded as they come, with a scale and a smallest value for each
+    token. Embeddings and heads stay floats.
+
+    Args:
+        folder: of the model: an encoder of texts, with any head. It is not changed.
+        output: a new or empty folder.
+        data: a file of texts, of which the first 256 are read; by default texts of this package.
+            With every other one activations are measured, with the rest both models are compared.
+        text_column: of a table.
+        overwrite: replace files of these names in ``output``.
+        say: called with notes.
+
+    Returns:
+        What the comparison has found.
+
+    Raises:
+        InputError: the model cannot be quantized, or the output is taken; nothing is written then.
+
+    Source: Xiao et al. 2023 (SmoothQuant).
+    """
+    source, target = model_folder(folder), Path(output)
+    refuse_taken(target, source, data, overwrite=overwrite)
+    if any((target / name).is_file() for name in FORMS):
+        raise InputError(f"{target} holds float weights; choose another folder")
+    description = describe_network(source)
+    require_float(description.values, source)
+    if description.config.image is not None:
+        raise InputError(f"{source} reads images; only models of texts can be quantized")
+    sentences = (source / MODULES).is_file()
+    heads = () if sentences else None
+    model = load(source, heads=heads, description=description)
+    if say is not None and (source / BLEND).is_file():
+        say(
+            f"note: {source.name} is a blend of several models; its network alone is quantized, "
+            "which answers differently"
+        )
+    given = sequences_of(source, model, data=data, text_column=text_column)
+    measured, compared = halves(given, choices="choice" in model.heads)
+    smooth = _smooth(model, measured)
+    tensors, _ = read_weights(source)
+    with complete_folder(target) as new:
+        copy_beside(source, new, description)
+        done = write_quantized(new, description, tensors, model.encoder, smooth, STRENGTH)
+        if not done:
+            raise InputError(f"{source} has no matrices that can be quantized")
+        found = compare_models(
+            prepack(model),
+            prepack(load(new, heads=heads)),
+            compared,
+            pooling=_pooling(source),
+            problem=description.values.get("problem_type"),
+        )
+        found.bytes_before = sum(tensor.nbytes for tensor in tensors.values())
+        found.bytes_after = (new / QUANTIZED).stat().st_size
+        write_json(new / REPORT, asdict(found))
+        _write_card(new, target, source, description, found)
+    if say is not None and found.least_cosine < _NEAR:
+        say(
+            f"warning: {target} is not near the float model (least cosine "
+            f"{found.least_cosine:.4f}); compare both with ownbert evaluate"
+        )
+    return found
+
+
+def _pooling(source: Path) -> str:
+    pooling = read_embedding_config(source).pooling
+    return pooling if pooling in POOLINGS else "mean"
+
+
+@torch.inference_mode()
+def _smooth(model: Model, given: Sequences) -> Mapping[str, Tensor]:
+    """What the inputs of each layer are divided by, (D), by its name in the encoder."""
+    layers = list(quantizable(model.encoder))
+    largest = {name: torch.zeros(layer.in_features) for name, layer, _ in layers}
+
+    def measure(name: str):
+        def hook(layer, inputs):
+            seen = inputs[0].detach().abs().flatten(0, -2).amax(0)
+            largest[name] = torch.maximum(largest[name], seen)
+
+        return hook
+
+    hooks = [layer.register_forward_pre_hook(measure(name)) for name, layer, _ in layers]
+    for examples in batches(given.examples, model.config, choices="choice" in model.heads):
+        model.encoder(pack(examples))
+    for hook in hooks:
+        hook.remove()
+    return {
+        name: smoothing(largest[name], layer.weight, STRENGTH)
+        if smoothed
+        else torch.ones(layer.in_features)
+        for name, layer, smoothed in layers
+    }
+
+
+def _write_card(
+    new: Path, target: Path, source: Path, description: Description, found: QuantizedParity
+) -> None:
+    write_quantize_card(
+        new,
+        name=Path(os.path.realpath(target)).name,
+        source=source,
+        description=description,
+        found=found,
+    )

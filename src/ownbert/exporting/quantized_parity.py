@@ -1,0 +1,137 @@
+"""How far a quantized model is from the float one: vectors and answers of the same texts.
+
+B texts, T tokens, D hidden, C classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ownbert.data.batch import Batch, pack
+from ownbert.exporting.parity import CHOICES, Sequences, batches
+from ownbert.nn.model import Model
+from ownbert.nn.pooling import POOLINGS
+
+
+@dataclass
+class AnswerParity:
+    """How far the answers of a head are apart.
+
+    Args:
+        largest_change: of a probability; in a regression, of a number.
+        equal: answers that are the same; None in a regression.
+        answers: how many there were.
+    """
+
+    largest_change: float = 0.0
+    equal: int | None = 0
+    answers: int = 0
+
+
+@dataclass
+class QuantizedParity:
+    """What a comparison has found.
+
+    Args:
+        texts, tokens: that were compared.
+        source: of the texts.
+        least_cosine, mean_cosine: of the two vectors of a text.
+        heads: by their names.
+        bytes_before, bytes_after: of the weights.
+    """
+
+    texts: int = 0
+    tokens: int = 0
+    source: str = ""
+    least_cosine: float = 1.0
+    mean_cosine: float = 0.0
+    heads: dict[str, AnswerParity] = field(default_factory=dict)
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
+@torch.inference_mode()
+def compare_models(
+    model: Model, quantized: Model, given: Sequences, *, pooling: str, problem: str | None
+) -> QuantizedParity:
+    """Run both models on the same packed batches.
+
+    Args:
+        model, quantized: with the same heads.
+        given: what is compared.
+        pooling: that makes a vector of a text's tokens.
+        problem: Transformers' ``problem_type`` of a classification.
+    """
+    found, total = QuantizedParity(source=given.source), 0.0
+    pool = POOLINGS[pooling](model.config)
+    for examples in batches(given.examples, model.config, choices="choice" in model.heads):
+        batch = pack(examples)
+        both = [one(batch) for one in (model, quantized)]
+        vectors = [pool(out.hidden.float(), batch.layout) for out in both]  # (B, D)
+        cosines = torch.cosine_similarity(*vectors, dim=1)
+        found.least_cosine = min(found.least_cosine, float(cosines.min()))
+        total += float(cosines.sum())
+        for kind in model.heads:
+            own = found.heads.setdefault(kind, AnswerParity())
+            _add(own, *(_answers(kind, out.logits[kind], batch, problem) for out in both))
+        found.texts += len(examples)
+        found.tokens += sum(batch.layout.lengths)
+    found.mean_cosine = total / found.texts
+    return found
+
+
+def _answers(
+    kind: str, logits: Tensor, batch: Batch, problem: str | None
+) -> tuple[Tensor, Tensor | None]:
+    """Probabilities, and the answers that follow from them."""
+    logits = logits.float()
+    if kind == "span":  # a start and an end in each text
+        parts = [part.softmax(0) for part in logits.split(batch.layout.lengths)]
+        return torch.cat(parts), torch.stack([part.argmax(0) for part in parts])
+    if kind == "choice":
+        logits = logits.view(-1, CHOICES)
+    elif kind == "classification" and problem == "regression":
+        return logits, None
+    elif kind == "discriminator" or (kind, problem) == ("classification", _MANY):
+        chances = logits.sigmoid()
+        return chances, chances > 0.5
+    chances = logits.softmax(-1)
+    return chances, chances.argmax(-1)
+
+
+_MANY = "multi_label_classification"
+
+
+def _add(
+    own: AnswerParity, one: tuple[Tensor, Tensor | None], other: tuple[Tensor, Tensor | None]
+) -> None:
+    change = float((one[0] - other[0]).abs().max()) if one[0].numel() else 0.0
+    own.largest_change = max(own.largest_change, change)
+    answers, others = one[1], other[1]
+    if answers is None or others is None:
+        own.equal = None
+        own.answers += len(one[0])
+        return
+    same = (answers == others).flatten(1).all(1) if answers.ndim > 1 else answers == others
+    own.equal = (own.equal or 0) + int(same.sum())
+    own.answers += len(same)
+
+
+def halves(given: Sequences, *, choices: bool) -> tuple[Sequences, Sequences]:
+    """What activations are measured on, and what is compared: every other text each.
+
+    A single text is both.
+    """
+    unit = CHOICES if choices else 1
+    examples = given.examples
+    units = [examples[i : i + unit] for i in range(0, len(examples), unit)]
+    parts = (units[::2], units[1::2] or units)
+    first, second = (Sequences(_joined(part), given.source) for part in parts)
+    return first, second
+
+
+def _joined(units: Sequence[Sequence[Any]]) -> list[Any]:
+    return [example for unit in units for example in unit]

@@ -1,0 +1,317 @@
+"""Engines: what computes a model's outputs from a file that ``ownbert export`` wrote.
+
+An exported folder is used with the engine that it was written for. An ordinary model folder may
+have such files beside its weights, where sentence-transformers has them too (``onnx/model.onnx``,
+``openvino/openvino_model.xml``); a checksum tells whether they are of these weights. Nothing here
+needs torch.
+"""
+
+import importlib.util
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.checkpoint.description import Description
+from ownbert.checkpoint.model_files import weights_checksums, weights_form
+from ownbert.errors import InputError, in_short
+from ownbert.files import inside, read_json
+from ownbert.schema import dict_of, maybe, record, text, whole
+
+PARITY = "parity.json"
+TORCH, AUTO = "torch", "auto"
+# Runs an exported file: arrays by the names of its inputs to arrays by the names of its outputs.
+Engine = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+
+_CHECKSUM = record({"bytes": whole(0, 1 << 62), "crc32": whole(0, 1 << 32)})
+_PARITY = record(
+    {
+        "to": text,
+        "file": text,
+        "sizes": dict_of(whole(0, 1 << 62), most=10),
+        "weights": maybe(dict_of(_CHECKSUM, most=100_000)),
+    },
+    required=("to", "file"),
+)
+
+
+@dataclass(frozen=True)
+class EngineKind:
+    """A program that runs exported files.
+
+    Args:
+        package: with it.
+        folder, file: where the file stands beside a model's weights.
+        open: the engine of a file.
+    """
+
+    package: str
+    folder: str
+    file: str
+    open: Callable[[Path], Engine]
+
+    @property
+    def installed(self) -> bool:
+        """Whether the package is there."""
+        return importlib.util.find_spec(self.package) is not None
+
+
+def open_onnx(path: Path) -> Engine:
+    """The engine of an ONNX file, by onnxruntime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if threads := _threads():
+        options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def engine(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        found = session.run(names, dict(inputs))
+        return {name: np.asarray(x) for name, x in zip(names, found, strict=True)}
+
+    return engine
+
+
+def open_openvino(path: Path) -> Engine:
+    """The engine of OpenVINO's files, in float32 on every processor."""
+    import openvino
+
+    # On some processors it computes in bfloat16 unless it is told not to.
+    options: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    if threads := _threads():
+        options["INFERENCE_NUM_THREADS"] = threads
+    compiled = openvino.Core().compile_model(path, "CPU", options)
+    names = [output.get_any_name() for output in compiled.outputs]
+    request, turn = compiled.create_infer_request(), threading.Lock()
+
+    def engine(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with turn:  # The next call writes over these outputs.
+            found = request.infer(dict(inputs), share_inputs=True, share_outputs=True)
+            return {name: np.array(found[i]) for i, name in enumerate(names)}
+
+    return engine
+
+
+def _threads() -> int | None:
+    """The number of threads that the environment names, as torch reads it."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and 1 <= int(given) <= 1024 else None
+
+
+# The fastest for a single query first.
+KINDS = {
+    "openvino": EngineKind("openvino", "openvino", "openvino_model.xml", open_openvino),
+    "onnx": EngineKind("onnxruntime", "onnx", "model.onnx", open_onnx),
+}
+ENGINES = (AUTO, TORCH, "onnx", "openvino")
+
+
+@dataclass(frozen=True)
+class ExportedFile:
+    """A file that ``ownbert export`` wrote.
+
+    Args:
+        engine: which runs it.
+        path: of the file.
+        folder: with parity.json, and crf.json where tags are decoded together.
+    """
+
+    engine: str
+    path: Path
+    folder: Path
+
+    def open(self) -> Engine:
+        """The engine, ready to run.
+
+        Raises:
+            InputError: its package is missing, or the file is damaged.
+        """
+        require_engine(self.engine)
+        try:
+            return KINDS[self.engine].open(self.path)
+        except Exception as error:
+            raise InputError(
+                f"{self.path} cannot be opened with {self.engine}: {first_line(error)}; write it "
+                "again: ownbert export"
+            ) from None
+
+
+def first_line(error: Exception) -> str:
+    """The reason that an engine gives, which may be of many lines."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return in_short(lines[-1] if lines else type(error).__name__)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What computes a folder's outputs.
+
+    Args:
+        exported: the file; None for torch alone.
+        packed: whether torch computes too: all, or what is more than a few short texts.
+        note: what was chosen by ``auto``, and why.
+    """
+
+    exported: ExportedFile | None = None
+    packed: bool = True
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """The engines' names."""
+        if self.exported is None:
+            return TORCH
+        return f"{self.exported.engine} and {TORCH}" if self.packed else self.exported.engine
+
+
+def choose_engine(
+    folder: Path,
+    description: Description,
+    engine: str | None = None,
+    *,
+    device: str = "auto",
+    precision: str = "float32",
+) -> Choice:
+    """What computes the outputs of a model folder.
+
+    Args:
+        folder: of the model, or one that ``ownbert export`` wrote.
+        description: of the folder.
+        engine: one of ``ENGINES``; by default torch, and of an exported folder its own. With auto
+            single queries are computed by the fastest engine that is installed and has a file
+            there, and all else by torch.
+        device, precision: that torch would compute with; engines have the CPU and float32 only.
+
+    Raises:
+        InputError: the engine is not known or not installed, or there is no such file, or it is
+            damaged or of other weights.
+    """
+    if engine is not None and engine not in ENGINES:
+        raise InputError(f"engine {in_short(engine)} is not known; one of {', '.join(ENGINES)}")
+    whole_folder = exported_folder(folder)
+    if whole_folder is None:
+        if engine in (None, TORCH):
+            return Choice()
+        if engine == AUTO:
+            return _automatic(folder, description, device, precision)
+        assert engine is not None
+        found = _beside(folder, description, engine)
+    else:
+        found, own = whole_folder, whole_folder.engine
+        if engine not in (None, AUTO, own):
+            raise InputError(
+                f"{folder} was exported to {own} and has no file for {engine}; leave --engine out, "
+                "or name the folder of the model"
+            )
+    _require_cpu(found.engine, device, precision)
+    require_engine(found.engine)
+    return Choice(found, packed=False, note=f"engine: {found.engine}" if engine == AUTO else "")
+
+
+def require_engine(engine: str) -> None:
+    """Raises ``InputError`` where the package of an engine is missing."""
+    if not KINDS[engine].installed:
+        raise InputError(
+            f"the engine {engine} needs {KINDS[engine].package}, which is missing: "
+            f"pip install 'ownbert[{engine}]'"
+        )
+
+
+def _require_cpu(engine: str, device: str, precision: str) -> None:
+    if device not in ("auto", "cpu"):
+        raise InputError(f"the engine {engine} computes on the CPU; leave --device {device} out")
+    if precision not in ("float32", "auto"):
+        raise InputError(
+            f"the engine {engine} computes in float32; leave --precision {precision} out"
+        )
+
+
+def exported_folder(folder: Path) -> ExportedFile | None:
+    """The file of a folder that ``ownbert export`` wrote; None of an ordinary model folder.
+
+    Raises:
+        InputError: it is damaged, or for no engine.
+    """
+    if weights_form(folder) is not None or not (folder / PARITY).is_file():
+        return None
+    described = _read_parity(folder)
+    to = described["to"]
+    if to not in KINDS:
+        raise InputError(
+            f"{folder} was exported to {in_short(to)}, which ownbert does not read; name the "
+            "folder of the model, or export it to onnx or openvino"
+        )
+    return _file(folder, to, described)
+
+
+def _read_parity(folder: Path) -> dict[str, Any]:
+    return read_json(folder / PARITY, check=_PARITY)
+
+
+def _file(folder: Path, engine: str, described: Mapping[str, Any]) -> ExportedFile:
+    """The file that parity.json describes, if it has the size that it was written with."""
+    path = inside(folder, described["file"], folder / PARITY)
+    if not path.is_file():
+        raise InputError(f"no such file: {path}, which {folder / PARITY} names")
+    for name, size in (described.get("sizes") or {}).items():
+        part = inside(path.parent, name, folder / PARITY)
+        if not part.is_file() or part.stat().st_size != size:
+            found = part.stat().st_size if part.is_file() else 0
+            raise InputError(
+                f"{part} is damaged: it has {found:,} bytes, and was written with {size:,}"
+            )
+    return ExportedFile(engine, path, folder)
+
+
+def _beside(folder: Path, description: Description, engine: str) -> ExportedFile:
+    """The file for an engine beside the weights of a model folder."""
+    if description.config.image is not None:
+        raise InputError(f"{folder} reads images, which only torch computes; leave --engine out")
+    if any(spec.segments is not None for spec in description.specs):
+        raise InputError(
+            f"{folder} reads long documents in segments, which only torch does; leave --engine out"
+        )
+    kind = KINDS[engine]
+    require_engine(engine)
+    own = folder / kind.folder
+    command = f"ownbert export {folder} --to {engine} -o {own}"
+    if not (own / kind.file).is_file():
+        raise InputError(f"{folder} has no {kind.folder}/{kind.file}; make it: {command}")
+    if not (own / PARITY).is_file():
+        raise InputError(
+            f"{own / kind.file} was not written by ownbert export, so nothing tells whether it is "
+            f"of these weights; replace it: {command} --overwrite"
+        )
+    described = _read_parity(own)
+    if described["to"] != engine or described.get("weights") != weights_checksums(folder):
+        raise InputError(
+            f"{own / kind.file} is not of the weights in {folder}; write it again: {command} "
+            "--overwrite"
+        )
+    return _file(own, engine, described)
+
+
+def _automatic(folder: Path, description: Description, device: str, precision: str) -> Choice:
+    """The fastest engine for single queries, and torch for the rest."""
+    if device not in ("auto", "cpu") or precision not in ("float32", "auto"):
+        return Choice(note="engine: torch, for this device and precision")
+    problems = []
+    for engine in KINDS:
+        if not KINDS[engine].installed:
+            continue
+        try:
+            found = _beside(folder, description, engine)
+        except InputError as error:
+            problems.append(str(error))
+        else:
+            note = f"engine: {engine} for single queries, torch for more"
+            return Choice(found, packed=True, note=note)
+    if not problems:
+        return Choice(note="engine: torch, as neither onnxruntime nor openvino is installed")
+    return Choice(note=f"engine: torch; {problems[-1]}")

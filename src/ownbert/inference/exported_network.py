@@ -1,0 +1,244 @@
+"""The network of an exported file: packed rows in and out, padded for the engine alone.
+
+T tokens, B sequences, S longest sequence of a group, D hidden.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from ownbert.config import EncoderConfig
+from ownbert.data.example import Example
+from ownbert.errors import InputError
+from ownbert.files import read_json
+from ownbert.inference.engines import ExportedFile, first_line
+from ownbert.schema import anything, record
+from ownbert.tasks.network import RowNetwork
+
+CRF = "crf.json"
+HIDDEN = "last_hidden_state"
+# Outputs of a head, and whether they have a row for each token or one for each sequence.
+_OUTPUTS: Mapping[str, tuple[tuple[str, ...], bool]] = {
+    "classification": (("logits",), False),
+    "choice": (("logits",), False),
+    "tokens": (("logits",), True),
+    "span": (("start_logits", "end_logits"), True),
+}
+# A group of sequences is padded to its longest one. Padding may be this share of its places, and a
+# few places anyway, which cost less than another call.
+_PADDING, _FEW_PLACES = 0.1, 16
+# Places of a group: more do not fit into a processor's cache.
+_MOST_PLACES = 4096
+# Tokens up to which an engine is faster than packed batches of torch (docs/deployment.md).
+FEW_TOKENS = 128
+_CRF = record(dict.fromkeys(("transitions", "start_transitions", "end_transitions"), anything))
+
+
+class ExportedNetwork:
+    """An exported file as a ``RowNetwork``, and as the encoder of an ``Embedder``.
+
+    Args:
+        exported: the file.
+        config: of the model.
+        pooling: of a head for embeddings, whose file has the vectors of tokens: mean, first or max.
+
+    Raises:
+        InputError: the file is damaged, or the engine is missing.
+    """
+
+    def __init__(
+        self, exported: ExportedFile, config: EncoderConfig, pooling: str = "mean"
+    ) -> None:
+        self.exported, self.config, self.pooling = exported, config, pooling
+        self._run = exported.open()
+
+    @cached_property
+    def crf(self) -> Any:
+        """As of a ``RowNetwork``."""
+        path = self.exported.folder / CRF
+        if not path.is_file():
+            return None
+        try:
+            values = read_json(path, check=_CRF)
+            arrays = {name: np.asarray(value, np.float32) for name, value in values.items()}
+            size = len(arrays["start_transitions"])
+            shapes = {"transitions": (size, size), "end_transitions": (size,)}
+            right = all(arrays[name].shape == shape for name, shape in shapes.items())
+        except (KeyError, TypeError, ValueError):
+            right, arrays = False, {}
+        if not right:
+            raise InputError(f"{path} is damaged; write it again: ownbert export")
+        return SimpleNamespace(**arrays)
+
+    def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
+        """As of a ``RowNetwork``."""
+        ids, types = _sequences(examples)
+        if head == "embedding":
+            return self._pooled(ids, types, self.pooling)
+        names, per_token = _OUTPUTS[head]
+        return self._packed(ids, types, names, per_token=per_token, choices=head == "choice")
+
+    def vectors(
+        self, ids: Sequence[np.ndarray], pooling: str, precision: str | None = None
+    ) -> np.ndarray:
+        """One vector per sequence of ids: (B, D), in float32 whatever the precision."""
+        return self._pooled(ids, None, pooling)
+
+    def token_vectors(self, ids: Sequence[np.ndarray]) -> np.ndarray:
+        """The vectors of all tokens, end to end: (T, D)."""
+        return self._packed(ids, None, (HIDDEN,), per_token=True)
+
+    def _pooled(
+        self, ids: Sequence[np.ndarray], types: Sequence[np.ndarray] | None, pooling: str
+    ) -> np.ndarray:
+        hidden = self._packed(ids, types, (HIDDEN,), per_token=True)
+        if len(ids) == 1 and pooling == "mean":
+            return hidden.mean(0, keepdims=True)
+        lengths = np.asarray([len(one) for one in ids])
+        starts = np.cumsum(lengths) - lengths
+        if pooling == "first":
+            return hidden[starts]
+        if pooling == "max":
+            return np.maximum.reduceat(hidden, starts, axis=0)
+        return np.add.reduceat(hidden, starts, axis=0) / lengths[:, None].astype(np.float32)
+
+    def _packed(
+        self,
+        ids: Sequence[np.ndarray],
+        types: Sequence[np.ndarray] | None,
+        names: Sequence[str],
+        *,
+        per_token: bool,
+        choices: bool = False,
+    ) -> np.ndarray:
+        """Outputs of sequences, end to end: (T, ...) or (B, ...); several are columns."""
+        if len(ids) == 1 and not choices:  # A single query is worth a shorter way.
+            row = np.asarray(ids[0], np.int64)[None]
+            inputs = {"input_ids": row, "attention_mask": np.ones_like(row)}
+            if self.config.type_vocab_size > 1:
+                own = np.zeros_like(row) if types is None else np.asarray(types[0], np.int64)[None]
+                inputs["token_type_ids"] = own
+            out = self._outputs(inputs, names, row.shape if per_token else (1,))
+            return out[0] if per_token else out
+        lengths = np.asarray([len(one) for one in ids])
+        found: list[Any] = [None] * len(ids)
+        for chosen in groups_by_length(lengths):
+            shape = len(chosen), int(lengths[chosen[-1]])
+            inputs = {"input_ids": np.full(shape, self.config.pad_token_id, np.int64)}
+            inputs["attention_mask"] = np.zeros(shape, np.int64)
+            if self.config.type_vocab_size > 1:
+                inputs["token_type_ids"] = np.zeros(shape, np.int64)
+            for row, index in enumerate(chosen):
+                own = ids[index]
+                inputs["input_ids"][row, : len(own)] = own
+                inputs["attention_mask"][row, : len(own)] = 1
+                if types is not None and "token_type_ids" in inputs:
+                    inputs["token_type_ids"][row, : len(own)] = types[index]
+            if choices:  # All as choices of one question: the graph compares nothing.
+                inputs = {name: x[None] for name, x in inputs.items()}
+            out = self._outputs(inputs, names, shape if per_token else shape[:1])
+            for row, index in enumerate(chosen):
+                found[index] = out[row, : lengths[index]] if per_token else out[row : row + 1]
+        return np.concatenate(found)
+
+    def _outputs(
+        self, inputs: Mapping[str, np.ndarray], names: Sequence[str], shape: tuple[int, ...]
+    ) -> np.ndarray:
+        """(*shape, ...) numbers of the file; several outputs are columns."""
+        path = self.exported.path
+        try:
+            found = self._run(inputs)
+        except Exception as error:
+            raise InputError(
+                f"{path} cannot be run with {self.exported.engine}: {first_line(error)}"
+            ) from None
+        if missing := [name for name in names if name not in found]:
+            raise InputError(
+                f"{path} has no output {missing[0]}, only {', '.join(found)}; it is of a model "
+                "with another head"
+            )
+        arrays = [np.asarray(found[name], np.float32) for name in names]
+        if names == ("logits",) and len(shape) == 1 and arrays[0].shape == (1, *shape):
+            arrays = [arrays[0].T]  # of choices
+        if any(x.shape[: len(shape)] != shape for x in arrays):
+            raise InputError(f"{path} gives outputs of another shape; write it again")
+        out = arrays[0] if len(arrays) == 1 else np.stack(arrays, -1)
+        if not np.isfinite(out).all():
+            raise InputError(f"{path} gives numbers that are not finite; it is damaged")
+        return out
+
+
+def groups_by_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
+    """Indices of sequences of similar lengths, the shortest first, each group with little padding.
+
+    Args:
+        lengths: (B).
+    """
+    order = np.argsort(lengths, kind="stable")
+    start = tokens = 0
+    for end, index in enumerate(order):
+        places = (end - start + 1) * int(lengths[index])
+        padding = places - tokens - int(lengths[index])
+        if end > start and (places > _MOST_PLACES or padding > max(_FEW_PLACES, _PADDING * places)):
+            yield order[start:end]
+            start, tokens = end, 0
+        tokens += int(lengths[index])
+    if start < len(order):
+        yield order[start:]
+
+
+def _sequences(examples: Sequence[Example]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The ids and the types of all sequences of rows."""
+    ids: list[np.ndarray] = []
+    types: list[np.ndarray] = []
+    for example in examples:
+        if example.parts is None:
+            ids.append(example.token_ids)
+            types.append(example.type_ids)
+            continue
+        ends = np.cumsum(example.parts)[:-1]
+        ids += np.split(example.token_ids, ends)
+        types += np.split(example.type_ids, ends)
+    return ids, types
+
+
+class RoutedNetwork:
+    """Few tokens by an engine, more by the packed model, which is loaded when it is first needed.
+
+    Args:
+        small: the network of an exported file.
+        make: the packed network.
+    """
+
+    def __init__(self, small: ExportedNetwork, make: Callable[[], Any]) -> None:
+        self._small, self._make = small, make
+
+    @cached_property
+    def _packed(self) -> Any:
+        return self._make()
+
+    @property
+    def crf(self) -> Any:
+        """As of a ``RowNetwork``."""
+        return self._small.crf
+
+    def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
+        """As of a ``RowNetwork``."""
+        network: RowNetwork = self._for(sum(len(e.token_ids) for e in examples))
+        return network.logits(examples, head)
+
+    def vectors(
+        self, ids: Sequence[np.ndarray], pooling: str, precision: str | None = None
+    ) -> np.ndarray:
+        """As of an ``ExportedNetwork``."""
+        return self._for(sum(map(len, ids))).vectors(ids, pooling, precision)
+
+    def token_vectors(self, ids: Sequence[np.ndarray]) -> np.ndarray:
+        """As of an ``ExportedNetwork``."""
+        return self._for(sum(map(len, ids))).token_vectors(ids)
+
+    def _for(self, tokens: int) -> Any:
+        return self._small if tokens <= FEW_TOKENS else self._packed

@@ -1,0 +1,63 @@
+"""The encoder of a model folder for vectors of texts: packed batches, computed by torch.
+
+T tokens, B sequences, D hidden.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ownbert.checkpoint import load
+from ownbert.data.batch import Batch, pack
+from ownbert.data.example import Example
+from ownbert.nn.encoder import Encoder
+from ownbert.nn.kernels.prepack import prepack
+from ownbert.nn.pooling import POOLINGS
+from ownbert.train.device import pick_device
+
+
+class PackedEncoder:
+    """The encoder of a folder, without its heads.
+
+    Args:
+        folder: of the model.
+        device: auto, cpu or cuda.
+        precision: float32 or bfloat16, where a call names none.
+
+    Raises:
+        InputError: the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path, device: str, precision: str) -> None:
+        self.model = load(folder, heads=()).to(pick_device(device))
+        self.precision = precision
+        self._encoders: dict[str, Encoder] = {}
+
+    @torch.inference_mode()
+    def vectors(
+        self, ids: Sequence[np.ndarray], pooling: str, precision: str | None = None
+    ) -> np.ndarray:
+        """One vector per sequence of ids: float32 (B, D)."""
+        hidden, batch = self._hidden(ids, precision)
+        vectors = POOLINGS[pooling](self.model.config)(hidden, batch.layout)  # (B, D)
+        return vectors.cpu().numpy()
+
+    @torch.inference_mode()
+    def token_vectors(self, ids: Sequence[np.ndarray]) -> np.ndarray:
+        """The vectors of all tokens, end to end: float32 (T, D)."""
+        return self._hidden(ids, None)[0].cpu().numpy()
+
+    def _hidden(self, ids: Sequence[np.ndarray], precision: str | None) -> tuple[Tensor, Batch]:
+        """The last hidden states of the sequences of a batch: float32 (T, D)."""
+        encoder = self._encoder(precision or self.precision)
+        batch = pack([Example(i, np.zeros_like(i)) for i in ids]).to(self.model.device)
+        hidden, _ = encoder(batch)  # (T, D)
+        return hidden.float(), batch
+
+    def _encoder(self, precision: str) -> Encoder:
+        if precision not in self._encoders:
+            self._encoders[precision] = prepack(self.model.encoder, precision)
+        return self._encoders[precision]

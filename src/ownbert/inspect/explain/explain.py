@@ -1,0 +1,313 @@
+"""Explain the answers of a trained folder: how much each word has to do with them."""
+
+import html
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ownbert.checkpoint import describe, load, load_tokenizer
+from ownbert.data.batch import Example, pack
+from ownbert.data.readers.columns import read_texts
+from ownbert.errors import InputError
+from ownbert.hub import model_folder
+from ownbert.inference.pipeline import Predictor
+from ownbert.inference.predictor import NetworkPredictor
+from ownbert.inspect.explain.methods import ExplainedTarget, Relevance, method_named
+from ownbert.inspect.explain.targets import Target, masked_word, targets_of
+from ownbert.inspect.explain.words import Word, sentences_of, words_of
+from ownbert.inspect.probe import evaluating, text_ids
+from ownbert.nn.model import Model
+from ownbert.tasks.batched_forward import blocks
+from ownbert.tasks.rows import Row
+from ownbert.tasks.task import NoTaskHead
+
+METHOD = "integrated_gradients"
+UNITS = ("word", "sentence")
+# Words of an input: the model is run for each of them.
+_MOST_WORDS = 8192
+# Rows whose answers are computed together.
+_ROWS = 32
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What an answer rests on.
+
+    Args:
+        row: its number among those explained, from 0.
+        texts: of the row.
+        target: what is explained, such as a label.
+        probability: of the target, or its number.
+        method: by which.
+        words: U of them, by their characters in the texts.
+        values: (U), how much each word is for the target (above 0) or against it.
+        gap: of integrated gradients, see ``Relevance``.
+    """
+
+    row: int
+    texts: tuple[str, ...]
+    target: str
+    probability: float
+    method: str
+    words: tuple[Word, ...]
+    values: np.ndarray
+    gap: float | None = None
+
+    def word(self, index: int) -> str:
+        """The word as it stands in its text."""
+        word = self.words[index]
+        return self.texts[word.text][word.start : word.end]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "texts": list(self.texts),
+            "target": self.target,
+            "score": round(self.probability, 6),
+            "method": self.method,
+            "words": [
+                {
+                    "word": self.word(i),
+                    "text": word.text,
+                    "start": word.start,
+                    "end": word.end,
+                    "value": float(f"{value:.6g}"),
+                }
+                for i, (word, value) in enumerate(zip(self.words, self.values, strict=True))
+            ],
+            **({} if self.gap is None else {"gap": round(self.gap, 6)}),
+        }
+
+    def __repr__(self) -> str:
+        order = np.argsort(-np.abs(self.values), kind="stable")[:5]
+        most = ", ".join(f"{self.word(i)} {self.values[i]:+.3g}" for i in order)
+        return f"Explanation({self.target!r}, {self.probability:.3f}: {most})"
+
+    def _repr_html_(self) -> str:
+        """The texts with the words for the target in blue and against it in red, for notebooks."""
+        largest = float(np.abs(self.values).max(initial=0)) or 1.0
+        shown = [f"<b>{html.escape(self.target)}</b> {self.probability:.3f}"]
+        for number, text in enumerate(self.texts):
+            end, line = 0, ""
+            for word, value in zip(self.words, self.values / largest, strict=True):
+                if word.text == number and word.start >= end:
+                    color = f"rgba({'33,102,172' if value > 0 else '178,24,43'},{abs(value):.2f})"
+                    own = html.escape(text[word.start : word.end])
+                    line += html.escape(text[end : word.start])
+                    line += f'<span style="background:{color}">{own}</span>'
+                    end = word.end
+            shown.append(line + html.escape(text[end:]))
+        return "<br>".join(shown)
+
+
+@dataclass(frozen=True)
+class ExplainedRow:
+    """A row as the model reads it."""
+
+    row: Row
+    example: Example
+    words: Sequence[Word]
+    targets: Sequence[Target]
+
+
+class Explainer:
+    """A folder, loaded once, whose answers are to be explained.
+
+    Of a folder of ``fit`` it is the network that is explained. A folder without a task head, but
+    with one for masked words, is explained by the words that it predicts for [MASK].
+
+    Args:
+        folder: of a fine-tuned model that reads texts, or of a pretrained one.
+        device: auto, cpu or cuda.
+
+    Raises:
+        InputError: the folder cannot be explained.
+    """
+
+    def __init__(self, folder: str | Path, *, device: str = "auto") -> None:
+        self.folder = model_folder(folder)
+        self.predictor: Predictor | None = None
+        try:
+            self.predictor = Predictor(self.folder, device=device, network=True)
+        except NoTaskHead:
+            self.models = [load(self.folder)]
+            if "mlm" not in self.models[0].heads:
+                raise
+            self.tokenizer = load_tokenizer(self.folder, config=self.models[0].config)
+            self.head = "mlm"
+            return
+        rows, task = self._reader(self.predictor), self.predictor.task
+        if task.reads_arrays:
+            raise InputError(f"{folder} reads images; take ownbert relevance")
+        if not rows.models:
+            raise InputError(f"{folder} was exported; name the folder of the model")
+        self.head = task.head
+        # Without the packed copies of weights that prediction uses, which have no gradient.
+        self.models = [
+            task.load(member, describe(member)).to(rows.models[0].device) for member in rows.members
+        ]
+        self.tokenizer = rows.tokenizer
+
+    def __call__(
+        self,
+        data: Any,
+        *,
+        method: str | Sequence[str] = METHOD,
+        target: str | None = None,
+        by: str = "word",
+        rows: int | None = None,
+    ) -> list[Explanation]:
+        """Explanations of the answers to rows: one for each, or one for each entity or label.
+
+        Args:
+            data: rows, as ``Predictor`` takes them.
+            method: a name of ``METHODS``, or several.
+            target: a label, the number of a choice, the type of an entity; by default the answer.
+            by: word, or sentence.
+            rows: at most so many, from the first.
+
+        Raises:
+            InputError: rows, method or target are not possible.
+        """
+        methods = {
+            name: method_named(name) for name in ([method] if isinstance(method, str) else method)
+        }
+        if by not in UNITS:
+            raise InputError(f"by {by!r} is not known; one of {', '.join(UNITS)}")
+        return [
+            Explanation(
+                number,
+                tuple(encoded.row.texts),
+                found.name,
+                found.shown,
+                name,
+                tuple(encoded.words),
+                *self._mean([own(explained) for explained in of_models]),
+            )
+            for number, encoded in enumerate(islice(self.encoded(data, target, by), rows))
+            for found, of_models in self.explained_targets(encoded)
+            for name, own in methods.items()
+        ]
+
+    def explained_targets(
+        self, encoded: ExplainedRow
+    ) -> Iterator[tuple[Target, list[ExplainedTarget]]]:
+        """Each target of a row, with the models of the folder one by one."""
+        for target in encoded.targets:
+            yield (
+                target,
+                [
+                    ExplainedTarget(
+                        model,
+                        self.head,
+                        encoded.example,
+                        encoded.words,
+                        target,
+                        self.tokenizer.mask_id,
+                    )
+                    for model in self.models
+                ],
+            )
+
+    @staticmethod
+    def _reader(predictor: Predictor) -> NetworkPredictor:
+        found = predictor.rows_predictor
+        assert isinstance(found, NetworkPredictor)  # it was asked for the network
+        return found
+
+    @staticmethod
+    def _mean(found: Sequence[Relevance]) -> tuple[np.ndarray, float | None]:
+        gaps = [each.gap for each in found if each.gap is not None]
+        return np.mean([each.values for each in found], axis=0), max(gaps, default=None)
+
+    def encoded(
+        self, data: Any, target: str | None = None, by: str = "word"
+    ) -> Iterator[ExplainedRow]:
+        """Rows as the model reads them, with their words and targets; see a call."""
+        if self.predictor is None:
+            rows = ((row, *self._masked(row, target)) for row in _text_rows(data))
+        else:
+            rows = self._answered(self.predictor, data, target)
+        for row, example, targets in rows:
+            are_words = self.head == "tokens"
+            words = words_of(example, row.texts, self.tokenizer, are_words=are_words)
+            masks = () if example.masked_positions is None else example.masked_positions.tolist()
+            words = [word for word in words if not set(masks) & set(word.positions)]
+            words = words if by == "word" else sentences_of(words, row.texts)
+            if len(words) > _MOST_WORDS:
+                raise InputError(
+                    f"a text of {len(words):,} words; at most {_MOST_WORDS:,} are explained, or "
+                    "its sentences"
+                )
+            if words and targets:
+                yield ExplainedRow(row, example, words, targets)
+
+    def _answered(
+        self, predictor: Predictor, data: Any, target: str | None
+    ) -> Iterator[tuple[Row, Example, list[Target]]]:
+        task, reader = predictor.task, self._reader(predictor)
+        for rows in blocks(predictor.rows(data), _ROWS, size=lambda row: 0):
+            encoded = task.encode(rows, reader.builder, training=False)
+            raws, notes = reader.raws(rows)
+            for row, example, raw, note in zip(rows, encoded.examples, raws, notes, strict=True):
+                found = targets_of(task, self.models[0], row, example, raw, note, target)
+                yield row, example, found
+
+    def _masked(self, row: Row, wanted: str | None) -> tuple[Example, list[Target]]:
+        """The likeliest word of each mask, or the wanted one."""
+        model, tokenizer = self.models[0], self.tokenizer
+        ids = np.asarray(text_ids(row.texts[0], tokenizer), dtype=np.int64)
+        longest = model.config.max_length
+        if longest is not None and len(ids) > longest:
+            raise InputError(f"the text has {len(ids):,} tokens; the model takes {longest:,}")
+        masks = np.flatnonzero(ids == tokenizer.mask_id)
+        if not len(masks):
+            raise InputError(
+                f"{self.folder} fills in masked words; write {tokenizer.special['mask_token']} "
+                "into the text"
+            )
+        example = Example(ids, np.zeros_like(ids), masked_positions=masks, masked_ids=ids[masks])
+        token = None if wanted is None else tokenizer.id_of(wanted)
+        if wanted is not None and token is None:
+            raise InputError(f"{wanted!r} is no token of the vocabulary")
+        targets = []
+        for number in range(len(masks)):
+            first = _likeliest(model, example, number) if token is None else token
+            target = masked_word(example, first, number, tokenizer.tokens([first])[0], 0.0)
+            explained = ExplainedTarget(model, "mlm", example, (), target, tokenizer.mask_id)
+            shown = float(explained.values([ids], probability=True)[0])
+            targets.append(masked_word(example, first, number, target.name, shown))
+        return example, targets
+
+
+def explain(
+    folder: str | Path,
+    data: Any,
+    *,
+    method: str = METHOD,
+    target: str | None = None,
+    by: str = "word",
+    device: str = "auto",
+) -> list[Explanation]:
+    """How much each word has to do with a model's answers; see ``Explainer``."""
+    return Explainer(folder, device=device)(data, method=method, target=target, by=by)
+
+
+def _likeliest(model: Model, example: Example, number: int) -> int:
+    with evaluating(model), torch.inference_mode():
+        return int(model(pack([example]).to(model.device), ["mlm"]).logits["mlm"][number].argmax())
+
+
+def _text_rows(data: Any) -> Iterator[Row]:
+    if isinstance(data, Path):
+        data = read_texts(data)
+    texts = [data] if isinstance(data, str) else data
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise InputError(f"a text is needed, not {type(text).__name__}")
+        yield Row(number, (text,))

@@ -1,0 +1,156 @@
+"""Is an explanation true of the model? Words are masked in its order, and the answer is watched.
+
+U words of a row, R rows and targets.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert.errors import InputError
+from ownbert.inspect.explain.explain import Explainer
+from ownbert.inspect.explain.methods import METHODS, ExplainedTarget, leave_one_out, random_order
+from ownbert.language import translated
+
+# Shares of the words that are masked, or that alone are kept.
+SHARES = (0.05, 0.1, 0.2, 0.5)
+RANDOM = "random order"
+# Methods that cost little; exact Shapley values of ten stretches take a thousand passes.
+USUAL = tuple(name for name in METHODS if name != "shapley")
+_FEWEST_WORDS = 4
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    """How true the explanations of a method are, over R rows.
+
+    Args:
+        comprehensiveness: (R, shares), how far the answer falls without the words that the method
+            says it rests on: more is better.
+        sufficiency: (R, shares), how far it falls with these alone: less is better.
+        correlation: (R), Spearman's, with what leaving out single words does.
+    """
+
+    comprehensiveness: np.ndarray
+    sufficiency: np.ndarray
+    correlation: np.ndarray
+
+    def row(self) -> dict[str, float]:
+        """Means over the rows and shares, with standard errors."""
+        out: dict[str, float] = {}
+        for name in ("comprehensiveness", "sufficiency", "correlation"):
+            values = getattr(self, name)
+            values = values.mean(1) if values.ndim == 2 else values[np.isfinite(values)]
+            count = len(values)
+            out[name] = float(values.mean()) if count else math.nan
+            spread = float(values.std(ddof=1)) if count > 1 else math.nan
+            out[f"{name}_error"] = spread / math.sqrt(max(1, count))
+        return out
+
+
+def faithfulness(
+    folder: str | Path,
+    data: Any,
+    *,
+    methods: Sequence[str] = USUAL,
+    rows: int = 100,
+    device: str = "auto",
+) -> Mapping[str, Faithfulness]:
+    """Compare methods, and an order by chance, on rows.
+
+    The fall of the answer is that of its probability; for numbers and cosines it is the change of
+    the number, whichever way. Rows of fewer than four words are left out.
+
+    Args:
+        folder: of the model.
+        data: rows, as ``Predictor`` takes them.
+        methods: names of ``METHODS``.
+        rows: at most so many answers are explained, from the first row on.
+
+    Raises:
+        InputError: no row can be explained, or a method is not known.
+
+    Source: DeYoung et al. 2020 (ERASER), section 4.2: area over the perturbation curve.
+    """
+    explainer = Explainer(folder, device=device)
+    named = {name: METHODS[name] for name in methods if name in METHODS}
+    if unknown := [name for name in methods if name not in METHODS]:
+        raise InputError(f"method {unknown[0]!r} is not known; one of {', '.join(METHODS)}")
+    found: dict[str, list[tuple[np.ndarray, np.ndarray, float]]] = {n: [] for n in (*named, RANDOM)}
+    for explained in _explained_targets(explainer, data, rows):
+        alone = leave_one_out(explained).values
+        for name in found:
+            own = random_order if name == RANDOM else named[name]
+            values = alone if name == "leave_one_out" else own(explained).values
+            found[name].append((*_falls(explained, values), _spearman(values, alone)))
+    if not found[RANDOM]:
+        raise InputError(f"no row has {_FEWEST_WORDS} words whose removal could be watched")
+    return {
+        name: Faithfulness(
+            np.asarray([one[0] for one in each]),
+            np.asarray([one[1] for one in each]),
+            np.asarray([one[2] for one in each]),
+        )
+        for name, each in found.items()
+    }
+
+
+def best_method(found: Mapping[str, Faithfulness]) -> str | None:
+    """The method with the largest comprehensiveness less sufficiency; None: chance is no worse."""
+    score = {
+        name: float(each.comprehensiveness.mean() - each.sufficiency.mean())
+        for name, each in found.items()
+    }
+    best = max(score, key=lambda name: score[name])
+    return None if best == RANDOM else best
+
+
+def _explained_targets(explainer: Explainer, data: Any, most: int) -> Iterator[ExplainedTarget]:
+    count = 0
+    for encoded in explainer.encoded(data):
+        if len(encoded.words) < _FEWEST_WORDS:
+            continue
+        for _, of_models in explainer.explained_targets(encoded):
+            yield of_models[0]
+            count += 1
+            if count == most:
+                return
+
+
+def _falls(explained: ExplainedTarget, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Comprehensiveness and sufficiency (shares) of the order of ``values`` (U)."""
+    signed = explained.target.probability is not None
+    order = np.argsort(-values if signed else -np.abs(values), kind="stable")
+    counts = [max(1, round(share * len(order))) for share in SHARES]
+    inputs = [explained.example.token_ids]
+    inputs += [explained.without(order[:count].tolist()) for count in counts]
+    inputs += [explained.without(order[count:].tolist()) for count in counts]
+    found = explained.values(inputs, probability=True)
+    falls = found[0] - found[1:]
+    falls = falls if signed else np.abs(falls)
+    return falls[: len(counts)], falls[len(counts) :]
+
+
+def _spearman(a: np.ndarray, b: np.ndarray) -> float:
+    """The correlation of ranks; not a number where all values are equal."""
+    from scipy.stats import rankdata
+
+    x, y = (rankdata(v) - (len(v) + 1) / 2 for v in (a, b))
+    size = float(np.sqrt((x * x).sum() * (y * y).sum()))
+    return float((x * y).sum() / size) if size else math.nan
+
+
+def faithfulness_table(found: Mapping[str, Faithfulness]) -> list[str]:
+    """Lines: a method each, with means and standard errors."""
+    names = ("comprehensiveness", "sufficiency", "correlation")
+    width = max(len(name) for name in found)
+    lines = [" " * width + "".join(f"  {translated(name):>20}" for name in names)]
+    for name, each in found.items():
+        row = each.row()
+        cells = (f"{row[n]:+.3f} ± {row[f'{n}_error']:.3f}" for n in names)
+        lines.append(f"{translated(name):<{width}}" + "".join(f"  {cell:>20}" for cell in cells))
+    return lines

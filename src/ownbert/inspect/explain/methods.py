@@ -1,0 +1,287 @@
+"""Ways to tell how much each word of an input has to do with a number of the answer.
+
+T tokens of an example, U words, E embedding size, N copies of the example in a batch, S tokens of a
+sequence, H heads.
+
+A word is taken away by masking its tokens, as pretraining does: no text is
+tokenised again, and the others keep their places.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ownbert.data.batch import Batch, Example, pack
+from ownbert.errors import InputError
+from ownbert.inspect.explain.targets import Target
+from ownbert.inspect.explain.words import Word, segments_of
+from ownbert.inspect.probe import evaluating
+from ownbert.inspect.relevance.attribution import relevance, rollout
+from ownbert.nn.model import Model
+
+# Tokens in a forward pass; with gradients all activations are kept.
+_TOKENS, _GRADIENT_TOKENS = 8192, 4096
+# Integrated gradients: steps at first and at most, and the gap at which they suffice, as a share of
+# the difference that the words make.
+_STEPS, _MOST_STEPS, GAP = 16, 256, 0.02
+# Stretches of a text that exact Shapley values are computed of.
+SEGMENTS = 10
+
+
+@dataclass(frozen=True)
+class ExplainedTarget:
+    """A number of an answer, and the words that it may rest on.
+
+    Args:
+        model, head: that answers.
+        example: the input.
+        words: U of them; all else stays as it is.
+        target: the number.
+        mask: the id of [MASK].
+    """
+
+    model: Model
+    head: str
+    example: Example
+    words: Sequence[Word]
+    target: Target
+    mask: int
+
+    def without(self, taken: Sequence[int]) -> np.ndarray:
+        """The ids (T) without some words. taken: their indices."""
+        ids = self.example.token_ids.copy()
+        for index in taken:
+            ids[list(self.words[index].positions)] = self.mask
+        return ids
+
+    def values(self, ids: Sequence[np.ndarray], *, probability: bool = False) -> np.ndarray:
+        """The target of inputs (N, T) that are of the example's form: (N).
+
+        Args:
+            ids: of each input.
+            probability: instead of the score, where the target has one.
+        """
+        value = self.target.probability if probability else None
+        value = value or self.target.score
+        found = []
+        with evaluating(self.model), torch.inference_mode():
+            for part in _parts(ids, len(self.example.token_ids), _TOKENS):
+                batch = self._batch(part)
+                logits = self.model(batch, [self.head]).logits[self.head]
+                found.append(value(logits, batch).double().cpu().numpy())
+        return np.concatenate(found)
+
+    def gradients(self, embeds: Tensor) -> tuple[np.ndarray, Tensor]:
+        """Scores (N), and their gradients with respect to word embeddings (N, T, E)."""
+        scores, gradients = [], []
+        with evaluating(self.model), torch.enable_grad():
+            for part in _parts(embeds, embeds.shape[1], _GRADIENT_TOKENS):
+                own = part.detach().requires_grad_()
+                batch = replace(
+                    self._batch([self.example.token_ids] * len(own)), embeds=own.flatten(0, 1)
+                )
+                found = self.target.score(self.model(batch, [self.head]).logits[self.head], batch)
+                (gradient,) = torch.autograd.grad(found.sum(), own)
+                scores.append(found.detach().double().cpu().numpy())
+                gradients.append(gradient)
+        return np.concatenate(scores), torch.cat(gradients)
+
+    def embeds(self, ids: np.ndarray) -> Tensor:
+        """Word embeddings (T, E)."""
+        table = self.model.encoder.embeddings.word  # pyright: ignore
+        return table(torch.from_numpy(ids).long().to(self.model.device)).detach()
+
+    def over_words(self, tokens: np.ndarray) -> np.ndarray:
+        """(T) -> (U): the sum over the tokens of each word."""
+        return np.asarray([tokens[list(word.positions)].sum() for word in self.words])
+
+    def _batch(self, ids: Sequence[np.ndarray]) -> Batch:
+        copies = [replace(self.example, token_ids=own) for own in ids]
+        return pack(copies).to(self.model.device)
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """How much each word has to do with the target.
+
+    Args:
+        values: (U).
+        gap: of integrated gradients: the difference that is not accounted for, as a share of that
+            which all words make.
+    """
+
+    values: np.ndarray
+    gap: float | None = None
+
+
+def integrated_gradients(explained: ExplainedTarget) -> Relevance:
+    """The gradient along the way from masked words to the words, times the way.
+
+    The values add up to the difference that the words make to the score (completeness); steps are
+    added until they do but for ``GAP``. Steps are those of Gauss and Legendre.
+
+    Raises:
+        InputError: the head reads n-grams, which are no embeddings of words.
+
+    Source: Sundararajan, Taly and Yan 2017, section 3.
+    """
+    _refuse_ngrams(explained)
+    first, last = _way(explained)
+    masked = explained.without(range(len(explained.words)))
+    ends = explained.values([masked, explained.example.token_ids])
+    difference = float(ends[1] - ends[0])
+    steps, way = _STEPS, (last - first)[None]
+    while True:
+        places, weights = np.polynomial.legendre.leggauss(steps)
+        shares = torch.as_tensor((1 + places) / 2, dtype=first.dtype, device=first.device)
+        _, gradients = explained.gradients(first[None] + shares[:, None, None] * way)
+        total = torch.einsum("n,nte->te", gradients.new_tensor(weights / 2), gradients)
+        values = explained.over_words((total * way[0]).sum(-1).double().cpu().numpy())
+        gap = abs(values.sum() - difference) / max(abs(difference), 1e-6)
+        if gap <= GAP or 2 * steps > _MOST_STEPS:
+            return Relevance(values, float(gap))
+        steps *= 2
+
+
+def gradient_x_input(explained: ExplainedTarget) -> Relevance:
+    """The gradient at the input times the way from masked words to the words: a first guess.
+
+    Source: Shrikumar et al. 2017, section 3.2 of the related work, with masked words as reference.
+    """
+    _refuse_ngrams(explained)
+    first, last = _way(explained)
+    _, gradients = explained.gradients(last[None])
+    return Relevance(
+        explained.over_words((gradients[0] * (last - first)).sum(-1).double().cpu().numpy())
+    )
+
+
+def attention_rollout(explained: ExplainedTarget) -> Relevance:
+    """How much of each word reaches what the head reads, by attention alone, for any answer.
+
+    Source: Abnar and Zuidema 2020, section 3.
+    """
+    return _by_attention(explained, lambda maps, _: rollout(maps))
+
+
+def attention_x_gradient(explained: ExplainedTarget) -> Relevance:
+    """Attention times the positive part of its gradient, through all layers.
+
+    Source: Chefer, Gur and Wolf 2021, equations 5 and 6.
+    """
+    return _by_attention(explained, relevance)
+
+
+def leave_one_out(explained: ExplainedTarget) -> Relevance:
+    """The difference that each word makes when it alone is masked."""
+    inputs = [explained.without([i]) for i in range(len(explained.words))]
+    values = explained.values([explained.example.token_ids, *inputs])
+    return Relevance(values[0] - values[1:])
+
+
+def shapley(explained: ExplainedTarget) -> Relevance:
+    """The mean difference that a word makes over all orders in which words may be masked.
+
+    Exact for up to ``SEGMENTS`` words; of a longer text for as many stretches, the words of which
+    share their value evenly.
+
+    Source: Lundberg and Lee 2017, equation 4.
+    """
+    groups = segments_of(explained.words, SEGMENTS)
+    count = len(groups)
+    numbers = range(count)
+    subsets = [frozenset(own) for size in range(count + 1) for own in combinations(numbers, size)]
+    taken = [[i for g in numbers if g not in kept for i in groups[g]] for kept in subsets]
+    scores = explained.values([explained.without(each) for each in taken])
+    known = dict(zip(subsets, scores, strict=True))
+    values = np.zeros(len(explained.words))
+    for number, members in enumerate(groups):
+        total = sum(
+            (known[kept | {number}] - known[kept]) / comb(count - 1, len(kept))
+            for kept in subsets
+            if number not in kept
+        )
+        values[members] = total / count / len(members)
+    return Relevance(values)
+
+
+def random_order(explained: ExplainedTarget) -> Relevance:
+    """Values that mean nothing: what a method must be better than."""
+    seed = [len(explained.words), int(explained.example.token_ids.sum())]
+    return Relevance(np.random.default_rng(seed).normal(size=len(explained.words)))
+
+
+METHODS: Mapping[str, Callable[[ExplainedTarget], Relevance]] = {
+    "integrated_gradients": integrated_gradients,
+    "gradient_x_input": gradient_x_input,
+    "attention_rollout": attention_rollout,
+    "attention_x_gradient": attention_x_gradient,
+    "leave_one_out": leave_one_out,
+    "shapley": shapley,
+}
+
+
+def method_named(name: str) -> Callable[[ExplainedTarget], Relevance]:
+    """A method of the table.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    if name not in METHODS:
+        raise InputError(f"method {name!r} is not known; one of {', '.join(METHODS)}")
+    return METHODS[name]
+
+
+def _by_attention(
+    explained: ExplainedTarget, combine: Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
+) -> Relevance:
+    """Values by ``combine``, which makes (S, S) of the attention (H, S, S) of each layer and its
+    gradient; rows are weighted by what the head reads."""
+    model, example = explained.model, explained.example
+    batch = explained._batch([example.token_ids])
+    layers = range(len(model.encoder.schedule()))
+    context = replace(
+        model.encoder.plain_context(batch), keep=frozenset(layers), differentiable=True
+    )
+    with evaluating(model), torch.enable_grad():
+        logits = model(batch, [explained.head], context=context).logits[explained.head]
+        maps = [each for layer in layers for each in context.attentions[layer]]
+        score = explained.target.score(logits, batch).sum()
+        gradients = torch.autograd.grad(score, maps, materialize_grads=True)
+    parts = batch.layout.lengths
+    tokens, start = np.zeros(len(example.token_ids)), 0
+    for number, size in enumerate(parts):
+        own = slice(number, None, len(parts))
+        flow = combine([each.detach() for each in maps[own]], gradients[own])
+        reads = flow.new_tensor(explained.target.reads[start : start + size])
+        tokens[start : start + size] = (reads @ flow).double().cpu().numpy()
+        start += size
+    return Relevance(explained.over_words(tokens))
+
+
+def _way(explained: ExplainedTarget) -> tuple[Tensor, Tensor]:
+    """Embeddings (T, E) of the input with all words masked, and as it is."""
+    masked = explained.without(range(len(explained.words)))
+    return explained.embeds(masked), explained.embeds(explained.example.token_ids)
+
+
+def _refuse_ngrams(explained: ExplainedTarget) -> None:
+    head: Any = explained.model.heads[explained.head]
+    if getattr(head, "ngrams", None) is not None:
+        raise InputError(
+            "the network reads n-grams, which have no gradient by word; take the method "
+            "leave_one_out"
+        )
+
+
+def _parts(items: Any, tokens: int, most: int) -> Iterator[Any]:
+    """Items, of so many tokens each, in parts of at most ``most`` tokens or of a single one."""
+    size = max(1, most // max(1, tokens))
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,250 @@
+"""What is explained of an answer: one number for each label, entity, span, choice, ...
+
+N copies of one example in a batch, T tokens of it, B sequences of the batch, C labels.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ownbert.data.batch import Batch, Example
+from ownbert.errors import InputError
+from ownbert.nn.model import Model
+from ownbert.tasks.classification import SingleLabelTask
+from ownbert.tasks.question_answering.answer_spans import best_span, null_span
+from ownbert.tasks.row_objectives import mean_per_row, pad_choices
+from ownbert.tasks.rows import Row
+from ownbert.tasks.sentence_embedding.embedding_objectives import vectors_of_rows
+from ownbert.tasks.task import Task
+from ownbert.tasks.token_classification.entities import are_entity_tags, entities
+
+Score = Callable[[Tensor, Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One number of a row's answer.
+
+    Args:
+        name: for people.
+        score: logits and batch -> (N), with a gradient: a logit, a number, a cosine.
+        probability: likewise, from 0 to 1; None: the answer has none.
+        reads: (T), how much of what the head reads is each token's.
+        shown: the row's probability, or its number, for people.
+    """
+
+    name: str
+    score: Score
+    probability: Score | None
+    reads: np.ndarray
+    shown: float
+
+
+def targets_of(
+    task: Task,
+    model: Model,
+    row: Row,
+    example: Example,
+    raw: np.ndarray,
+    note: Any,
+    wanted: str | None,
+) -> list[Target]:
+    """What can be explained of the answer to a row, or what is wanted of it.
+
+    Args:
+        task, model: of the folder.
+        row, example: the row, and as the model reads it.
+        raw, note: the task's scores of the row, and what it needs to decide.
+        wanted: a label, the number of a choice, the type of an entity; by default what the model
+            answers.
+
+    Raises:
+        InputError: there is no such label or choice.
+    """
+    if task.head == "classification":
+        return _labels(task, model, example, raw, wanted)
+    if task.head == "choice":
+        return [_choice(example, raw, wanted)]
+    if task.head == "tokens":
+        return _tags(task, row, example, raw, wanted)
+    if task.head == "span":
+        return [_span(task, row, example, raw, note)]
+    if task.head == "embedding":
+        return [_similarity(example, raw)]
+    raise InputError(f"{task.name} reads images; take ownbert relevance")
+
+
+def masked_word(example: Example, token: int, mask: int, name: str, shown: float) -> Target:
+    """The logit of a token at the masked position of number ``mask``."""
+    assert example.masked_positions is not None
+    count, length = len(example.masked_positions), len(example.token_ids)
+    reads = np.zeros(length)
+    reads[example.masked_positions[mask]] = 1
+
+    def own(logits: Tensor) -> Tensor:
+        return logits.float().unflatten(0, (-1, count))[:, mask]  # (N, V)
+
+    return Target(
+        name,
+        lambda logits, batch: own(logits)[:, token],
+        lambda logits, batch: own(logits).softmax(-1)[:, token],
+        reads,
+        shown,
+    )
+
+
+def _labels(
+    task: Any, model: Model, example: Example, raw: np.ndarray, wanted: str | None
+) -> list[Target]:
+    """One label, several that hold, or numbers; the mean over the windows of a document."""
+    reads = _pooled(model, example)
+    if wanted is not None:
+        chosen = [_index(task.labels, wanted)]
+    elif isinstance(task, SingleLabelTask):
+        chosen = [int(raw.argmax())]
+    else:
+        holds = raw >= task.threshold if task.name == "multilabel" else np.ones(len(raw), bool)
+        chosen = np.flatnonzero(holds).tolist() or [int(raw.argmax())]
+
+    def made(index: int) -> Target:
+        def score(logits: Tensor, batch: Batch) -> Tensor:
+            return mean_per_row(logits.float(), batch)[:, index]
+
+        def probability(logits: Tensor, batch: Batch) -> Tensor:
+            logits = logits.float()  # with a gradient, which the task's own function has not
+            single = isinstance(task, SingleLabelTask)
+            found = logits.softmax(-1) if single else logits.sigmoid()
+            return mean_per_row(found, batch)[:, index]
+
+        name = str(task.labels[index]) if len(task.labels) > index else "value"
+        likely = None if task.name == "regress" else probability
+        return Target(name, score, likely, reads, float(raw[index]))
+
+    return [made(index) for index in chosen]
+
+
+def _choice(example: Example, raw: np.ndarray, wanted: str | None) -> Target:
+    """The logit of a choice, less the mean of the others'."""
+    index = int(raw.argmax()) if wanted is None else _index(range(len(raw)), wanted)
+    assert example.parts is not None
+    reads = np.zeros(len(example.token_ids))
+    reads[sum(example.parts[:index])] = 1
+
+    def score(logits: Tensor, batch: Batch) -> Tensor:
+        found = pad_choices(logits, batch)  # (N, choices)
+        others = torch.arange(found.shape[1]) != index
+        return found[:, index] - found[:, others].mean(-1)
+
+    def probability(logits: Tensor, batch: Batch) -> Tensor:
+        return pad_choices(logits, batch).softmax(-1)[:, index]
+
+    return Target(f"choice {index}", score, probability, reads, float(raw[index]))
+
+
+def _tags(
+    task: Any, row: Row, example: Example, raw: np.ndarray, wanted: str | None
+) -> list[Target]:
+    """One for each entity; of tags that are not of entities one for each word."""
+    assert example.tags is not None
+    first = np.flatnonzero(example.tags >= 0)  # the first piece of each word
+    found = raw.argmax(-1)
+    tags = [task.labels[i] for i in found]
+    if are_entity_tags(task.labels):
+        spans = [(kind, start, end) for kind, start, end in entities(tags)]
+    else:
+        spans = [(tag, i, i + 1) for i, tag in enumerate(tags)]
+    if wanted is not None:
+        kinds = {kind for kind, _, _ in spans}
+        if wanted not in kinds:
+            known = ", ".join(sorted(kinds)) or "none"
+            raise InputError(f"the answer has no {wanted!r}; it has {known}")
+        spans = [span for span in spans if span[0] == wanted]
+
+    def made(kind: str, start: int, end: int) -> Target:
+        rows = torch.from_numpy(first[start:end])
+        classes = torch.from_numpy(found[start:end])
+        reads = np.zeros(len(example.token_ids))
+        reads[first[start:end]] = 1 / (end - start)
+
+        def own(logits: Tensor) -> Tensor:
+            each = logits.float().unflatten(0, (-1, len(example.token_ids)))
+            return each[:, rows]  # (N, words, C)
+
+        def gathered(values: Tensor) -> Tensor:
+            return values[:, torch.arange(len(classes)), classes].mean(-1)
+
+        name = f"{kind}: {' '.join(row.texts[start:end])}"
+        shown = float(raw[range(start, end), found[start:end]].mean())
+        return Target(
+            name,
+            lambda logits, batch: gathered(own(logits)),
+            lambda logits, batch: gathered(own(logits).softmax(-1)),
+            reads,
+            shown,
+        )
+
+    return [made(*span) for span in spans]
+
+
+def _span(task: Any, row: Row, example: Example, raw: np.ndarray, note: Any) -> Target:
+    """The logits of the first and of the last token of the answer, or of none."""
+    decided = task.decide(raw, row, note)
+    positions = note.windows.positions
+    span = best_span(raw, positions, task.settings.answer_length)
+    if decided.start is None or span is None:
+        span = null_span(raw, positions)
+        first = last = positions[span.window].cls
+    else:
+        window = positions[span.window]
+        first, last = (window.first + token - window.begin for token in (span.first, span.last))
+    reads = np.zeros(len(example.token_ids))
+    reads[[first, last]] += 0.5
+    inside = slice(positions[span.window].cls, positions[span.window].end)
+
+    def own(logits: Tensor) -> Tensor:
+        return logits.float().unflatten(0, (-1, len(example.token_ids)))  # (N, T, 2)
+
+    def score(logits: Tensor, batch: Batch) -> Tensor:
+        found = own(logits)
+        return found[:, first, 0] + found[:, last, 1]
+
+    def probability(logits: Tensor, batch: Batch) -> Tensor:
+        found = own(logits)[:, inside].softmax(1)
+        return found[:, first - inside.start, 0] * found[:, last - inside.start, 1]
+
+    return Target(decided.text or "no answer", score, probability, reads, decided.score)
+
+
+def _similarity(example: Example, raw: np.ndarray) -> Target:
+    assert example.parts is not None
+    reads = np.concatenate([np.full(size, 1 / size) for size in example.parts])
+
+    def score(logits: Tensor, batch: Batch) -> Tensor:
+        vectors = vectors_of_rows(logits, batch)
+        return (vectors[:, 0] * vectors[:, 1]).sum(-1)
+
+    return Target("similarity", score, None, reads, float(raw[0] @ raw[1]))
+
+
+def _pooled(model: Model, example: Example) -> np.ndarray:
+    """(T), what the head of a sentence reads: first tokens, or all of them."""
+    parts = example.parts or (len(example.token_ids),)
+    reads = np.zeros(len(example.token_ids))
+    starts = np.cumsum([0, *parts[:-1]])
+    if model.specs["classification"].pooling in ("pooler", "first"):
+        reads[starts] = 1 / len(parts)
+    else:
+        for start, size in zip(starts, parts, strict=True):
+            reads[start : start + size] = 1 / size / len(parts)
+    return reads
+
+
+def _index(known: Sequence[Any], wanted: str) -> int:
+    names = [str(name) for name in known]
+    if wanted not in names:
+        raise InputError(f"there is no {wanted!r}; one of {', '.join(names)}")
+    return names.index(wanted)

@@ -1,0 +1,115 @@
+"""The words of an input, and where the model reads them. T tokens of an example."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ownbert.data.batch import Example
+from ownbert.text.sentences import split_sentences
+from ownbert.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a row's texts, or a longer part of one.
+
+    Args:
+        text: the number of the text in the row.
+        start, end: its characters there, end exclusive.
+        positions: of its tokens in the example: of all its pieces, in all windows that have it.
+    """
+
+    text: int
+    start: int
+    end: int
+    positions: tuple[int, ...]
+
+
+def words_of(
+    example: Example, texts: Sequence[str], tokenizer: Tokenizer, *, are_words: bool = False
+) -> list[Word]:
+    """The words that the model reads of a row, in their order; what was cut off is missing.
+
+    Where a text stands in the example is found by its ids, so this holds for all tasks.
+
+    Args:
+        example: the row as the task encodes it.
+        texts: of the row.
+        tokenizer: that made the example.
+        are_words: the texts are the words of one text (tags), and each is a word here.
+    """
+    encodings = tokenizer.encoder.encode_batch(list(texts), add_special_tokens=False)
+    tokens = [[(t, i) for i in range(len(e.ids))] for t, e in enumerate(encodings)]
+    if are_words:
+        tokens = [[token for own in tokens for token in own]]
+    ids = [np.asarray([encodings[t].ids[i] for t, i in own], dtype=np.int64) for own in tokens]
+    places: dict[tuple[int, int], list[int]] = {}  # (text, token) -> positions
+    used: set[tuple[int, int]] = set()
+    for start, stretch in _stretches(example, tokenizer):
+        found = [(n, p) for n, own in enumerate(ids) for p in _occurrences(own, stretch)]
+        if not found:
+            continue
+        number, first = next((place for place in found if place not in used), found[0])
+        used.add((number, first))
+        for i, token in enumerate(tokens[number][first : first + len(stretch)]):
+            places.setdefault(token, []).append(start + i)
+    words: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (text, word) -> its tokens
+    for text, token in sorted(places):
+        word = 0 if are_words else encodings[text].word_ids[token]
+        words.setdefault((text, token if word is None else word), []).append((text, token))
+    made = []
+    for (text, _), own in words.items():
+        offsets = [encodings[text].offsets[token] for _, token in own]
+        start, end = min(a for a, _ in offsets), max(b for _, b in offsets)
+        while start < end and texts[text][start].isspace():
+            start += 1
+        positions = sorted(p for token in own for p in places[token])
+        made.append(Word(text, start, end, tuple(positions)))
+    return made
+
+
+def sentences_of(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
+    """Words joined to the sentences that they are in."""
+    found: list[Word] = []
+    for number, text in enumerate(texts):
+        end = 0
+        for sentence in split_sentences(text):
+            start = text.find(sentence, end)
+            start, end = (end if start < 0 else start), max(start, end) + len(sentence)
+            own = [w for w in words if w.text == number and start <= w.start < end]
+            if own:
+                found.append(joined(own))
+    return found
+
+
+def segments_of(words: Sequence[Word], most: int) -> list[list[int]]:
+    """Indices of words in up to ``most`` stretches of about equal length."""
+    return [part.tolist() for part in np.array_split(np.arange(len(words)), min(most, len(words)))]
+
+
+def joined(words: Sequence[Word]) -> Word:
+    """Neighbouring words of one text as one."""
+    positions = sorted(p for word in words for p in word.positions)
+    return Word(words[0].text, words[0].start, words[-1].end, tuple(positions))
+
+
+def _stretches(example: Example, tokenizer: Tokenizer) -> list[tuple[int, np.ndarray]]:
+    """The stretches of ids between special tokens, each with its position in the example."""
+    borders = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id}
+    ends = set(np.cumsum(example.parts or (len(example.token_ids),)).tolist())
+    found, start = [], 0
+    for position, index in enumerate([*example.token_ids.tolist(), tokenizer.sep_id]):
+        if index in borders or position in ends:
+            if position > start:
+                found.append((start, example.token_ids[start:position]))
+            start = position + (index in borders)
+    return found
+
+
+def _occurrences(ids: np.ndarray, part: np.ndarray) -> list[int]:
+    """Where ``part`` stands in ``ids``."""
+    if len(part) > len(ids):
+        return []
+    starts = np.flatnonzero(ids[: len(ids) - len(part) + 1] == part[0])
+    return [int(s) for s in starts if np.array_equal(ids[s : s + len(part)], part)]

@@ -1,0 +1,1 @@
+"""Which attention heads a model needs: importance, pruning, and the score of what is left."""

@@ -1,0 +1,170 @@
+"""How much a trained model needs each of its attention heads. L layers, H heads of a layer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ownbert.checkpoint import describe
+from ownbert.data.batch import Batch, Example, pack
+from ownbert.data.readers.memory import MemoryTable
+from ownbert.errors import InputError
+from ownbert.hub import model_folder
+from ownbert.inspect.probe import evaluating
+from ownbert.nn.model import Model
+from ownbert.objectives import Objective
+from ownbert.tasks.batched_forward import batches_by_tokens, forward_rows
+from ownbert.tasks.packed_network import PackedNetwork
+from ownbert.tasks.rows import Row
+from ownbert.tasks.task import Task, task_of
+from ownbert.train.device import pick_device
+
+_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class LabelledModel:
+    """A fine-tuned model, and labelled rows as it reads them.
+
+    Args:
+        folder: of the model.
+        task, model: of the folder.
+        builder: what made the examples.
+        rows, examples, notes: of the data.
+    """
+
+    folder: Path
+    task: Task
+    model: Model
+    builder: Any
+    rows: Sequence[Row]
+    examples: Sequence[Example]
+    notes: Sequence[Any]
+
+    def score(self) -> float:
+        """The task's first metric."""
+        raws = forward_rows(PackedNetwork(self.model), self.task, self.examples)
+        decided = [
+            self.task.decide(*each) for each in zip(raws, self.rows, self.notes, strict=True)
+        ]
+        return float(self.task.score(self.rows, decided).values[self.metric])
+
+    @property
+    def metric(self) -> str:
+        """The name of the task's first metric."""
+        return self.task.metrics[0]
+
+    def batches(self) -> Sequence[Batch]:
+        """All rows, in packed batches of similar length."""
+        sizes = [len(example.token_ids) for example in self.examples]
+        order = np.argsort(sizes, kind="stable")
+        return [
+            pack([self.examples[i] for i in chosen]).to(self.model.device)
+            for chosen in batches_by_tokens(order, sizes, _TOKENS)
+        ]
+
+
+def labelled_model(
+    folder: str | Path, data: Any, *, rows: int | None = None, device: str = "auto"
+) -> LabelledModel:
+    """Load a fine-tuned folder and labelled rows for it.
+
+    Args:
+        folder: of one network on texts or images.
+        data: rows, as for ``ownbert.evaluate``.
+        rows: at most so many, from the first.
+        device: auto, cpu or cuda.
+
+    Raises:
+        InputError: the folder or the rows cannot be used.
+    """
+    folder = model_folder(folder)
+    description = describe(folder)
+    task = task_of(description, folder)
+    if task.head == "embedding":
+        raise InputError("heads are measured by the loss of a task with labels, which embed is not")
+    source = task.source(data, labelled=True)
+    read = task.read(source)
+    place = source if isinstance(source, str | Path | MemoryTable) else ""
+    task.check(read, place, f"the model {folder}")
+    read = read[:rows]
+    model = task.load(folder, description).to(pick_device(device))
+    builder = task.input_builder(folder, model.config, task.max_length)
+    encoded = task.encode(read, builder, training=False)
+    return LabelledModel(folder, task, model, builder, read, encoded.examples, encoded.notes)
+
+
+def gradient_importance(labelled: LabelledModel) -> np.ndarray:
+    """The expected change of the loss with the output of each head: (L, H).
+
+    The mean over batches of the absolute gradient of a factor 1 on the head's output, divided by
+    the layer's Euclidean norm, so that layers can be compared; pruned heads have 0.
+
+    Source: Michel, Levy and Neubig 2019, equation 2 and section 4.1.
+    """
+    model = labelled.model
+    objective = labelled.task.objective(model)
+    total, count = torch.zeros(_shape(model), device=model.device), 0
+    with evaluating(model):
+        for batch in labelled.batches():
+            mask = torch.ones(_shape(model), device=model.device, requires_grad=True)
+            loss = _loss(labelled, objective, batch, mask)
+            (gradient,) = torch.autograd.grad(loss, mask)
+            total += gradient.abs()
+            count += 1
+    found = (total / count).cpu().numpy()
+    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+
+
+def masking_importance(labelled: LabelledModel) -> np.ndarray:
+    """How far the mean loss rises when each head alone is masked: (L, H)."""
+    model = labelled.model
+    objective, batches = labelled.task.objective(model), labelled.batches()
+    found = np.zeros(_shape(model))
+
+    def mean_loss(mask: Tensor) -> float:
+        losses = [float(_loss(labelled, objective, batch, mask)) for batch in batches]
+        return sum(losses) / sum(objective.count(batch) for batch in batches)
+
+    with evaluating(model), torch.inference_mode():
+        ones = torch.ones(_shape(model), device=model.device)
+        whole = mean_loss(ones)
+        for layer, head in left_heads(model):
+            mask = ones.clone()
+            mask[layer, head] = 0
+            found[layer, head] = mean_loss(mask) - whole
+    return found
+
+
+def left_heads(model: Model) -> list[tuple[int, int]]:
+    """Layers and numbers of the heads that a model has."""
+    return [(i, h) for i in range(len(model.encoder.blocks)) for h in model.config.kept_heads(i)]
+
+
+def _shape(model: Model) -> tuple[int, int]:
+    config = model.config
+    if len(model.encoder.blocks) != len(model.encoder.schedule()):
+        raise InputError("the layers share their weights (ALBERT): a head is not one layer's own")
+    return len(model.encoder.blocks), config.num_attention_heads
+
+
+def _loss(labelled: LabelledModel, objective: Objective, batch: Batch, mask: Tensor) -> Tensor:
+    """The summed loss of a batch, with the outputs of heads multiplied by ``mask`` (L, H)."""
+    model, head = labelled.model, labelled.task.head
+    context = replace(model.encoder.plain_context(batch), head_mask=mask)
+    return objective(model(batch, [head], context=context).logits[head], batch).total
+
+
+def heads_table(importance: np.ndarray, kept: Sequence[tuple[int, int]]) -> list[str]:
+    """Lines: a layer each, with a number for every head; a point for those that are pruned."""
+    left = set(kept)
+    width = max(8, len(f"layer {len(importance) - 1}"))
+    lines = [" " * width + "".join(f"{head:>8}" for head in range(importance.shape[1]))]
+    for layer, row in enumerate(importance):
+        cells = (f"{v:8.3f}" if (layer, h) in left else f"{'.':>8}" for h, v in enumerate(row))
+        lines.append(f"{f'layer {layer}':<{width}}" + "".join(cells))
+    return lines

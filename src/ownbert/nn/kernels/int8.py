@@ -1,0 +1,258 @@
+"""Linear layers in 8 bits: weights quantized once, activations as they come. For use, not training.
+
+A weight has a scale for each output channel, an activation a scale and a smallest value for each
+token; one scale for all tokens costs most of what the model knows (docs/deployment.md). T tokens,
+D numbers in, I out.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ownbert.nn.activations import ACTIVATION
+from ownbert.nn.blocks import FeedForward
+from ownbert.nn.encoder import Encoder
+
+# Rows, for each thread, that go through all steps of a product together: what is between the steps
+# stays in a core's second cache.
+_ROWS = 192
+# Largest weight, and largest number of an activation.
+_WEIGHT, _ACTIVATION = 127, 255
+# FBGEMM writes scale and smallest value of a row, two float32, behind its numbers.
+_TAIL = 8
+# Added to the range of a row before it divides, as FBGEMM does: a constant row has none.
+_TINY = 1e-8
+# By name: linear layers whose input comes out of no norm.
+_UNSMOOTHED = frozenset({"output", "down"})
+
+
+def quantizable(encoder: Encoder) -> Iterator[tuple[str, nn.Linear, bool]]:
+    """The linear layers that are quantized: those of the blocks.
+
+    Yields:
+        The name in the encoder, the layer, and whether its input is smoothed.
+    """
+    for name, module in encoder.blocks.named_modules(prefix="blocks"):
+        if isinstance(module, nn.Linear):
+            yield name, module, name.rpartition(".")[2] not in _UNSMOOTHED
+
+
+def smoothing(inputs: Tensor, weight: Tensor, strength: float = 0.5) -> Tensor:
+    """What an input is divided by, and the weight multiplied by, channel by channel.
+
+    It moves a part of what is difficult about an activation, channels that are far larger than the
+    rest, into the weight.
+
+    Args:
+        inputs: (D), the largest absolute value of each channel that was seen.
+        weight: (I, D).
+        strength: how much of it is moved: 0 none, 1 all.
+
+    Returns:
+        (D), positive.
+
+    Source: Xiao et al. 2023 (SmoothQuant), equation 4.
+    """
+    seen, own = inputs.float().clamp_min(1e-5), weight.float().abs().amax(0).clamp_min(1e-5)
+    return seen**strength / own ** (1 - strength)
+
+
+def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """(I, D) as int8 (I, D) and the scale of each row, float32 (I)."""
+    weight = weight.detach().float()
+    scale = (weight.abs().amax(1) / _WEIGHT).clamp_min(torch.finfo(torch.float32).tiny)
+    whole = (weight / scale[:, None]).round().clamp_(-_WEIGHT, _WEIGHT)
+    return whole.to(torch.int8), scale
+
+
+def quantize_linears(encoder: Encoder, smooth: Mapping[str, Tensor]) -> None:
+    """Replace linear layers by ``QuantizedLinear``, by their names in the encoder.
+
+    Args:
+        encoder: is changed; its weights are already multiplied by ``smooth``.
+        smooth: (D) of each layer.
+    """
+    for name, divisor in smooth.items():
+        parent, _, child = name.rpartition(".")
+        module = encoder.get_submodule(parent)
+        setattr(module, child, QuantizedLinear(getattr(module, child), divisor))
+
+
+class QuantizedLinear(nn.Module):
+    """``torch.nn.Linear`` with weights of 8 bits, which reads inputs rounded to 8 bits.
+
+    As it stands it computes in floating point on any device; ``prepack`` makes it fast on a CPU.
+
+    Args:
+        linear: its weight is already multiplied by ``smooth``.
+        smooth: (D), what inputs are divided by.
+    """
+
+    def __init__(self, linear: nn.Linear, smooth: Tensor) -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        weight, scale = quantize_weight(linear.weight)
+        self.weight = nn.Parameter(weight, requires_grad=False)  # (I, D)
+        bias = None if linear.bias is None else linear.bias.detach()
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.register_buffer("scale", scale)  # (I)
+        self.register_buffer("smooth", smooth.detach().float())
+        self.scale: Tensor
+        self.smooth: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., I)"""
+        scaled = x.float() / self.smooth
+        rounded = round_rows(scaled.detach())
+        if scaled.requires_grad:
+            # What explains an answer follows gradients, which rounding has none of: they pass it
+            # straight through (Bengio et al. 2013, section 4).
+            rounded = scaled + (rounded - scaled.detach())
+        rounded = rounded.to(x.dtype)
+        weight = (self.weight.float() * self.scale[:, None]).to(x.dtype)
+        return F.linear(rounded, weight, None if self.bias is None else self.bias.to(x.dtype))
+
+    def floating(self) -> nn.Linear:
+        """The layer without its rounding of inputs."""
+        linear = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None)
+        linear.weight.data = self.weight.float() * (self.scale[:, None] / self.smooth)
+        if self.bias is not None:
+            linear.bias.data = self.bias.detach().float()
+        return linear.requires_grad_(False)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, int8"
+        )
+
+
+def round_rows(x: Tensor) -> Tensor:
+    """Every row of (..., D) rounded to 256 values from its smallest to its largest."""
+    low = x.amin(-1, keepdim=True)
+    span = x.amax(-1, keepdim=True) - low
+    return ((x - low) * (_ACTIVATION / (span + _TINY))).round() * (span / _ACTIVATION) + low
+
+
+class PackedInt8Linear(nn.Module):
+    """``QuantizedLinear`` by oneDNN's products of 8-bit numbers: (..., D) -> (..., I).
+
+    With q the numbers of a row, s their scale and m its smallest value, x = s q + m; so
+    x W^T = s (q W^T) + m (the sums of W's rows). The product is of whole numbers, and two more
+    operations per output make it what it stands for.
+    """
+
+    def __init__(self, linear: QuantizedLinear, activation: str = "linear") -> None:
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.activation = activation
+        # In no parameter or buffer: a packed matrix can neither be saved nor moved.
+        self.packed = torch.ops.onednn.qlinear_prepack(F.pad(linear.weight, (0, _TAIL)), None)
+        self.scale = linear.scale.detach()
+        self.zero_points = torch.zeros(self.out_features, dtype=torch.int32)
+        self.sums = linear.weight.sum(1, dtype=torch.float32) * self.scale
+        none = torch.zeros(self.out_features)
+        self.bias = none if linear.bias is None else linear.bias.detach().float()
+        same = bool((linear.smooth == 1).all())
+        self.smooth = None if same else 1 / linear.smooth.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, self.in_features).float().contiguous()
+        out = rows.new_empty(len(rows), self.out_features)
+        for start in range(0, len(rows), rows_together()):
+            part = slice(start, start + rows_together())
+            self.some(rows[part], out[part])
+        return out.view(*x.shape[:-1], self.out_features).to(x.dtype)
+
+    def some(self, x: Tensor, out: Tensor) -> None:
+        """(n, D), contiguous float32, into ``out`` (n, I)."""
+        if self.smooth is not None:
+            x = x * self.smooth
+        quantized = torch.ops.quantized.embedding_bag_byte_prepack(x)  # (n, D + 8)
+        scale, low = quantized.view(torch.float32)[:, -2:].split(1, 1)
+        # The weights of the last eight are zero.
+        product = multiply(quantized, self.packed, self.scale, self.zero_points)
+        torch.addcmul(self.bias, low, self.sums, out=out)
+        torch.addcmul(out, product, scale, out=out)
+        if self.activation != "linear":
+            activate(out, self.activation)
+
+    def extra_repr(self) -> str:
+        act = "" if self.activation == "linear" else f", activation={self.activation}"
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}{act}, "
+            "prepacked in int8"
+        )
+
+
+class PackedInt8FeedForward(nn.Module):
+    """``FeedForward`` in 8 bits, some rows at a time: what is between its layers is not stored."""
+
+    def __init__(self, network: FeedForward) -> None:
+        super().__init__()
+        up, down = cast(QuantizedLinear, network.up), cast(QuantizedLinear, network.down)
+        self.up, self.down = PackedInt8Linear(up, network.act), PackedInt8Linear(down)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(T, D) -> (T, I) -> (T, D)"""
+        x = hidden.float().contiguous()
+        out = torch.empty_like(x)
+        inner = x.new_empty(min(len(x), rows_together()), self.up.out_features)
+        for start in range(0, len(x), rows_together()):
+            rows = x[start : start + rows_together()]
+            self.up.some(rows, inner[: len(rows)])
+            self.down.some(inner[: len(rows)], out[start : start + len(rows)])
+        return out.to(hidden.dtype)
+
+
+def multiply(x: Tensor, packed: Tensor, scale: Tensor, zero_points: Tensor) -> Tensor:
+    """x (n, D) uint8 and a packed matrix (I, D) int8 -> x weight^T scale, float32 (n, I)."""
+    return torch.ops.onednn.qlinear_pointwise(
+        x, 1.0, 0, packed, scale, zero_points, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+
+
+def activate(x: Tensor, name: str) -> None:
+    """An activation in place."""
+    if name in ("gelu", "gelu_python"):
+        torch.ops.aten.gelu_(x)
+    else:
+        x.copy_(ACTIVATION[name](x))
+
+
+def rows_together() -> int:
+    return _ROWS * torch.get_num_threads()
+
+
+def can_pack(linear: QuantizedLinear) -> bool:
+    """Whether the fast product exists for this layer, on this processor."""
+    # Scale and smallest value stand behind a row, where float32 must be aligned.
+    return linear.weight.device.type == "cpu" and linear.in_features % 4 == 0 and works()
+
+
+@lru_cache
+def works() -> bool:
+    """Whether this PyTorch on this processor has the operations, and they compute what they say.
+
+    Processors without products of four bytes add pairs of them in 16 bits, where the largest
+    overflow.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return False
+    linear = nn.Linear(64, 16)
+    with torch.no_grad():
+        linear.weight.copy_(torch.linspace(-1, 1, 64 * 16).view(16, 64))
+        linear.weight[:4] = 1
+        linear.weight[4:8] = -1
+        x = torch.linspace(-1, 3, 8 * 64).view(8, 64)
+        x[:4, 1:] = 3
+        plain = QuantizedLinear(linear, torch.full((64,), 0.5))
+        try:
+            found, expected = PackedInt8Linear(plain)(x), plain(x)
+        except (AttributeError, RuntimeError):
+            return False
+    return torch.allclose(found, expected, atol=0.05, rtol=1e-3)

@@ -1,0 +1,56 @@
+"""The objective of question answering: the first and the last token of the answer."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ownbert.data.batch import Batch
+from ownbert.objectives import Loss
+from ownbert.tasks.question_answering.answer_spans import END, START
+from ownbert.tasks.row_objectives import RowObjective
+
+
+@dataclass(frozen=True)
+class SpanObjective(RowObjective):
+    """The mean of the cross entropies of the first and the last token of the answer.
+
+    They are over all tokens of each window. The tags of a batch mark the two.
+
+    Source: Devlin et al. 2019, section 4.2.
+    """
+
+    name: str = "answer"
+    head: str = "span"
+
+    def count(self, batch: Batch) -> int:
+        return 0 if batch.tags is None else batch.sequences
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.tags is not None
+        scores = log_softmax(logits, batch)  # (T, 2)
+        truth = torch.stack([batch.tags & START, batch.tags & END], -1) > 0
+        total = -(scores * truth).sum() / 2
+        highest = torch.segment_reduce(
+            scores.detach(), "max", lengths=batch.layout.cu_seqlens.diff()
+        )
+        hits = ((scores >= highest[batch.layout.sequences]) & truth).sum(1)  # (T)
+        right = hits.new_zeros(batch.sequences).index_add(0, batch.layout.sequences, hits) == 2
+        return Loss(total, right.sum(), batch.sequences)
+
+    def distance(self, one: Tensor, two: Tensor, batch: Batch) -> Tensor:
+        a, b = log_softmax(one, batch), log_softmax(two, batch)
+        return (
+            (a.exp() - b.exp()) * (a - b)
+        ).sum() / 4  # means of two directions and of start and end
+
+
+def log_softmax(logits: Tensor, batch: Batch) -> Tensor:
+    """Log softmax over the tokens of each sequence, in float32: (T, C) -> (T, C)."""
+    logits, layout = logits.float(), batch.layout
+    lengths = layout.cu_seqlens.diff()
+    # Subtracting the maximum avoids overflow and does not change a softmax.
+    highest = torch.segment_reduce(logits.detach(), "max", lengths=lengths)  # (B, C)
+    shifted = logits - highest[layout.sequences]
+    sums = logits.new_zeros(highest.shape).index_add(0, layout.sequences, shifted.exp())
+    return shifted - sums.log()[layout.sequences]

@@ -1,0 +1,37 @@
+"""From logits to the scores of rows, in NumPy: the same whatever computed the logits.
+
+B sequences, C labels. A row is one sequence, or several with one answer (``Example.parts``).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ownbert.data.example import Example
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """(..., C) -> (..., C), along the last axis."""
+    if not logits.size:
+        return logits
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)), without an overflow."""
+    return np.exp(-np.logaddexp(0, -logits))
+
+
+def sequence_counts(examples: Sequence[Example]) -> list[int]:
+    """The number of sequences of each row."""
+    return [1 if e.parts is None else len(e.parts) for e in examples]
+
+
+def mean_per_row(values: np.ndarray, examples: Sequence[Example]) -> np.ndarray:
+    """(B, ...) -> (rows, ...): the mean over the sequences of each row; (rows, ...) stays."""
+    if len(values) == len(examples):
+        return values
+    counts = np.asarray(sequence_counts(examples))
+    sums = np.add.reduceat(values, np.cumsum(counts) - counts, axis=0)
+    return sums / counts.astype(values.dtype).reshape(-1, *[1] * (values.ndim - 1))

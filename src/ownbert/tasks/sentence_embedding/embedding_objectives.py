@@ -1,0 +1,82 @@
+"""Objectives on sentence vectors.
+
+The texts of a row are a query, a text that belongs to it (the positive), and maybe one that does
+not (a hard negative).
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ownbert.data.batch import Batch
+from ownbert.objectives import Loss
+from ownbert.tasks.row_objectives import RowObjective
+
+# A cosine this close to the label counts as correct in the training log.
+_NEAR = 0.1
+
+
+def vectors_of_rows(logits: Tensor, batch: Batch) -> Tensor:
+    """(B, D) -> (rows, texts of a row, D) of unit length, in float32."""
+    assert batch.groups is not None
+    return F.normalize(logits.float(), dim=-1).unflatten(0, (len(batch.groups), -1))
+
+
+@dataclass(frozen=True)
+class CosineObjective(RowObjective):
+    """Squared difference between the cosine of a row's texts and its label in [0, 1].
+
+    Source: Reimers and Gurevych 2019, section 3, regression objective.
+    """
+
+    name: str = "cosine"
+    right: bool = False
+    head: str = "embedding"
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.labels is not None
+        vectors, scores = vectors_of_rows(logits, batch), batch.labels.float()
+        errors = (vectors[:, 0] * vectors[:, 1]).sum(-1) - scores  # (rows)
+        return Loss((errors**2).sum(), (errors.detach().abs() < _NEAR).sum(), len(scores))
+
+
+@dataclass(frozen=True)
+class ContrastiveObjective(RowObjective):
+    """InfoNCE with in-batch negatives.
+
+    The loss is the mean of the cross entropies of finding each positive by its query and each query
+    by its positive, by their cosines / ``temperature``. Hard negatives are further candidates for
+    all queries.
+
+    Labels (rows, texts of a row) number the texts; equal texts have one number. Rows that share a
+    text are not negatives of each other. The loss depends on the size of the batch.
+
+    Source: van den Oord et al. 2018, equation 4; both directions as in Radford et al. 2021, section
+    2.3.
+    """
+
+    temperature: float = 0.05
+    name: str = "contrastive"
+    head: str = "embedding"
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.labels is not None
+        vectors, texts = vectors_of_rows(logits, batch), batch.labels
+        query, positive = texts[:, :2].unbind(1)  # (rows) each
+        shared = (query[:, None] == query) | (positive[:, None] == positive)
+        shared = shared | (query[:, None] == positive) | (positive[:, None] == query)
+        shared.fill_diagonal_(False)
+        cosines = vectors[:, 0] @ vectors[:, 1].T / self.temperature  # (rows, rows)
+        cosines = cosines.masked_fill(shared, -torch.inf)
+        candidates = cosines
+        if texts.shape[1] == 3:
+            negative = texts[:, 2]
+            false = (negative == positive[:, None]) | (negative == query[:, None])
+            further = vectors[:, 0] @ vectors[:, 2].T / self.temperature
+            candidates = torch.cat((cosines, further.masked_fill(false, -torch.inf)), 1)
+        rows = torch.arange(len(texts), device=texts.device)
+        losses = [F.cross_entropy(x, rows, reduction="sum") for x in (candidates, cosines.T)]
+        right = (candidates.detach().argmax(-1) == rows).sum()
+        return Loss((losses[0] + losses[1]) / 2, right, len(texts))

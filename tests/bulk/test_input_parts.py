@@ -1,0 +1,165 @@
+"""Parts of files: together they are the rows of the whole file, read alone each is right."""
+
+import csv
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ownbert import InputError
+from ownbert.bulk.input_parts import InputFile, list_input_files, open_part, split_file
+from ownbert.data.readers.columns import ColumnNames
+from ownbert.inference.vector_files import records_of
+
+ODD = ["", 'a "quoted" b', "one\ntwo\r\nthree", "a,b;c\td", "\u2028é", '"', "x" * 300]
+
+
+def texts(count: int, *, lines: bool = False) -> list[str]:
+    rng = random.Random(1)
+    found = [rng.choice(ODD) if i % 3 else f"w{i}" for i in range(count)]
+    return [text.replace("\n", " ").replace("\r", "") for text in found] if lines else found
+
+
+def write_csv(path: Path) -> None:
+    with path.open("w", newline="") as file:
+        file.write("\n\n")  # before the header
+        csv.writer(file).writerows([["id", "text"], *enumerate(texts(50))])
+        file.write("\n\n\n")
+
+
+def write_single_column(path: Path) -> None:
+    path.write_text("text\n" + "".join(f"w{i % 3}\n\n" for i in range(20)))
+
+
+def write_tsv(path: Path) -> None:
+    rows = [f"{i}\t{t}" for i, t in enumerate(texts(50, lines=True)) if "\t" not in t]
+    path.write_text("\n".join(["id\ttext", *rows[:9], "", "", *rows[9:]]) + "\n\n")
+
+
+def write_jsonl(path: Path) -> None:
+    # The columns are those of the first object; others stand in any order.
+    rows = [{"id": i, "text": t} if i % 2 == 0 else {"text": t} for i, t in enumerate(texts(50))]
+    path.write_text("\n" + "\n\n".join(map(json.dumps, rows)))
+
+
+def write_text(path: Path) -> None:
+    path.write_text("\n".join(texts(50, lines=True)) + "\nlast without an end")
+
+
+def write_parquet(path: Path) -> None:
+    table = pa.table({"n": range(50), "text": texts(50), "id": [f"i{i}" for i in range(50)]})
+    pq.write_table(table, path, row_group_size=13)
+
+
+WRITERS = {
+    "a.csv": write_csv,
+    "single.csv": write_single_column,
+    "a.tsv": write_tsv,
+    "a.jsonl": write_jsonl,
+    "a.txt": write_text,
+    "a.parquet": write_parquet,
+}
+
+
+def read(source: object, before: int = 0) -> list[tuple]:
+    given = ColumnNames(id="id") if "id" in str(getattr(source, "names", "")) else ColumnNames()
+    return list(records_of(source, given))[before:]  # type: ignore[arg-type]
+
+
+def read_parts(file: InputFile, rows: int, folder: Path) -> list[list[str]]:
+    """The texts of each part."""
+    scratch, found = folder / "scratch", []
+    scratch.mkdir()
+    for part in split_file(0, file, rows):
+        with open_part(file, part, scratch) as (source, before):
+            found.append([text for _, text in read(source, before)])
+    return found
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("rows", [1, 4, 7, 1000])
+def test_parts_together_are_the_file(tmp_path: Path, name: str, rows: int, packed: bool):
+    path = tmp_path / name
+    WRITERS[name](path)
+    if packed and name != "a.parquet":
+        path.with_name(f"{name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path = path.with_name(f"{name}.gz")
+    (file,) = list_input_files([path])
+    found = read_parts(file, rows, tmp_path)
+    assert [text for each in found for text in each] == [text for _, text in read([path])]
+    assert max(map(len, found)) <= rows
+    assert (len(found) == 1) == (rows == 1000)
+    assert not list((tmp_path / "scratch").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("a.csv", b'text,n\na,1\n"b\nb",2\nc,3\nd\n', "a.csv, line 6: 1 field"),
+        ("a.csv", b'text,n\na,1\nb,2\n"c,3\n', "a.csv, line 4: a quote is opened"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "b"}\n{"text": "c"}\n{"text": 1\n', "line 4"),
+        ("a.txt", b"a\nb\nc\nd\xff\n", "a.txt, line 4: not UTF-8"),
+    ],
+)
+def test_a_mistake_has_the_line_of_the_whole_file(
+    tmp_path: Path, name: str, content: bytes, place: str
+):
+    (tmp_path / name).write_bytes(content)
+    (file,) = list_input_files([tmp_path / name])
+    with pytest.raises(InputError) as caught:
+        read_parts(file, 2, tmp_path)
+    assert place in str(caught.value)
+    assert str(tmp_path / name) in str(caught.value)
+    assert "scratch" not in str(caught.value)
+
+
+def test_a_mistake_in_parquet_has_its_row(tmp_path: Path):
+    pq.write_table(pa.table({"text": ["a", "b", "c", None]}), tmp_path / "a.parquet")
+    (file,) = list_input_files([tmp_path / "a.parquet"])
+    with pytest.raises(InputError, match=r"a\.parquet, row 4: 'text' is missing"):
+        read_parts(file, 2, tmp_path)
+
+
+def test_files_of_folders_and_addresses(tmp_path: Path):
+    (tmp_path / "in" / "below").mkdir(parents=True)
+    for name in ("b.csv", "a.jsonl", "below/c.txt", "notes.md", "_part.csv", ".hidden.csv"):
+        (tmp_path / "in" / name).write_text("text\na\n")
+    known = ["a.jsonl", "b.csv", "below/c.txt"]
+    uri = (tmp_path / "in").as_uri()
+    found = [file.address for file in list_input_files([uri])]
+    assert found == [f"{uri}/{name}" for name in known]
+    assert [f.address for f in list_input_files([f"{uri}/b.csv"])] == [f"{uri}/b.csv"]
+    local = [file.address for file in list_input_files([str(tmp_path / "in" / "*.csv")])]
+    assert str(tmp_path / "in" / "b.csv") in local
+    (part,) = split_file(0, list_input_files([f"{uri}/below/c.txt"])[0], 5)
+    assert (part.start, part.end) == (0, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere.csv", "no such file"),
+        ("file:///nowhere/x.csv", "no such file: file:///nowhere/x.csv"),
+        ("nope://x/y.csv", "cannot read nope://x/y.csv"),
+        ("a.xyz", "the kind of the file is not known"),
+    ],
+)
+def test_names_that_give_no_files(
+    tmp_path: Path, name: str, message: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.xyz").write_text("a\n")
+    with pytest.raises(InputError, match=message):
+        list_input_files([name])
+
+
+@pytest.mark.parametrize("content", [b"", b"text,n\n", b"\n\n"])
+def test_a_file_without_rows(tmp_path: Path, content: bytes):
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.csv has no rows"):
+        split_file(0, list_input_files([tmp_path / "a.csv"])[0], 5)

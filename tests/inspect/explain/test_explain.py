@@ -1,0 +1,315 @@
+"""Explanations: true where the truth is known, the same as elsewhere, and of every head."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+import ownbert
+from ownbert import Explainer, InputError, explain
+from ownbert.checkpoint import save
+from ownbert.config import EncoderConfig
+from ownbert.data.batch import Example, pack
+from ownbert.inspect.explain.faithfulness import RANDOM, best_method
+from ownbert.inspect.explain.methods import METHODS, integrated_gradients, shapley
+from ownbert.inspect.explain.words import Word, sentences_of, words_of
+from ownbert.nn.model import Model
+from ownbert.tasks.row_objectives import SingleLabelObjective
+from ownbert.tasks.text_input import TextInputBuilder
+from ownbert.text.tokenizer import Tokenizer
+from support.cli import run_cli
+from support.tiny import SPECIAL, TOKENIZER, change_config, made
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+WORDS = [f"w{i}" for i in range(40)]
+KEYS = WORDS[:4]  # one of them stands in every text, and is its label
+KEYED = Tokenizer.blank([*SPECIAL, *WORDS])
+
+
+def keyed_texts(count: int, seed: int) -> tuple[list[str], list[int]]:
+    rng = np.random.default_rng(seed)
+    texts, labels = [], rng.integers(0, len(KEYS), count).tolist()
+    for label in labels:
+        words = rng.choice(WORDS[len(KEYS) :], 9).tolist()
+        words.insert(int(rng.integers(0, 10)), KEYS[label])
+        texts.append(" ".join(words))
+    return texts, labels
+
+
+def keyed_model() -> Model:
+    torch.manual_seed(0)
+    config = EncoderConfig(
+        vocab_size=len(SPECIAL) + len(WORDS),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=16,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        initializer_range=0.1,
+    )
+    return Model(config, ["classification"], labels=KEYS)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A model that has learnt that one word decides, and the same one before."""
+    folder = tmp_path_factory.mktemp("keyed")
+    model = keyed_model()
+    save(model, folder / "untrained", tokenizer=KEYED)
+    texts, labels = keyed_texts(2000, 0)
+    ids = KEYED.encode_batch(texts)
+    examples = [
+        # A tenth of the words is masked, so that the model knows the mask as pretrained ones do.
+        Example(np.asarray([KEYED.cls_id, *own, KEYED.sep_id]), np.zeros(12, int), label=label)
+        for own, label in zip(ids, labels, strict=True)
+    ]
+    rng = np.random.default_rng(1)
+    for example in examples:
+        hidden = rng.random(12) < 0.1
+        hidden[[0, -1]] = False
+        example.token_ids[hidden & (example.token_ids >= 5 + len(KEYS))] = KEYED.mask_id
+    objective, optimizer = SingleLabelObjective(), torch.optim.Adam(model.parameters(), 3e-3)
+    for start in range(0, 2000 * 4, 50):
+        batch = pack(examples[start % 2000 : start % 2000 + 50])
+        loss = objective(model(batch).logits["classification"], batch)
+        (loss.total / loss.count).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    save(model, folder / "trained", tokenizer=KEYED)
+    return {name: folder / name for name in ("trained", "untrained")}
+
+
+def share_of_keys(folder: Path, method: str) -> float:
+    """How often the word that decides has the largest value."""
+    texts, labels = keyed_texts(40, 7)
+    found = explain(folder, texts, method=method)
+    pairs = zip(found, labels, strict=True)
+    return float(np.mean([e.word(int(e.values.argmax())) == KEYS[label] for e, label in pairs]))
+
+
+@pytest.mark.parametrize(
+    ("method", "least"),
+    [
+        ("integrated_gradients", 0.95),
+        ("leave_one_out", 0.95),
+        ("gradient_x_input", 0.6),  # only as true as the score is linear
+        ("attention_x_gradient", 0.6),
+    ],
+)
+def test_the_word_that_decides_has_the_largest_value(
+    folders: dict[str, Path], method: str, least: float
+):
+    assert share_of_keys(folders["trained"], method) >= least
+    assert share_of_keys(folders["untrained"], method) < 0.5
+
+
+def test_faithfulness_tells_methods_from_chance(folders: dict[str, Path]):
+    texts, _ = keyed_texts(20, 8)
+    found = ownbert.faithfulness(folders["trained"], texts, methods=["integrated_gradients"])
+    own, chance = found["integrated_gradients"], found[RANDOM]
+    assert own.comprehensiveness.shape == own.sufficiency.shape == (20, 4)
+    assert own.comprehensiveness.mean() > chance.comprehensiveness.mean() + 0.3
+    assert own.sufficiency.mean() < chance.sufficiency.mean() - 0.2
+    assert best_method(found) == "integrated_gradients"
+    row = own.row()
+    assert row["comprehensiveness"] == pytest.approx(own.comprehensiveness.mean())
+    with pytest.raises(InputError, match="method 'magic' is not known"):
+        ownbert.faithfulness(folders["trained"], texts, methods=["magic"])
+    with pytest.raises(InputError, match="no row has 4 words"):
+        ownbert.faithfulness(folders["trained"], ["w1 w2"])
+
+
+def test_integrated_gradients_are_those_of_transformers_weights(folders: dict[str, Path]):
+    """The integral by a hand-written sum over the padded model of Transformers."""
+    theirs = AutoModelForSequenceClassification.from_pretrained(folders["trained"]).eval()
+    text = keyed_texts(1, 9)[0][0]
+    (encoded,) = Explainer(folders["trained"]).encoded([text])
+    ((target, (explained,)),) = Explainer(folders["trained"]).explained_targets(encoded)
+    ids = torch.from_numpy(explained.example.token_ids)
+    masked = torch.from_numpy(explained.without(range(len(encoded.words))))
+    table = theirs.bert.embeddings.word_embeddings
+    start, end = table(masked).detach(), table(ids).detach()
+    total = torch.zeros_like(start)
+    places, weights = np.polynomial.legendre.leggauss(64)
+    for place, weight in zip((1 + places) / 2, weights / 2, strict=True):
+        point = (start + place * (end - start)).float().requires_grad_()
+        score = theirs(inputs_embeds=point[None]).logits[0, KEYS.index(target.name)]
+        total += weight * torch.autograd.grad(score, point)[0]
+    expected = (total * (end - start)).sum(-1).numpy()[1:-1]
+    found = integrated_gradients(explained)
+    assert found.gap is not None
+    assert found.gap <= 0.02
+    largest = np.abs(expected).max()
+    np.testing.assert_allclose(found.values, expected, atol=0.03 * largest)
+    ends = explained.values([masked.numpy(), ids.numpy()])
+    assert found.values.sum() == pytest.approx(ends[1] - ends[0], rel=0.021)
+
+
+def test_shapley_values_of_two_words_are_the_means_over_both_orders(folders: dict[str, Path]):
+    (encoded,) = Explainer(folders["trained"]).encoded(["w0 w9"])
+    ((_, (explained,)),) = Explainer(folders["trained"]).explained_targets(encoded)
+    none, first, second, both = explained.values(
+        [explained.without(t) for t in ([0, 1], [1], [0], [])]
+    )
+    expected = [(first - none + both - second) / 2, (second - none + both - first) / 2]
+    np.testing.assert_allclose(shapley(explained).values, expected, atol=1e-5)
+
+
+CASES: dict[str, tuple[Any, dict[str, Any], Any, int]] = {
+    # By head: changes of config.json, a row, how many targets there are.
+    "classify": ("classification", {"ownbert_task": {"name": "classify"}}, "a b c", 1),
+    "pair": (
+        "classification",
+        {"ownbert_task": {"name": "classify", "pair": True}},
+        ("a", "b"),
+        1,
+    ),
+    "multilabel": (
+        "classification",
+        {"ownbert_task": {"name": "multilabel", "threshold": 1e-9}},
+        "a b c",
+        3,
+    ),
+    "regress": ("classification", {"ownbert_task": {"name": "regress"}}, "a b", 3),
+    "tags": ("tokens", {}, "a b c", 3),
+    "answer": ("span", {}, {"question": "a", "context": "b c"}, 1),
+    "choose": ("choice", {}, ("a", ["b", "c", "d"]), 1),
+    "mask": ("mlm", {}, "a [MASK] c", 1),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("case", CASES)
+def test_every_head_is_explained_by_the_words_of_its_row(tmp_path: Path, case: str, method: str):
+    head, changes, row, count = CASES[case]
+    made(tmp_path / "model", head)
+    change_config(tmp_path / "model", **changes)
+    found = explain(tmp_path / "model", [row] if case == "mask" else row, method=method)
+    assert len(found) == count
+    for each in found:
+        texts = [word for text in each.texts for word in text.split() if word != "[MASK]"]
+        assert [each.word(i) for i in range(len(each.words))] == texts
+        assert np.isfinite(each.values).all()
+        assert method == "attention_rollout" or np.abs(each.values).max() > 0
+        assert json.loads(json.dumps(each.to_dict()))["method"] == method
+
+
+def test_what_makes_two_texts_alike(tmp_path: Path):
+    made(tmp_path / "model")
+    (tmp_path / "model" / "modules.json").write_text("[]")
+    (found,) = explain(tmp_path / "model", ("a b", "b c"), method="leave_one_out")
+    assert found.target == "similarity"
+    vectors = ownbert.Embedder(tmp_path / "model").encode(
+        ["a b", "b c", "[MASK] b"], normalize=True
+    )
+    assert found.probability == pytest.approx(vectors[0] @ vectors[1], abs=1e-5)
+    assert found.values[0] == pytest.approx((vectors[0] - vectors[2]) @ vectors[1], abs=1e-4)
+
+
+def test_an_entity_is_explained_as_a_whole(tmp_path: Path):
+    made(tmp_path / "model", "tokens")
+    change_config(tmp_path / "model", id2label={"0": "B-X", "1": "I-X", "2": "O"})
+    entities = ownbert.Predictor(tmp_path / "model")("a b c d")
+    found = explain(tmp_path / "model", "a b c d", method="leave_one_out")
+    assert [each.target for each in found] == [f"X: {e['word']}" for e in entities]
+    assert [each.probability for each in found] == pytest.approx([e["score"] for e in entities])
+    with pytest.raises(InputError, match="the answer has no 'Y'; it has X"):
+        explain(tmp_path / "model", "a b c d", target="Y")
+
+
+def test_a_word_in_several_windows_is_one_word():
+    builder = TextInputBuilder(TOKENIZER, EncoderConfig(vocab_size=11), 6)
+    (ids,) = TOKENIZER.encode_batch(["a b c d e f"])
+    example, _ = builder.windows(ids, stride=2, most=9)
+    words = words_of(example, ["a b c d e f"], TOKENIZER)
+    assert ["abcdef".index("a b c d e f"[w.start]) for w in words] == [0, 1, 2, 3, 4, 5]
+    for word in words:
+        token = TOKENIZER.id_of("a b c d e f"[word.start : word.end])
+        assert {int(example.token_ids[p]) for p in word.positions} == {token}
+    everywhere = sorted(p for word in words for p in word.positions)
+    special = np.isin(example.token_ids, [TOKENIZER.cls_id, TOKENIZER.sep_id])
+    assert everywhere == np.flatnonzero(~special).tolist()
+
+
+def test_pieces_are_joined_to_words_and_words_to_sentences():
+    tokenizer = Tokenizer.wordpiece([*SPECIAL, "play", "##ing", "it", "was", "fun", "."])
+    text = "Playing was fun. It was."
+    (ids,) = tokenizer.encode_batch([text])
+    example = Example(np.asarray([2, *ids, 3]), np.zeros(len(ids) + 2, int))
+    words = words_of(example, [text], tokenizer)
+    assert words[0] == Word(0, 0, 7, (1, 2))
+    assert [text[w.start : w.end] for w in sentences_of(words, [text])] == [
+        "Playing was fun.",
+        "It was.",
+    ]
+
+
+def test_mistakes_are_one_line(folders: dict[str, Path], tmp_path: Path):
+    trained = folders["trained"]
+    for options, message in (
+        ({"method": "magic"}, "method 'magic' is not known; one of integrated_gradients"),
+        ({"target": "w9"}, "there is no 'w9'; one of w0, w1, w2, w3"),
+        ({"by": "letter"}, "by 'letter' is not known; one of word, sentence"),
+    ):
+        with pytest.raises(InputError, match=message):
+            explain(trained, "w1 w2", **options)
+    made(tmp_path / "bert", "mlm")
+    with pytest.raises(InputError, match=r"write \[MASK\] into the text"):
+        explain(tmp_path / "bert", ["a b"])
+    made(tmp_path / "plain")
+    with pytest.raises(InputError, match="has no task head"):
+        explain(tmp_path / "plain", ["a b"])
+
+
+def test_on_the_command_line(folders: dict[str, Path], tmp_path: Path, plots: None):
+    texts, labels = keyed_texts(3, 5)
+    trained = folders["trained"]
+    done = run_cli("explain", trained, texts[0], "--top", "1")
+    assert done.returncode == 0, done.stderr
+    assert KEYS[labels[0]] in done.stdout.splitlines()[1]
+    done = run_cli("explain", trained, *texts, "--json", "--method", "leave_one_out")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["target"] for row in rows] == [KEYS[label] for label in labels]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    picture = tmp_path / "curves.png"
+    done = run_cli("faithfulness", trained, tmp_path / "texts.txt", "-o", picture)
+    assert done.returncode == 0, done.stderr
+    assert "the most faithful on these rows: " in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    done = run_cli("explain", trained, texts[0], "--class", "w9")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: there is no 'w9'; one of w0, w1, w2, w3\n"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, which is not here")
+def test_the_page_marks_words_by_the_chosen_method(folders: dict[str, Path], tmp_path: Path):
+    page = tmp_path / "page.html"
+    texts, labels = keyed_texts(2, 6)
+    methods = "integrated_gradients,leave_one_out"
+    done = run_cli("explain", folders["trained"], *texts, "--html", page, "--method", methods)
+    assert done.returncode == 0, done.stderr
+    shown = subprocess.run(
+        [
+            *(str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
+            *(f"--user-data-dir={tmp_path / 'profile'}", f"{page.as_uri()}#method=leave_one_out"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    main = shown.split("<main>")[1].split("</main>")[0]
+    assert main.count("<article>") == 2
+    found = explain(folders["trained"], texts, method="leave_one_out")
+    for each, label in zip(found, labels, strict=True):
+        assert f"{KEYS[label]} {each.probability:.3f}</button>" in main
+    assert "not accounted for" not in main  # only integrated gradients have a gap
+    assert main.count("rgba(var(--for),0.750)") == 2  # the strongest word of each text
