@@ -36,7 +36,6 @@ FOLDERS: dict[str, tuple[tuple[tuple[str, ...], dict[str, str]], ...]] = {
     "run": ((("runs",), {}), (("pretrain",), {"tokens": f"{IN}tokens", "--resume": ""})),
     "tokens": ((("pretrain",), {}),),
     "vocab": ((("prepare",), {}),),
-    "google": ((("convert",), {}),),
 }
 
 

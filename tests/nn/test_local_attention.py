@@ -9,6 +9,7 @@ from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
 from ownbert.data.layout import make_layout
 from ownbert.errors import InputError
+from ownbert.nn.kernels.int8 import quantizable, quantize_linears
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.model import Model
 from ownbert.train.flops import training_flops
@@ -130,3 +131,14 @@ def test_the_work_of_pairs_that_do_not_see_each_other_is_not_counted():
 def test_impossible_values(changes: dict, message: str):
     with pytest.raises(InputError, match=message):
         replace(CONFIG, **changes)
+
+
+def test_a_quantized_copy_keeps_the_gate():
+    one = model(num_hidden_layers=2)
+    given = batch([2, 3, 4, 5, 6, 7, 8])
+    names = [name for name, *_ in quantizable(one.encoder)]
+    widths = {name: one.encoder.get_submodule(name).in_features for name in names}
+    quantize_linears(one.encoder, {name: torch.ones(int(n)) for name, n in widths.items()})  # pyright: ignore
+    assert any("feed_forward" in name for name in names)
+    with torch.no_grad():
+        assert_close(prepack(one)(given).hidden, one(given).hidden)

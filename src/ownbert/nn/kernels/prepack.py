@@ -85,7 +85,9 @@ def _replace_quantized(model: nn.Module, dtype: torch.dtype) -> None:
     """The fast form of quantized layers; a float layer on a CPU that has none."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, FeedForward) and all(
+            if not isinstance(child, FeedForward) or child.gated:
+                continue
+            if all(
                 isinstance(layer, QuantizedLinear) and can_pack(layer)
                 for layer in (child.up, child.down)
             ):
