@@ -74,6 +74,9 @@ class HeadSpec:
         crf: whether the tags of a sequence are decoded together.
         ngrams: rows of a table of hashed n-grams whose sum stands beside the pooled vector; None:
             no such table.
+        dense_bias, output_bias: whether the dense layer, and in an mlm head the decoder, have
+            biases.
+        dense_norm: whether a norm follows the dense layer (an mlm head has one anyway).
     """
 
     kind: str
@@ -86,6 +89,9 @@ class HeadSpec:
     segments: str | None = None
     crf: bool = False
     ngrams: int | None = None
+    dense_bias: bool = True
+    dense_norm: bool = False
+    output_bias: bool = True
 
     @property
     def needs_pooler(self) -> bool:
@@ -111,6 +117,11 @@ class Mobile:
             raise InputError(
                 f"normalization_type {self.normalization_type!r} is not known; "
                 "one of no_norm, layer_norm"
+            )
+        if not isinstance(self.classifier_activation, bool):
+            raise InputError(
+                f"classifier_activation is {in_short(self.classifier_activation)}; it must be "
+                "true or false"
             )
 
 
@@ -170,8 +181,10 @@ _FROM_ONE = (
     "embedding_size",
     "num_hidden_groups",
     "inner_group_num",
+    "global_attn_every_n_layers",
 )
 _FROM_ZERO = (
+    "local_attention",
     "type_vocab_size",
     "position_offset",
     "task_type_vocab_size",
@@ -193,11 +206,15 @@ _MOST = {
     "task_type_vocab_size": limits.WIDTH,
     "intra_bottleneck_size": limits.WIDTH,
     "num_feedforward_networks": 16,
+    "local_attention": limits.LENGTH,
+    "global_attn_every_n_layers": limits.LAYERS,
     "channels": 4_096,
 }
 # Names of classes; the largest sets of labels that are published have about as many.
 MOST_LABELS = 1_000_000
-_MAY_BE_NONE = ("embedding_size", "num_hidden_groups")
+_MAY_BE_NONE = ("embedding_size", "num_hidden_groups", "local_attention")
+# Beyond it the slowest angles are zero in float32; models for 8,192 tokens have 160,000.
+_LARGEST_BASE = 1e15
 _RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "activation_dropout")
 # Fields of text models only, and their values in an image model.
 _TEXT_ONLY = {
@@ -229,9 +246,23 @@ class EncoderConfig:
         final_norm: one more LayerNorm after the last block.
         norm_embeddings: a LayerNorm before the first block.
         scale_embeddings: embeddings times sqrt(D) (Vaswani et al. 2017, section 3.4).
+        first_norm: with ``norm_first``, whether the first block normalises the input of its
+            attention too; not where the embeddings are normalised already (ModernBERT).
+        norm_bias: whether norms have biases.
         qkv_bias: whether queries, keys and values have biases.
+        output_bias: whether the output matrix of attention has one.
         qk_scale: factor of the scores, if not 1 / sqrt(K).
+        local_attention: how many tokens see each other in layers of local attention: those that
+            are at most half as many apart; None: all layers see the whole sequence.
+        global_attn_every_n_layers: with ``local_attention``, layers 0, n, 2 n, ... see the whole
+            sequence (Warner et al. 2024, section 2.1.2).
+        rotary_base, local_rotary_base: of the angles of rotary positions, and in layers of local
+            attention; None: the same.
+        gated_feed_forward: the feed-forward network multiplies its inner values by a gate (Shazeer
+            2020).
+        feed_forward_bias: whether its matrices have biases.
         activation_dropout: rate inside the feed-forward network.
+        attention_rate_on_output: the dropout after attention has the rate of the attention weights.
         image: read images instead of text (ViT).
 
     Raises:
@@ -269,9 +300,19 @@ class EncoderConfig:
     final_norm: bool = False
     norm_embeddings: bool = True
     scale_embeddings: bool = False
+    first_norm: bool = True
+    norm_bias: bool = True
     qkv_bias: bool = True
+    output_bias: bool = True
     qk_scale: float | None = None
+    local_attention: int | None = None
+    global_attn_every_n_layers: int = 1
+    rotary_base: float = 10_000.0
+    local_rotary_base: float | None = None
+    gated_feed_forward: bool = False
+    feed_forward_bias: bool = True
     activation_dropout: float = 0.0
+    attention_rate_on_output: bool = False
     image: Image | None = None
 
     def __post_init__(self) -> None:
@@ -284,7 +325,7 @@ class EncoderConfig:
         else:
             self._check_image(self.image)
         _require_counts(self, _FROM_ONE, least=1, may_be_none=_MAY_BE_NONE)
-        _require_counts(self, _FROM_ZERO, least=0)
+        _require_counts(self, _FROM_ZERO, least=0, may_be_none=_MAY_BE_NONE)
         if self.attention_size % self.num_attention_heads:
             name = (
                 "hidden_size"
@@ -315,8 +356,21 @@ class EncoderConfig:
             )
         if self.qk_scale is not None and not _number(self, "qk_scale") > 0:
             raise InputError(f"qk_scale is {self.qk_scale}; it must be more than 0")
+        for name in ("rotary_base", "local_rotary_base"):
+            value = getattr(self, name)
+            if value is not None and not 1 < _number(self, name) <= _LARGEST_BASE:
+                raise InputError(
+                    f"{name} is {in_short(value)}; it must be more than 1 and at most "
+                    f"{_LARGEST_BASE:,}"
+                )
         if self.mobile is not None and (self.norm_first or self.activation_dropout):
             raise InputError("mobile goes with neither norm_first nor activation_dropout")
+        if self.mobile is not None and (self.gated_feed_forward or not self.norm_bias):
+            raise InputError("mobile goes with neither gated_feed_forward nor norm_bias false")
+        if self.local_attention is not None and self.num_hidden_groups is not None:
+            raise InputError(
+                "local_attention does not go with num_hidden_groups: shared blocks are of one kind"
+            )
         if self.add_cross_attention and not self.is_decoder:
             raise InputError("add_cross_attention needs is_decoder true")
         if self.num_hidden_groups and self.num_hidden_groups > self.num_hidden_layers:
@@ -398,6 +452,18 @@ class EncoderConfig:
     def longest(self) -> int:
         """Longest sequence in tokens that the model was made for, even if it can take more."""
         return self.max_position_embeddings - self.position_offset
+
+    def window_of(self, block: int) -> int | None:
+        """How far the tokens of a block see, in tokens; None: as far as the sequence reaches."""
+        if self.local_attention is None or block % self.global_attn_every_n_layers == 0:
+            return None
+        return self.local_attention // 2
+
+    def rotary_base_of(self, block: int) -> float:
+        """The base of the angles of a block."""
+        if self.local_rotary_base is None or self.window_of(block) is None:
+            return self.rotary_base
+        return self.local_rotary_base
 
     def group_of(self, layer: int) -> int:
         """The group whose blocks a layer runs, where layers share them (ALBERT)."""

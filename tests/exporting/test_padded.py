@@ -91,6 +91,13 @@ def test_a_decoder_sees_what_was_before(causal: bool):
     against_packed(EncoderConfig(**_fields(is_decoder=causal)), "mlm")
 
 
+def test_local_attention_and_gates():
+    fields = _fields(local_attention=2, global_attn_every_n_layers=2, gated_feed_forward=True)
+    config = EncoderConfig(**{**fields, "position_embedding_type": "rotary", "rotary_base": 50.0})
+    head = HeadSpec("tokens", dense="gelu", dense_bias=False, dense_norm=True)
+    against_packed(config, head)
+
+
 def test_ngrams_of_token_ids():
     against_packed(CONFIG, HeadSpec("classification", ngrams=32))
 

@@ -25,6 +25,7 @@ STRUCTURE = {
     "electra": {"embedding_size": 4},
     "ernie": {"task_type_vocab_size": 3},
     "mobilebert": {"embedding_size": 4, "mobile": Mobile(intra_bottleneck_size=4)},
+    "modernbert": {"local_attention": 4, "local_rotary_base": 10_000.0},
 }
 
 
@@ -48,7 +49,7 @@ def read(theirs: dict[str, torch.Tensor], **options) -> tuple[dict[str, torch.Te
 
 
 def config_of(family: Family) -> EncoderConfig:
-    return replace(CONFIG, **STRUCTURE.get(family.model_type, {}))
+    return replace(CONFIG, **{**STRUCTURE.get(family.model_type, {}), **family.fixed})
 
 
 def test_every_tensor_of_a_model_has_a_name_of_theirs():
@@ -213,10 +214,14 @@ def test_every_rule_is_used_once(family: Family):
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_a_config_there_and_back(family: Family):
-    config = replace(config_of(family), pruned_heads={0: (1,)}, **family.fixed)
+    config = config_of(family)
+    if "pruned_heads" in family.defaults:
+        config = replace(config, pruned_heads={0: (1,)})
     offset = family.read_config({"vocab_size": 11, "pad_token_id": 0}).position_offset
     config = replace(config, position_offset=offset)
     assert family.read_config(family.write_config(config)) == config
+    if "position_embedding_type" in family.fixed:
+        return
     for kind in ("sinusoidal", "rotary", "alibi"):
         other = replace(config, position_embedding_type=kind)
         said = family.write_config(other)
@@ -224,6 +229,7 @@ def test_a_config_there_and_back(family: Family):
         assert said["model_type"].startswith("ownbert-") == (kind != "sinusoidal")
 
 
+MODERN = {**STRUCTURE["modernbert"], **FAMILIES["modernbert"].fixed}
 NOT_SAID = [
     ("bert", {"embedding_size": 4}, "bert has no key for embedding_size 4"),
     ("bert", {"position_offset": 2}, "bert has no key for position_offset 2"),
@@ -234,6 +240,11 @@ NOT_SAID = [
     ("distilbert", {}, "distilbert has no key for layer_norm_eps|type_vocab_size 2"),
     ("electra", {"embedding_size": 8}, "electra has no key for embedding_size 8"),
     ("mobilebert", {}, "mobilebert needs a config with mobile="),
+    ("modernbert", {}, "modernbert needs a config with local_attention="),
+    ("modernbert", {**MODERN, "pruned_heads": {0: (1,)}}, "modernbert cannot be pruned"),
+    ("modernbert", {**MODERN, "position_embedding_type": "alibi"}, "no key for position_embedding"),
+    ("modernbert", {**MODERN, "output_bias": False}, "no key for output_bias False"),
+    ("modernbert", {**MODERN, "norm_first": False, "first_norm": True}, "no key for norm_first"),
 ]
 
 
@@ -250,6 +261,17 @@ NOT_DONE = [
     ("electra", {"summary_type": "mean"}, "summary_type is 'mean'; supported is 'first'"),
     ("electra", {"summary_first_dropout": 0.1}, r"summary_first_dropout is 0\.1"),
     ("mobilebert", {"normalization_type": "none"}, "normalization_type 'none' is not known"),
+    (
+        "mobilebert",
+        {"classifier_activation": "gelu"},
+        "classifier_activation is 'gelu'; it must be",
+    ),
+    ("modernbert", {"position_embedding_type": "relative_key"}, "is 'relative_key'; supported is"),
+    ("modernbert", {"pruned_heads": {"0": [1]}}, "pruned_heads is .*; supported is None or {}"),
+    ("modernbert", {"rope_scaling": {"type": "linear"}}, "rope_scaling is .*; supported is None"),
+    ("modernbert", {"local_attention": -2}, "local_attention is -2; it must be a whole number"),
+    ("modernbert", {"global_attn_every_n_layers": 0}, "it must be a whole number, at least 1"),
+    ("modernbert", {"global_rope_theta": 0.0}, r"rotary_base is 0\.0; it must be more than 1"),
     ("roberta", {"layer_norm_eps": "small"}, "layer_norm_eps is 'small'; it must be a number"),
 ]
 
@@ -257,9 +279,9 @@ NOT_DONE = [
 @pytest.mark.parametrize(("model_type", "values", "message"), NOT_DONE)
 def test_a_key_that_would_change_the_result_is_refused(model_type: str, values: dict, message: str):
     family = FAMILIES[model_type]
-    family.read_config({"vocab_size": 9})
+    family.read_config({"vocab_size": 9, "pad_token_id": 0})
     with pytest.raises(InputError, match=message):
-        family.read_config({"vocab_size": 9, **values})
+        family.read_config({"vocab_size": 9, "pad_token_id": 0, **values})
 
 
 def test_keys_of_other_families_are_not_looked_at():
@@ -278,6 +300,16 @@ def test_rates_and_activations_of_heads():
     with pytest.raises(InputError, match="summary_activation 'sin' is not known"):
         electra.spec_of("choice", {"summary_activation": "sin"})
     assert FAMILIES["roberta"].spec_of("choice", {"classifier_dropout": 0.4}).dropout is None
+    modern = FAMILIES["modernbert"]
+    values = {"classifier_pooling": "mean", "classifier_activation": "relu", "decoder_bias": False}
+    spec = modern.spec_of("classification", values)
+    assert (spec.pooling, spec.dense, spec.dense_bias) == ("mean", "relu", False)
+    assert modern.writes_head(spec)["classifier_pooling"] == "mean"
+    assert not modern.spec_of("mlm", values).output_bias
+    with pytest.raises(InputError, match="classifier_pooling 'max' is not known; one of cls, mean"):
+        modern.spec_of("choice", {"classifier_pooling": "max"})
+    with pytest.raises(InputError, match="classifier_activation 'sin' is not known"):
+        modern.spec_of("mlm", {"classifier_activation": "sin"})
 
 
 def test_an_unknown_family_is_refused():

@@ -33,6 +33,12 @@ RELATIVES: dict[str, dict[str, Any]] = {
     "DistilBertForMultipleChoice": {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12},
     "ElectraForPreTraining": {"embedding_size": 4},
     "ErnieForTokenClassification": {"use_task_id": True},
+    "ModernBertForSequenceClassification": {
+        "num_hidden_layers": 3,
+        "local_attention": 4,
+        "classifier_pooling": "mean",
+        "pad_token_id": 0,
+    },
     "MobileBertForPreTraining": {
         "embedding_size": 4,
         "intra_bottleneck_size": 4,
@@ -126,11 +132,14 @@ def make_relative(kind: Any, settings: dict[str, Any]) -> dict[str, np.ndarray]:
         batch = {name: tensor[:, None] for name, tensor in batch.items()}
     with torch.no_grad():
         out = model(**batch, output_hidden_states=True)
+    last = out.hidden_states[-1]
+    if config.model_type == "modernbert":  # theirs are those before the last norm
+        last = model.model.final_norm(last).detach()
     said = {**json.loads(config.to_json_string()), "architectures": [kind.__name__]}
     return {
         "config": np.array(json.dumps(said)),
         **given,
-        "last_hidden_state": out.hidden_states[-1].numpy(),
+        "last_hidden_state": last.numpy(),
         **{name: out[name].numpy() for name in LOGITS if name in out},
         "shapes": np.array(json.dumps({name: w.shape for name, w in weights.items()})),
         "weights": np.concatenate([w.ravel() for w in weights.values()]).astype(np.int8),

@@ -38,6 +38,8 @@ def test_configurations_by_position(model_type: str):
         made = getattr(lib, name)
         keys = [(40, 64, 4, 2), (40, 16, 64, 2)][model_type in ("albert", "electra")]
         keys = (40, 64, False, 4, 2) if model_type == "distilbert" else keys
+        # The id of its padding is 50,283 by default.
+        keys = (50_300, 16, 24, 4, 2) if model_type == "modernbert" else keys
         config = made(*keys).to_dict()
         found.append([config.get(k) for k in hf.__getattr__(name).family.defaults])
     equal(found)

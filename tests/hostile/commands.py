@@ -70,6 +70,7 @@ BASE: dict[Names, dict[str, Any]] = {
     ("merge",): {"output": "out.jsonl", "--parts": f"{IN}parts"},
     ("fill",): {"folder": f"{IN}bert", "texts": "red1 [MASK] 9"},
     ("export",): {"folder": f"{IN}clf", "--to": "torch"},
+    ("convert",): {"checkpoint": f"{IN}google"},
     ("quantize",): {"folder": f"{IN}clf"},
     ("push",): {"folder": f"{IN}clf", "name": "org/name"},
     # An address of nobody: a server that listens would not end.

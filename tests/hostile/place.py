@@ -19,6 +19,7 @@ from ownbert.config import EncoderConfig
 from ownbert.inference.shards import DealtRows, Shard
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
+from support.google import write_google
 
 TOPICS = ("red", "green", "blue")
 State = dict[str, tuple[int, ...]]
@@ -164,6 +165,10 @@ def _numbers(path: Path, rng: random.Random) -> None:
     path.write_text(json.dumps({"inputs": eye, "query": eye, "key": eye, "value": eye}))
 
 
+def _google(path: Path, rng: random.Random) -> None:
+    write_google(path)
+
+
 def _sequences(path: Path, rng: random.Random) -> None:
     words = random.Random(3)  # the same in both files
     path.write_text("".join(f"w{words.randint(0, 9)} w{words.randint(0, 9)}\n" for _ in range(40)))
@@ -197,6 +202,7 @@ _FILES: dict[str, Callable[[Path, random.Random], object]] = {
     "images.npz": _images,
     "seven.png": _picture,
     "numbers.json": _numbers,
+    "google": _google,
     "parts": _parts,
     "source.txt": _sequences,
     "target.txt": _sequences,

@@ -27,6 +27,11 @@ MASKS = {
     "apart": make_layout([4, 250, 3, 252]),
     "causal": replace(RAGGED, causal=True),
     "causal, even": replace(EVEN, causal=True),
+    "window": replace(RAGGED, window=2),
+    "window, apart": replace(make_layout([4, 250, 3, 252]), window=3),
+    "window, causal": replace(RAGGED, window=1, causal=True),
+    "window, keys hidden": replace(EVEN, mask=COLUMNS, window=1),
+    "window, cache": replace(make_layout([2, 1, 1]), keys=make_layout([5, 4, 8]), window=2),
     "keys hidden": replace(EVEN, mask=COLUMNS),
     "keys hidden, causal": replace(EVEN, mask=COLUMNS, causal=True),
     "pairs hidden": replace(EVEN, mask=PAIRS),
@@ -140,8 +145,8 @@ def test_all_compute_the_same(
 @pytest.mark.parametrize("mask", MASKS)
 def test_the_reference_is_the_equation_pair_by_pair(mask: str, kind: str):
     layout = MASKS[mask]
-    if mask == "apart":
-        layout = make_layout([2, 3])
+    if mask.endswith("apart"):
+        layout = replace(make_layout([2, 5]), window=layout.window)
     keys = layout.keys or layout
     q, k, v, _ = (x.double() for x in make_inputs(layout, torch.float32))
     bias = bias_of(kind, torch.float64)
@@ -152,6 +157,8 @@ def test_the_reference_is_the_equation_pair_by_pair(mask: str, kind: str):
         for i in range(queries):
             far = [sources - queries + i - j for j in range(sources)]
             seen = [not layout.causal or d >= 0 for d in far]
+            if layout.window is not None:
+                seen = [s and abs(d) <= layout.window for s, d in zip(seen, far, strict=True)]
             if layout.mask is not None:
                 line = layout.mask[b, i if layout.mask.shape[1] > 1 else 0]
                 seen = [s and bool(m) for s, m in zip(seen, line, strict=True)]

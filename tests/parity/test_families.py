@@ -30,7 +30,8 @@ from support.parity_models import (
 )
 
 BASE = dict(BASES)
-RELATIVE = [m for m in FAMILIES if m not in ("distilbert", "mobilebert")]
+RELATIVE = [m for m in FAMILIES if m not in ("distilbert", "mobilebert", "modernbert")]
+PRUNED = [(m, name) for m, name in BASES if m != "modernbert"]
 
 
 @pytest.mark.parametrize(("model_type", "architecture"), ALL)
@@ -107,6 +108,22 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ("mobilebert", "MobileBertModel", {"num_feedforward_networks": 1}),
     ("mobilebert", "MobileBertModel", {"is_decoder": True}),
     ("mobilebert", "MobileBertForSequenceClassification", {"classifier_activation": False}),
+    ("modernbert", "ModernBertModel", {"local_attention": 0, "global_attn_every_n_layers": 2}),
+    ("modernbert", "ModernBertModel", {"local_attention": 128, "norm_eps": 0.1}),
+    ("modernbert", "ModernBertModel", {"global_attn_every_n_layers": 1, "norm_bias": True}),
+    ("modernbert", "ModernBertModel", {"global_rope_theta": 50.0, "local_rope_theta": 7.0}),
+    ("modernbert", "ModernBertModel", {"attention_bias": True, "mlp_bias": True}),
+    ("modernbert", "ModernBertForMaskedLM", {"classifier_bias": True, "decoder_bias": False}),
+    ("modernbert", "ModernBertForMaskedLM", {"hidden_activation": "relu"}),
+    ("modernbert", "ModernBertForMaskedLM", {"classifier_activation": "tanh"}),
+    ("modernbert", "ModernBertForMultipleChoice", {"classifier_pooling": "mean"}),
+    ("modernbert", "ModernBertForTokenClassification", {"classifier_activation": "silu"}),
+    ("modernbert", "ModernBertForQuestionAnswering", {"classifier_bias": True}),
+    (
+        "modernbert",
+        "ModernBertForSequenceClassification",
+        {"classifier_pooling": "mean", "norm_bias": True, "classifier_bias": True},
+    ),
     ("roberta", "RobertaForMaskedLM", {"hidden_act": "relu", "pad_token_id": 0}),
     ("roberta", "RobertaModel", {"chunk_size_feed_forward": 3}),
     ("xlm-roberta", "XLMRobertaModel", {"type_vocab_size": 2}),
@@ -122,7 +139,7 @@ def test_variants(tmp_path: Path, model_type: str, architecture: str, settings: 
     there_and_back(their_model(model_type, architecture, **settings), tmp_path)
 
 
-@pytest.mark.parametrize(("model_type", "architecture"), BASES)
+@pytest.mark.parametrize(("model_type", "architecture"), PRUNED)
 def test_pruned_heads(tmp_path: Path, model_type: str, architecture: str):
     config = their_config(model_type, num_attention_heads=4)
     model = getattr(transformers, architecture)(config).eval()

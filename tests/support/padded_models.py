@@ -24,6 +24,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "electra": {"embedding_size": 16},
     "ernie": {"use_task_id": True},
     "mobilebert": {"embedding_size": 16, "intra_bottleneck_size": 16},
+    "modernbert": {"num_hidden_layers": 4, "local_attention": 4, "pad_token_id": 1},
 }
 DISTILBERT = {
     "vocab_size": 60,
@@ -64,7 +65,8 @@ def padded(model_type: str = "bert", size: tuple[int, int] = (3, 9)) -> dict[str
     ids = torch.randint(3, 60, size, generator=generator)
     mask = torch.ones(size, dtype=torch.long)
     mask[0, 6:], mask[1, 3:] = 0, 0
-    ids[mask == 0] = FAMILIES[model_type].defaults["pad_token_id"]
+    pad = FAMILIES[model_type].defaults["pad_token_id"]
+    ids[mask == 0] = sizes(model_type).get("pad_token_id", pad)
     return {"input_ids": ids, "attention_mask": mask}
 
 

@@ -34,6 +34,8 @@ FURTHER: dict[str, dict[str, Any]] = {
         "intra_bottleneck_size": 8,
         "num_feedforward_networks": 3,
     },
+    # With global layers 0 and 3, and texts that are longer than the others see.
+    "modernbert": {"num_hidden_layers": 4, "local_attention": 5, "pad_token_id": 0},
     "xlm-roberta": {"type_vocab_size": 1},
 }
 # The sines are a table like any other once they are in a checkpoint.
@@ -106,7 +108,10 @@ def their_outputs(model: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:
         given = {key: value[:, None] for key, value in given.items()}
     with torch.no_grad():
         out = model(**given, output_hidden_states=True)
-    found = {"hidden": out.hidden_states[-1][keep]}
+    last = out.hidden_states[-1]
+    if model.config.model_type == "modernbert":  # theirs are those before the last norm
+        last = getattr(model, "model", model).final_norm(last)
+    found = {"hidden": last[keep]}
     if not head.heads and head.pooler:
         found["pooled"] = out.pooler_output
     for spec in head.heads:

@@ -61,6 +61,7 @@ def copy_weights(
     kinds = list(dict.fromkeys([*declared, *model.specs]))
     ours, problems = weight_map.to_ours(tensors, config, kinds, other_heads=lenient)
     new, unused = [], []
+    own = {name: t for name, t in ours.items() if name.rpartition(".")[0] not in weight_map.shared}
 
     def shown(name: str) -> str:
         return f"{name} (by our name)" if our_names else weight_map.their_name(name, config)
@@ -69,7 +70,7 @@ def copy_weights(
     for name, tensor in ours.items():
         if name not in parameters:
             if lenient and name.split(".")[0] in ("heads", "pooler"):
-                unused.append(shown(name))
+                unused += [shown(name)] if name in own else []
             else:
                 problems.append(UNEXPECTED + shown(name))
         elif parameters[name].shape != tensor.shape:
@@ -82,7 +83,7 @@ def copy_weights(
         else:
             parameters[name].data.copy_(tensor)
     for name in parameters.keys() - ours.keys():
-        if lenient and description is not None and _may_start_anew(name, description, ours):
+        if lenient and description is not None and _may_start_anew(name, description, own):
             new.append(shown(name))
         else:
             problems.append(MISSING + shown(name))

@@ -141,15 +141,19 @@ def _effective(specs: Mapping[str, HeadSpec], config: EncoderConfig) -> dict[str
 def _plain(spec: HeadSpec, config: EncoderConfig) -> HeadSpec:
     acts = spec.kind in ("mlm", "discriminator")
     pools = spec.kind in ("classification", "choice")
+    dense = spec.dense if pools or spec.kind in ("tokens", "span") else None
     return HeadSpec(
         spec.kind,
         pooling=spec.pooling if pools else "pooler",
-        dense=spec.dense if pools else None,
+        dense=dense,
         activation=(spec.activation or config.hidden_act) if acts else None,
         output=spec.output,
         segments=spec.segments if pools else None,
         crf=spec.crf,
         ngrams=spec.ngrams if pools else None,
+        dense_bias=spec.dense_bias or not (dense or acts),
+        dense_norm=spec.dense_norm and dense is not None,
+        output_bias=spec.output_bias or spec.kind != "mlm",
     )
 
 
@@ -187,6 +191,7 @@ def _heads_json(model: "Model", family: Family) -> dict[str, Any]:
             values[key] = rate
         if kind in family.activations:
             values[family.activations[kind]] = None if spec.dense == "linear" else spec.dense
+        values |= family.writes_head(spec)
     return values
 
 

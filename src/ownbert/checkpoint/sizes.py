@@ -79,7 +79,8 @@ def _sizes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         distances = 2 * config.max_position_embeddings - 1
         found[_BLOCK + "attention.bias.distance"] = (distances, config.head_size)
     if config.mobile is None:
-        found[_BLOCK + "feed_forward.up"] = (config.intermediate_size, hidden)
+        parts = 2 if config.gated_feed_forward else 1
+        found[_BLOCK + "feed_forward.up"] = (parts * config.intermediate_size, hidden)
     else:
         found[_BLOCK + "feed_forwards.{last}.network.up"] = (config.intermediate_size, inner)
         if config.mobile.use_bottleneck:

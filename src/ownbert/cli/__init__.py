@@ -31,7 +31,8 @@ PANELS = {
     "Build what pretraining reads": ("vocab", "prepare"),
     "Train": ("fit", "pretrain", "finetune", "probe", "translate"),
     "Use": (
-        *("predict", "evaluate", "embed", "merge", "fill", "export", "quantize", "serve", "push"),
+        *("predict", "evaluate", "embed", "merge", "fill", "export", "quantize", "convert"),
+        *("serve", "push"),
     ),
     "Inspect": (
         *("runs", "describe", "trace", "explain", "faithfulness", "relevance", "heads", "errors"),

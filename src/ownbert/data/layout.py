@@ -34,6 +34,7 @@ class Layout:
         causal: the last query of a sequence sees all of its keys, the one before all but the last,
             and so on.
         mask: (B, S or 1, S'), true where a query sees a key; only for sequences of equal length.
+        window: a query sees only keys that are at most so many tokens away; None: any.
 
     Raises:
         ValueError: the keys or the mask do not match the queries.
@@ -44,6 +45,7 @@ class Layout:
     keys: "Layout | None" = None
     causal: bool = False
     mask: Tensor | None = None
+    window: int | None = None
 
     def __post_init__(self) -> None:
         other = self.keys or self
@@ -77,7 +79,28 @@ class Layout:
     @property
     def hides(self) -> bool:
         """Whether queries do not simply see all rows of their own sequence."""
-        return self.keys is not None or self.causal or self.mask is not None
+        return self.keys is not None or self.causal or self.mask is not None or self.near
+
+    @property
+    def near(self) -> bool:
+        """Whether the window hides anything: some sequence is longer."""
+        longest = (self.keys or self).max_seqlen
+        return self.window is not None and longest - 1 > self.window
+
+    def within(self, window: int | None) -> "Layout":
+        """The layout of local attention: a query sees keys at most ``window`` tokens away.
+
+        Itself where that hides nothing. All layers of a pass get the same one, with what it has
+        computed.
+        """
+        if window not in self._local:
+            local = replace(self, window=window)
+            self._local[window] = local if local.near else self
+        return self._local[window]
+
+    @cached_property
+    def _local(self) -> "dict[int | None, Layout]":
+        return {}
 
     @cached_property
     def equal_lengths(self) -> "EqualLengths":
@@ -325,6 +348,10 @@ def _mask(
     if layout.causal and queries > 1:
         causal = (distances(queries, keys, _shift(q_lens, k_lens, device)) >= 0)[:, None]
         mask = causal if mask is None else mask & causal
+    if layout.window is not None and keys - 1 > layout.window:
+        far = distances(queries, keys, _shift(q_lens, k_lens, device)).abs()
+        near = (far <= layout.window)[:, None]
+        mask = near if mask is None else mask & near
     if layout.mask is None:
         return mask, None
     dense = layout.mask[torch.from_numpy(members).to(device)][:, None]

@@ -206,14 +206,19 @@ class PaddedAttention(nn.Module):
         assert isinstance(batch, PaddedBatch)
         if of.rotary:
             places = batch.positions.expand(q.shape[:2]).flatten()
-            q, k = (rotate(x.flatten(0, 1), places).unflatten(0, q.shape[:2]) for x in (q, k))
+            base = of.rotary_base
+            q, k = (rotate(x.flatten(0, 1), places, base).unflatten(0, q.shape[:2]) for x in (q, k))
         if of.scaled is not None:
             q = q * of.scaled
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, H, S, K)
         scores = (q * of.head_size**-0.5) @ k.transpose(2, 3)
         if of.bias is not None:
             scores = scores + _bias(of.bias, q, k)
-        weights = (scores + batch.hidden).softmax(-1)
+        hidden = batch.hidden
+        if of.window is not None:
+            near = _distances(q.shape[2], q.device).abs() <= of.window
+            hidden = torch.where(near[:, None], hidden, lowest(torch.float32))
+        weights = (scores + hidden).softmax(-1)
         return of.output((weights @ v).transpose(1, 2).flatten(2))
 
 

@@ -9,6 +9,7 @@ from ownbert.families.electra import ELECTRA
 from ownbert.families.ernie import ERNIE
 from ownbert.families.family import OWN, Family
 from ownbert.families.mobilebert import MOBILEBERT
+from ownbert.families.modernbert import MODERNBERT
 from ownbert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from ownbert.families.vit import VIT
 
@@ -24,6 +25,7 @@ FAMILIES = {
         ELECTRA,
         ERNIE,
         MOBILEBERT,
+        MODERNBERT,
     )
 }
 

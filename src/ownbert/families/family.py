@@ -30,6 +30,14 @@ def require_label_count(count: Any) -> int:
     return count
 
 
+def activation_of(values: Mapping[str, Any], key: str) -> str:
+    """The activation under a key of a ``config.json``; ``InputError`` if it is not known."""
+    name = values.get(key) or "linear"
+    if name not in ACTIVATIONS:
+        raise InputError(f"{key} {name!r} is not known; one of {', '.join(ACTIVATIONS)}")
+    return name
+
+
 @dataclass(frozen=True)
 class ArchitectureSpec:
     """What a class of Transformers adds to the encoder.
@@ -61,6 +69,8 @@ class Family:
         dropouts: by kind of head, the key of its dropout rate.
         activations: by kind of head, the key of the activation of its dense layer.
         labelled: further heads whose width is the number of labels.
+        reads_head, writes_head: a head with what further keys say of it, and these keys from a
+            head.
     """
 
     model_type: str
@@ -75,6 +85,8 @@ class Family:
     dropouts: Mapping[str, str] = field(default_factory=dict)
     activations: Mapping[str, str] = field(default_factory=dict)
     labelled: tuple[str, ...] = ()
+    reads_head: Callable[[HeadSpec, Mapping[str, Any]], HeadSpec] = lambda spec, values: spec
+    writes_head: Callable[[HeadSpec], dict[str, Any]] = lambda spec: {}
 
     def read_config(self, theirs: Mapping[str, Any]) -> EncoderConfig:
         """The structure in a ``config.json``.
@@ -108,6 +120,8 @@ class Family:
             InputError: Transformers' format cannot express the structure.
         """
         theirs: dict[str, Any] = {"model_type": self.model_type}
+        if config.pruned_heads:
+            self.require_pruning()
         for name, value in asdict(config).items():
             key = self.names.get(name, name)
             if key in self.defaults and name not in self.fixed:
@@ -118,16 +132,24 @@ class Family:
             if value is None and self.defaults[key] is not None:
                 raise InputError(f"{self.model_type} needs {key}")
         kind = config.position_embedding_type
-        if kind == "sinusoidal" or kind in _OWN_POSITIONS:
-            theirs["position_embedding_type"] = "absolute"
-            theirs[POSITIONS] = kind
-        if kind in _OWN_POSITIONS:
-            theirs["model_type"] = OWN + self.model_type
+        if self.fixed.get("position_embedding_type") is None:
+            if kind == "sinusoidal" or kind in _OWN_POSITIONS:
+                theirs["position_embedding_type"] = "absolute"
+                theirs[POSITIONS] = kind
+            if kind in _OWN_POSITIONS:
+                theirs["model_type"] = OWN + self.model_type
         again = self.read_config(theirs)
         if again != config:
             name = next(n for n, v in asdict(config).items() if v != asdict(again)[n])
             raise InputError(f"{self.model_type} has no key for {name} {getattr(config, name)}")
         return theirs
+
+    def require_pruning(self) -> None:
+        """``InputError`` if the format has no key for heads that are gone."""
+        if "pruned_heads" not in self.defaults:
+            raise InputError(
+                f"{self.model_type} cannot be pruned: its format has no key for the heads"
+            )
 
     def specs(self, architecture: str, values: Mapping[str, Any]) -> tuple[HeadSpec, ...]:
         """The heads of an architecture, with a ``config.json``'s dropout rates and activations."""
@@ -146,12 +168,8 @@ class Family:
         if rate is not None:
             spec = replace(spec, dropout=rate)
         if spec.kind in self.activations:
-            key = self.activations[spec.kind]
-            name = values.get(key) or "linear"
-            if name not in ACTIVATIONS:
-                raise InputError(f"{key} {name!r} is not known; one of {', '.join(ACTIVATIONS)}")
-            spec = replace(spec, dense=name)
+            spec = replace(spec, dense=activation_of(values, self.activations[spec.kind]))
         if spec.kind in self.labelled:
             count = label_count(values)
             spec = replace(spec, output=None if count == 2 else count)
-        return spec
+        return self.reads_head(spec, values)

@@ -21,10 +21,16 @@ Tensors = dict[str, "Tensor"]
 
 @dataclass(frozen=True)
 class Rename:
-    """One tensor, another name."""
+    """One tensor, another name.
+
+    Args:
+        shared: several heads of theirs have the tensor under this name and start from the one that
+            pretraining has made: each of ours takes it.
+    """
 
     ours: str
     theirs: str
+    shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,7 +147,7 @@ def _with_numbers(rule: Rule, numbers: dict[str, int], leaf: str) -> Rule:
         return text + leaf
 
     if isinstance(rule, Rename):
-        return Rename(name(rule.ours), name(rule.theirs))
+        return Rename(name(rule.ours), name(rule.theirs), rule.shared)
     if isinstance(rule, Fuse):
         return Fuse(name(rule.ours), tuple(name(n) for n in rule.theirs))
     if isinstance(rule, Reshape):

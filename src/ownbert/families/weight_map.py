@@ -77,8 +77,11 @@ class WeightMap:
         order = {kind: number for number, kind in enumerate(kinds, 1)}
         wanted = [rule for rule in rules if head_of(rule) is None or head_of(rule) in order]
         for rule in sorted(wanted, key=lambda rule: order.get(head_of(rule) or "", 0)):
-            if isinstance(rule, Rename) and rule.theirs in left and rule.ours not in ours:
-                ours[rule.ours] = left.pop(rule.theirs)
+            if isinstance(rule, Rename) and rule.ours not in ours:
+                source = all_theirs if rule.shared else left
+                if rule.theirs in source:
+                    ours[rule.ours] = source[rule.theirs]
+                    left.pop(rule.theirs, None)
             elif isinstance(rule, Reshape) and rule.theirs in left:
                 ours[rule.ours] = rule.to_ours(left.pop(rule.theirs), config)
             elif isinstance(rule, Fuse):
@@ -155,6 +158,11 @@ class WeightMap:
         """Their names of all tensors, or of those of a head or of the pooler."""
         rules = written_out(self.rules, config)
         return {n for rule in rules if part in (None, part_of(rule)) for n in their_names(rule)}
+
+    @cached_property
+    def shared(self) -> frozenset[str]:
+        """Our modules whose tensors several of theirs have under one name."""
+        return frozenset(r.ours for r in self.rules if isinstance(r, Rename) and r.shared)
 
     def full_name(self, name: str) -> str:
         """The current name of a tensor, with the prefix."""

@@ -11,6 +11,7 @@ from ownbert.families.family import ArchitectureSpec, Family
 from ownbert.hf.arguments import signature
 from ownbert.hf.config import PretrainedConfig, config_class
 from ownbert.hf.custom import CustomModel
+from ownbert.hf.forward import UNPADDED
 from ownbert.hf.generation import GreedyGeneration
 from ownbert.hf.pretrained import PreTrainedModel
 
@@ -91,6 +92,11 @@ def _signature(family: Family, spec: ArchitectureSpec) -> inspect.Signature:
         further = ["head_mask", "labels"] if kinds else ["bool_masked_pos", "head_mask"]
         return signature(["pixel_values", *further, "interpolate_pos_encoding", *_LAST])
     names = ["input_ids", "attention_mask"]
+    if "local_attention" in family.defaults:
+        labels = _LABELS.get(kinds, ("labels",) if kinds else ())
+        names += ["sliding_window_mask", "position_ids"]
+        names += [] if kinds == ("span",) else ["inputs_embeds"]
+        return signature([*names, *labels, *UNPADDED, *_LAST])
     if family.fixed.get("type_vocab_size") != 0:
         names += ["token_type_ids", "position_ids"]
     if "task_type_vocab_size" in family.defaults:

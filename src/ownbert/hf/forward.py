@@ -20,12 +20,17 @@ from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Outputs
 
 _PER_SEQUENCE = ("nsp", "sop", "classification", "choice")
+# Arguments with which Transformers' ModernBERT takes batches that are packed already.
+UNPADDED = ("indices", "cu_seqlens", "max_seqlen", "batch_size", "seq_len")
 _OTHER_LABEL = {"nsp": "next_sentence_label", "sop": "sentence_order_label"}
 
 
 def forward(model: Any, given: dict[str, Any]) -> Any:
     """The outputs for arguments by name."""
     kinds, choices = model.kinds, None
+    for name in ("sliding_window_mask", *UNPADDED):
+        if given.get(name) is not None:
+            raise InputError(f"{name} is not supported: padded batches are packed here")
     check_tensors(given)
     if kinds == ("choice",):
         given, choices = _flatten_choices(given)
@@ -66,6 +71,9 @@ def returns_names(model: Any, given: dict[str, Any]) -> bool:
 def _as_tuple(model: Any, named: ModelOutput) -> tuple[Any, ...]:
     """What ``return_dict=False`` returns, which is not quite the named values in their order."""
     if model.kinds or model.main_input_name == "pixel_values":
+        if model.config.model_type == "modernbert" and model.kinds[0] in ("mlm", "classification"):
+            # Hidden states and attention weights are only in the named values there.
+            return tuple(named[name] for name in ("loss", "logits") if name in named)
         return named.to_tuple()
     # The cache precedes the hidden states, and a missing pooler leaves a None.
     first = [named.last_hidden_state]

@@ -145,7 +145,9 @@ class MarianMTModel(PreTrainedModel):
         return self.model.heads["generator"].projection  # pyright: ignore[reportReturnType]
 
     def prune_heads(self, heads_to_prune: dict[int, Sequence[int]]) -> None:
-        raise InputError("marian cannot be pruned: its format has no key for the heads")
+        raise InputError(
+            f"{self.config.model_type} cannot be pruned: its format has no key for the heads"
+        )
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Labels (B, S) shifted to the right by one, the start token in front."""

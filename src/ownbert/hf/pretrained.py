@@ -276,6 +276,7 @@ class PreTrainedModel(nn.Module):
         """Remove heads, given by layer, and record them in ``config.pruned_heads``."""
         if not isinstance(heads_to_prune, Mapping):
             raise InputError("prune_heads needs the heads of each layer: {0: [1, 2], 3: [0]}")
+        self.family.require_pruning()
         self.model.prune_heads({int(i): list(heads) for i, heads in heads_to_prune.items()})
         self.config.pruned_heads = {
             i: list(heads) for i, heads in self.model.config.pruned_heads.items()

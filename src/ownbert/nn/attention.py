@@ -155,6 +155,9 @@ def _reference(
         visible = torch.ones(queries, sources, dtype=torch.bool, device=q.device)
         if layout.causal:
             visible = visible.tril(sources - queries)
+        if layout.window is not None:
+            nearest, last = sources - queries - layout.window, sources - queries + layout.window
+            visible = visible.triu(nearest).tril(last)
         if layout.mask is not None:
             visible = visible & layout.mask[b]
         scores = scores.masked_fill(~visible, lowest(scores.dtype))

@@ -11,28 +11,41 @@ from ownbert.nn.context import Context
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.multihead import Attention, CrossAttention
+from ownbert.nn.norms import make_norm
 
 
 class FeedForward(nn.Module):
     """Position-wise feed-forward network: down(act(up(x))).
 
-    Source: Vaswani et al. 2017, equation 2.
+    With ``gated_feed_forward``, down(act(a) * b): ``up`` makes a and b, side by side.
+
+    Source: Vaswani et al. 2017, equation 2; Shazeer 2020, equation 6.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.up = Linear(config.attention_size, config.intermediate_size)
-        self.down = Linear(config.intermediate_size, config.attention_size)
+        size, inner, bias = (
+            config.attention_size,
+            config.intermediate_size,
+            config.feed_forward_bias,
+        )
+        self.gated = config.gated_feed_forward
+        self.up = Linear(size, 2 * inner if self.gated else inner, bias=bias)
+        self.down = Linear(inner, size, bias=bias)
         self.act = config.hidden_act
         self.dropout = Dropout(config.activation_dropout) if config.activation_dropout else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(T, D) -> (T, I) -> (T, D)"""
-        inner = ACTIVATION[self.act](self.up(hidden))
+        if self.gated:
+            inner, gate = self.up(hidden).chunk(2, -1)  # (T, I) each
+            inner = ACTIVATION[self.act](inner) * gate
+        else:
+            inner = ACTIVATION[self.act](self.up(hidden))
         return self.down(inner if self.dropout is None else self.dropout(inner))
 
     def extra_repr(self) -> str:
-        return f"activation={self.act}"
+        return f"activation={self.act}" + ", gated" * self.gated
 
 
 class EncoderBlock(nn.Module):
@@ -48,15 +61,17 @@ class EncoderBlock(nn.Module):
         size, rate = config.hidden_size, config.hidden_dropout_prob
         self.chunk, self.norm_first = config.chunk_size_feed_forward, config.norm_first
         self.attention = Attention(config, block)
-        self.attention_dropout = Dropout(rate if config.drop_attention_output else 0.0)
-        self.attention_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        after = config.attention_probs_dropout_prob if config.attention_rate_on_output else rate
+        self.attention_dropout = Dropout(after if config.drop_attention_output else 0.0)
+        plain = block == 0 and config.norm_first and not config.first_norm
+        self.attention_norm = nn.Identity() if plain else make_norm(config, size)
         if config.add_cross_attention:
             self.cross_attention = CrossAttention(config)
             self.cross_attention_dropout = Dropout(rate)
-            self.cross_attention_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+            self.cross_attention_norm = make_norm(config, size)
         self.feed_forward = FeedForward(config)
         self.feed_forward_dropout = Dropout(rate if config.drop_feed_forward_output else 0.0)
-        self.feed_forward_norm = nn.LayerNorm(size, eps=config.layer_norm_eps)
+        self.feed_forward_norm = make_norm(config, size)
 
     def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
         """Hidden states (T, D) -> (T, D).

@@ -3,7 +3,6 @@
 Sun et al. 2020, figure 1 (c). T tokens, D hidden, N narrow width.
 """
 
-import torch
 from torch import Tensor, nn
 
 from ownbert.config import EncoderConfig, Mobile
@@ -12,37 +11,7 @@ from ownbert.nn.context import Context
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.multihead import MultiHeadAttention
-
-
-class NoNorm(nn.Module):
-    """Scale and shift of each channel in place of LayerNorm: (..., D) -> (..., D).
-
-    Source: Sun et al. 2020, equation 1.
-    """
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.bias = nn.Parameter(torch.zeros(size))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.weight + self.bias
-
-    def extra_repr(self) -> str:
-        return f"{self.weight.numel()}"
-
-
-def make_norm(config: EncoderConfig, size: int, *, eps: float | None = None) -> nn.Module:
-    """LayerNorm, or what MobileBERT has instead of it.
-
-    Args:
-        config: which of the two.
-        size: channels.
-        eps: of LayerNorm, by default the config's.
-    """
-    if config.mobile is not None and config.mobile.normalization_type == "no_norm":
-        return NoNorm(size)
-    return nn.LayerNorm(size, eps=config.layer_norm_eps if eps is None else eps)
+from ownbert.nn.norms import make_norm
 
 
 class Narrow(nn.Module):

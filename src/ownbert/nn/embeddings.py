@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
-from ownbert.nn.bottleneck import make_norm
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.linear import Linear
+from ownbert.nn.norms import make_norm
 from ownbert.nn.positions import sinusoids
 
 

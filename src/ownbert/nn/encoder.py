@@ -11,6 +11,7 @@ from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.bottleneck import BottleneckBlock
 from ownbert.nn.context import Context
 from ownbert.nn.embeddings import Embeddings
+from ownbert.nn.norms import make_norm
 from ownbert.nn.patches import PatchEmbeddings
 
 
@@ -38,7 +39,7 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(kind(config, i) for i in range(config.num_blocks))
         self.norm = None
         if config.final_norm:
-            self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+            self.norm = make_norm(config, config.hidden_size)
 
     def forward(
         self, batch: Batch, context: Context | None = None, *, keep_hidden: bool = False

@@ -17,6 +17,7 @@ from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.ngrams import WIDTH, NgramTable
+from ownbert.nn.norms import make_norm
 from ownbert.nn.pooling import POOLINGS
 
 
@@ -53,10 +54,11 @@ class MaskedLMHead(nn.Module):
         super().__init__()
         narrow = config.embedding_size or config.hidden_size
         inner = config.hidden_size if config.mobile is not None else narrow
-        self.dense = Linear(config.hidden_size, inner)
+        self.dense = Linear(config.hidden_size, inner, bias=spec.dense_bias)
         self.act = spec.activation or config.hidden_act
-        self.norm = nn.LayerNorm(inner, eps=config.layer_norm_eps)
-        self.decoder = Linear(narrow, config.vocab_size)
+        # That of MobileBERT is a LayerNorm too.
+        self.norm = nn.LayerNorm(inner, eps=config.layer_norm_eps, bias=config.norm_bias)
+        self.decoder = Linear(narrow, config.vocab_size, bias=spec.output_bias)
         self.decoder_rest = None
         if inner > narrow:
             self.decoder_rest = nn.Linear(config.vocab_size, inner - narrow, bias=False)
@@ -113,8 +115,10 @@ class ClassificationHead(nn.Module):
         self.pooling = None if spec.needs_pooler else POOLINGS[spec.pooling](config)
         self.segments = None if spec.segments is None else POOLINGS[spec.segments](config)
         self.act = spec.dense
+        self.norm = None
         if spec.dense is not None:
-            self.hidden = Linear(size, size)
+            self.hidden = Linear(size, size, bias=spec.dense_bias)
+            self.norm = make_norm(config, size) if spec.dense_norm else None
         self.ngrams = None if spec.ngrams is None else NgramTable(spec.ngrams)
         self.dense = Linear(size if spec.ngrams is None else size + WIDTH, outputs)
 
@@ -127,6 +131,7 @@ class ClassificationHead(nn.Module):
         if self.act is not None:
             pooled = self.dropout(pooled) if self.first else pooled
             pooled = ACTIVATION[self.act](self.hidden(pooled))
+            pooled = pooled if self.norm is None else self.norm(pooled)
         assert pooled is not None
         rows = self.dropout(self._beside_ngrams(pooled, batch))
         kind = hidden.device.type
@@ -158,8 +163,8 @@ class ClassificationHead(nn.Module):
 class TokenHead(nn.Module):
     """Scores of each token: of the labels (T, C), or of the start and end of an answer (T, 2).
 
-    With ``spec.crf`` there are scores of neighbouring tags too, for decoding (Lafferty, McCallum,
-    Pereira 2001).
+    With ``spec.dense`` a dense layer comes first (ModernBERT). With ``spec.crf`` there are scores
+    of neighbouring tags too, for decoding (Lafferty, McCallum, Pereira 2001).
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec, outputs: int) -> None:
@@ -167,10 +172,17 @@ class TokenHead(nn.Module):
         # BERT's head for answers has no dropout; DistilBERT's has.
         usual = 0.0 if spec.kind == "span" else config.hidden_dropout_prob
         self.dropout = Dropout(usual if spec.dropout is None else spec.dropout)
-        self.dense = Linear(config.hidden_size, outputs)
+        size, self.act, self.norm = config.hidden_size, spec.dense, None
+        if spec.dense is not None:
+            self.hidden = Linear(size, size, bias=spec.dense_bias)
+            self.norm = make_norm(config, size) if spec.dense_norm else None
+        self.dense = Linear(size, outputs)
         self.crf = _crf(outputs) if spec.crf else None
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
+        if self.act is not None:
+            hidden = ACTIVATION[self.act](self.hidden(hidden))
+            hidden = hidden if self.norm is None else self.norm(hidden)
         return self.dense(self.dropout(hidden))
 
 

@@ -242,11 +242,12 @@ class Model(nn.Module):
         for head in self.heads.values():
             if isinstance(head, MaskedLMHead):
                 bias = head.decoder.bias
-                grown = bias.new_zeros(vocab_size)
-                kept = min(len(bias), vocab_size)
-                grown[:kept] = bias[:kept]
                 head.decoder.out_features = vocab_size
-                head.decoder.bias = nn.Parameter(grown)
+                if bias is not None:
+                    grown = bias.new_zeros(vocab_size)
+                    kept = min(len(bias), vocab_size)
+                    grown[:kept] = bias[:kept]
+                    head.decoder.bias = nn.Parameter(grown)
                 if head.decoder_rest is not None:
                     rest = _resized(head.decoder_rest.weight.T, vocab_size).T.contiguous()
                     head.decoder_rest.in_features = vocab_size

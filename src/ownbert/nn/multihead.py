@@ -31,6 +31,7 @@ class MultiHeadAttention(nn.Module):
 
     Attributes:
         kept: the numbers of the heads that pruning has left.
+        window: how far a token sees in self-attention; None: the whole sequence.
         fused: how many matrices are side by side in each projection, by its name.
     """
 
@@ -38,13 +39,15 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.kept, self.head_size = config.kept_heads(block), config.head_size
         self.rotary = config.position_embedding_type == "rotary"
+        self.rotary_base = config.rotary_base_of(block)
+        self.window = config.window_of(block)
         # Scores are divided by sqrt(K) later on, whatever the scale.
         self.scaled = None if config.qk_scale is None else config.qk_scale * self.head_size**0.5
         self.fused: dict[str, int] = {}
         for name, linear in projections.items():
             self.add_module(name, linear)
             self.fused[name] = linear.out_features // self.width
-        self.output = Linear(self.width, config.attention_size)
+        self.output = Linear(self.width, config.attention_size, bias=config.output_bias)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
         self.bias = make_bias(config, self.kept)
 
@@ -62,7 +65,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """Self-attention, also to the tokens in a cache: q, k, v (T, H, K) -> (T, D)."""
         if self.rotary:
-            q, k = (rotate(x, context.positions) for x in (q, k))
+            q, k = (rotate(x, context.positions, self.rotary_base) for x in (q, k))
         if context.cache is not None:
             k, v = context.cache.append(layer, k, v, context.layout)
         return self.attend(q, k, v, context, layer)
@@ -104,7 +107,7 @@ class MultiHeadAttention(nn.Module):
 
     def layout_of(self, context: Context) -> tuple[Layout, dict[int, list[Tensor]]]:
         """Which keys each query sees, and where weights that are kept go, by layer."""
-        return context.layout, context.attentions
+        return context.layout.within(self.window), context.attentions
 
     def head_scale(self, head_mask: Tensor, layer: int) -> Tensor:
         """The factors of the heads that are left, (H) or (B, H)."""
@@ -128,7 +131,9 @@ class MultiHeadAttention(nn.Module):
 
     def extra_repr(self) -> str:
         numbers = "" if self.kept == tuple(range(self.heads)) else f", kept={list(self.kept)}"
-        lines, kinds = [f"heads={self.heads}, head_size={self.head_size}{numbers}"], iter(_KINDS)
+        window = "" if self.window is None else f", window={self.window}"
+        lines = [f"heads={self.heads}, head_size={self.head_size}{numbers}{window}"]
+        kinds = iter(_KINDS)
         for name, parts in self.fused.items():
             made = ", ".join(next(kinds) for _ in range(parts))
             lines.append(f"columns of {name}: ({made}) x {self.heads} heads x {self.head_size}")
@@ -176,7 +181,7 @@ class CrossAttention(MultiHeadAttention):
         query = Linear(config.hidden_size, width, bias=config.qkv_bias)
         key_value = Linear(config.hidden_size, 2 * width, bias=config.qkv_bias)
         super().__init__(config, -1, query=query, key_value=key_value)
-        self.bias = None  # Distances between two texts mean nothing.
+        self.bias = self.window = None  # Distances between two texts mean nothing.
 
     def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
         """(T, D) -> (T, D)"""

@@ -30,7 +30,7 @@ def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)[:, :size]
 
 
-def rotate(x: Tensor, positions: Tensor) -> Tensor:
+def rotate(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
     """Turn pairs of channels by angles that grow with the position.
 
     The product of a rotated query and a rotated key depends on their distance alone. Channel i is
@@ -39,6 +39,7 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
     Args:
         x: (T, H, K).
         positions: (T).
+        base: of the angles; the larger, the slower pairs turn.
 
     Returns:
         (T, H, K).
@@ -47,7 +48,8 @@ def rotate(x: Tensor, positions: Tensor) -> Tensor:
     """
     half = x.shape[-1] // 2
     steps = torch.arange(half, dtype=torch.float32, device=x.device)
-    angles = positions[:, None] * torch.exp(steps * (-math.log(10_000) / half))  # (T, K/2)
+    # A power, rounded as Transformers rounds it: thousands of tokens on, angles would differ.
+    angles = positions[:, None] * (1 / base ** (2 * steps / x.shape[-1]))  # (T, K/2)
     sin, cos = angles.sin()[:, None].to(x.dtype), angles.cos()[:, None].to(x.dtype)
     first, second = x[..., :half], x[..., half:]
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)

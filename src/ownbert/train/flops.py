@@ -26,16 +26,24 @@ def training_flops(config: EncoderConfig, lengths: Sequence[int], masked: int) -
         lengths: in tokens.
         masked: how many tokens go through the MLM head; 0 for a model without one.
     """
-    tokens, squares = sum(lengths), sum(n * n for n in lengths)
+    tokens = sum(lengths)
     size = config.head_size
     products = 2 * tokens * _embedding_weights(config)
     for layer in range(config.num_hidden_layers):
         for block in _blocks_of(config, layer):
             width = size * len(config.kept_heads(block))
             # Queries by keys, and weights by values.
-            products += 2 * tokens * _block_weights(config, width) + 4 * squares * width
+            pairs = sum(_pairs(n, config.window_of(block)) for n in lengths)
+            products += 2 * tokens * _block_weights(config, width) + 4 * pairs * width
     products += 2 * masked * _head_weights(config)
     return 3.0 * products
+
+
+def _pairs(length: int, window: int | None) -> int:
+    """Queries and keys that see each other in a sequence."""
+    if window is None or window >= length - 1:
+        return length * length
+    return length * (2 * window + 1) - window * (window + 1)
 
 
 def _blocks_of(config: EncoderConfig, layer: int) -> Sequence[int]:
@@ -58,7 +66,7 @@ def _block_weights(config: EncoderConfig, width: int) -> int:
     """Elements of the matrices of a block whose heads have a total width of ``width``."""
     hidden, inner, mobile = config.hidden_size, config.intermediate_size, config.mobile
     if mobile is None:
-        return 4 * hidden * width + 2 * hidden * inner
+        return 4 * hidden * width + (3 if config.gated_feed_forward else 2) * hidden * inner
     narrow = config.attention_size
     inside = mobile.use_bottleneck_attention
     query_key = narrow if inside or mobile.key_query_shared_bottleneck else hidden

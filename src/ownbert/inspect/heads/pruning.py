@@ -11,6 +11,7 @@ import numpy as np
 
 from ownbert.checkpoint import save
 from ownbert.errors import InputError
+from ownbert.families import family_of
 from ownbert.files import refuse_unwritable
 from ownbert.inspect.heads.importance import (
     LabelledModel,
@@ -81,6 +82,7 @@ def prune_heads(
     refuse_unwritable(output)
     labelled = labelled_model(folder, data, rows=rows, device=device)
     model, found = labelled.model, []
+    family_of(model.model_type, str(folder)).require_pruning()
     heads = len(left_heads(model))
     gone = round(share * heads)
     most = heads - len(model.encoder.blocks)  # one for each layer is left

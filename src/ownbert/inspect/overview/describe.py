@@ -18,9 +18,9 @@ from ownbert.inspect.overview.overview import Overview
 from ownbert.inspect.overview.parameters import head_columns, parameter_groups
 from ownbert.inspect.overview.shapes import ForwardShapes, forward_shapes
 from ownbert.inspect.probe import core_model, text_ids
-from ownbert.nn.bottleneck import NoNorm
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import MultiHeadAttention
+from ownbert.nn.norms import NoNorm
 from ownbert.settings import between
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer

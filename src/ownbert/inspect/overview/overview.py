@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ownbert.config import EncoderConfig
+from ownbert.families import all_families
+from ownbert.families.rules import Fuse
 from ownbert.inspect.overview.parameters import (
     HeadColumns,
     ModuleParameters,
@@ -131,7 +133,11 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
         gone = (f"block {i} without {ranges(heads)}" for i, heads in config.pruned_heads.items())
         yield "pruned heads", "; ".join(gone)
     inner = config.attention_size
-    yield "feed-forward", f"{inner:,} to {config.intermediate_size:,} and back, {config.hidden_act}"
+    if config.local_attention is not None:
+        yield "local attention", _local_attention(config)
+    gate = ", times a gate" if config.gated_feed_forward else ""
+    wide = f"{inner:,} to {config.intermediate_size:,} and back"
+    yield "feed-forward", f"{wide}, {config.hidden_act}{gate}"
     kind = config.position_embedding_type
     words = _POSITIONS[kind].format(n=f"{config.longest:,}")
     yield "positions", f"{kind}: {words}"
@@ -157,6 +163,13 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
     if overview.weights is not None:
         files = ", ".join(f"{name}, {size(n)}" for name, n in overview.weights.items())
         yield "weights", files or "none in the folder: this is what config.json says"
+
+
+def _local_attention(config: EncoderConfig) -> str:
+    """Which layers see the whole text, and how far the others see."""
+    layers = [i for i in range(config.num_hidden_layers) if config.window_of(i) is None]
+    far = (config.local_attention or 0) // 2
+    return f"a token sees {far:,} on each side of it; the whole text in layers {ranges(layers)}"
 
 
 def _parameters(overview: Overview) -> Table:
@@ -240,10 +253,18 @@ def _heads_note(overview: Overview) -> str:
         return f"The heads lie side by side in the matrices, {k} columns each."
     width = k * len(overview.head_columns)
     d = overview.config.hidden_size
+    if not _is_fused(overview.model_type):
+        return f"The heads lie side by side in one matrix of {d} x {3 * width}."
     return (
         f"The heads lie side by side in one matrix of {d} x {3 * width}. Transformers stores its "
         f"thirds as query, key and value, {d} x {width} each, the heads side by side there too."
     )
+
+
+def _is_fused(model_type: str) -> bool:
+    """Whether Transformers stores queries, keys and values apart."""
+    family = all_families().get(model_type)
+    return family is None or any(isinstance(rule, Fuse) for rule in family.weight_map.rules)
 
 
 def _show_shapes(shapes: ForwardShapes, console: Console) -> None:

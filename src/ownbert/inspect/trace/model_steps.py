@@ -76,21 +76,38 @@ def attention_steps(
     squares = score_steps(q @ k.T, factor=factor, size=size)
     if attention.bias is not None:
         squares += _distances(attention, captured, index, squares[-1])
-    if captured.causal:
-        scores = squares[-1]
-        squares.append(
-            TraceStep(
-                "masked",
-                "masked scores",
-                np.where(np.tri(len(tokens), dtype=bool), scores.values, -np.inf),
-                f"masked = {scores.key}, later tokens hidden",
-                "a token sees itself and those before it; hidden scores get a weight of 0",
-                Derivation("hide", left=scores.key),
-            )
-        )
+    squares += _masked(attention.window, captured.causal, squares[-1])
     squares.append(weights_step(_array(weights), squares[-1].key))
     steps += [replace(step, rows=tokens, columns=tokens) for step in squares]
     return [*steps, *_outputs(attention, cut, captured, tokens)]
+
+
+def _masked(window: int | None, causal: bool, scores: TraceStep) -> list[TraceStep]:
+    """The scores without those of tokens that may not be seen, if there are such."""
+    if window is None and not causal:
+        return []
+    places = np.arange(len(scores.values))
+    far = places[:, None] - places
+    seen = (far >= 0) | (not causal)
+    hidden = "later tokens hidden"
+    meaning = "a token sees itself and those before it; hidden scores get a weight of 0"
+    if window is not None:
+        seen &= abs(far) <= window
+        hidden = "distant tokens hidden"
+        meaning = (
+            f"local attention: a token sees those at most {window} away; hidden scores get a "
+            "weight of 0"
+        )
+    return [
+        TraceStep(
+            "masked",
+            "masked scores",
+            np.where(seen, scores.values, -np.inf),
+            f"masked = {scores.key}, {hidden}",
+            meaning,
+            Derivation("hide", left=scores.key),
+        )
+    ]
 
 
 def _projected(

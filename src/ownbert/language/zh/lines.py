@@ -6,6 +6,7 @@ LINES = {
     **{f"{name} {{}}": f"{words} {{}}" for name, words in METRICS.items()},
     # All runs.
     "saved {}": "已保存 {*}",
+    "{} layers, {} parameters": "{} 层，{} 个参数",
     "nothing to explain: no words, or nothing found in them": "没有可解释的内容：没有词，或词中没有找到什么",
     "not accounted for: {} of what all words do": "未能解释：所有词的作用的 {}",
     "{} of {} rows are wrong": "{1} 行中有 {0} 出错",

@@ -10,6 +10,9 @@ OVERVIEW = {
     "pruned heads": "剪掉的头",
     "feed-forward": "前馈层",
     "{} to {} and back, {}": "{} 到 {} 再回来，{}",
+    "{} to {} and back, {}, times a gate": "{} 到 {} 再回来，{}，乘以门控",
+    "local attention": "局部注意力",
+    "a token sees {} on each side of it; the whole text in layers {}": "词元看左右各 {} 个词元；在第 {} 层看全文",
     "positions": "位置",
     "{}: a learnt vector for each of {} positions, added to the word vectors once; later layers know them only from the hidden states": "{}：{} 个位置各有一个可学习向量，只加到词向量一次；后面各层只能从隐藏状态得知位置",
     "{}: sines and cosines, added to the word vectors once, made for {} tokens; later layers know them only from the hidden states": "{}：正弦和余弦，只加到词向量一次，共 {} 个词元；后面各层只能从隐藏状态得知位置",
@@ -35,6 +38,7 @@ OVERVIEW = {
     "on top": "输出头",
     "nothing: the output is hidden states": "无：输出为隐藏状态",
     "none in the folder: this is what config.json says": "目录中没有：以上是 config.json 所说的",
+    "The heads lie side by side in one matrix of {} x {}.": "各头并排放在一个 {} x {} 的矩阵里。",
     # Parameters.
     "parameters": "参数",
     "in x out": "输入 x 输出",

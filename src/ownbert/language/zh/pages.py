@@ -98,6 +98,8 @@ PAGES = {
     "rotated with its pair by the position": "与其配对的数一起按位置旋转",
     "weights = softmax of each row of {}": "weights = softmax({} 的每一行)",
     "masked = {}, later tokens hidden": "masked = {}，掩盖之后的词元",
+    "masked = {}, distant tokens hidden": "masked = {}，掩盖远处的词元",
+    "local attention: a token sees those at most {} away; hidden scores get a weight of 0": "局部注意力：词元只看相距不超过 {} 的词元；被掩盖的分数权重为 0",
     "queries = rotated queries": "queries = 旋转后的 queries",
     "keys = rotated keys": "keys = 旋转后的 keys",
     # The head in its layer.

@@ -17,15 +17,15 @@ class Linear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         trains = torch.is_grad_enabled() and self.weight.requires_grad
-        if not trains or input.ndim != 2 or input.device.type != "cpu" or self.bias is None:
+        if not trains or input.ndim != 2 or input.device.type != "cpu":
             return super().forward(input)
-        operands = input, self.weight, self.bias
+        x, weight, bias = input, self.weight, self.bias
         if torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")
-            x, weight, bias = (x.to(dtype) for x in operands)
-        else:
-            x, weight, bias = operands
-        same = x.dtype == weight.dtype == bias.dtype and x.shape[1] == weight.shape[1]
+            x, weight = x.to(dtype), weight.to(dtype)
+            bias = None if bias is None else bias.to(dtype)
+        same = x.dtype == weight.dtype and x.shape[1] == weight.shape[1]
+        same = same and (bias is None or bias.dtype == x.dtype)
         if not same or not onednn_has_linear(x.dtype):
             return super().forward(input)
         return _Product.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
@@ -59,6 +59,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias):
         ctx.save_for_backward(x, weight)
+        ctx.has_bias = bias is not None
         return multiply(x, weight, bias)
 
     @staticmethod
@@ -66,7 +67,8 @@ class _Product(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         wanted = ctx.needs_input_grad[0]
         if torch.is_grad_enabled():  # for a second derivative
-            return grad @ weight if wanted else None, grad.t() @ x, grad.sum(0)
+            of_bias = grad.sum(0) if ctx.has_bias else None
+            return grad @ weight if wanted else None, grad.t() @ x, of_bias
         grad = grad.contiguous()
         of_input = None
         if wanted:
@@ -74,4 +76,5 @@ class _Product(torch.autograd.Function):
             fast = grad.dtype == torch.float32
             of_input = multiply(grad, weight.t(), None) if fast else grad @ weight
         # As a product, the sum over the tokens takes half the time.
-        return of_input, grad.t() @ x, (grad.new_ones(1, len(grad)) @ grad)[0]
+        of_bias = (grad.new_ones(1, len(grad)) @ grad)[0] if ctx.has_bias else None
+        return of_input, grad.t() @ x, of_bias

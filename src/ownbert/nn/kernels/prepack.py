@@ -85,7 +85,9 @@ def _replace_quantized(model: nn.Module, dtype: torch.dtype) -> None:
     """The fast form of quantized layers; a float layer on a CPU that has none."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, FeedForward) and all(
+            if not isinstance(child, FeedForward) or child.gated:
+                continue
+            if all(
                 isinstance(layer, QuantizedLinear) and can_pack(layer)
                 for layer in (child.up, child.down)
             ):
@@ -125,7 +127,7 @@ def _replace(model: nn.Module) -> None:
     done: dict[int, PackedLinear] = {}
     for parent in list(model.modules()):
         act = None
-        if isinstance(parent, FeedForward) and parent.act in _FUSED:
+        if isinstance(parent, FeedForward) and parent.act in _FUSED and not parent.gated:
             act, parent.act = parent.act, "linear"
         for name, child in list(parent.named_children()):
             if not isinstance(child, nn.Linear):

@@ -23,7 +23,8 @@ def unsupported(q: Tensor, layout: Layout) -> str | None:
         return f"takes float16 and bfloat16, not {q.dtype}"
     if q.shape[-1] % 8 or q.shape[-1] > _LARGEST_HEAD:
         return f"takes heads of 8, 16, ... {_LARGEST_HEAD} channels, not {q.shape[-1]}"
-    if layout.mask is not None or (layout.causal and layout.keys is not None):
+    cached = layout.keys is not None and (layout.causal or layout.window is not None)
+    if layout.mask is not None or cached:
         return "takes no masks, and no cache"
     if torch.version.hip or torch.cuda.get_device_capability(q.device) < _CAPABILITY:
         return "needs an NVIDIA GPU of the Ampere generation or later"
@@ -37,6 +38,7 @@ def attend_varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     keys = layout.keys or layout
+    far = -1 if layout.window is None else layout.window  # -1: all
     return varlen_attn(
         q,
         k,
@@ -45,6 +47,6 @@ def attend_varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
         keys.offsets,
         layout.max_seqlen,
         keys.max_seqlen,
-        # All tokens before a query, and none after it where the layout is causal.
-        window_size=(-1, 0) if layout.causal else (-1, -1),
+        # The tokens before a query, and those after it unless the layout is causal.
+        window_size=(far, 0 if layout.causal else far),
     )  # pyright: ignore[reportReturnType]

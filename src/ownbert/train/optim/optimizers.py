@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from ownbert.errors import InputError
-from ownbert.nn.bottleneck import NoNorm
 from ownbert.nn.ngrams import NgramTable
+from ownbert.nn.norms import NoNorm
 from ownbert.train.distributed import is_sharded
 from ownbert.train.optim.joint import JointOptimizer
 from ownbert.train.optim.lamb import Lamb

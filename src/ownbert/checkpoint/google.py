@@ -1,0 +1,144 @@
+"""Google's BERT checkpoints (bert_model.ckpt) as model folders."""
+
+import re
+from pathlib import Path
+
+from torch import Tensor
+
+from ownbert.checkpoint import save
+from ownbert.checkpoint.config_file import CONFIG_KEYS
+from ownbert.checkpoint.copying import copy_weights, require_fit
+from ownbert.checkpoint.description import describe_config
+from ownbert.checkpoint.sizes import require_sizes
+from ownbert.checkpoint.tensor_bundle import INDEX, read_bundle
+from ownbert.checkpoint.weights import require_finite
+from ownbert.errors import InputError
+from ownbert.files import read_json, refuse_same
+from ownbert.nn.model import Model
+from ownbert.text.files import read_vocabulary
+from ownbert.text.tokenizer import Tokenizer
+
+CONFIG, VOCABULARY = "bert_config.json", "vocab.txt"
+# What the optimiser keeps of each tensor, and counters.
+_TRAINING = re.compile(r"/(adam_[mv]|Adam(_1)?|Momentum|ExponentialMovingAverage)$")
+_COUNTERS = ("global_step", "beta1_power", "beta2_power", "_CHECKPOINTABLE_OBJECT_GRAPH")
+_WORDS = "bert/embeddings/word_embeddings"
+# Endings of names, ours in Transformers' words; a matrix (inputs, outputs) is turned there.
+_LEAVES = {
+    "kernel": "weight",
+    "gamma": "weight",
+    "beta": "bias",
+    "output_weights": "weight",
+    "output_bias": "bias",
+}
+# By a tensor that tells: the class of Transformers that a checkpoint is of.
+_ARCHITECTURES = {
+    "classifier.weight": "BertForSequenceClassification",
+    "qa_outputs.weight": "BertForQuestionAnswering",
+    "cls.seq_relationship.weight": "BertForPreTraining",
+    "cls.predictions.bias": "BertForMaskedLM",
+}
+# A vocabulary has cases if so many of its tokens have a capital: of 29,000 in the cased ones of
+# Google a third, of the others none but the special tokens and a few stray letters.
+_CASED = 0.01
+
+
+def convert(
+    checkpoint: str | Path,
+    output: str | Path,
+    *,
+    config: str | Path | None = None,
+    vocabulary: str | Path | None = None,
+    cased: bool | None = None,
+) -> Model:
+    """Write a checkpoint of google-research/bert as a model folder.
+
+    Args:
+        checkpoint: ``bert_model.ckpt``, one of its files, or the folder that holds it alone.
+        output: a new or empty folder.
+        config: by default bert_config.json beside it.
+        vocabulary: by default vocab.txt beside it.
+        cased: whether capitals are kept; by default whether the vocabulary has any.
+
+    Returns:
+        The model.
+
+    Raises:
+        InputError: a file is missing or damaged, they are not of one model, or ``output`` holds
+            files.
+    """
+    prefix, target = _prefix(Path(checkpoint)), Path(output)
+    config = prefix.parent / CONFIG if config is None else Path(config)
+    vocabulary = prefix.parent / VOCABULARY if vocabulary is None else Path(vocabulary)
+    refuse_same((config, vocabulary), target)
+    if target.is_dir() and any(target.iterdir()):
+        raise InputError(f"{target} already holds files; choose another folder")
+    values = {**read_json(config, check=CONFIG_KEYS), "model_type": "bert"}
+    tokens = read_vocabulary(vocabulary)
+    path = prefix.with_name(prefix.name + INDEX)
+    theirs = read_bundle(prefix, _is_weight)
+    if _WORDS not in theirs:
+        raise InputError(f"{path}: there is no tensor {_WORDS}; only checkpoints of BERT are read")
+    tensors = dict(_renamed(name, tensor) for name, tensor in theirs.items())
+    require_finite(tensors, path)
+    tell = next((name for name in _ARCHITECTURES if name in tensors), None)
+    values["architectures"] = [_ARCHITECTURES[tell] if tell else "BertModel"]
+    if tell == "classifier.weight":
+        values["id2label"] = {str(i): f"LABEL_{i}" for i in range(len(tensors[tell]))}
+    description = describe_config(values, config)
+    if not description.pooler:  # Google's have one, trained or not
+        tensors = {name: t for name, t in tensors.items() if not name.startswith("bert.pooler.")}
+    if len(tokens) > description.config.vocab_size:
+        raise InputError(
+            f"{vocabulary} has {len(tokens):,} tokens, and the model "
+            f"{description.config.vocab_size:,}; they are not of one model"
+        )
+    cased = _has_cases(tokens) if cased is None else cased
+    longest = description.config.max_length
+    tokenizer = Tokenizer.wordpiece(tokens, do_lower_case=not cased, max_length=longest)
+    require_sizes(tensors, description, path)
+    model = Model(
+        description.config,
+        description.specs,
+        pooler=description.pooler,
+        labels=description.labels,
+        model_type="bert",
+    )
+    report = copy_weights(model, tensors, description.family.weight_map, description=description)
+    require_fit(report, path)
+    save(model, target, tokenizer=tokenizer, architecture=description.architecture)
+    return model.eval()
+
+
+def _prefix(path: Path) -> Path:
+    """The path of a checkpoint without the endings of its files."""
+    if path.is_dir():
+        found = sorted(path.glob("*" + INDEX))
+        if len(found) != 1:
+            raise InputError(f"{path} holds {len(found)} checkpoints; name one, without .index")
+        path = found[0]
+    return path.with_name(re.sub(r"\.(index|data-\d+-of-\d+|meta)$", "", path.name))
+
+
+def _is_weight(name: str) -> bool:
+    return not _TRAINING.search(name) and name not in _COUNTERS
+
+
+def _renamed(name: str, tensor: Tensor) -> tuple[str, Tensor]:
+    """A tensor by Transformers' name, turned if it is the matrix of a dense layer."""
+    *path, leaf = re.sub(r"/layer_(\d+)/", r"/layer/\1/", name).split("/")
+    if path == ["cls", "squad"]:
+        path = ["qa_outputs"]
+    if not path and leaf in ("output_weights", "output_bias"):
+        path = ["classifier"]
+    if path == ["cls", "predictions"] and leaf == "output_bias":
+        return "cls.predictions.bias", tensor
+    if leaf.endswith("_embeddings"):
+        path, leaf = [*path, leaf], "weight"
+    tensor = tensor.t() if leaf == "kernel" and tensor.ndim == 2 else tensor
+    return ".".join((*path, _LEAVES.get(leaf, leaf))), tensor
+
+
+def _has_cases(tokens: list[str]) -> bool:
+    words = [token for token in tokens if not token.startswith("[")]
+    return sum(token != token.lower() for token in words) > _CASED * len(words)

@@ -1,0 +1,326 @@
+"""TensorFlow's checkpoints of two kinds of files, read without TensorFlow.
+
+``NAME.index`` is a sorted table as LevelDB writes it (blocks of key and value, each with a
+checksum); its values say where in ``NAME.data-00000-of-00001`` a tensor lies. Nothing in either
+file is believed: every offset, size and length is compared with what is there.
+
+Source: tensorflow/core/protobuf/tensor_bundle.proto; tensorflow/core/util/tensor_bundle;
+leveldb/doc/table_format.md.
+"""
+
+import math
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ownbert.errors import InputError, in_short
+from ownbert.files import refuse_unreadable
+
+INDEX = ".index"
+_MAGIC, _FOOTER = 0xDB4775248B80FB57, 48
+# An index of a thousand tensors has 60 KB.
+_LARGEST_INDEX = 1 << 28
+_MOST_SHARDS, _MOST_DIMENSIONS = 10_000, 16
+# TensorFlow's numbers of element types. Those of others (text, resources) hold no weights.
+_DTYPES = {
+    1: torch.float32,
+    2: torch.float64,
+    3: torch.int32,
+    9: torch.int64,
+    14: torch.bfloat16,
+    19: torch.float16,
+}
+
+
+class _DamagedError(Exception):
+    """What is wrong with a file, without its name."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Where a tensor lies: a shard, and bytes of its file."""
+
+    dtype: int
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    size: int
+    checksum: int
+
+
+def read_bundle(prefix: Path, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
+    """The tensors of a checkpoint by TensorFlow's names.
+
+    Args:
+        prefix: the path of the files without ``.index`` and ``.data-...``.
+        wanted: whether a tensor of a name is to be read.
+
+    Raises:
+        InputError: a file is missing, damaged, or of a kind that is not read.
+    """
+    path = prefix.with_name(prefix.name + INDEX)
+    refuse_unreadable(path)
+    try:
+        shards, entries = _read_index(path)
+    except _DamagedError as error:
+        raise InputError(f"{path} is damaged or no TensorFlow checkpoint: {error}") from None
+    entries = {name: entry for name, entry in entries.items() if wanted(name)}
+    tensors = {}
+    for shard in sorted({entry.shard for entry in entries.values()}):
+        data = prefix.with_name(f"{prefix.name}.data-{shard:05}-of-{shards:05}")
+        refuse_unreadable(data)
+        own = {name: entry for name, entry in entries.items() if entry.shard == shard}
+        try:
+            tensors |= _read_data(data, own)
+        except _DamagedError as error:
+            raise InputError(f"{data} is damaged or not of its index: {error}") from None
+    return {name: tensors[name] for name in entries}
+
+
+def _read_data(path: Path, entries: dict[str, _Entry]) -> dict[str, Tensor]:
+    """Tensors of one file. They lie apart, so together they are no larger than it."""
+    length, end, found = path.stat().st_size, 0, {}
+    with path.open("rb") as file:
+        for name, entry in sorted(entries.items(), key=lambda item: item[1].offset):
+            if entry.dtype not in _DTYPES:
+                raise _DamagedError(
+                    f"tensor {in_short(name)} is of an element type that is not read"
+                )
+            if entry.offset < end or entry.offset + entry.size > length:
+                raise _DamagedError(
+                    f"tensor {in_short(name)} has {entry.size:,} bytes from {entry.offset:,} on, "
+                    f"and the file {length:,}"
+                )
+            end = entry.offset + entry.size
+            file.seek(entry.offset)
+            data = file.read(entry.size)
+            if _masked(crc32c(data)) != entry.checksum:
+                raise _DamagedError(f"tensor {in_short(name)} does not have its checksum")
+            dtype = _DTYPES[entry.dtype]
+            flat = torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0)
+            found[name] = flat.to(dtype).reshape(entry.shape)
+    return found
+
+
+def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
+    """The number of shards, and the entries of tensors by name."""
+    size = path.stat().st_size
+    if not _FOOTER <= size <= _LARGEST_INDEX:
+        raise _DamagedError(f"it has {size:,} bytes")
+    data = path.read_bytes()
+    if struct.unpack("<Q", data[-8:])[0] != _MAGIC:
+        raise _DamagedError("it does not end as a table does")
+    footer = _Reader(data[-_FOOTER:])
+    _block(data, *footer.handle())  # names of further blocks, of which there are none
+    shards, entries = 0, {}
+    for _, value in _block(data, *footer.handle()):
+        for key, entry in _block(data, *_Reader(value).handle()):
+            if not key:
+                shards = _read_header(entry)
+                continue
+            try:
+                name = key.decode()
+            except UnicodeDecodeError:
+                raise _DamagedError("a name is no text") from None
+            if name in entries:
+                raise _DamagedError(f"tensor {in_short(name)} is there twice")
+            entries[name] = _read_entry(name, entry)
+    if not shards:
+        raise _DamagedError("it has no header")
+    for name, entry in entries.items():
+        if entry.shard >= shards:
+            raise _DamagedError(f"tensor {in_short(name)} is in file {entry.shard} of {shards}")
+    return shards, entries
+
+
+class _Reader:
+    """Bytes from the front, none beyond the end."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    @property
+    def more(self) -> bool:
+        return self.at < len(self.data)
+
+    def take(self, count: int) -> bytes:
+        left = len(self.data) - self.at
+        if count > left:
+            raise _DamagedError(f"{count:,} bytes are to follow, and {left:,} do")
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def varint(self) -> int:
+        """A whole number of at most 64 bits, seven in each byte, the lowest first."""
+        value = 0
+        for shift in range(0, 70, 7):
+            byte = self.take(1)[0]
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value & (2**64 - 1)
+        raise _DamagedError("a number does not end")
+
+    def handle(self) -> tuple[int, int]:
+        """Where a block begins, and its size."""
+        return self.varint(), self.varint()
+
+    def fields(self) -> Iterator[tuple[int, int | bytes]]:
+        """The fields of a protocol buffer: their numbers and values."""
+        while self.more:
+            tag = self.varint()
+            number, kind = tag >> 3, tag & 7
+            if kind == 0:
+                yield number, self.varint()
+            elif kind == 2:
+                yield number, self.take(self.varint())
+            elif kind in (1, 5):
+                yield number, int.from_bytes(self.take(8 if kind == 1 else 4), "little")
+            else:
+                raise _DamagedError(f"a field is of kind {kind}")
+
+
+def _block(data: bytes, offset: int, size: int) -> list[tuple[bytes, bytes]]:
+    """Keys and values of a block, which share the beginnings of keys with those before them."""
+    if offset + size + 5 > len(data) - _FOOTER:
+        raise _DamagedError(f"a block has {size:,} bytes from {offset:,} on, and it {len(data):,}")
+    content, trailer = data[offset : offset + size], data[offset + size : offset + size + 5]
+    if _masked(crc32c(content + trailer[:1])) != struct.unpack("<I", trailer[1:])[0]:
+        raise _DamagedError("a block does not have its checksum")
+    if trailer[0]:
+        raise _DamagedError("its blocks are compressed; save it again without compression")
+    if size < 4:
+        raise _DamagedError(f"a block has {size} bytes")
+    restarts = struct.unpack("<I", content[-4:])[0]
+    end = size - 4 * (restarts + 1)
+    if end < 0:
+        raise _DamagedError(f"a block of {size:,} bytes has {restarts:,} restarts")
+    reader, key, found = _Reader(content[:end]), b"", []
+    while reader.more:
+        shared, own, length = reader.varint(), reader.varint(), reader.varint()
+        if shared > len(key):
+            raise _DamagedError(f"a key shares {shared:,} bytes with one of {len(key):,}")
+        key = key[:shared] + reader.take(own)
+        found.append((key, reader.take(length)))
+    return found
+
+
+def _read_header(data: bytes) -> int:
+    """The number of data files (BundleHeaderProto)."""
+    shards, endianness = 1, 0
+    for number, value in _Reader(data).fields():
+        if number == 1 and isinstance(value, int):
+            shards = value
+        elif number == 2 and isinstance(value, int):
+            endianness = value
+    if endianness:
+        raise _DamagedError("it was written on a machine of the other byte order")
+    if not 1 <= shards <= _MOST_SHARDS:
+        raise _DamagedError(f"it has {shards:,} data files")
+    return shards
+
+
+def _read_entry(name: str, data: bytes) -> _Entry:
+    """BundleEntryProto."""
+    numbers, shape = dict.fromkeys((1, 3, 4, 5, 6), 0), ()
+    for number, value in _Reader(data).fields():
+        if number == 7:
+            raise _DamagedError(f"tensor {in_short(name)} is stored in slices, which are not read")
+        if number == 2 and isinstance(value, bytes):
+            shape = _read_shape(value)
+        elif number in numbers and isinstance(value, int):
+            numbers[number] = value
+    dtype, shard, offset, size, checksum = numbers.values()
+    entry = _Entry(dtype, shape, shard, offset, size, checksum)
+    if dtype in _DTYPES and math.prod(shape) * _DTYPES[dtype].itemsize != size:
+        raise _DamagedError(f"tensor {in_short(name)} of shape {shape} has {size:,} bytes")
+    return entry
+
+
+def _read_shape(data: bytes) -> tuple[int, ...]:
+    """TensorShapeProto."""
+    shape = []
+    for number, value in _Reader(data).fields():
+        if number == 2 and isinstance(value, bytes):
+            sizes = [size for one, size in _Reader(value).fields() if one == 1]
+            size = sizes[-1] if sizes else 0
+            if not isinstance(size, int) or size >= 1 << 40 or len(shape) == _MOST_DIMENSIONS:
+                raise _DamagedError(f"a shape holds {in_short(size)}")
+            shape.append(size)
+    return tuple(shape)
+
+
+def _masked(checksum: int) -> int:
+    """A checksum as it is stored, lest one of data that hold checksums be special."""
+    return (((checksum >> 15) | (checksum << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+@lru_cache
+def _table() -> np.ndarray:
+    """(65,536): what two bytes do to a checksum."""
+    values = np.arange(1 << 16, dtype=np.uint32)
+    for _ in range(16):
+        values = np.where(values & 1, (values >> 1) ^ np.uint32(0x82F63B78), values >> 1)
+    return values
+
+
+def crc32c(data: bytes) -> int:
+    """The checksum CRC-32C (RFC 3720, appendix B.4).
+
+    Long data are cut into parts of equal length whose checksums are computed side by side: in
+    plain Python a base model would take minutes.
+    """
+    if len(data) < 2:
+        return _of_byte(data[0]) if data else 0
+    parts = 1 << max(0, min(16, len(data).bit_length() - 8))
+    pairs = len(data) // parts // 2
+    length = 2 * pairs
+    head = np.frombuffer(data, "<u2", parts * pairs).reshape(parts, pairs)
+    table, sums = _table(), np.full(parts, 0xFFFFFFFF, dtype=np.uint32)
+    for column in np.ascontiguousarray(head.T):
+        sums = table[(sums ^ column) & 0xFFFF] ^ (sums >> 16)
+    sums ^= np.uint32(0xFFFFFFFF)
+    while len(sums) > 1:  # neighbours become one part of twice the length
+        sums = _followed_by(sums[::2], length) ^ sums[1::2]
+        length *= 2
+    rest = data[length:]
+    if not rest:
+        return int(sums[0])
+    return int(_followed_by(sums, len(rest))[0]) ^ crc32c(rest)
+
+
+def _of_byte(byte: int) -> int:
+    """The checksum of one byte."""
+    value = 0xFFFFFFFF ^ byte
+    for _ in range(8):
+        value = (value >> 1) ^ (0x82F63B78 * (value & 1))
+    return value ^ 0xFFFFFFFF
+
+
+def _followed_by(sums: np.ndarray, count: int) -> np.ndarray:
+    """Checksums, changed as ``count`` bytes behind their data change them.
+
+    What a byte does is a linear map of 32 bits, and what two of them do is its square.
+    """
+    bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
+    # Of one bit of data: the image of each bit of a checksum. Of a byte: three squares of it.
+    step = np.where(bits & 1, np.uint32(0x82F63B78), bits >> np.uint32(1))
+    for _ in range(3):
+        step = _applied(step, step)
+    while count:
+        if count & 1:
+            sums = _applied(step, sums)
+        step, count = _applied(step, step), count >> 1
+    return sums
+
+
+def _applied(step: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    found = np.zeros_like(sums)
+    for bit, image in enumerate(step):
+        found ^= np.where((sums >> np.uint32(bit)) & 1, image, np.uint32(0))
+    return found

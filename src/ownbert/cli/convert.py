@@ -1,0 +1,60 @@
+"""convert: a checkpoint of Google's BERT as a model folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ownbert.cli.options import Quiet
+from ownbert.errors import InputError
+from ownbert.language import translated
+from ownbert.terminal import echo
+
+
+def convert(
+    checkpoint: Annotated[
+        Path,
+        typer.Argument(
+            metavar="CKPT",
+            help="bert_model.ckpt: the path of its files without .index and .data-...; or the "
+            "folder that holds them.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="New folder for the model.", show_default=False),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Sizes of the model.", show_default="bert_config.json beside it"),
+    ] = None,
+    vocab: Annotated[
+        Path | None, typer.Option(help="Its tokens.", show_default="vocab.txt beside it")
+    ] = None,
+    cased: Annotated[
+        bool | None,
+        typer.Option(
+            "--cased/--uncased",
+            help="Whether capitals are kept.",
+            show_default="whether vocab.txt has capitals",
+        ),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write a TensorFlow checkpoint of google-research/bert as a model folder.
+
+    It is read without TensorFlow, and every byte of it is compared with its checksum. What the
+    optimiser kept is left out.
+
+    Example: ownbert convert uncased_L-12_H-768_A-12/bert_model.ckpt -o models/bert
+    """
+    from ownbert.checkpoint.google import convert as run
+
+    if output is None:
+        raise InputError("-o is needed: the folder for the model")
+    model = run(checkpoint, output, config=config, vocabulary=vocab, cased=cased)
+    if not quiet:
+        count = sum(parameter.numel() for parameter in model.parameters())
+        echo(translated(f"{model.config.num_hidden_layers} layers, {count:,} parameters"))
+        echo(translated(f"saved {output}"))

@@ -1,0 +1,196 @@
+"""ModernBERT (Warner et al. 2024): rotary positions, local attention in most layers, no biases."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.errors import InputError
+from ownbert.families.bert import REQUIRED
+from ownbert.families.family import ArchitectureSpec, Family, activation_of
+from ownbert.families.rules import Rename, Rule, Tie
+from ownbert.families.weight_map import WeightMap
+
+_LAYER, _BLOCK = "model.layers.{i}.", "encoder.blocks.{i}."
+_POOLINGS = {"cls": "first", "mean": "mean"}
+_KEYS = {pooling: key for key, pooling in _POOLINGS.items()}
+# Heads that begin with the dense layer and the norm that the MLM head was pretrained with.
+_LABELLED = ("classification", "choice", "tokens", "span")
+
+
+def _head(kind: str) -> HeadSpec:
+    if kind == "mlm":
+        return HeadSpec(kind)
+    pooling = "first" if kind in ("classification", "choice") else "pooler"
+    return HeadSpec(kind, pooling=pooling, dense="gelu", dropout_first=False, dense_norm=True)
+
+
+def _reads_head(spec: HeadSpec, values: Mapping[str, Any]) -> HeadSpec:
+    """Biases, activation and pooling."""
+    if spec.kind not in ("mlm", *_LABELLED):
+        return spec
+    act, bias = activation_of(values, "classifier_activation"), bool(values["classifier_bias"])
+    if spec.kind == "mlm":
+        output = bool(values["decoder_bias"])
+        return replace(spec, activation=act, dense_bias=bias, output_bias=output)
+    spec = replace(spec, dense=act, dense_bias=bias)
+    if spec.kind in ("tokens", "span"):
+        return spec
+    pooling = values["classifier_pooling"]
+    if pooling not in _POOLINGS:
+        known = ", ".join(_POOLINGS)
+        raise InputError(f"classifier_pooling {pooling!r} is not known; one of {known}")
+    return replace(spec, pooling=_POOLINGS[pooling])
+
+
+def _writes_head(spec: HeadSpec) -> dict[str, Any]:
+    """Keys of a head; one that differs in more than these keys is written as one of our own."""
+    if spec.kind == "mlm":
+        values: dict[str, Any] = {
+            "classifier_bias": spec.dense_bias,
+            "decoder_bias": spec.output_bias,
+        }
+        if spec.activation is not None:
+            values["classifier_activation"] = spec.activation
+        return values
+    if spec.kind not in _LABELLED or spec.dense is None:
+        return {}
+    values = {"classifier_bias": spec.dense_bias, "classifier_activation": spec.dense}
+    if spec.pooling in _KEYS:
+        values["classifier_pooling"] = _KEYS[spec.pooling]
+    return values
+
+
+def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
+    base = values["local_rope_theta"]
+    return {
+        "output_bias": values["attention_bias"],
+        "local_rotary_base": values["global_rope_theta"] if base is None else base,
+    }
+
+
+def _writes(config: EncoderConfig) -> dict[str, Any]:
+    if config.local_attention is None:
+        raise InputError("modernbert needs a config with local_attention=")
+    return {}
+
+
+def _head_rules() -> tuple[Rule, ...]:
+    word = "model.embeddings.tok_embeddings.weight"
+    rules: list[Rule] = [
+        Rename("heads.mlm.dense", "head.dense", shared=True),
+        Rename("heads.mlm.norm", "head.norm", shared=True),
+        Rename("heads.mlm.decoder.bias", "decoder.bias"),
+        Tie("decoder.weight", word),
+    ]
+    for kind in _LABELLED:
+        rules += [
+            Rename(f"heads.{kind}.hidden", "head.dense", shared=True),
+            Rename(f"heads.{kind}.norm", "head.norm", shared=True),
+            Rename(f"heads.{kind}.dense", "classifier"),
+        ]
+    return tuple(rules)
+
+
+MODERNBERT = Family(
+    model_type="modernbert",
+    weight_map=WeightMap(
+        rules=(
+            Rename("encoder.embeddings.word.weight", "model.embeddings.tok_embeddings.weight"),
+            Rename("encoder.embeddings.norm", "model.embeddings.norm"),
+            Rename(_BLOCK + "attention_norm", _LAYER + "attn_norm"),
+            # One matrix there too: queries, keys and values, the heads side by side in each.
+            Rename(_BLOCK + "attention.qkv", _LAYER + "attn.Wqkv"),
+            Rename(_BLOCK + "attention.output", _LAYER + "attn.Wo"),
+            Rename(_BLOCK + "feed_forward_norm", _LAYER + "mlp_norm"),
+            Rename(_BLOCK + "feed_forward.up", _LAYER + "mlp.Wi"),
+            Rename(_BLOCK + "feed_forward.down", _LAYER + "mlp.Wo"),
+            Rename("encoder.norm", "model.final_norm"),
+            *_head_rules(),
+        ),
+        prefix="model.",
+    ),
+    architectures={
+        "ModernBertModel": ArchitectureSpec(pooler=False),
+        **{
+            f"ModernBertFor{name}": ArchitectureSpec((_head(kind),), pooler=False)
+            for name, kind in (
+                ("MaskedLM", "mlm"),
+                ("SequenceClassification", "classification"),
+                ("TokenClassification", "tokens"),
+                ("QuestionAnswering", "span"),
+                ("MultipleChoice", "choice"),
+            )
+        },
+    },
+    defaults={
+        "vocab_size": 50368,
+        "hidden_size": 768,
+        "intermediate_size": 1152,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 12,
+        "hidden_activation": "gelu",
+        "max_position_embeddings": 8192,
+        "initializer_range": 0.02,
+        "initializer_cutoff_factor": 2.0,
+        "norm_eps": 1e-5,
+        "norm_bias": False,
+        "pad_token_id": 50283,
+        "eos_token_id": 50282,
+        "bos_token_id": 50281,
+        "cls_token_id": 50281,
+        "sep_token_id": 50282,
+        "global_rope_theta": 160000.0,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "global_attn_every_n_layers": 3,
+        "local_attention": 128,
+        "local_rope_theta": 10000.0,
+        "embedding_dropout": 0.0,
+        "mlp_bias": False,
+        "mlp_dropout": 0.0,
+        "decoder_bias": True,
+        "classifier_pooling": "cls",
+        "classifier_dropout": 0.0,
+        "classifier_bias": False,
+        "classifier_activation": "gelu",
+        "deterministic_flash_attn": False,
+        "sparse_prediction": False,
+        "sparse_pred_ignore_index": -100,
+        "repad_logits_with_grad": False,
+    },
+    names={
+        "hidden_act": "hidden_activation",
+        "layer_norm_eps": "norm_eps",
+        "hidden_dropout_prob": "embedding_dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "activation_dropout": "mlp_dropout",
+        "qkv_bias": "attention_bias",
+        "feed_forward_bias": "mlp_bias",
+        "rotary_base": "global_rope_theta",
+        "local_rotary_base": "local_rope_theta",
+    },
+    fixed={
+        "type_vocab_size": 0,
+        "position_embedding_type": "rotary",
+        "norm_first": True,
+        "final_norm": True,
+        "first_norm": False,
+        "gated_feed_forward": True,
+        "attention_rate_on_output": True,
+        "drop_feed_forward_output": False,
+    },
+    reads=_reads,
+    writes=_writes,
+    required={
+        **REQUIRED,
+        "rope_scaling": (None,),
+        "position_embedding_type": ("absolute",),  # of every config of Transformers, and unused
+        "is_decoder": (False,),
+        "add_cross_attention": (False,),
+        "pruned_heads": (None, {}),
+    },
+    dropouts=dict.fromkeys(_LABELLED, "classifier_dropout"),
+    reads_head=_reads_head,
+    writes_head=_writes_head,
+)
