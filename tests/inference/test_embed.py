@@ -23,6 +23,7 @@ from ownbert.tasks.sentence_embedding.embedding_config import (
     read_embedding_config,
 )
 from support.floats import assert_close
+from support.tiny import made
 
 WORDS = [f"w{i}" for i in range(40)]
 TEXTS = ["w1 w2 w3", "", "w4", "w1 w2 w3", " ".join(WORDS), "nobody knows w5", "w9 w8 w7 w6"]
@@ -254,3 +255,19 @@ def test_likeness_of_sentences(minilm: Path, shared_data: Path, precision: str):
     cosine = (vectors[: len(one)] * vectors[len(one) :]).sum(1)
     found = spearmanr(cosine, [float(score) for score in scores]).statistic
     assert found == pytest.approx(0.8203, abs=5e-5 if precision == "float32" else 1e-3)
+
+
+def test_an_embedder_is_saved_and_opened_as_users_of_other_libraries_expect(tmp_path: Path):
+    made(tmp_path / "model")
+    (tmp_path / "model" / "checkpoints").mkdir()
+    (tmp_path / "model" / "checkpoints" / "state").write_text("large")
+    embedder = Embedder.from_pretrained(tmp_path / "model")
+    assert embedder.get_sentence_embedding_dimension() == embedder.size == 8
+    embedder.save(tmp_path / "copy")
+    assert not (tmp_path / "copy" / "checkpoints").exists()
+    copied = Embedder(tmp_path / "copy").encode(["a b", "c"])
+    np.testing.assert_array_equal(copied, embedder.encode(["a b", "c"]))
+    with pytest.raises(InputError):
+        embedder.save_pretrained(tmp_path / "model")
+    same = Tokenizer.from_pretrained(tmp_path / "copy")
+    assert same.fingerprint() == embedder.tokenizer.fingerprint()

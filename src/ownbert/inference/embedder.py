@@ -1,5 +1,6 @@
 """Texts to embedding vectors, many at a time."""
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -11,6 +12,7 @@ from ownbert import limits
 from ownbert.checkpoint import describe, load_tokenizer
 from ownbert.data.readers.memory import is_list, is_table, items
 from ownbert.errors import InputError
+from ownbert.files import refuse_same
 from ownbert.hub import model_folder
 from ownbert.inference.engines import choose_engine
 from ownbert.inference.exported_network import ExportedNetwork, RoutedNetwork
@@ -99,10 +101,27 @@ class Embedder:
         """The model that torch computes; None with another engine."""
         return getattr(self._network, "model", None)
 
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **options: Any) -> "Embedder":
+        """As ``Embedder(folder)``."""
+        return cls(folder, **options)
+
     @property
     def size(self) -> int:
         """The size of a vector, D."""
         return self.config.hidden_size
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Copy the folder, without saved states of its training.
+
+        Raises:
+            InputError: it is the folder itself.
+        """
+        refuse_same(self.folder, folder)
+        states = shutil.ignore_patterns("checkpoints", ".*")
+        shutil.copytree(self.folder, folder, dirs_exist_ok=True, ignore=states)
+
+    save = save_pretrained  # of sentence-transformers
 
     def encode(
         self,

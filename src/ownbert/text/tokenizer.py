@@ -122,6 +122,11 @@ class Tokenizer:
         except InputError as error:
             raise InputError(f"{folder}: {error}") from None
 
+    @classmethod
+    def from_pretrained(cls, folder: str | os.PathLike[str]) -> "Tokenizer":
+        """As ``load``."""
+        return cls.load(folder)
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write tokenizer.json, tokenizer_config.json and the files of the vocabulary alone."""
         write_folder(
