@@ -24,6 +24,7 @@ from ownbert import limits
 from ownbert.bulk.input_parts import InputFile, InputPart, list_input_files, split_file
 from ownbert.bulk.part_worker import BulkJob, PartWorker
 from ownbert.bulk.parts_folder import PartsFolder
+from ownbert.data.corpus.workers import cores
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
@@ -211,12 +212,12 @@ def _cluster(workers: int | None, threads: int) -> Iterator[int]:
     if ours:
         _start()
     try:
-        cores = int(ray.cluster_resources().get("CPU", 0))
-        count = workers or max(1, cores // threads)
-        if count * threads > cores:
+        known = int(ray.cluster_resources().get("CPU", 0))
+        count = workers or max(1, known // threads)
+        if count * threads > known:
             raise InputError(
                 f"{count:,} workers of {threads:,} threads need {count * threads:,} cores, and Ray "
-                f"has {cores:,}; lower --workers or --threads"
+                f"has {known:,}; lower --workers or --threads"
             )
         yield count
     finally:
@@ -228,7 +229,7 @@ def _start() -> None:
     import ray
 
     options: dict[str, Any] = {"address": "local", "include_dashboard": False}
-    options |= {"num_cpus": _cores(), "object_store_memory": _STORE_BYTES}
+    options |= {"num_cpus": cores(), "object_store_memory": _STORE_BYTES}
     if address := os.environ.get("RAY_ADDRESS"):
         options = {"address": address}
     before = signal.getsignal(signal.SIGTERM)
@@ -256,12 +257,6 @@ def _without_stderr() -> Iterator[None]:
         os.dup2(before, 2)
         os.close(before)
         os.close(nowhere)
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    known = getattr(os, "sched_getaffinity", None)
-    return len(known(0)) if known is not None else os.cpu_count() or 1
 
 
 def _split(files: list[InputFile], rows: int) -> list[InputPart]:

@@ -354,13 +354,7 @@ def evaluate(
             raise
         predictor = NetworkPredictor(folder, device=device, precision=precision, task=similarity)
     task = predictor.task
-    source = task.source(data, labelled=True)
-    rows = task.read(source)
-    task.check(
-        rows,
-        source if isinstance(source, str | os.PathLike | MemoryTable) else "",
-        f"the model {folder}",
-    )
+    rows = read_labelled_rows(task, data, folder)
     decided = decide_all(predictor, rows, progress)
     scores = task.score(rows, decided)
     if say is not None:
@@ -369,6 +363,24 @@ def evaluate(
     if output is not None:
         write_json(output, scores.as_json())
     return scores
+
+
+def read_labelled_rows(task: Task, data: Any, folder: str | Path) -> list[Row]:
+    """Rows with answers that a model knows.
+
+    Args:
+        task: that the folder was trained for.
+        data: a file, or rows in memory.
+        folder: of the model.
+
+    Raises:
+        InputError: a row cannot be read, or has a label that the model does not have.
+    """
+    source = task.source(data, labelled=True)
+    rows = task.read(source)
+    named = source if isinstance(source, str | os.PathLike | MemoryTable) else ""
+    task.check(rows, named, f"the model {folder}")
+    return rows
 
 
 def _similarity(folder: str | Path, data: Any, columns: ColumnNames) -> Task | None:

@@ -21,7 +21,7 @@ from ownbert.tasks.batched_forward import blocks, forward_rows
 from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task, task_of
-from ownbert.tasks.text_input import UnknownWords, truncation_warning
+from ownbert.tasks.text_input import EncodedRows, UnknownWords, truncation_warning
 from ownbert.train.device import pick_device, pick_precision
 
 _MOST_MEMBERS = 1000
@@ -110,15 +110,24 @@ class NetworkPredictor:
 
     def raws(self, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
         """The scores of each row, from which the task decides, and its note for that."""
+        data = self.encoded(rows)
+        return self.raws_of(data), data.notes
+
+    def encoded(self, rows: Sequence[Row]) -> EncodedRows:
+        """Rows as the networks read them."""
         data = self.task.encode(rows, self.builder, training=False)
         self.seen += len(rows)
         self.cut += data.truncated
         self.unknown.count(data.examples, self.task.texts_of(rows))
+        return data
+
+    def raws_of(self, data: EncodedRows) -> Sequence[np.ndarray]:
+        """The scores of each row, the mean of all networks'."""
         scores = [forward_rows(network, self.task, data.examples) for network in self.networks]
         raws = scores[0]
         if len(scores) > 1:
             raws = [np.mean(of_row, axis=0) for of_row in zip(*scores, strict=True)]
-        return raws, data.notes
+        return raws
 
     def notes(self) -> Iterator[str]:
         """What ``auto`` has chosen, once."""

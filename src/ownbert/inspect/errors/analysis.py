@@ -12,7 +12,7 @@ from ownbert.errors import InputError
 from ownbert.fitting.report.label_errors import find_label_errors
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.embedder import Embedder
-from ownbert.inference.predict import decide_all
+from ownbert.inference.predict import decide_all, read_labelled_rows
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.language import translated
 from ownbert.tasks.rows import Row
@@ -112,7 +112,7 @@ def analyse_errors(
     task: Any = predictor.task
     if task.name != "classify":
         raise InputError(f"{folder} is a model for {task.name}; errors are those of classify")
-    rows = _read(task, data, f"the model {folder}")
+    rows = read_labelled_rows(task, data, folder)
     raws = np.stack(decide_all(predictor, rows, None))
     truth = np.asarray([task.label_indices[row.target] for row in rows])
     found = raws.argmax(1)
@@ -141,13 +141,6 @@ def analyse_errors(
     )
 
 
-def _read(task: Task, data: Any, known: str) -> list[Row]:
-    source = task.source(data, labelled=True)
-    rows = task.read(source)
-    task.check(rows, source if isinstance(source, str | Path) else "", known)
-    return rows
-
-
 def _mistake(task: Any, row: Row, raw: np.ndarray) -> Mistake:
     best = int(raw.argmax())
     return Mistake(row.line, row.texts, row.target, task.labels[best], float(raw[best]))
@@ -170,7 +163,7 @@ def _neighbours(
     """Label and text of the training row with the most similar vector."""
     if train is None:
         return [None] * len(rows)
-    known = _read(task, train, "the model")
+    known = read_labelled_rows(task, train, folder)
     embedder = Embedder(folder, device=device)
 
     def vectors(of: Sequence[Row]) -> np.ndarray:

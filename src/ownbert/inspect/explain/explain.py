@@ -252,9 +252,9 @@ class Explainer:
     ) -> Iterator[tuple[Row, Example, list[Target]]]:
         task, reader = predictor.task, self._reader(predictor)
         for rows in blocks(predictor.rows(data), _ROWS, size=lambda row: 0):
-            encoded = task.encode(rows, reader.builder, training=False)
-            raws, notes = reader.raws(rows)
-            for row, example, raw, note in zip(rows, encoded.examples, raws, notes, strict=True):
+            encoded = reader.encoded(rows)
+            parts = (rows, encoded.examples, reader.raws_of(encoded), encoded.notes)
+            for row, example, raw, note in zip(*parts, strict=True):
                 found = targets_of(task, self.models[0], row, example, raw, note, target)
                 yield row, example, found
 

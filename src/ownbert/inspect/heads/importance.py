@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ownbert.checkpoint import describe
 from ownbert.data.batch import Batch, Example, pack
-from ownbert.data.readers.memory import MemoryTable
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
+from ownbert.inference.predict import read_labelled_rows
 from ownbert.inspect.probe import evaluating
 from ownbert.nn.model import Model
 from ownbert.objectives import Objective
@@ -87,11 +87,7 @@ def labelled_model(
     task = task_of(description, folder)
     if task.head == "embedding":
         raise InputError("heads are measured by the loss of a task with labels, which embed is not")
-    source = task.source(data, labelled=True)
-    read = task.read(source)
-    place = source if isinstance(source, str | Path | MemoryTable) else ""
-    task.check(read, place, f"the model {folder}")
-    read = read[:rows]
+    read = read_labelled_rows(task, data, folder)[:rows]
     model = task.load(folder, description).to(pick_device(device))
     builder = task.input_builder(folder, model.config, task.max_length)
     encoded = task.encode(read, builder, training=False)
