@@ -18,7 +18,7 @@ from ownbert.nn.kernels.equal_lengths import Bias, attend_equal_lengths
 from ownbert.nn.kernels.manual import attend_manually
 from ownbert.nn.kernels.varlen import attend_varlen, unsupported
 
-# From there on PyTorch's kernel, which never holds all scores, is as fast on a CPU.
+# Above that PyTorch's kernel, which never holds all scores, is as fast on a CPU, also in training.
 _LONG = 1024
 
 
@@ -115,11 +115,12 @@ def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: boo
         return "sdpa" if options.bias or unsupported(q, layout) else "varlen"
     if options.weights or (options.bias and (options.dropout or training)):
         return "matmul"
+    long = layout.max_seqlen > _LONG
     # On CPU the backward pass of scaled_dot_product_attention costs several times that of plain
     # matrix products at the lengths of pretraining, and with dropout it leaves its fast kernel.
-    if options.dropout or training:
+    if options.dropout or (training and not long):
         return "manual"
-    return "sdpa" if layout.hides or layout.max_seqlen > _LONG else "equal_lengths"
+    return "sdpa" if training or layout.hides or long else "equal_lengths"
 
 
 def _require(
