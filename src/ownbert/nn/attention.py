@@ -110,9 +110,10 @@ def attend(
 
 def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: bool) -> str:
     if q.device.type != "cpu":
-        if options.dropout or options.weights:
+        if options.weights:
             return "matmul"
-        return "sdpa" if options.bias or unsupported(q, layout) else "varlen"
+        alone = not (options.dropout or options.bias)
+        return "varlen" if alone and unsupported(q, layout) is None else "sdpa"
     if options.weights or (options.bias and (options.dropout or training)):
         return "matmul"
     long = layout.max_seqlen > _LONG
@@ -300,7 +301,7 @@ class _Gather(torch.autograd.Function):
 BACKENDS = {
     "reference": Backend(_reference),
     "matmul": Backend(_grouped(_matmul)),
-    "sdpa": Backend(_grouped(_sdpa), dropout=False, weights=False),
+    "sdpa": Backend(_grouped(_sdpa), weights=False),
     "manual": Backend(_manual, weights=False, biases=False),
     "varlen": Backend(_varlen, dropout=False, weights=False, biases=False, unsupported=unsupported),
     "equal_lengths": Backend(
