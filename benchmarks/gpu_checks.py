@@ -162,7 +162,7 @@ def check_dropout(report: Report, about: Machine, heads: int, size: int) -> None
 
 def check_models(report: Report, about: Machine, given: argparse.Namespace) -> None:
     size = "tiny" if given.small else "mini"
-    batch = random_batch([7, 128, 33, 64, 100], about.device)
+    batch = random_batch(size, [7, 128, 33, 64, 100], about.device)
     for kind in KINDS:
         torch.manual_seed(0)
         model = own_model(size, about.device, position_embedding_type=kind)
@@ -337,7 +337,7 @@ def compare_processes(
 ) -> None:
     """Weights after three steps, with one process in the group."""
     size = "tiny" if given.small else "mini"
-    batches = [random_batch([40, 128, 7, 90], about.device, seed=i) for i in range(3)]
+    batches = [random_batch(size, [40, 128, 7, 90], about.device, seed=i) for i in range(3)]
 
     def learn(wrap: Callable[[Learner], nn.Module]) -> dict[str, Tensor]:
         torch.manual_seed(0)

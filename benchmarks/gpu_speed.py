@@ -90,16 +90,21 @@ class Machine:
 def own_model(size: str, device: torch.device, **changes: Any) -> Model:
     """A model with random weights, an MLM head and no dropout."""
     rates = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = EncoderConfig.of_size(size, vocab_size=VOCABULARY, **(rates | changes))
+    config = EncoderConfig.of_size(size, vocab_size=vocabulary(size), **(rates | changes))
     return Model(config, ["mlm"], pooler=False).to(device).train()
 
 
-def random_batch(lengths: Sequence[int], device: torch.device, seed: int = 0) -> Batch:
-    """Tokens by chance, 15 % of them masked."""
+def vocabulary(size: str) -> int:
+    """That of BERT; of tiny, which is here to test the command, a small one."""
+    return 2048 if size == "tiny" else VOCABULARY
+
+
+def random_batch(size: str, lengths: Sequence[int], device: torch.device, seed: int = 0) -> Batch:
+    """Tokens by chance for a model of ``size``, 15 % of them masked."""
     rng = np.random.default_rng(seed)
     examples = []
     for length in lengths:
-        ids = rng.integers(1000, VOCABULARY, length)
+        ids = rng.integers(1000, vocabulary(size), length)
         masked = np.sort(rng.choice(length, max(1, round(MASKED * length)), replace=False))
         examples.append(Example(ids, np.zeros(length, int), masked, ids[masked]))
     batch = pack(examples)
@@ -193,7 +198,7 @@ def steps(report: Report, about: Machine, given: argparse.Namespace) -> None:
             release(about.device)
             made[size] = libraries(size, report, about)
         lengths = np.random.default_rng(0).integers(low, high + 1, count).tolist()
-        text = random_text(lengths)
+        text = random_text(size, lengths)
         ways: dict[str, Callable[[], object]] = {}
         for name, way in made[size].items():
             batch = way.batch(text)
@@ -235,10 +240,10 @@ def judge(report: Report, about: Machine, found: float, aim: float, what: str) -
         report.note(f"{what}: {found:.2f}, at least {aim:g} as it should be")
 
 
-def random_text(lengths: Sequence[int]) -> Any:
+def random_text(size: str, lengths: Sequence[int]) -> Any:
     from pretrain_ways import make_text
 
-    return make_text(np.random.default_rng(0), np.asarray(lengths))
+    return make_text(np.random.default_rng(0), np.asarray(lengths), vocabulary(size))
 
 
 def libraries(size: str, report: Report, about: Machine) -> dict[str, Any]:
@@ -255,7 +260,7 @@ def libraries(size: str, report: Report, about: Machine) -> dict[str, Any]:
     layers, hidden, heads = SIZES[size]
     for name, attention in attentions(report, about).items():
         config = BertConfig(
-            vocab_size=VOCABULARY,
+            vocab_size=vocabulary(size),
             hidden_size=hidden,
             num_hidden_layers=layers,
             num_attention_heads=heads,
@@ -297,7 +302,7 @@ def base(report: Report, about: Machine, given: argparse.Namespace) -> None:
             if report.left < 20:
                 report.falls_short(f"no time for {length} tokens, {tokens:,} per step")
                 continue
-            batch = random_batch([length] * (tokens // length), about.device)
+            batch = random_batch(size, [length] * (tokens // length), about.device)
             if about.judged:
                 torch.cuda.reset_peak_memory_stats(about.device)
             ways = {OURS: stepper(way, batch, BF16)}
@@ -340,7 +345,7 @@ def encode(report: Report, about: Machine, given: argparse.Namespace) -> None:
     for shape, (layers, hidden, heads) in shapes.items():
         with tempfile.TemporaryDirectory() as folder:
             config = EncoderConfig(
-                vocab_size=VOCABULARY,
+                vocab_size=vocabulary(shape),
                 hidden_size=hidden,
                 num_hidden_layers=layers,
                 num_attention_heads=heads,
@@ -367,7 +372,8 @@ def race(
     high: int,
 ) -> None:
     rng = np.random.default_rng(0)
-    ids = [rng.integers(1000, VOCABULARY, n) for n in rng.integers(low, high + 1, count)]
+    lengths = rng.integers(low, high + 1, count)
+    ids = [rng.integers(1000, vocabulary(shape), length) for length in lengths]
     batches = (4096, 32_768, 131_072) if about.judged else (4096,)
     calls = own_encoders(folder, about, batches)
     try:
@@ -491,7 +497,7 @@ def graphs(report: Report, about: Machine, given: argparse.Namespace) -> None:
         case = f"{size}, {len(lengths)} x {lengths[0]}"
         torch.manual_seed(0)
         way = trainer(own_model(size, about.device), about.device)
-        batch = random_batch(lengths, about.device)
+        batch = random_batch(size, lengths, about.device)
         ways: dict[str, Callable[[], object]] = {OURS: stepper(way, batch, BF16)}
         graphed = trainer(own_model(size, about.device), about.device)
         try:
