@@ -84,7 +84,9 @@ class Machine:
 
     def __str__(self) -> str:
         peak = "no data sheet here" if self.peak is None else f"{self.peak / 1e12:,.0f} TFLOP/s"
-        return f"{self.name}, peak in bfloat16: {peak}; torch {torch.__version__}"
+        tf32 = "with" if torch.backends.cuda.matmul.allow_tf32 else "without"
+        versions = f"torch {torch.__version__}, CUDA {torch.version.cuda}, float32 {tf32} TF32"
+        return f"{self.name}, peak in bfloat16: {peak}; {versions}"
 
 
 def own_model(size: str, device: torch.device, **changes: Any) -> Model:

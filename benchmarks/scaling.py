@@ -439,7 +439,8 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             for (of, library, work), own in grouped.items():
                 if of != axis:
                     continue
-                values, measured = ([row[key] for row in own] for key in ("value", metric))
+                there = [row for row in own if row[metric] > 0]
+                values, measured = ([row[key] for row in there] for key in ("value", metric))
                 slope = exponent(values, measured)
                 label = f"{library}, {work}" + ("" if slope is None else f": {slope:.2f}")
                 style = {"color": colours[library], "linestyle": dashes[work]}
@@ -452,7 +453,7 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             panel.legend(fontsize=6, frameon=False)
             panel.tick_params(labelsize=7)
             panel.grid(alpha=0.3)
-    figure.savefig(path, dpi=100, metadata={"Software": None})
+    figure.savefig(path, dpi=80, metadata={"Software": None}, pil_kwargs={"optimize": True})
 
 
 def machine(given: argparse.Namespace) -> dict[str, Any]:
