@@ -616,6 +616,7 @@ MESSAGES = {
     "task.objectives has nsp and sop, which share a head; take one": "task.objectives 有 nsp 和 sop，两者共用一个输出头；请取其一",
     "task.objectives has bow, which stands beside mlm": "task.objectives 有 bow：它必须与 mlm 一起使用",
     "task.objectives has rtd: beside it stands mlm, and nothing else": "task.objectives 有 rtd：与之并列的只能是 mlm",
+    "task.softmax sampled is not for rtd, which draws from all words": "task.softmax 为 sampled 不能用于 rtd，后者从所有词中抽取",
     "model.init_from starts from a BERT, and rtd makes an ELECTRA": "model.init_from 从 BERT 开始，而 rtd 训练的是 ELECTRA",
     "a phase with rtd needs it in all phases: it is another network": "有 rtd 的阶段要求所有阶段都有：它是另一种网络",
     "the shares of the phases add up to {}; they must give 1": "各阶段的份额之和为 {}；须为 1",
