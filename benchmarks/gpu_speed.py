@@ -580,7 +580,7 @@ def compiled_model(size: str, about: Machine, given: argparse.Namespace) -> Mode
     for module in model.modules():
         if isinstance(module, MultiHeadAttention):
             plain = MultiHeadAttention.attend.__get__(module)
-            module.attend = torch.compiler.disable(plain)
+            module.attend = torch.compiler.disable(plain)  # pyright: ignore[reportAttributeAccessIssue]
     # Without a GPU: as the compiler reads it, without making code of it.
     backend = "inductor" if about.judged else "eager"
     for block in model.encoder.blocks:
@@ -605,7 +605,7 @@ def loop(report: Report, about: Machine, given: argparse.Namespace) -> None:
         vocabulary, tokens = folder / "vocabulary", folder / "tokens"
         learn_vocabulary(folder / "part.txt", vocabulary, kind="wordpiece", vocab_size=20_000)
         prepare(folder / "corpus.txt", tokens, tokenizer=vocabulary)
-        source = batches(Store.open(tokens))
+        source: Any = batches(Store.open(tokens))
         with contextlib.closing(source):
             for _ in range(8):
                 next(source)

@@ -160,7 +160,7 @@ def in_a_process(work: Callable[..., dict[str, float]], task: Task, *rest: Any) 
     methods = multiprocessing.get_all_start_methods()
     # A GPU cannot be used in a fork of a process that has looked for one.
     forked = "fork" in methods and not torch.cuda.is_initialized()
-    context = multiprocessing.get_context("fork" if forked else "spawn")
+    context: Any = multiprocessing.get_context("fork" if forked else "spawn")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_send, args=(there, work, task, *rest))
     process.start()
@@ -344,7 +344,9 @@ def prepare_theirs(corpus: Path, vocabulary: Path, store: Path) -> int:
 
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(vocabulary / "tokenizer.json"))
     lines = corpus.read_text(encoding="utf-8").splitlines()
-    found = tokenizer(lines, add_special_tokens=False, return_attention_mask=False)["input_ids"]
+    found: Any = tokenizer(lines, add_special_tokens=False, return_attention_mask=False)[
+        "input_ids"
+    ]
     return sum(map(len, found))
 
 
@@ -356,7 +358,7 @@ def measure_batches(store: Path, clock: Clock) -> dict[str, float]:
 
     forget_peak()
     before = resident("VmRSS")
-    source = batches(Store.open(store))
+    source: Any = batches(Store.open(store))
     for _ in range(READY):
         next(source)
     start = clock()
@@ -466,7 +468,7 @@ def settings(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     axes = (*SHAPES, CORPUS)
     parser.add_argument("--axes", nargs="+", choices=axes, default=list(axes))
     works = (TRAINING, ENCODING)

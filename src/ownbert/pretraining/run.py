@@ -201,6 +201,7 @@ class Pretraining(TrainingRun):
             batch_tokens=data.settings.batch_tokens,
             process=world.rank,
             processes=world.size,
+            device=self.device.type,
         )
         return Phase(
             loader,
