@@ -15,11 +15,11 @@ clock starts, for all variants. The table has medians over the rounds, with the 
 and highest ratio: tokens per second without padding, how many times as fast as Transformers in
 float32 (and, for OwnBERT in bfloat16, as Transformers' best), and the model FLOPs utilisation (MFU)
 relative to the matmul peak measured in all rounds. ``--profile`` also shows where OwnBERT's time
-goes. The rows "sampled softmax" compare a masked word with those of its batch and 4,096 drawn ones, as
-``ownbert pretrain`` does on a CPU. Both sizes take some 5 minutes on two idle cores, with ``--quick`` 2. On a busy machine use
-``--threads 1 --clock cpu``, which counts this process's processor time. On a GPU, attention uses
-PyTorch's kernel for packed sequences, but only in bfloat16 and without dropout (``--dropout 0``),
-which that kernel does not support.
+goes. The rows "sampled softmax" compare a masked word with those of its batch and 4,096 drawn ones,
+as ``ownbert pretrain`` does on a CPU. Both sizes take some 5 minutes on two idle cores, with
+``--quick`` 2. On a busy machine use ``--threads 1 --clock cpu``, which counts this process's
+processor time. On a GPU, attention uses PyTorch's kernel for packed sequences, but only in bfloat16
+and without dropout (``--dropout 0``), which that kernel does not support.
 """
 
 import argparse
