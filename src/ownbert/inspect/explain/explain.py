@@ -2,16 +2,17 @@
 
 import html
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ownbert.checkpoint import describe, load, load_tokenizer
-from ownbert.data.batch import Example, pack
+from ownbert.data.batch import Batch, Example, pack
 from ownbert.data.readers.columns import read_texts
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
@@ -20,9 +21,20 @@ from ownbert.inference.predictor import NetworkPredictor
 from ownbert.inspect.explain.methods import ExplainedTarget, Relevance, method_named
 from ownbert.inspect.explain.targets import Target, masked_word, targets_of
 from ownbert.inspect.explain.words import Word, sentences_of, words_of
+from ownbert.inspect.internals.observation import (
+    ALL_HEADS,
+    BUDGET,
+    HeadChoice,
+    LayerQuestion,
+    Observation,
+    masked_question,
+    observe,
+)
 from ownbert.inspect.probe import evaluating, text_ids
 from ownbert.nn.model import Model
 from ownbert.tasks.batched_forward import blocks
+from ownbert.tasks.classification import SingleLabelTask
+from ownbert.tasks.row_objectives import mean_per_row
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead
 
@@ -174,25 +186,77 @@ class Explainer:
         Raises:
             InputError: rows, method or target are not possible.
         """
+        pairs = self.explained(data, method=method, target=target, by=by, rows=rows)
+        return [each for _, own in pairs for each in own]
+
+    def explained(
+        self,
+        data: Any,
+        *,
+        method: str | Sequence[str] = METHOD,
+        target: str | None = None,
+        by: str = "word",
+        rows: int | None = None,
+    ) -> Iterator[tuple[ExplainedRow, list[Explanation]]]:
+        """Rows as the model reads them, each with its explanations; see a call."""
         methods = {
             name: method_named(name) for name in ([method] if isinstance(method, str) else method)
         }
         if by not in UNITS:
             raise InputError(f"by {by!r} is not known; one of {', '.join(UNITS)}")
-        return [
-            Explanation(
-                number,
-                tuple(encoded.row.texts),
-                found.name,
-                found.shown,
-                name,
-                tuple(encoded.words),
-                *self._mean([own(explained) for explained in of_models]),
+        for number, encoded in enumerate(islice(self.encoded(data, target, by), rows)):
+            yield (
+                encoded,
+                [
+                    Explanation(
+                        number,
+                        tuple(encoded.row.texts),
+                        found.name,
+                        found.shown,
+                        name,
+                        tuple(encoded.words),
+                        *self._mean([own(explained) for explained in of_models]),
+                    )
+                    for found, of_models in self.explained_targets(encoded)
+                    for name, own in methods.items()
+                ],
             )
-            for number, encoded in enumerate(islice(self.encoded(data, target, by), rows))
-            for found, of_models in self.explained_targets(encoded)
-            for name, own in methods.items()
-        ]
+
+    def observe(
+        self, encoded: ExplainedRow, *, choice: HeadChoice = ALL_HEADS, budget: int = BUDGET
+    ) -> Observation:
+        """What happens inside of the model on a row; of several models, of the first.
+
+        Args:
+            encoded: of ``explained``.
+            choice: layers and heads whose attention is kept.
+            budget: bytes of their weights.
+
+        Raises:
+            InputError: there is no such layer or head, or there are too many.
+        """
+        return observe(
+            self.models[0],
+            self.tokenizer,
+            encoded.example,
+            head=self.head,
+            questions=[self._question(i, each) for i, each in enumerate(encoded.targets)],
+            choice=choice,
+            budget=budget,
+        )
+
+    def _question(self, number: int, target: Target) -> LayerQuestion:
+        """What each layer is asked about a target: its probability, or its number."""
+        question = LayerQuestion(
+            target.name, target.probability or target.score, target.probability is not None
+        )
+        if self.head == "mlm":
+            words = masked_question(self.tokenizer, number, 0)
+            return replace(question, distribution=words.distribution, names=words.names)
+        if self.predictor is None or not isinstance(self.predictor.task, SingleLabelTask):
+            return question
+        labels = [str(label) for label in self.predictor.task.labels]
+        return replace(question, distribution=_label_probabilities, names=labels.__getitem__)
 
     def explained_targets(
         self, encoded: ExplainedRow
@@ -301,6 +365,11 @@ def explain(
 def _likeliest(model: Model, example: Example, number: int) -> int:
     with evaluating(model), torch.inference_mode():
         return int(model(pack([example]).to(model.device), ["mlm"]).logits["mlm"][number].argmax())
+
+
+def _label_probabilities(logits: Tensor, batch: Batch) -> Tensor:
+    """(C), means over the windows of a document."""
+    return mean_per_row(logits.float().softmax(-1), batch)[0]
 
 
 def _text_rows(data: Any) -> Iterator[Row]:
