@@ -136,16 +136,20 @@ class Explainer:
     Args:
         folder: of a fine-tuned model that reads texts, or of a pretrained one.
         device: auto, cpu or cuda.
+        predictor: of the folder, if it is loaded already.
 
     Raises:
         InputError: the folder cannot be explained.
     """
 
-    def __init__(self, folder: str | Path, *, device: str = "auto") -> None:
+    def __init__(
+        self, folder: str | Path, *, device: str = "auto", predictor: Predictor | None = None
+    ) -> None:
         self.folder = model_folder(folder)
-        self.predictor: Predictor | None = None
+        self.predictor: Predictor | None = predictor
         try:
-            self.predictor = Predictor(self.folder, device=device, network=True)
+            if predictor is None:
+                self.predictor = Predictor(self.folder, device=device, network=True)
         except NoTaskHead:
             self.models = [load(self.folder)]
             if "mlm" not in self.models[0].heads:
@@ -153,6 +157,7 @@ class Explainer:
             self.tokenizer = load_tokenizer(self.folder, config=self.models[0].config)
             self.head = "mlm"
             return
+        assert self.predictor is not None
         rows, task = self._reader(self.predictor), self.predictor.task
         if task.reads_arrays:
             raise InputError(f"{folder} reads images; take ownbert relevance")
