@@ -157,6 +157,32 @@ def test_a_trace_shows_attention_first_and_no_table_wider_than_the_screen(tmp_pa
 
 
 @pytest.mark.slow
+def test_texts_of_one_answer_are_parts_to_choose_from(tmp_path: Path):
+    save(model(head="choice"), tmp_path / "model", tokenizer=TOKENIZER)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("sent1,ending0,ending1,label\nword1,word3,word4 word5,0\n")
+    written = tmp_path / "page.html"
+    done = run_cli("explain", tmp_path / "model", rows, "--html", written)
+    assert done.returncode == 0, done.stderr
+    shown = in_browser(
+        written.read_text(encoding="utf-8"),
+        """await until(() => document.querySelector(".place canvas"));
+        const select = document.querySelector(".part select");
+        const note = () => document.querySelector(".part .note").textContent;
+        const names = [...select.options].map(each => each.textContent), first = note();
+        select.value = 1;
+        select.onchange();
+        await until(() => note() !== first);
+        return { names, first, second: note(), hash: location.hash };""",
+        tmp_path / "profile",
+    )
+    assert shown["names"] == ["part 1 of 2", "part 2 of 2"]
+    assert shown["first"].startswith("3 layers of 4 heads, 5 tokens.")
+    assert shown["second"].startswith("3 layers of 4 heads, 6 tokens.")
+    assert "sequence=1" in shown["hash"]
+
+
+@pytest.mark.slow
 def test_the_page_is_chinese(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OWNBERT_LANGUAGE", "zh")
     for line in re.findall(r"^  \w+: \"(.*)\",$", script().split("const text =")[0], re.MULTILINE):

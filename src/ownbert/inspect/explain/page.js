@@ -59,9 +59,18 @@ function show(index) {
     make("b", each.target, button);
     make("span", each.score.toFixed(3), button);
     button.setAttribute("aria-pressed", each === found);
-    button.onclick = () => { chosen[index] = number; if (index === state.row) state.target = number; show(index); changed(); };
+    button.onclick = () => {
+      chosen[index] = number;
+      show(index);
+      if (index === state.row) {
+        state.target = number;
+        opened?.answer(number);
+      }
+      changed();
+    };
   });
-  const parts = [targets, ...found.texts.map((text, number) => marked(text, number, found))];
+  const texts = make("div", undefined, undefined, "texts"), parts = [targets, texts];
+  texts.append(...found.texts.map((text, number) => marked(text, number, found)));
   if (found.gap !== undefined)
     parts.push(make("p", `${say.gap}: ${(100 * found.gap).toFixed(1)} %`, undefined, "note"));
   if (inside[index] && rows.length > 1) {

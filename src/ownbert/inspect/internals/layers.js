@@ -139,7 +139,7 @@ async function observationView(box, row, data, state, changed) {
   make("h2", text("layers"), rest);
   if (view) await view.start();
   data.lengths = new Float32Array(await unpacked(data.norms));
-  if (data.answers.length) answersView(make("div", undefined, rest), data.answers, state, changed);
+  const showAnswer = data.answers.length && answersView(make("div", undefined, rest), data.answers, state, changed);
   const pair = make("div", undefined, rest, "pair");
   const draws = [
     writtenView(make("div", undefined, pair), data, state, (layer, head) => {
@@ -154,7 +154,7 @@ async function observationView(box, row, data, state, changed) {
   if (document.readyState === "loading") await new Promise(done => addEventListener("DOMContentLoaded", done));
   if (view) await view.open();
   return {
-    view,
+    answer(number) { if (number in data.answers) { state.answer = number; showAnswer(); } },
     canvases: () => [...(view ? view.canvases() : []), ...rest.querySelectorAll("canvas.picture")],
     facts: () => ({
       tokens: data.tokens, layers: data.answers, written: data.written, norms: [...data.lengths].map(x => Number(x.toPrecision(4))),

@@ -264,7 +264,7 @@ def _layers(
     if chosen:
         raise InputError(
             f"the attention of {len(wanted)} layers is too large for a page; choose {len(room)} "
-            "of them with --layers, or some heads with --heads"
+            "of them with --layers, some heads with --heads, or fewer rows"
         )
     return sorted(room), (
         f"Only the last {len(room)} of {len(kept)} layers have room; choose others with --layers."

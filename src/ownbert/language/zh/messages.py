@@ -21,7 +21,7 @@ MESSAGES = {
     "--layers and --heads are of a page; name it with --html": "--layers 和 --heads 用于网页；请用 --html 指定网页",
     "{} is {}; it must be numbers, as in 0,3-5": "{} 为 {}；须为数字，例如 0,3-5",
     "there is no head {} in these layers; they have {}": "这些层中没有第 {} 个头；它们有 {}",
-    "the attention of {} layers is too large for a page; choose {} of them with --layers, or some heads with --heads": "{} 层的注意力对一个网页来说太大；请用 --layers 选择其中 {} 层，或用 --heads 选择一些头",
+    "the attention of {} layers is too large for a page; choose {} of them with --layers, some heads with --heads, or fewer rows": "{} 层的注意力对一个网页来说太大；请用 --layers 选择其中 {} 层，用 --heads 选择一些头，或减少行数",
     "{} tokens are too many for a page with their attention; at most {}": "{} 个词元太多，网页放不下它们的注意力；最多 {} 个",
     "a page of {} MB; explain fewer rows, or sentences": "网页将有 {} MB；请减少行数，或按句子解释",
     "a text of {} words; at most {} are explained, or its sentences": "文本有 {} 个词；最多解释 {} 个，或按句子解释",
