@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ownbert.inspect.explain.explain import Explanation
 
 _BAR = 16
+_LABELS = 3  # of a page
 _NOTHING = 'nothing to explain; give a text, as in ownbert explain FOLDER "a text", or a file'
 
 
@@ -103,6 +104,8 @@ def explain(
     inside: list[Observation | None] = []
     expected = min(rows, len(given)) if isinstance(given, list) else rows
     options = {"method": methods, "target": target, "by": by, "rows": rows}
+    if html is not None:  # a page lets one choose among the likeliest labels
+        options["labels"] = _LABELS
     for encoded, own in explainer.explained(given, **options):
         found += own
         if html is not None:

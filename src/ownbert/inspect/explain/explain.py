@@ -202,14 +202,19 @@ class Explainer:
         target: str | None = None,
         by: str = "word",
         rows: int | None = None,
+        labels: int = 1,
     ) -> Iterator[tuple[ExplainedRow, list[Explanation]]]:
-        """Rows as the model reads them, each with its explanations; see a call."""
+        """Rows as the model reads them, each with its explanations; see a call.
+
+        Args:
+            labels: where the answer is one label of several, so many of the likeliest.
+        """
         methods = {
             name: method_named(name) for name in ([method] if isinstance(method, str) else method)
         }
         if by not in UNITS:
             raise InputError(f"by {by!r} is not known; one of {', '.join(UNITS)}")
-        for number, encoded in enumerate(islice(self.encoded(data, target, by), rows)):
+        for number, encoded in enumerate(islice(self.encoded(data, target, by, labels), rows)):
             yield (
                 encoded,
                 [
@@ -295,13 +300,13 @@ class Explainer:
         return np.mean([each.values for each in found], axis=0), max(gaps, default=None)
 
     def encoded(
-        self, data: Any, target: str | None = None, by: str = "word"
+        self, data: Any, target: str | None = None, by: str = "word", labels: int = 1
     ) -> Iterator[ExplainedRow]:
         """Rows as the model reads them, with their words and targets; see a call."""
         if self.predictor is None:
             rows = ((row, *self._masked(row, target)) for row in _text_rows(data))
         else:
-            rows = self._answered(self.predictor, data, target)
+            rows = self._answered(self.predictor, data, target, labels)
         for row, example, targets in rows:
             are_words = self.head == "tokens"
             words = words_of(example, row.texts, self.tokenizer, are_words=are_words)
@@ -317,14 +322,14 @@ class Explainer:
                 yield ExplainedRow(row, example, words, targets)
 
     def _answered(
-        self, predictor: Predictor, data: Any, target: str | None
+        self, predictor: Predictor, data: Any, target: str | None, labels: int
     ) -> Iterator[tuple[Row, Example, list[Target]]]:
         task, reader = predictor.task, self._reader(predictor)
         for rows in blocks(predictor.rows(data), _ROWS, size=lambda row: 0):
             encoded = reader.encoded(rows)
             parts = (rows, encoded.examples, reader.raws_of(encoded), encoded.notes)
             for row, example, raw, note in zip(*parts, strict=True):
-                found = targets_of(task, self.models[0], row, example, raw, note, target)
+                found = targets_of(task, self.models[0], row, example, raw, note, target, labels)
                 yield row, example, found
 
     def _masked(self, row: Row, wanted: str | None) -> tuple[Example, list[Target]]:

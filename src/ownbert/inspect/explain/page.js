@@ -2,7 +2,8 @@
 "use strict";
 const { rows, inside, title } = JSON.parse(document.getElementById("data").textContent);
 const { make, mode, picture, save, signed, observationView } = inspector;
-const say = { gap: "not accounted for", open: "Attention and layers" };
+const say = { gap: "not accounted for", open: "Attention and layers", cut: "the grey end was not read: the text is too long" };
+const CUT = 20; // characters at the end of a text that belong to no word
 const at = id => document.getElementById(id), main = document.querySelector("main");
 const methods = [...new Set(rows.flatMap(row => row.map(each => each.method)))];
 for (const name of methods) at("method").add(new Option(name.replaceAll("_", " "), name));
@@ -46,7 +47,11 @@ function marked(text, number, found) {
     mark.title = word.value.toPrecision(3);
     end = word.end;
   }
-  line.append(text.slice(end));
+  const left = text.slice(end);
+  if (end && left.trim().length > CUT) {
+    make("span", left, line, "unread");
+    make("small", ` (${say.cut})`, line);
+  } else line.append(left);
   return line;
 }
 const articles = rows.map(() => make("article", undefined, main));
