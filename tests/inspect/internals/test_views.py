@@ -139,7 +139,8 @@ def test_a_trace_shows_attention_first_and_no_table_wider_than_the_screen(tmp_pa
         html,
         f"""await until(() => document.querySelector(".place canvas"));
         document.querySelectorAll("details").forEach(each => {{ each.open = true; }});
-        await frame();
+        await until(() => document.querySelectorAll("details").length
+          === document.querySelectorAll("details .scroll").length);
         const headings = [...document.querySelectorAll("h2")].map(each => each.textContent.trim());
         return {{ fits: {FITS}, headings, head: document.querySelector(".stage h3").textContent,
           wide: [...document.querySelectorAll("table, main canvas")]

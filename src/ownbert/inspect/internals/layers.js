@@ -45,7 +45,8 @@ function normsView(box, data) {
   const tokens = data.tokens.flat(), rows = data.written.length ? data.lengths.length / tokens.length : 0;
   const canvas = make("canvas", undefined, box, "picture");
   const foot = make("div", undefined, box, "controls"), readout = make("span", "\u00a0", foot, "readout");
-  const values = data.lengths, high = values.reduce((a, b) => Math.max(a, b), 0), low = values.reduce((a, b) => Math.min(a, b), high);
+  const values = data.lengths, high = values.reduce((a, b) => Math.max(a, b), 0), least = values.reduce((a, b) => Math.min(a, b), high);
+  const low = high - least < 0.02 * high ? 0 : least; // lengths that a norm makes equal look equal
   legend(foot, digits(low), digits(high));
   const LEFT = 28, LINE = Math.max(12, Math.min(22, 260 / rows));
   let wide = 0;

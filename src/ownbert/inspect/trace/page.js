@@ -151,16 +151,20 @@ const main = document.querySelector("main"), bar = document.getElementById("sum"
 // Tables as wide as the screen; what is wider is a map.
 const widest = Math.min(TABLE, Math.floor((main.clientWidth - 80) / 70));
 steps.forEach((step, i) => {
-  // Of a model, steps are folded: its attention is shown above.
+  // Of a model, steps are folded, since its attention is shown above, and drawn when they are opened.
   const box = make(inside ? "details" : "section", undefined, main);
-  box.open = step.key === "weights";
-  step.box = box;
   const title = make("h2", `${i + 1}. ${step.title} `, inside ? make("summary", undefined, box) : box);
   make("small", step.shape.join(" x "), title);
   if (step.formula !== step.key) make("p", step.formula, box, "formula");
   make("p", step.meaning, box, "meaning");
-  const scroll = make("div", undefined, box, "scroll");
-  (step.shape[1] > widest || step.shape[0] > TALL ? drawMap : drawTable)(step, scroll);
+  step.open = () => {
+    box.open = true;
+    if (step.cells || step.frame) return;
+    const scroll = make("div", undefined, box, "scroll");
+    (step.shape[1] > widest || step.shape[0] > TALL ? drawMap : drawTable)(step, scroll);
+  };
+  box.ontoggle = () => { if (box.open) step.open(); };
+  if (!inside || step.key === "weights") step.open();
 });
 let kept = null, shown = null;
 function mark(key, r, c, kind) {
@@ -173,7 +177,7 @@ function mark(key, r, c, kind) {
     box.height = `${(r === null ? 1 : 1 / rows) * 100}%`;
     return;
   }
-  step.cells.forEach((row, i) => row.forEach((cell, j) => {
+  step.cells?.forEach((row, i) => row.forEach((cell, j) => {
     if ((r === null || r === i) && (c === null || c === j)) cell.classList.add(kind);
   }));
 }
@@ -191,8 +195,7 @@ function show(place) {
   bar.textContent = explain(step, r, c) + (names ? `   (${names})` : "");
 }
 function keep(place) {
-  const box = by[place.split(".")[0]]?.box;
-  if (box) box.open = true;
+  by[place.split(".")[0]]?.open();
   kept = kept === place ? null : place;
   show(place);
   history.replaceState(null, "", kept ? `#${kept}` : "#");
