@@ -27,6 +27,9 @@ class Batch:
         layout: which rows attend to which.
         masked_positions: (M), rows of the packed batch.
         masked_ids: (M), the ids of these tokens before masking.
+        order: (M), when each masked token is predicted, from 0 in its sequence, where tokens are
+            predicted one after the other (permutation language modelling).
+        predicted: (M), rows of the tokens that a query stream predicts.
         next_sentence: (B), as in ``Example``.
         labels: (answers) or (answers, C).
         weights: (answers), of their losses; None: all 1.
@@ -49,6 +52,8 @@ class Batch:
     layout: Layout
     masked_positions: Tensor | None = None
     masked_ids: Tensor | None = None
+    order: Tensor | None = None
+    predicted: Tensor | None = None
     next_sentence: Tensor | None = None
     labels: Tensor | None = None
     weights: Tensor | None = None

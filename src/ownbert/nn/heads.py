@@ -47,17 +47,19 @@ class MaskedLMHead(nn.Module):
     A batch that names no masked positions gets logits at all of them, (T, V). The matrix of
     ``decoder`` is the table of word embeddings itself: ``Model`` ties them. Where words are
     narrower than the encoder and ``dense`` does not narrow (MobileBERT), the rest of the matrix is
-    ``decoder_rest`` (D - E, V).
+    ``decoder_rest`` (D - E, V). Without ``spec.transform`` the decoder is all there is (XLNet).
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
         super().__init__()
         narrow = config.embedding_size or config.hidden_size
         inner = config.hidden_size if config.mobile is not None else narrow
-        self.dense = Linear(config.hidden_size, inner, bias=spec.dense_bias)
+        self.transform = spec.transform
         self.act = spec.activation or config.hidden_act
-        # That of MobileBERT is a LayerNorm too.
-        self.norm = nn.LayerNorm(inner, eps=config.layer_norm_eps, bias=config.norm_bias)
+        if self.transform:
+            self.dense = Linear(config.hidden_size, inner, bias=spec.dense_bias)
+            # That of MobileBERT is a LayerNorm too.
+            self.norm = nn.LayerNorm(inner, eps=config.layer_norm_eps, bias=config.norm_bias)
         self.decoder = Linear(narrow, config.vocab_size, bias=spec.output_bias)
         self.decoder_rest = None
         if inner > narrow:
@@ -69,14 +71,15 @@ class MaskedLMHead(nn.Module):
 
     def words(self, rows: Tensor) -> Tensor:
         """Logits of the words behind vectors, masked tokens' or a pooler's: (M, D) -> (M, V)."""
-        rows = self.norm(ACTIVATION[self.act](self.dense(rows)))  # (M, D) -> (M, E)
+        if self.transform:
+            rows = self.norm(ACTIVATION[self.act](self.dense(rows)))  # (M, D) -> (M, E)
         if self.decoder_rest is None:
             return self.decoder(rows)  # (M, V)
         narrow = self.decoder.weight.shape[1]
         return self.decoder(rows[..., :narrow]) + rows[..., narrow:] @ self.decoder_rest.weight
 
     def extra_repr(self) -> str:
-        return f"activation={self.act}"
+        return f"activation={self.act}" if self.transform else "the decoder alone"
 
 
 class NextSentenceHead(nn.Module):
