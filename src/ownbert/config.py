@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ownbert import limits
 from ownbert.errors import InputError, in_short
@@ -179,6 +180,17 @@ class Image:
         """Numbers in a patch: pixels times channels."""
         return self.patch[0] * self.patch[1] * self.channels
 
+
+# What makes an XLNet (Yang et al. 2019) of an encoder.
+XLNET_STRUCTURE: Mapping[str, Any] = {
+    "type_vocab_size": 0,
+    "position_embedding_type": "transformer_xl",
+    "norm_embeddings": False,
+    "qkv_bias": False,
+    "output_bias": False,
+    "drop_output": True,
+    "mask_vector": True,
+}
 
 _FROM_ONE = (
     "longest_distance",

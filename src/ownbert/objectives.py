@@ -19,8 +19,9 @@ from ownbert.nn.kernels.cross_entropy import cross_entropy
 from ownbert.nn.model import Model
 
 # How the model sees a batch. masked: as it is; causal: masked tokens put back, and each token sees
-# those before it; corrupted: a generator's draws instead of masked tokens (ELECTRA).
-INPUT_VIEWS = ("masked", "causal", "corrupted")
+# those before it; corrupted: a generator's draws instead of masked tokens (ELECTRA); permuted:
+# masked tokens put back, and each seen by those alone that come later in a random order (XLNet).
+INPUT_VIEWS = ("masked", "causal", "corrupted", "permuted")
 
 
 class Loss(NamedTuple):
@@ -101,6 +102,29 @@ class CausalLM:
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         assert batch.masked_ids is not None
         return _cross_entropy(logits, batch.masked_ids)  # (T - B, V), (T - B)
+
+
+@dataclass(frozen=True)
+class PermutationLM:
+    """Cross entropy of tokens that are predicted one after the other, in a random order.
+
+    Each is predicted by a query stream, from the tokens that are not predicted and those before it
+    in the order.
+
+    Source: Yang et al. 2019, sections 2.2 and 2.3.
+    """
+
+    weight: float = 1.0
+    name: str = "plm"
+    head: str = "mlm"
+    input_view: str = "permuted"
+
+    def count(self, batch: Batch) -> int:
+        return 0 if batch.masked_ids is None else batch.masked_ids.numel()
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        assert batch.masked_ids is not None
+        return _cross_entropy(logits, batch.masked_ids)  # (M, V), (M)
 
 
 @dataclass(frozen=True)
@@ -210,6 +234,7 @@ class ReplacedToken:
 PRETRAINING: Mapping[str, Callable[[float], Objective]] = {
     "mlm": MaskedLM,
     "clm": CausalLM,
+    "plm": PermutationLM,
     "rtd": ReplacedToken,
     "nsp": SentencePair,
     "sop": partial(SentencePair, name="sop"),
@@ -254,6 +279,8 @@ class Learner(nn.Module):
                 seen = causal_view(batch)
             elif view == "corrupted":
                 seen = corrupted_view(batch, logits["mlm"])
+            elif view == "permuted":
+                seen = permuted_view(batch)
             logits = self._logits(self.model_of(view), seen, {o.head for o in in_view})
             losses |= {o.name: o(logits[o.head], seen) for o in in_view}
         if batch.dummy:
@@ -307,6 +334,24 @@ def causal_view(batch: Batch) -> Batch:
     return replace(
         batch, token_ids=ids, layout=layout, masked_positions=rows, masked_ids=ids[rows + 1]
     )
+
+
+def permuted_view(batch: Batch) -> Batch:
+    """The batch for predicting masked tokens in the order that it names, by a query stream.
+
+    Its ``predicted`` are the rows of these tokens (M), and its ``masked_positions`` those of the
+    query stream behind all tokens.
+
+    Raises:
+        ValueError: the batch names no order.
+    """
+    if batch.masked_positions is None or batch.order is None:
+        raise ValueError("permutation language modelling needs a batch with masked tokens' order")
+    ids, rows = unmasked(batch), batch.masked_positions
+    ranks = torch.full_like(ids, -1).index_copy(0, rows, batch.order)
+    behind = torch.arange(batch.tokens, batch.tokens + len(rows), device=rows.device)
+    layout = replace(batch.layout, ranks=ranks)
+    return replace(batch, token_ids=ids, layout=layout, predicted=rows, masked_positions=behind)
 
 
 @torch.no_grad()

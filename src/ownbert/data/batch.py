@@ -131,6 +131,7 @@ def pack(examples: Sequence[Example]) -> Batch:
         layout=layout,
         masked_positions=masked_positions,
         masked_ids=masked_ids,
+        order=None if head.order is None else _join([e.order for e in examples]),
         next_sentence=_column([e.next_sentence for e in examples]),
         labels=_column([e.label for e in examples]),
         weights=_column([e.weight for e in examples]),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.config import XLNET_STRUCTURE, EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families.bert import REQUIRED
 from ownbert.families.family import ArchitectureSpec, Family
@@ -191,15 +191,7 @@ XLNET = Family(
         "hidden_act": "ff_activation",
         "hidden_dropout_prob": "dropout",
     },
-    fixed={
-        "type_vocab_size": 0,
-        "position_embedding_type": "transformer_xl",
-        "norm_embeddings": False,
-        "qkv_bias": False,
-        "output_bias": False,
-        "drop_output": True,
-        "mask_vector": True,
-    },
+    fixed=XLNET_STRUCTURE,
     reads=_reads,
     writes=_writes,
     required={

@@ -14,6 +14,7 @@ from ownbert.data.batch import Example
 from ownbert.data.corpus.store import Store
 from ownbert.data.examples.spans import Spans, hold_out
 from ownbert.data.masking import Masking
+from ownbert.data.permutation import PermutedSpans
 from ownbert.errors import InputError
 from ownbert.text.tokenizer import Tokenizer
 
@@ -29,7 +30,8 @@ class PretrainingData:
         store: the corpus.
         spans: one for each example.
         others: spans that the second part of a pair may come from.
-        masking: None leaves all tokens as they are.
+        masking: None leaves all tokens as they are; ``PermutedSpans`` too, and chooses some that
+            are predicted one after the other.
         cls_id, sep_id: the special tokens.
         max_length: maximum length of an example, in tokens.
         pairs: None; ``nsp``: the label is 1 where the second part comes from another document;
@@ -44,7 +46,7 @@ class PretrainingData:
     store: Store
     spans: Spans
     others: Spans
-    masking: Masking | None
+    masking: Masking | PermutedSpans | None
     cls_id: int
     sep_id: int
     max_length: int
@@ -104,6 +106,9 @@ class PretrainingData:
             at = end + 1
         if self.masking is None:
             return Example(ids, types, next_sentence=label)
+        if isinstance(self.masking, PermutedSpans):
+            positions, order = self.masking(ids, rng)
+            return Example(ids, types, positions, ids[positions], label, order=order)
         masked, positions, targets = self.masking(ids, rng, begins)
         return Example(masked, types, positions, targets, label)
 
@@ -121,7 +126,8 @@ class PretrainingData:
     def _words(self) -> np.ndarray | None:
         """Where a segmenter's words begin, if the masking uses it."""
         words = getattr(self.store, "words", None)
-        if words is None or self.masking is None or not self.masking.by_words:
+        masking = self.masking
+        if words is None or not isinstance(masking, Masking) or not masking.by_words:
             return None
         return np.asarray(words)
 
@@ -228,7 +234,7 @@ def truncate_pair(
 def pretraining_data(
     store: Store,
     tokenizer: Tokenizer,
-    masking: Masking | None,
+    masking: Masking | PermutedSpans | None,
     *,
     max_length: int,
     pairs: str | None,

@@ -624,7 +624,10 @@ MESSAGES = {
     # pretraining
     "model.init_counts needs model.init_from": "model.init_counts 需要 model.init_from",
     "task.objectives names one twice: {}": "task.objectives 重复写了：{}",
-    "task.objectives must have mlm or clm; the others stand beside it": "task.objectives 须有 mlm 或 clm；其他目标与之并列",
+    "task.objectives must have mlm, clm or plm; others stand beside it": "task.objectives 须有 mlm、clm 或 plm；其他目标与之并列",
+    "task.objectives has plm, which makes an XLNet and stands alone": "task.objectives 有 plm：它训练 XLNet，只能单独使用",
+    "model.init_from starts from a BERT, and plm makes an XLNet": "model.init_from 从 BERT 开始，而 plm 训练的是 XLNet",
+    "a phase with plm needs it in all phases: it is another network": "有 plm 的阶段要求所有阶段都有：它是另一种网络",
     "task.objectives has nsp and sop, which share a head; take one": "task.objectives 有 nsp 和 sop，两者共用一个输出头；请取其一",
     "task.objectives has bow, which stands beside mlm": "task.objectives 有 bow：它必须与 mlm 一起使用",
     "task.objectives has rtd: beside it stands mlm, and nothing else": "task.objectives 有 rtd：与之并列的只能是 mlm",
