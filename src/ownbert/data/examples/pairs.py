@@ -16,6 +16,7 @@ from ownbert.data.examples.spans import Spans, hold_out
 from ownbert.data.masking import Masking
 from ownbert.data.permutation import PermutedSpans
 from ownbert.errors import InputError
+from ownbert.text.input_format import InputFormat
 from ownbert.text.tokenizer import Tokenizer
 
 # Next-sentence prediction (BERT) and sentence-order prediction (ALBERT).
@@ -32,7 +33,7 @@ class PretrainingData:
         others: spans that the second part of a pair may come from.
         masking: None leaves all tokens as they are; ``PermutedSpans`` too, and chooses some that
             are predicted one after the other.
-        cls_id, sep_id: the special tokens.
+        format: where the special tokens stand.
         max_length: maximum length of an example, in tokens.
         pairs: None; ``nsp``: the label is 1 where the second part comes from another document;
             ``sop``: 1 where the two parts of a span are swapped.
@@ -47,8 +48,7 @@ class PretrainingData:
     spans: Spans
     others: Spans
     masking: Masking | PermutedSpans | None
-    cls_id: int
-    sep_id: int
+    format: InputFormat
     max_length: int
     pairs: str | None
     seed: int
@@ -91,12 +91,13 @@ class PretrainingData:
         self, parts: Sequence[range], label: int | None, rng: np.random.Generator
     ) -> Example:
         """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], masked."""
-        ids = np.full(1 + sum(map(len, parts)) + len(parts), self.sep_id, dtype=np.int64)
+        around = self.format
+        ids = np.full(1 + sum(map(len, parts)) + len(parts), around.sep_id, dtype=np.int64)
         types = np.zeros(len(ids), dtype=np.int64)
         words = self._words
         begins = None if words is None else np.ones(len(ids), dtype=bool)
-        ids[0] = self.cls_id
-        at = 1
+        ids[-1 if around.cls_last else 0] = around.cls_id
+        at = around.before
         for kind, part in enumerate(parts):
             end = at + len(part)
             ids[at:end] = self._tokens[part.start : part.stop]
@@ -104,6 +105,8 @@ class PretrainingData:
                 begins[at:end] = words[part.start : part.stop]
             types[at : end + 1] = kind
             at = end + 1
+        if around.cls_last:
+            types[-1] = around.types(1)[0]
         if self.masking is None:
             return Example(ids, types, next_sentence=label)
         if isinstance(self.masking, PermutedSpans):
@@ -278,8 +281,7 @@ def pretraining_data(
             chosen,
             chosen if chosen.several else train,
             masking,
-            tokenizer.cls_id,
-            tokenizer.sep_id,
+            tokenizer.input_format,
             max_length,
             pairs,
             seed,

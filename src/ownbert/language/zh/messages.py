@@ -133,6 +133,7 @@ MESSAGES = {
     "{} has no tokenizer, so texts cannot be read; leave {} out": "{} 没有分词器，读不了文本；请去掉 {}",
     "{} has no texts to compare on": "{} 中没有可用来比较的文本",
     "the exported file has no output {}": "导出的文件没有输出 {}",
+    "{} predicts words by a query stream, which has no methods": "{} 由 query 流预测词，这里没有解释它的方法",
     "an xlnet model cannot be exported": "xlnet 模型不能导出",
     "{} is an xlnet model, which cannot be quantized": "{} 是 xlnet 模型，不能量化",
     "a trace has no steps for the distances and segments of an xlnet model": "trace 没有 xlnet 模型的距离和段的步骤",
