@@ -20,7 +20,7 @@ LINES = {
     "texts of up to {} characters": "不超过 {} 个字符的文本",
     "texts of {} characters or more": "{} 个字符以上的文本",
     "texts with a tenth of unknown words or more": "未知词达到十分之一的文本",
-    "{} heads: {} {}, {} tokens/s": "{} 个头：{} {}，{} tokens/s",
+    "layers {}, heads {}: {} {}, {} tokens/s": "{} 层，{} 个头：{} {}，{} tokens/s",
     "no method is better than an order by chance": "没有一种方法优于随机顺序",
     "the most faithful on these rows: {}": "在这些行上最如实的方法：{}",
     "random order": "随机顺序",
