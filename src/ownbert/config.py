@@ -50,7 +50,7 @@ SEGMENTS = 8
 POOLINGS = ("first", "last", "mean", "max", "attention", "gru", "lstm")
 HEADS = (
     *("mlm", "nsp", "sop", "classification", "choice", "tokens", "span", "discriminator"),
-    *("embedding", "generator"),
+    *("embedding", "generator", "beam_span"),
 )
 
 # layers, hidden size, heads: the sizes that google-research/bert published (README, March 2020).

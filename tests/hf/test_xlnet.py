@@ -150,6 +150,32 @@ def test_losses_and_tuples(architecture: str, labels: dict[str, torch.Tensor]):
     close(second, first)
 
 
+@pytest.mark.parametrize(
+    "further",
+    [
+        {},
+        {
+            "p_mask": (torch.arange(8) < 2).float().expand(3, 8),
+            "cls_index": torch.tensor([7, 3, 6]),
+        },
+        {"start_positions": torch.tensor([5, 6, 6]), "end_positions": torch.tensor([6, 7, 7])},
+        {
+            "start_positions": torch.tensor([5, 6, 6]),
+            "end_positions": torch.tensor([6, 7, 7]),
+            "cls_index": torch.tensor([7, 3, 6]),
+            "is_impossible": torch.tensor([0.0, 1.0, 0.0]),
+        },
+    ],
+)
+def test_answers_by_a_search_of_starts_and_ends(further: dict[str, torch.Tensor]):
+    settings = {"start_n_top": 4, "end_n_top": 3}
+    for mask in (None, LEFT, LEFT.flip(1)):
+        given = {"input_ids": IDS, "attention_mask": mask, "use_mems": False, **further}
+        found = same("XLNetForQuestionAnswering", given, **settings)
+    if "loss" not in found:
+        assert found.end_top_index.shape == (3, 12)
+
+
 def test_a_neighbour_and_padding_change_nothing():
     _, ours = pair("XLNetModel")
     alone = ours(input_ids=IDS[:1, 3:], token_type_ids=TYPES[:1, 3:]).last_hidden_state[0]
@@ -179,6 +205,7 @@ def test_gradients_reach_every_weight_of_both_streams():
 def test_what_it_cannot_do_is_refused():
     _, ours = pair("XLNetForSequenceClassification")
     _, base = pair("XLNetModel")
+    _, beam = pair("XLNetForQuestionAnswering")
     mems = base(input_ids=IDS, use_mems=True).mems
     wrong = [
         (lambda: ours(IDS, target_mapping=mapping([[1]] * 3)), "target_mapping needs a model that"),
@@ -197,7 +224,7 @@ def test_what_it_cannot_do_is_refused():
         (lambda: base.prune_heads({0: [1]}), "xlnet cannot be pruned: its format has no key"),
         (lambda: hf.XLNetConfig(attn_type="uni"), "attn_type is 'uni'; supported is 'bi'"),
         (lambda: hf.XLNetConfig(d_head=7), "d_head is 7; supported is d_model 1024 / n_head 16"),
-        (lambda: hf.__getattr__("XLNetForQuestionAnswering"), "XLNetForQuestionAnswering"),
+        (lambda: beam(IDS[:, :4]), "start_n_top is 5 and end_n_top 5, but the input has 4 tokens"),
     ]
     for call, message in wrong:
         with pytest.raises((InputError, AttributeError), match=message):

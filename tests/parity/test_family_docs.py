@@ -25,7 +25,7 @@ COLUMNS = [
 # In the columns of the others.
 NAMES = {
     "XLNetLMHeadModel": "ForMaskedLM",
-    "XLNetForQuestionAnsweringSimple": "ForQuestionAnswering",
+    "XLNetForQuestionAnsweringSimple": "ForQuestionAnswering",  # beside one of that name
 }
 
 

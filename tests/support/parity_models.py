@@ -124,11 +124,13 @@ def their_outputs(model: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:
     for spec in head.heads:
         if spec.kind == "span":
             logits = torch.stack((out.start_logits, out.end_logits), -1)
+        elif spec.kind == "beam_span":
+            logits = model.start_logits(last).detach()
         else:
             names = {"mlm": "prediction_logits", "nsp": "seq_relationship_logits"}
             several = names.get(spec.kind, f"{spec.kind}_logits")
             logits = out.get(several, out.get("logits"))
-        of_tokens = spec.kind in ("mlm", "tokens", "span", "discriminator")
+        of_tokens = spec.kind in ("mlm", "tokens", "span", "discriminator", "beam_span")
         found[spec.kind] = logits[keep] if of_tokens else logits
     return found
 

@@ -23,6 +23,14 @@ _POOLINGS = ("last", "first", "mean")
 # Heads of one answer for a sequence, with the "summary" of its tokens.
 _SUMMARISED = ("classification", "choice")
 _MLM = HeadSpec("mlm", transform=False)
+_BEAM_SPAN = (
+    ("start", "start_logits.dense"),
+    ("end_hidden", "end_logits.dense_0"),
+    ("end_norm", "end_logits.LayerNorm"),
+    ("end", "end_logits.dense_1"),
+    ("answer_hidden", "answer_class.dense_0"),
+    ("answer.weight", "answer_class.dense_1.weight"),
+)
 
 
 def _summary(kind: str) -> HeadSpec:
@@ -99,6 +107,7 @@ def _head_rules() -> tuple[Rule, ...]:
         Tie("lm_loss.weight", _WORD),
         Rename("heads.tokens.dense", "classifier"),
         Rename("heads.span.dense", "qa_outputs"),
+        *(Rename(f"heads.beam_span.{ours}", theirs) for ours, theirs in _BEAM_SPAN),
     ]
     for kind in _SUMMARISED:
         rules += [
@@ -153,6 +162,7 @@ XLNET = Family(
         ),
         "XLNetForMultipleChoice": ArchitectureSpec((_summary("choice"),), pooler=False),
         "XLNetForQuestionAnsweringSimple": ArchitectureSpec((HeadSpec("span"),), pooler=False),
+        "XLNetForQuestionAnswering": ArchitectureSpec((HeadSpec("beam_span"),), pooler=False),
     },
     defaults={
         "vocab_size": 32000,

@@ -124,5 +124,7 @@ def _xlnet_signature(kinds: tuple[str, ...]) -> inspect.Signature:
     if kinds == ("choice",):
         names = ["token_type_ids", "input_mask", *masks]
     labels = _LABELS.get(kinds, ("labels",) if kinds else ())
+    if kinds == ("beam_span",):
+        labels = (*_LABELS[("span",)], "is_impossible", "cls_index", "p_mask")
     further = ["head_mask", "inputs_embeds", *labels, "use_mems"]
     return signature(["input_ids", *names, *further, *_LAST])

@@ -63,7 +63,12 @@ def forward(model: Any, given: dict[str, Any]) -> Any:
             values["attentions"] = xlnet.both_streams(values["attentions"], packed)
     if choices is not None:
         values["logits"] = values["logits"].view(choices)
-    loss = _loss(model, values, given)
+    loss = None
+    if kinds == ("beam_span",):
+        values |= xlnet.answers(model, given, packed.padded(out.hidden), values.pop("logits"))
+        loss = values.pop("loss", None)
+    else:
+        loss = _loss(model, values, given)
     fields = field_names(kinds, decoder=model.architecture_spec.decoder)
     fields = fields if memory is None else xlnet.field_names(kinds, fields)
     named = ModelOutput(fields, {"loss": loss, **values})
@@ -174,7 +179,7 @@ def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool)
     mask, labels = given.get("attention_mask"), given.get("labels")
     if mask is None or mask.ndim != 2:
         return False
-    if kinds == ("span",):
+    if kinds in (("span",), ("beam_span",)):
         return True
     if labels is None or labels.shape != mask.shape or "discriminator" in kinds:
         return False

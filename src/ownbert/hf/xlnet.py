@@ -8,16 +8,24 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.errors import InputError
+from ownbert.hf import losses
 from ownbert.hf.inputs import PackedInputs
 from ownbert.nn.context import Cache
 from ownbert.nn.encoder import Encoder
+from ownbert.nn.heads import BeamSpanHead
 from ownbert.nn.model import Outputs
 from ownbert.nn.positions import RelativeSinusoids
 
 _STREAMS = ((), ("mlm",))
+_BEAM = (
+    *("start_top_log_probs", "start_top_index", "end_top_log_probs", "end_top_index"),
+    "cls_logits",
+)
+_HIDDEN = 1e30  # taken from the score of a token that cannot be in an answer, as in Transformers
 
 
 @dataclass(frozen=True)
@@ -116,6 +124,8 @@ def field_names(kinds: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ..
     """Names of the outputs in the order of Transformers 4.57.6."""
     if not kinds:
         return "last_hidden_state", "mems", "hidden_states", "attentions"
+    if kinds == ("beam_span",):
+        return ("loss", *_BEAM, "mems", "hidden_states", "attentions")
     first = names[: names.index("hidden_states")]
     return (*first, "mems", "hidden_states", "attentions")
 
@@ -139,3 +149,61 @@ def both_streams(first: Sequence[Tensor | None], packed: PackedInputs) -> tuple[
     """Attention weights of each layer, of the tokens and of the query stream."""
     second = packed.query_attention_weights()
     return tuple(None if w is None else (w, second[i]) for i, w in enumerate(first))
+
+
+def answers(
+    model: Any, given: Mapping[str, Any], hidden: Tensor, starts: Tensor
+) -> dict[str, Tensor]:
+    """The loss of answers that are given, or the likeliest starts and for each the likeliest ends.
+
+    Args:
+        model: with the head that searches both.
+        given: arguments; ``p_mask`` is 1 at tokens that no answer has.
+        hidden: (B, S, D), the last hidden states.
+        starts: (B, S), scores.
+
+    Raises:
+        InputError: there are fewer tokens than starts or ends to find.
+    """
+    head: BeamSpanHead = model.model.heads["beam_span"]
+    mask, cls = given.get("p_mask"), given.get("cls_index")
+    rows = torch.arange(len(hidden), device=hidden.device)
+    of_cls = hidden[:, -1] if cls is None else hidden[rows, cls.flatten()]
+    starts = _without(starts, mask)
+    first, last = given.get("start_positions"), given.get("end_positions")
+    if first is not None and last is not None:
+        chosen = hidden[rows, first.flatten()]  # (B, D)
+        ends = _without(head.ends(hidden, chosen[:, None].expand_as(hidden)), mask)
+        loss = (
+            losses.cross_entropy(starts, first.flatten(), "start_positions")
+            + losses.cross_entropy(ends, last.flatten(), "end_positions")
+        ) / 2
+        impossible = given.get("is_impossible")
+        if cls is not None and impossible is not None:
+            scores = head.answerable(chosen, of_cls)
+            truth = impossible.flatten().to(scores.dtype)
+            loss = loss + 0.5 * F.binary_cross_entropy_with_logits(scores, truth)
+        return {"loss": loss}
+    length, count, further = hidden.shape[1], model.config.start_n_top, model.config.end_n_top
+    if max(count, further) > length:
+        raise InputError(
+            f"start_n_top is {count} and end_n_top {further}, but the input has {length} tokens"
+        )
+    probabilities = starts.softmax(-1)
+    best, at = probabilities.topk(count, -1)  # (B, starts)
+    chosen = hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1]))  # (B, starts, D)
+    pairs = (len(hidden), length, count, hidden.shape[-1])
+    ends = head.ends(hidden[:, :, None].expand(pairs), chosen[:, None].expand(pairs))
+    ends = _without(ends, None if mask is None else mask[..., None]).softmax(1)  # (B, S, starts)
+    best_ends, at_ends = ends.topk(further, 1)
+    mean = (probabilities[..., None] * hidden).sum(1)  # (B, D)
+    found = (best, at, best_ends.flatten(1), at_ends.flatten(1), head.answerable(mean, of_cls))
+    return dict(zip(_BEAM, found, strict=True))
+
+
+def _without(scores: Tensor, mask: Tensor | None) -> Tensor:
+    """Scores with those of masked tokens too low for any softmax."""
+    if mask is None:
+        return scores
+    low = _HIDDEN if scores.dtype != torch.float16 else 65500
+    return scores * (1 - mask) - low * mask

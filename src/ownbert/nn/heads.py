@@ -204,6 +204,39 @@ class TokenHead(nn.Module):
         return self.dense(self.dropout(hidden))
 
 
+class BeamSpanHead(nn.Module):
+    """Scores of each token as the start of an answer: (T, D) -> (T).
+
+    The end is scored for a start that is known (``ends``), and whether there is an answer for a
+    start and the vector of <cls> (``answerable``).
+
+    Source: Yang et al. 2019, released code (SQuAD).
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.start = Linear(size, 1)
+        self.end_hidden = Linear(2 * size, size)
+        self.end_norm = make_norm(config, size)
+        self.end = Linear(size, 1)
+        self.answer_hidden = Linear(2 * size, size)
+        self.answer = Linear(size, 1, bias=False)
+
+    def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
+        return self.start(hidden)[..., 0]
+
+    def ends(self, hidden: Tensor, starts: Tensor) -> Tensor:
+        """Scores of tokens as the end of an answer: (..., D), (..., D) of its start -> (...)."""
+        inner = self.end_hidden(torch.cat((hidden, starts), -1)).tanh()
+        return self.end(self.end_norm(inner))[..., 0]
+
+    def answerable(self, starts: Tensor, cls: Tensor) -> Tensor:
+        """Scores of there being no answer: (B, D) of starts, (B, D) of <cls> -> (B)."""
+        inner = self.answer_hidden(torch.cat((starts, cls), -1)).tanh()
+        return self.answer(inner)[..., 0]
+
+
 class EmbeddingHead(nn.Module):
     """One vector per sequence: (T, D) -> (B, D)."""
 
@@ -289,6 +322,8 @@ def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> n
         return NextTokenHead(config)
     if spec.kind == "embedding":
         return EmbeddingHead(config, spec)
+    if spec.kind == "beam_span":
+        return BeamSpanHead(config)
     if spec.kind == "discriminator":
         return DiscriminatorHead(config, spec)
     raise ValueError(f"head {spec.kind!r} is not known; one of {', '.join(HEADS)}")

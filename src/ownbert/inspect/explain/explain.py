@@ -263,7 +263,8 @@ class Explainer:
         model, tokenizer = self.models[0], self.tokenizer
         if model.config.mask_vector:
             raise InputError(
-                f"{self.folder} predicts words by a query stream, which has no methods"
+                f"{self.folder} is an xlnet, whose masked words cannot be explained; take a "
+                "fine-tuned model"
             )
         ids = np.asarray(text_ids(row.texts[0], tokenizer), dtype=np.int64)
         longest = model.config.max_length
