@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.data.batch import Batch
+from ownbert.data.permutation import permuted_view
 from ownbert.data.sampled_softmax import CandidateSampler
 from ownbert.nn.kernels.cross_entropy import cross_entropy
 from ownbert.nn.model import Model
@@ -355,24 +356,6 @@ def causal_view(batch: Batch) -> Batch:
     return replace(
         batch, token_ids=ids, layout=layout, masked_positions=rows, masked_ids=ids[rows + 1]
     )
-
-
-def permuted_view(batch: Batch) -> Batch:
-    """The batch for predicting masked tokens in the order that it names, by a query stream.
-
-    Its ``predicted`` are the rows of these tokens (M), and its ``masked_positions`` those of the
-    query stream behind all tokens.
-
-    Raises:
-        ValueError: the batch names no order.
-    """
-    if batch.masked_positions is None or batch.order is None:
-        raise ValueError("permutation language modelling needs a batch with masked tokens' order")
-    ids, rows = unmasked(batch), batch.masked_positions
-    ranks = torch.full_like(ids, -1).index_copy(0, rows, batch.order)
-    behind = torch.arange(batch.tokens, batch.tokens + len(rows), device=rows.device)
-    layout = replace(batch.layout, ranks=ranks)
-    return replace(batch, token_ids=ids, layout=layout, predicted=rows, masked_positions=behind)
 
 
 @torch.no_grad()

@@ -3,9 +3,12 @@
 T tokens of a sequence, V vocabulary, M targets.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
+
+from ownbert.data.batch import Batch
 
 # Of XLNet: a span of one to five tokens in six times as many.
 _LONGEST, _TOKENS_PER_TARGET = 5, 6
@@ -52,3 +55,21 @@ class PermutedSpans:
         if not len(positions) and candidates.any():
             positions = rng.choice(candidates.nonzero()[0], 1)
         return positions, rng.permutation(len(positions))
+
+
+def permuted_view(batch: Batch) -> Batch:
+    """The batch for predicting its masked tokens, which it shows, in the order that it names.
+
+    Its ``predicted`` are the rows of these tokens (M), which a query stream predicts, and its
+    ``masked_positions`` those of this stream, behind all tokens.
+
+    Raises:
+        ValueError: the batch names no order.
+    """
+    if batch.masked_positions is None or batch.order is None:
+        raise ValueError("a batch for permutation language modelling names an order of its targets")
+    rows = batch.masked_positions
+    ranks = torch.full_like(batch.token_ids, -1).index_copy(0, rows, batch.order)
+    behind = torch.arange(batch.tokens, batch.tokens + len(rows), device=rows.device)
+    layout = replace(batch.layout, ranks=ranks)
+    return replace(batch, layout=layout, predicted=rows, masked_positions=behind)

@@ -12,9 +12,9 @@ import torch
 
 from ownbert.checkpoint import describe, load, load_tokenizer
 from ownbert.data.batch import Example, pack
+from ownbert.data.permutation import permuted_view
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
-from ownbert.objectives import permuted_view
 from ownbert.tasks.batched_forward import batches_by_tokens
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.train.device import pick_device

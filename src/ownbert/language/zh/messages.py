@@ -935,6 +935,8 @@ MESSAGES = {
     "tensor {} differs from {}; it must be tied": "张量 {} 与 {} 不同；两者须绑定",
     "missing tensor {}": "缺少张量 {}",
     "unexpected tensor {}": "多出张量 {}",
+    "tensors {} must have three dimensions": "张量 {} 须有三个维度",
+    "a batch for permutation language modelling names an order of its targets": "排列语言模型的批次须给出其目标的次序",
     "tensors {} must be of one shape": "张量 {} 的形状须相同",
     "it is damaged or cut off": "文件已损坏或不完整",
     "it is gone": "文件已不存在",
