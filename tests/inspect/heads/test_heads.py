@@ -108,7 +108,7 @@ def test_layers_are_dropped_from_the_top(tmp_path: Path):
 
 
 def test_what_is_left_is_trained_on_in_between(tmp_path: Path, topics: Path, classifier: Path):
-    given = {"rows": 60, "epochs": 2}
+    given: Any = {"rows": 60, "epochs": 2}
     dev, train = topics / "dev.csv", topics / "train.csv"
     plain = Pruning(classifier, dev, tmp_path / "plain", **given).layers(1)
     tuned = Pruning(classifier, dev, tmp_path / "tuned", train=train, **given).layers(1)

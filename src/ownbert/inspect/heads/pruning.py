@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.checkpoint import save
+from ownbert.checkpoint import describe, save
 from ownbert.errors import InputError
 from ownbert.families import family_of
 from ownbert.files import refuse_unwritable
@@ -164,10 +164,9 @@ class Pruning:
                 device=self.device,
                 quiet=True,
             )
-            found = labelled_model(tuned, self.data, rows=self.rows, device=self.device)
-        if {*found.task.labels} != {*left.task.labels}:
-            raise InputError("the training rows have other labels than the model")
-        return found
+            if {*describe(tuned).labels} != {*describe(pruned).labels}:
+                raise InputError("the training rows have other labels than the model")
+            return labelled_model(tuned, self.data, rows=self.rows, device=self.device)
 
 
 def _save(labelled: LabelledModel, folder: Path) -> None:

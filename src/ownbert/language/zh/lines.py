@@ -20,6 +20,7 @@ LINES = {
     "texts of up to {} characters": "不超过 {} 个字符的文本",
     "texts of {} characters or more": "{} 个字符以上的文本",
     "texts with a tenth of unknown words or more": "未知词达到十分之一的文本",
+    "{} has a head for other labels; it starts anew": "{} 的输出头用于别的标签，从头开始训练",
     "layers {}, heads {}: {} {}, {} tokens/s": "{} 层，{} 个头：{} {}，{} tokens/s",
     "no method is better than an order by chance": "没有一种方法优于随机顺序",
     "the most faithful on these rows: {}": "在这些行上最如实的方法：{}",
