@@ -16,13 +16,15 @@ from torch import Tensor, nn
 
 from ownbert.data.batch import Batch
 from ownbert.data.layout import to_device
+from ownbert.data.permutation import permuted_view
 from ownbert.data.sampled_softmax import CandidateSampler
 from ownbert.nn.kernels.cross_entropy import cross_entropy
 from ownbert.nn.model import Model
 
 # How the model sees a batch. masked: as it is; causal: masked tokens put back, and each token sees
-# those before it; corrupted: a generator's draws instead of masked tokens (ELECTRA).
-INPUT_VIEWS = ("masked", "causal", "corrupted")
+# those before it; corrupted: a generator's draws instead of masked tokens (ELECTRA); permuted:
+# masked tokens put back, and each seen by those alone that come later in a random order (XLNet).
+INPUT_VIEWS = ("masked", "causal", "corrupted", "permuted")
 
 
 class Loss(NamedTuple):
@@ -112,6 +114,28 @@ class CausalLM:
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         return _cross_entropy(logits, _targets(batch))  # (T - B, V), (T - B)
+
+
+@dataclass(frozen=True)
+class PermutationLM:
+    """Cross entropy of tokens that are predicted one after the other, in a random order.
+
+    Each is predicted by a query stream, from the tokens that are not predicted and those before it
+    in the order.
+
+    Source: Yang et al. 2019, sections 2.2 and 2.3.
+    """
+
+    weight: float = 1.0
+    name: str = "plm"
+    head: str = "mlm"
+    input_view: str = "permuted"
+
+    def count(self, batch: Batch) -> int:
+        return 0 if batch.masked_ids is None else batch.masked_ids.numel()
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        return _cross_entropy(logits, _targets(batch))  # (M, V), (M)
 
 
 @dataclass(frozen=True)
@@ -226,6 +250,7 @@ class ReplacedToken:
 PRETRAINING: Mapping[str, Callable[[float], Objective]] = {
     "mlm": MaskedLM,
     "clm": CausalLM,
+    "plm": PermutationLM,
     "rtd": ReplacedToken,
     "nsp": SentencePair,
     "sop": partial(SentencePair, name="sop"),
@@ -280,6 +305,8 @@ class Learner(nn.Module):
                 seen = causal_view(batch)
             elif view == "corrupted":
                 seen = corrupted_view(batch, logits["mlm"])
+            elif view == "permuted":
+                seen = permuted_view(batch)
             logits = self._logits(self.model_of(view), seen, {o.head for o in in_view})
             losses |= {o.name: o(logits[o.head], seen) for o in in_view}
         if batch.dummy:

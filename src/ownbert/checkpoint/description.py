@@ -146,7 +146,7 @@ def _plain(spec: HeadSpec, config: EncoderConfig) -> HeadSpec:
         spec.kind,
         pooling=spec.pooling if pools else "pooler",
         dense=dense,
-        activation=(spec.activation or config.hidden_act) if acts else None,
+        activation=(spec.activation or config.hidden_act) if acts and spec.transform else None,
         output=spec.output,
         segments=spec.segments if pools else None,
         crf=spec.crf,
@@ -154,6 +154,7 @@ def _plain(spec: HeadSpec, config: EncoderConfig) -> HeadSpec:
         dense_bias=spec.dense_bias or not (dense or acts),
         dense_norm=spec.dense_norm and dense is not None,
         output_bias=spec.output_bias or spec.kind != "mlm",
+        transform=spec.transform or spec.kind != "mlm",
     )
 
 

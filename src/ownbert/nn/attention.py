@@ -12,7 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ownbert.data.layout import Layout, PaddedGroup, PaddedIndex, distances, lowest
+from ownbert.data.layout import (
+    Layout,
+    PaddedGroup,
+    PaddedIndex,
+    distances,
+    lowest,
+    visible_by_rank,
+)
 from ownbert.nn.kernels.dropout import dropout as drop
 from ownbert.nn.kernels.equal_lengths import Bias, attend_equal_lengths
 from ownbert.nn.kernels.manual import attend_manually
@@ -81,7 +88,7 @@ def attend(
 
     Args:
         q: (T, H, K), queries.
-        k, v: (T', H, K), keys and values.
+        k, v: (T', H, K), keys and values; these may have another width.
         layout: of queries and keys.
         dropout: rate for the attention weights, which must be 0 in evaluation.
         bias: what to add to the scores.
@@ -162,6 +169,9 @@ def _reference(
             visible = visible.triu(nearest).tril(last)
         if layout.mask is not None:
             visible = visible & layout.mask[b]
+        if layout.ranks is not None:
+            own = layout.ranks.split(layout.lengths)[b]
+            visible = visible & visible_by_rank(own, layout.sees_itself)
         scores = scores.masked_fill(~visible, lowest(scores.dtype))
         w = drop(scores.softmax(-1), options.dropout).to(v.dtype)
         weights.append(w)
@@ -219,7 +229,7 @@ def _grouped(run_group: Callable[..., tuple[Tensor, Tensor | None]]):
             if group.seen is not None:
                 qg = qg.masked_fill(~group.seen, 0)  # All its scores are zero: the mean of all.
             result, kept = run_group(qg, kg, vg, group, options)  # (B, H, S, K)
-            out.append(result.transpose(1, 2).reshape(-1, *q.shape[1:]))
+            out.append(result.transpose(1, 2).reshape(-1, *v.shape[1:]))
             if options.weights and kept is not None:
                 weights.update(zip(group.members, kept.unbind(0), strict=True))
         joined = out[0] if len(out) == 1 else torch.cat(out)

@@ -335,6 +335,11 @@ class Explainer:
     def _masked(self, row: Row, wanted: str | None) -> tuple[Example, list[Target]]:
         """The likeliest word of each mask, or the wanted one."""
         model, tokenizer = self.models[0], self.tokenizer
+        if model.config.mask_vector:
+            raise InputError(
+                f"{self.folder} is an xlnet, whose masked words cannot be explained; take a "
+                "fine-tuned model"
+            )
         ids = np.asarray(text_ids(row.texts[0], tokenizer), dtype=np.int64)
         longest = model.config.max_length
         if longest is not None and len(ids) > longest:
@@ -345,7 +350,8 @@ class Explainer:
                 f"{self.folder} fills in masked words; write {tokenizer.special['mask_token']} "
                 "into the text"
             )
-        example = Example(ids, np.zeros_like(ids), masked_positions=masks, masked_ids=ids[masks])
+        types = np.asarray(tokenizer.input_format.types(len(ids)))
+        example = Example(ids, types, masked_positions=masks, masked_ids=ids[masks])
         token = None if wanted is None else tokenizer.id_of(wanted)
         if wanted is not None and token is None:
             raise InputError(f"{wanted!r} is no token of the vocabulary")

@@ -211,7 +211,7 @@ def _span(task: Any, row: Row, example: Example, raw: np.ndarray, note: Any) -> 
         first, last = (window.first + token - window.begin for token in (span.first, span.last))
     reads = np.zeros(len(example.token_ids))
     reads[[first, last]] += 0.5
-    inside = slice(positions[span.window].cls, positions[span.window].end)
+    inside = slice(positions[span.window].start, positions[span.window].end)
 
     def own(logits: Tensor) -> Tensor:
         return logits.float().unflatten(0, (-1, len(example.token_ids)))  # (N, T, 2)

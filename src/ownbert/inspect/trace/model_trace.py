@@ -94,6 +94,8 @@ def _attention(model: Model, layer: int) -> MultiHeadAttention:
     config, schedule = model.config, model.encoder.schedule()
     if config.image is not None:
         raise InputError("the model reads images; a trace is of a text")
+    if model.config.position_embedding_type == "transformer_xl":
+        raise InputError("a trace has no steps for the distances and segments of an xlnet model")
     if config.add_cross_attention:
         raise InputError("the model attends to an encoder as well; a trace is of one text alone")
     if layer not in range(len(schedule)):

@@ -26,7 +26,7 @@ def unsupported(q: Tensor, layout: Layout) -> str | None:
     if q.shape[-1] % 8 or q.shape[-1] > _LARGEST_HEAD:
         return f"takes heads of 8, 16, ... {_LARGEST_HEAD} channels, not {q.shape[-1]}"
     cached = layout.keys is not None and (layout.causal or layout.window is not None)
-    if layout.mask is not None or cached:
+    if layout.mask is not None or layout.ranks is not None or cached:
         return "takes no masks, and no cache"
     return _missing(q.device)
 

@@ -106,7 +106,7 @@ def window_example(
         continuation: for each class, that of the other pieces of a word; None: they have no tag.
     """
     ids: list[int] = []
-    token_tags = [NO_TAG]  # of [CLS]
+    token_tags = [NO_TAG] * builder.format.before
     for word in range(window.start, window.stop):
         own = pieces[word]
         ids += own
@@ -115,7 +115,8 @@ def window_example(
             tag = 0 if tags is None else tags[word]
             rest = NO_TAG if continuation is None else continuation[tag]
         token_tags += [tag, *[rest] * (len(own) - 1)]
-    return builder.example([ids], tags=np.asarray([*token_tags, NO_TAG], dtype=np.int64))[0]
+    behind = [NO_TAG] * builder.format.behind
+    return builder.example([ids], tags=np.asarray([*token_tags, *behind], dtype=np.int64))[0]
 
 
 def join_windows(examples: Sequence[Example]) -> Example:
