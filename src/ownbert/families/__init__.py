@@ -11,6 +11,7 @@ from ownbert.families.family import OWN, Family
 from ownbert.families.mobilebert import MOBILEBERT
 from ownbert.families.modernbert import MODERNBERT
 from ownbert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from ownbert.families.t5 import T5
 from ownbert.families.vit import VIT
 
 FAMILIES = {
@@ -26,6 +27,7 @@ FAMILIES = {
         ERNIE,
         MOBILEBERT,
         MODERNBERT,
+        T5,
     )
 }
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
+from ownbert.families.t5 import T5
 from ownbert.hf import losses
 from ownbert.hf.checks import check_inputs, check_tensors
 from ownbert.hf.inputs import PackedInputs, PaddedInputs, pack, pack_images
@@ -49,7 +50,7 @@ def forward(model: Any, given: dict[str, Any]) -> Any:
         context=packed.context,
         keep_hidden=bool(option(model, given, "output_hidden_states")),
     )
-    values = _values(kinds, out, packed)
+    values = _values(model, out, packed)
     if not kinds and not model.with_pooler:
         values.pop("pooler_output", None)
     if keep:
@@ -74,6 +75,8 @@ def _as_tuple(model: Any, named: ModelOutput) -> tuple[Any, ...]:
         if model.config.model_type == "modernbert" and model.kinds[0] in ("mlm", "classification"):
             # Hidden states and attention weights are only in the named values there.
             return tuple(named[name] for name in ("loss", "logits") if name in named)
+        if model.config.model_type == T5.model_type:
+            return (*(named[name] for name in ("loss", "logits") if name in named), ())
         return named.to_tuple()
     # The cache precedes the hidden states, and a missing pooler leaves a None.
     first = [named.last_hidden_state]
@@ -174,8 +177,9 @@ def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool)
     return bool((labelled & (mask != 1)).any())
 
 
-def _values(kinds: tuple[str, ...], out: Outputs, packed: PackedInputs) -> dict[str, Any]:
+def _values(model: Any, out: Outputs, packed: PackedInputs) -> dict[str, Any]:
     """The outputs by name, padded."""
+    kinds = model.kinds
     logits = {
         kind: rows if kind in _PER_SEQUENCE else packed.padded(rows)
         for kind, rows in out.logits.items()
@@ -185,10 +189,16 @@ def _values(kinds: tuple[str, ...], out: Outputs, packed: PackedInputs) -> dict[
         values["last_hidden_state"] = packed.padded(out.hidden)
         values["pooler_output"] = out.pooled
     if out.hidden_states:
-        values["hidden_states"] = tuple(packed.padded(h) for h in out.hidden_states)
+        states = all_hidden_states(model, out.hidden_states, out.hidden)
+        values["hidden_states"] = tuple(map(packed.padded, states))
     if packed.context.cache is not None:
         values["past_key_values"] = packed.context.cache
     return values
+
+
+def all_hidden_states(model: Any, states: tuple[Tensor, ...], last: Tensor) -> tuple[Tensor, ...]:
+    """The hidden states of all layers: in T5 the last ones are those after the last norm."""
+    return (*states[:-1], last) if model.config.model_type == T5.model_type else states
 
 
 def attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:

@@ -68,9 +68,10 @@ class MarianConfig(PretrainedConfig):
         "hidden_size": "d_model",
     }
 
+    follows: ClassVar[Mapping[str, str]] = {"decoder_vocab_size": "vocab_size"}
+
     def __init__(self, *positional: Any, **values: Any) -> None:
         super().__init__(*positional, **values)
-        self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
         vars(self).setdefault("num_hidden_layers", self.encoder_layers)
 
     def structure(self) -> EncoderConfig:

@@ -11,6 +11,7 @@ from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.bottleneck import BottleneckBlock
 from ownbert.nn.context import Context
 from ownbert.nn.embeddings import Embeddings
+from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.norms import make_norm
 from ownbert.nn.patches import PatchEmbeddings
 
@@ -22,6 +23,7 @@ class Encoder(nn.Module):
     to an encoder.
 
     Attributes:
+        buckets: of ``relative_buckets``, the table that all blocks share.
         gradient_checkpointing: false at first; whether activations inside of the blocks are
             computed again for the backward pass (Chen et al. 2016): less memory, a third more time.
 
@@ -37,9 +39,15 @@ class Encoder(nn.Module):
         )
         kind = EncoderBlock if config.mobile is None else BottleneckBlock
         self.blocks = nn.ModuleList(kind(config, i) for i in range(config.num_blocks))
+        self.buckets = None
+        if config.position_embedding_type == "relative_buckets":
+            self.buckets = self.blocks[0].attention.bias.table  # pyright: ignore
+            for block in self.blocks:
+                block.attention.bias.share(self.buckets)  # pyright: ignore
         self.norm = None
         if config.final_norm:
             self.norm = make_norm(config, config.hidden_size)
+        self.dropout = Dropout(config.hidden_dropout_prob) if config.drop_everywhere else None
 
     def forward(
         self, batch: Batch, context: Context | None = None, *, keep_hidden: bool = False
@@ -65,6 +73,7 @@ class Encoder(nn.Module):
             if keep_hidden and ends:
                 kept.append(hidden)
         hidden = hidden if self.norm is None else self.norm(hidden)
+        hidden = hidden if self.dropout is None else self.dropout(hidden)
         return hidden, tuple(kept) if keep_hidden else ()
 
     def plain_context(self, batch: Batch) -> Context:
