@@ -77,9 +77,11 @@ class HeadSpec:
         crf: whether the tags of a sequence are decoded together.
         ngrams: rows of a table of hashed n-grams whose sum stands beside the pooled vector; None:
             no such table.
-        dense_bias, output_bias: whether the dense layer, and in an mlm head the decoder, have
-            biases.
+        dense_bias, output_bias: whether the dense layer, and in an mlm head the decoder and in a
+            generator its matrix, have biases.
         dense_norm: whether a norm follows the dense layer (an mlm head has one anyway).
+        tied: whether a generator's matrix is the word table where the stacks share it.
+        scaled: whether a generator divides hidden states by sqrt(D) (T5).
     """
 
     kind: str
@@ -95,6 +97,8 @@ class HeadSpec:
     dense_bias: bool = True
     dense_norm: bool = False
     output_bias: bool = True
+    tied: bool = True
+    scaled: bool = False
 
     @property
     def needs_pooler(self) -> bool:

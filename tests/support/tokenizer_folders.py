@@ -109,6 +109,18 @@ def albert_folder(folder: Path) -> Path:
     return described(folder, "AlbertTokenizer", "albert")
 
 
+def t5_folder(folder: Path) -> Path:
+    pieces(
+        folder / "spiece.model",
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        normalization_rule_name="nmt_nfkc",
+    )
+    return described(folder, "T5Tokenizer", "t5")
+
+
 def described(folder: Path, tokenizer_class: str, model_type: str) -> Path:
     config = {"tokenizer_class": tokenizer_class, "model_max_length": 512}
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -122,4 +134,5 @@ FOLDERS = {
     "XLMRoberta": xlm_roberta_folder,
     "Camembert": camembert_folder,
     "Albert": albert_folder,
+    "T5": t5_folder,
 }

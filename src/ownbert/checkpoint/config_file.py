@@ -42,6 +42,8 @@ _HEAD = record(
         "dense_bias": truth,
         "dense_norm": truth,
         "output_bias": truth,
+        "tied": truth,
+        "scaled": truth,
     },
     required=("kind",),
     closed=True,

@@ -1,12 +1,14 @@
 """T5 (Raffel et al. 2020): relative positions in buckets, pre-norm with RMSNorm, no biases."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ownbert.config import ACTIVATIONS, EncoderConfig, HeadSpec
 from ownbert.errors import InputError, in_short
+from ownbert.families.encoder_decoder import EncoderDecoder, Stacks, require_expressed
 from ownbert.families.family import ArchitectureSpec, Family
-from ownbert.families.rules import Fuse, Rename, Rule, Tie
+from ownbert.families.rules import Fuse, Rename, Rule, Tie, written_out
 from ownbert.families.weight_map import WeightMap
 
 MODEL_TYPE = "t5"
@@ -171,4 +173,82 @@ T5 = Family(
         "pruned_heads": (None, {}),
     },
     dropouts={"tokens": "classifier_dropout"},
+)
+
+
+def weight_map(
+    encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool, head: bool = True
+) -> WeightMap:
+    """The weight map of an encoder-decoder, with rules that depend on no config.
+
+    Args:
+        shared: whether the matrix of the head is the word table.
+        head: whether there is one.
+    """
+    words = "shared.weight"
+    rules: list[Rule] = [
+        Rename("encoder.embeddings.word.weight", words),
+        *(Tie(f"{name}.embed_tokens.weight", words) for name in ("encoder", "decoder")),
+        *written_out(stack_rules("encoder"), encoder),
+        *written_out(stack_rules("decoder"), decoder),
+    ]
+    matrix = "lm_head.weight"
+    if head and shared:
+        rules.append(Tie(matrix, words))
+    elif head:
+        rules.append(Rename("heads.generator.projection.weight", matrix))
+    return WeightMap(tuple(rules), other_parts=() if head else ("lm_head.",))
+
+
+def read_config(values: Mapping[str, Any]) -> Stacks:
+    """Encoder, decoder, and whether the head has the word table, from a ``config.json``.
+
+    Raises:
+        InputError: a value is not supported.
+    """
+    if values.get("tie_encoder_decoder"):
+        raise InputError("tie_encoder_decoder is True; supported is False")
+    encoder = T5.read_config(values)
+    layers = values.get("num_decoder_layers")
+    decoder = replace(
+        encoder,
+        num_hidden_layers=encoder.num_hidden_layers if layers is None else layers,
+        is_decoder=True,
+        add_cross_attention=True,
+    )
+    tied = values.get("tie_word_embeddings")
+    return encoder, decoder, True if tied is None else tied
+
+
+def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> dict[str, Any]:
+    """The ``config.json`` of the two.
+
+    Raises:
+        InputError: the format cannot express them.
+    """
+    theirs = {
+        **T5.write_config(encoder),
+        "num_decoder_layers": decoder.num_hidden_layers,
+        "tie_word_embeddings": shared,
+        "is_encoder_decoder": True,
+    }
+    require_expressed(MODEL_TYPE, (encoder, decoder), read_config(theirs)[:2])
+    return theirs
+
+
+def _head(shared: bool) -> HeadSpec:
+    """Scaled where its matrix is the word table, whose rows are long ones."""
+    return HeadSpec("generator", output_bias=False, tied=shared, scaled=shared)
+
+
+T5_ENCODER_DECODER = EncoderDecoder(
+    MODEL_TYPE,
+    "T5ForConditionalGeneration",
+    base="T5Model",
+    read_config=read_config,
+    write_config=write_config,
+    weight_map=weight_map,
+    head=_head,
+    one_table=True,
+    dropouts=("dropout_rate",),
 )

@@ -20,7 +20,10 @@ _WORDS = "encoder.embeddings.word.weight"
 def second_names(model: Model) -> tuple[str, ...]:
     """Our other names of the word embeddings, where an output layer shares them."""
     if model.share_embeddings:
-        return "decoder.embeddings.word.weight", "heads.generator.projection.weight"
+        generator = model.specs.get("generator")
+        tied = generator is not None and generator.tied
+        head = ("heads.generator.projection.weight",) if tied else ()
+        return ("decoder.embeddings.word.weight", *head)
     return ("heads.mlm.decoder.weight",) if "mlm" in model.specs else ()
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from ownbert.config import EncoderConfig
 from ownbert.data.example import Example
 from ownbert.tasks.rows import Row, shortened
-from ownbert.text.files import guess_style
 from ownbert.text.tokenizer import Tokenizer
 
 # Shares of unknown tokens: up to the first nothing is wrong, above the second the vocabulary does
@@ -112,18 +111,18 @@ class TextInputBuilder:
 
     def __init__(self, tokenizer: Tokenizer, config: EncoderConfig, max_length: int) -> None:
         self.tokenizer, self.max_length = tokenizer, max_length
-        self.double_sep = guess_style(tokenizer.backend).double_sep
+        self.double_sep = tokenizer.style.double_sep
         self.types = config.type_vocab_size > 1 and not self.double_sep
 
     @property
     def room(self) -> int:
         """The most tokens of a single text."""
-        return self.max_length - 2
+        return self.max_length - 1 - len(self.tokenizer.start_ids)
 
     @property
     def pair_room(self) -> int:
         """The most tokens of two texts together."""
-        return self.max_length - (4 if self.double_sep else 3)
+        return self.room - (2 if self.double_sep else 1)
 
     def describe(self, data: EncodedRows, unit: str) -> Iterator[str]:
         """Lines on the lengths after truncation and on unknown tokens."""
@@ -156,19 +155,19 @@ class TextInputBuilder:
         return ([next(ids) for _ in row.texts] for row in rows)
 
     def one(self, ids: Sequence[int]) -> np.ndarray:
-        """[CLS] text [SEP], as a vector of ids."""
-        cls, sep = self.tokenizer.cls_id, self.tokenizer.sep_id
-        return np.asarray([cls, *ids[: self.room], sep], dtype=np.int64)
+        """[CLS] text [SEP], as a vector of ids; in T5 without [CLS]."""
+        start, sep = self.tokenizer.start_ids, self.tokenizer.sep_id
+        return np.asarray([*start, *ids[: self.room], sep], dtype=np.int64)
 
     def pair(self, first: Sequence[int], second: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """[CLS] first [SEP] second [SEP], as a vector of ids and one of types.
+        """[CLS] first [SEP] second [SEP], as a vector of ids and one of types; in T5 without [CLS].
 
         If they are too long, the longer text loses its end, as with ``longest_first`` in
         Transformers.
         """
         first, second = _cut_longest(first, second, self.pair_room)
-        cls, sep = self.tokenizer.cls_id, self.tokenizer.sep_id
-        left = [cls, *first, sep]
+        sep = self.tokenizer.sep_id
+        left = [*self.tokenizer.start_ids, *first, sep]
         right = [*([sep] if self.double_sep else []), *second, sep]
         ids = np.asarray(left + right, dtype=np.int64)
         types = np.zeros_like(ids)
@@ -233,7 +232,7 @@ class UnknownWords:
         """
         if (tokenizer := self.tokenizer) is None:
             return
-        special = np.asarray([tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id])
+        special = np.asarray([*tokenizer.start_ids, tokenizer.sep_id, tokenizer.pad_id])
         for example in examples:
             self.total += len(example.token_ids) - int(np.isin(example.token_ids, special).sum())
             self.unknown += int((example.token_ids == tokenizer.unk_id).sum())

@@ -31,6 +31,8 @@ class Style:
         double_sep: in a pair two separators stand between the texts, and the second text has type
             0, too.
         additional: more special tokens.
+        start: the token before a text, by its name in ``special``; None: there is none.
+        end: the token after each text.
     """
 
     name: str
@@ -40,6 +42,13 @@ class Style:
     settings: Mapping[str, Any]
     double_sep: bool = False
     additional: tuple[str, ...] = ()
+    start: str | None = "cls_token"
+    end: str = "sep_token"
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The names of the tokens without which its models have no use for a vocabulary."""
+        return tuple(dict.fromkeys(n for n in (*NEEDED_NAMES, self.end) if n in self.special))
 
 
 _BRACKETS = {
@@ -101,7 +110,19 @@ ALBERT = Style(
     _ALBERT,
     {"do_lower_case": True, "remove_space": True, "keep_accents": False},
 )
-STYLES = (BERT, ROBERTA, ALBERT, XLM_ROBERTA, CAMEMBERT)
+# The sentinels of span corruption.
+SENTINEL = "<extra_id_{}>"
+T5 = Style(
+    "t5",
+    "T5Tokenizer",
+    {"vocab_file": "spiece.model"},
+    {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
+    {"extra_ids": 100},
+    additional=tuple(map(SENTINEL.format, range(100))),
+    start=None,
+    end="eos_token",
+)
+STYLES = (BERT, ROBERTA, ALBERT, T5, XLM_ROBERTA, CAMEMBERT)
 
 # tokenizer_class of tokenizer_config.json -> its style, and the inputs of its models.
 CLASSES: dict[str, tuple[Style, tuple[str, ...]]] = {
@@ -113,6 +134,7 @@ CLASSES: dict[str, tuple[Style, tuple[str, ...]]] = {
     "XLMRobertaTokenizer": (XLM_ROBERTA, WITHOUT_TYPES),
     "CamembertTokenizer": (CAMEMBERT, WITHOUT_TYPES),
     "AlbertTokenizer": (ALBERT, WITH_TYPES),
+    "T5Tokenizer": (T5, WITHOUT_TYPES),
 }
 # model_type of config.json -> the same.
 MODEL_TYPES = {
@@ -127,7 +149,16 @@ MODEL_TYPES = {
     "xlm-roberta-xl": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
     "albert": "AlbertTokenizer",
+    "t5": "T5Tokenizer",
 }
+
+
+def additional_tokens(style: Style, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The additional special tokens of a family: of T5, ``extra_ids`` sentinels."""
+    if style is not T5:
+        return style.additional
+    count = settings.get("extra_ids")
+    return tuple(map(SENTINEL.format, range(100 if count is None else int(count))))
 
 
 def class_name(config: Mapping[str, object], model_config: Mapping[str, object]) -> str | None:

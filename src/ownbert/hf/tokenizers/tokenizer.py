@@ -330,20 +330,31 @@ class PreTrainedTokenizerFast:
         self, token_ids_0: Ids, token_ids_1: Ids | None = None
     ) -> Ids:
         """The ids of one text or two with the special tokens around them."""
-        cls, sep = ([self.cls_token_id], [self.sep_token_id]) if self.style else ([], [])
+        cls, sep = self._around()
         first = cls + list(token_ids_0) + sep
         if token_ids_1 is None:
             return first
         between = sep if self.style and self.style.double_sep else []
         return first + between + list(token_ids_1) + sep
 
+    def _around(self) -> tuple[list[Any], list[Any]]:
+        """The ids before a text and after it."""
+        if self.style is None:
+            return [], []
+        start = [] if self.style.start is None else [self.cls_token_id]
+        return start, [getattr(self, f"{self.style.end}_id")]
+
     def create_token_type_ids_from_sequences(
         self, token_ids_0: Ids, token_ids_1: Ids | None = None
     ) -> Ids:
-        """0 for the first text, 1 for the second, with their special tokens; 0 only in RoBERTa."""
+        """0 for the first text, 1 for the second, with their special tokens.
+
+        In RoBERTa and T5 only 0.
+        """
         first = self.build_inputs_with_special_tokens(token_ids_0)
         both = self.build_inputs_with_special_tokens(token_ids_0, token_ids_1)
-        second = 0 if self.style and self.style.double_sep else 1
+        alike = self.style and (self.style.double_sep or self.style.start is None)
+        second = 0 if alike else 1
         return [0] * len(first) + [second] * (len(both) - len(first))
 
     def get_special_tokens_mask(

@@ -106,7 +106,7 @@ def window_example(
         continuation: for each class, that of the other pieces of a word; None: they have no tag.
     """
     ids: list[int] = []
-    token_tags = [NO_TAG]  # of [CLS]
+    token_tags = [NO_TAG] * len(builder.tokenizer.start_ids)  # of [CLS]
     for word in range(window.start, window.stop):
         own = pieces[word]
         ids += own
