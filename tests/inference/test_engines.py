@@ -157,6 +157,8 @@ def test_auto_takes_an_engine_for_few_texts_and_torch_for_many(both: Path):
     network = rows_predictor.networks[0]
     expected = Predictor(both)
     same(predictor("a b"), expected("a b"))
+    long = "a b " * FEW_TOKENS
+    same(predictor(long), expected(long))
     assert "_packed" not in vars(network)  # nothing was loaded for torch
     many = TEXTS * 10
     assert 3 * len(many) > FEW_TOKENS

@@ -14,6 +14,8 @@ from PIL import Image
 
 import ownbert
 from ownbert import Embedder, Predictor, finetune
+from ownbert.translate.decode import Translator
+from support.sequences import copying
 from support.serving import Served, served
 from support.tiny import change_config, made
 
@@ -46,6 +48,8 @@ def folders(
     made(base / "vectors")
     found = {name: base / name for name in (*heads, "vectors")}
     found |= {"topics": classifier, "words": pretrained, "images": _image_model(base / "images")}
+    (base / "translations").mkdir()
+    found["translations"] = copying(base / "translations", count=20, epochs=1)
     return found
 
 
@@ -168,6 +172,15 @@ def test_the_hubs_client_sends_images(server: Served, folders: dict[str, Path]):
     assert server.post("/v1/image", own)[1]["answers"][0][0]["label"] == found[0].label
     status, error, _ = server.post("/models/images", b"no image", content_type="image/png")
     assert (status, "no image that can be read" in error["error"]) == (422, True)
+
+
+def test_the_hubs_client_translates(server: Served, folders: dict[str, Path]):
+    (expected,) = Translator(folders["translations"])(["10 12 13"])
+    assert hub(server, "translations").translation("10 12 13").translation_text == expected
+    status, found, _ = server.post(
+        "/v1/translate", {"inputs": ["10 12 13", "14"], "model": "translations"}
+    )
+    assert (status, found["answers"][0]) == (200, expected)
 
 
 def test_text_embeddings_inference(server: Served, folders: dict[str, Path]):

@@ -32,8 +32,9 @@ _OUTPUTS: Mapping[str, tuple[tuple[str, ...], bool]] = {
 _PADDING, _FEW_PLACES = 0.1, 16
 # Places of a group: more do not fit into a processor's cache.
 _MOST_PLACES = 4096
-# Tokens up to which an engine is faster than packed batches of torch (docs/deployment.md).
-FEW_TOKENS = 128
+# Tokens up to which an engine is faster on several texts than packed batches of torch; on one text
+# it always is (docs/deployment.md).
+FEW_TOKENS = 48
 _CRF = record(dict.fromkeys(("transitions", "start_transitions", "end_transitions"), anything))
 
 
@@ -206,7 +207,8 @@ def _sequences(examples: Sequence[Example]) -> tuple[list[np.ndarray], list[np.n
 
 
 class RoutedNetwork:
-    """Few tokens by an engine, more by the packed model, which is loaded when it is first needed.
+    """One text or few tokens by an engine, more by the packed model, which is loaded when it is
+    first needed.
 
     Args:
         small: the network of an exported file.
@@ -227,18 +229,19 @@ class RoutedNetwork:
 
     def logits(self, examples: Sequence[Example], head: str) -> np.ndarray:
         """As of a ``RowNetwork``."""
-        network: RowNetwork = self._for(sum(len(e.token_ids) for e in examples))
+        network: RowNetwork = self._for([len(e.token_ids) for e in examples])
         return network.logits(examples, head)
 
     def vectors(
         self, ids: Sequence[np.ndarray], pooling: str, precision: str | None = None
     ) -> np.ndarray:
         """As of an ``ExportedNetwork``."""
-        return self._for(sum(map(len, ids))).vectors(ids, pooling, precision)
+        return self._for([*map(len, ids)]).vectors(ids, pooling, precision)
 
     def token_vectors(self, ids: Sequence[np.ndarray]) -> np.ndarray:
         """As of an ``ExportedNetwork``."""
-        return self._for(sum(map(len, ids))).token_vectors(ids)
+        return self._for([*map(len, ids)]).token_vectors(ids)
 
-    def _for(self, tokens: int) -> Any:
-        return self._small if tokens <= FEW_TOKENS else self._packed
+    def _for(self, lengths: Sequence[int]) -> Any:
+        few = len(lengths) <= 1 or sum(lengths) <= FEW_TOKENS
+        return self._small if few else self._packed

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch
+from ownbert.data.sampled_softmax import Candidates
 from ownbert.errors import InputError
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.encoder import Encoder
@@ -158,11 +159,11 @@ class Model(nn.Module):
             context.cache,
         )
 
-    def words_of(self, pooled: Tensor) -> Tensor:
-        """Logits of the words of whole sequences, by the MLM head: (B, D) -> (B, V)."""
+    def words_of(self, pooled: Tensor, candidates: Candidates | None = None) -> Tensor:
+        """Logits of the words of whole sequences, by the MLM head: (B, D) -> (B, V), or (B, C)."""
         head = self.heads["mlm"]
         assert isinstance(head, MaskedLMHead)
-        return head.words(pooled)
+        return head.words(pooled, candidates)
 
     def decoder_context(self, batch: Batch) -> Context:
         """The decoder's context: a token sees those before it, and all of its encoded source.

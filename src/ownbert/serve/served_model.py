@@ -11,6 +11,7 @@ import torch
 
 from ownbert.checkpoint import CONFIG, describe
 from ownbert.errors import InputError
+from ownbert.families import marian
 from ownbert.files import read_json
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.engines import AUTO, TORCH
@@ -101,7 +102,7 @@ class ServedModel:
     def _load(self) -> None:
         given: dict[str, Any] = {"device": self.device, "precision": self.precision}
         config = self.folder / CONFIG
-        if config.exists() and read_json(config).get("is_encoder_decoder"):
+        if config.exists() and read_json(config).get("model_type") == marian.MODEL_TYPE:
             if self.engine not in (None, TORCH, AUTO):
                 raise InputError(f"{self.folder} translates, which only torch does")
             self.translator = Translator(self.folder, **given)
