@@ -207,6 +207,25 @@ class Model(nn.Module):
                 block.attention.prune(config, i)  # pyright: ignore
         self.config = self.encoder.config = config
 
+    def keep_layers(self, count: int) -> None:
+        """Remove the layers above the first ``count`` for good.
+
+        Raises:
+            InputError: there are not more layers than that, or the layers share their weights.
+        """
+        self._refuse_decoder()
+        config = self.config
+        if config.num_hidden_groups is not None:
+            raise InputError("the layers share their weights (ALBERT): none can be taken away")
+        if not 1 <= count < config.num_hidden_layers:
+            raise InputError(
+                f"{count} layers cannot be kept: the model has {config.num_hidden_layers}"
+            )
+        kept = {layer: heads for layer, heads in config.pruned_heads.items() if layer < count}
+        self.encoder.blocks = self.encoder.blocks[:count]
+        self.config = replace(config, num_hidden_layers=count, pruned_heads=kept)
+        self.encoder.config = self.config
+
     def set_words(self, words: nn.Embedding) -> None:
         """Replace the word embeddings by another table; a tied output follows.
 

@@ -5,7 +5,12 @@ MESSAGES = {
     # Attention heads.
     "{} is there already and not empty; choose another folder": "{} 已存在且不为空；请换一个目录",
     "{} of {} heads are {}; from 1 to {} can be pruned: a layer keeps one head": "{1} 个头的 {0} 是 {2} 个；可以剪去 1 到 {3} 个：每层至少保留一个头",
-    "--prune and -o belong together: the share, and the folder for the rest": "--prune 与 -o 须同时给出：剪去的比例，和其余部分的目录",
+    "--prune or --drop-layers and -o belong together: what goes, and the folder for the rest": "--prune 或 --drop-layers 与 -o 须同时给出：去掉什么，和其余部分的目录",
+    "--prune and --drop-layers are two things to take away; take one": "--prune 和 --drop-layers 去掉的东西不同；请只用一个",
+    "the layers share their weights (ALBERT): none can be taken away": "各层共享权重（ALBERT）：不能去掉任何一层",
+    "the training rows have other labels than the model": "训练行的标签与模型的不同",
+    "{} layers cannot be kept: the model has {}": "不能保留 {} 层：模型有 {} 层",
+    "{} of {} layers cannot be dropped; from 1 to {} can": "{1} 层中不能去掉 {0} 层；可以去掉 1 到 {2} 层",
     "the layers share their weights (ALBERT): a head is not one layer's own": "各层共享权重（ALBERT）：头不属于单独一层",
     "heads are measured by the loss of a task with labels, which embed is not": "头的重要性由带标签任务的损失来测量，embed 不是这样的任务",
     # Explanations.
