@@ -71,9 +71,7 @@ def main() -> None:
                     "batch_tokens": given.batch_tokens,
                     "learning_rate": given.learning_rate,
                 }
-                found = losses(
-                    given.tokens, {**changes, "position_embedding_type": kind}, options
-                )
+                found = losses(given.tokens, {**changes, "position_embedding_type": kind}, options)
                 shown = "  ".join(f"{step} {loss:.3f}" for step, loss in found.items())
                 print(f"seed {seed}  {norm:9}  {name:7}  {shown}", flush=True)
 
