@@ -50,7 +50,7 @@ def losses(tokens: str, changes: dict[str, Any], options: dict[str, Any]) -> dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tokens", help="token store that ownbert prepare wrote")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=2)

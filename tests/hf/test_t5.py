@@ -14,9 +14,13 @@ if int(transformers.__version__.split(".")[0]) > 4:
 
 import ownbert  # noqa: E402
 import ownbert.hf as hf  # noqa: E402
+from ownbert.checkpoint import load, save  # noqa: E402
 from ownbert.errors import InputError  # noqa: E402
+from ownbert.tasks.text_input import TextInputBuilder  # noqa: E402
 from ownbert.transformer import log_probs  # noqa: E402
+from ownbert.translate.decode import Translator  # noqa: E402
 from support.padded_models import arguments, close  # noqa: E402
+from support.tokenizer_folders import t5_folder  # noqa: E402
 
 SIZES: dict[str, Any] = {
     "vocab_size": 41,
@@ -164,3 +168,41 @@ def test_what_is_refused(tmp_path: Path):
         ours(torch.tensor([[5, 1]]))
     with pytest.raises(InputError, match="tie_encoder_decoder is True; supported is False"):
         hf.T5Model(hf.T5Config(tie_encoder_decoder=True))
+
+
+def test_texts_of_a_folder(tmp_path: Path):
+    """Translations, embeddings and pairs of texts, as Transformers frames and computes them."""
+    pytest.importorskip("sentencepiece")
+    tokenizer = transformers.T5TokenizerFast.from_pretrained(t5_folder(tmp_path))
+    theirs, _ = pair(tmp_path, vocab_size=len(tokenizer), seed=9)
+    texts = ["The quick brown fox", "", "Où est la bibliothèque?"]
+    translator = Translator(tmp_path, beams=1, max_length=9)
+    found = list(translator(texts))
+    for text, ours in zip(texts, found, strict=True):
+        if not text:
+            assert ours == ""
+            continue
+        ids = tokenizer(text, return_tensors="pt").input_ids
+        written = theirs.generate(ids, max_new_tokens=9)[0]
+        assert ours == translator.target.decode(written, skip_special_tokens=True).strip()
+    assert any(found)
+    vectors = ownbert.Embedder(tmp_path).encode(texts[::2])
+    for text, vector in zip(texts[::2], vectors, strict=True):
+        with torch.no_grad():
+            hidden = theirs.encoder(tokenizer(text, return_tensors="pt").input_ids)[0]
+        close(torch.from_numpy(vector), hidden[0].mean(0))
+    own = ownbert.Tokenizer.load(tmp_path)
+    builder = TextInputBuilder(own, load(tmp_path).config, 12)
+    first, second = own.encode_batch([texts[0], texts[2]])
+    ids, types = builder.pair(first, second)
+    expected = tokenizer(texts[0], texts[2], truncation="longest_first", max_length=12)
+    assert ids.tolist() == expected["input_ids"]
+    assert not types.any()
+    expected = tokenizer(texts[0], truncation=True, max_length=12)
+    assert builder.one(first).tolist() == expected["input_ids"]
+    with pytest.raises(InputError, match="a t5 tokenizer has no mask_token"):
+        _ = own.mask_id
+    model = load(tmp_path, heads=["classification"], labels=("a", "b", "c"))
+    assert model.specs["classification"].pooling == "mean"
+    save(model, tmp_path / "labelled")
+    assert load(tmp_path / "labelled").labels == ("a", "b", "c")
