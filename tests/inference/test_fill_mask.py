@@ -37,7 +37,7 @@ def made(folder: Path, tokenizer: Tokenizer, *heads: str, likely: str = "dog", *
     return folder
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("name", [n for n in FOLDERS if n != "T5"])
 def test_as_transformers_fills(name: str, tmp_path: Path):
     transformers = pytest.importorskip("transformers")
     folder = FOLDERS[name](tmp_path / name)

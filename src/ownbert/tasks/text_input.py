@@ -112,7 +112,8 @@ class TextInputBuilder:
     def __init__(self, tokenizer: Tokenizer, config: EncoderConfig, max_length: int) -> None:
         self.tokenizer, self.max_length = tokenizer, max_length
         self.double_sep = tokenizer.style.double_sep
-        self.types = config.type_vocab_size > 1 and not self.double_sep
+        alike = self.double_sep or tokenizer.style.start is None
+        self.types = config.type_vocab_size > 1 and not alike
 
     @property
     def room(self) -> int:
