@@ -43,6 +43,8 @@ _HEAD = record(
         "dense_norm": truth,
         "output_bias": truth,
         "transform": truth,
+        "tied": truth,
+        "scaled": truth,
     },
     required=("kind",),
     closed=True,

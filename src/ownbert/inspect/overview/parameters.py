@@ -121,6 +121,9 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
     encoder = model.encoder
     groups = [ParameterGroup("embeddings", 1, parts(encoder.embeddings, "encoder.embeddings"))]
     groups += _folded([parts(b, f"encoder.blocks.{i}") for i, b in enumerate(encoder.blocks)])
+    if encoder.buckets is not None:
+        found = parts(encoder.buckets, "encoder.buckets")
+        groups.append(ParameterGroup("buckets of distances", 1, found))
     if encoder.norm is not None:
         groups.append(ParameterGroup("last LayerNorm", 1, parts(encoder.norm, "encoder.norm")))
     if model.pooler is not None and (found := parts(model.pooler, "pooler")):
