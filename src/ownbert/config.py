@@ -28,7 +28,8 @@ ACTIVATIONS = (
 # absolute: a learnt table; sinusoidal: Vaswani et al. 2017, section 3.5, sines and cosines in turn;
 # sinusoidal_halves: the same channels in another order, all sines before all cosines (Marian);
 # relative_key: Shaw et al. 2018; relative_key_query: Huang et al. 2020, method 4; rotary: Su et al.
-# 2021; alibi: Press et al. 2022, symmetric where attention goes both ways.
+# 2021; alibi: Press et al. 2022, symmetric where attention goes both ways; none: no position in
+# the embeddings, and none in the scores unless attention is disentangled (DeBERTa-v3).
 POSITIONS = (
     "absolute",
     "sinusoidal",
@@ -37,7 +38,12 @@ POSITIONS = (
     "relative_key_query",
     "rotary",
     "alibi",
+    "none",
 )
+
+# The terms of disentangled attention (He et al. 2021, equation 4): what a query asks of a distance,
+# and what a key asks of one.
+POSITION_TERMS = ("c2p", "p2c")
 
 # How the tokens of a sequence become one vector, without BERT's pooler (nn/pooling.py).
 POOLINGS = ("first", "mean", "max", "attention", "gru", "lstm")
@@ -77,6 +83,7 @@ class HeadSpec:
         dense_bias, output_bias: whether the dense layer, and in an mlm head the decoder, have
             biases.
         dense_norm: whether a norm follows the dense layer (an mlm head has one anyway).
+        dense_dropout: rate before the dense layer, if it is not ``dropout``.
     """
 
     kind: str
@@ -92,6 +99,7 @@ class HeadSpec:
     dense_bias: bool = True
     dense_norm: bool = False
     output_bias: bool = True
+    dense_dropout: float | None = None
 
     @property
     def needs_pooler(self) -> bool:
@@ -123,6 +131,68 @@ class Mobile:
                 f"classifier_activation is {in_short(self.classifier_activation)}; it must be "
                 "true or false"
             )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Disentangled:
+    """What DeBERTa-v2 (He et al. 2021) adds to BERT, by the keys of its ``config.json``.
+
+    Args:
+        relative_attention: whether scores have terms of distances.
+        pos_att_type: these terms, of ``POSITION_TERMS``. All scores are divided by sqrt(K (1 + n))
+            for n terms, also where ``relative_attention`` is false.
+        share_att_key: distances go through the matrices of queries and keys, and not through some
+            of their own.
+        position_buckets: rows of the table of distances on each side: near ones have their own,
+            farther ones share them in logarithmic steps (He et al. 2023, section 3); 0: every
+            distance has its own.
+        max_relative_positions: the distance from which on all are alike.
+        norm_rel_ebd: whether the table goes through a LayerNorm.
+        conv_kernel_size: width of a convolution beside the first block, an odd number; 0: none.
+        conv_groups, conv_act: of this convolution.
+        legacy: how Transformers names the tensors of the MLM head.
+
+    Raises:
+        InputError: values are impossible.
+    """
+
+    relative_attention: bool = True
+    pos_att_type: tuple[str, ...] = POSITION_TERMS
+    share_att_key: bool = False
+    position_buckets: int = 0
+    max_relative_positions: int = 512
+    norm_rel_ebd: bool = False
+    conv_kernel_size: int = 0
+    conv_groups: int = 1
+    conv_act: str = "tanh"
+    legacy: bool = True
+
+    def __post_init__(self) -> None:
+        _require_counts(self, ("max_relative_positions", "conv_groups"), least=1)
+        _require_counts(self, ("position_buckets", "conv_kernel_size"), least=0)
+        for name in ("relative_attention", "share_att_key", "norm_rel_ebd", "legacy"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} is {in_short(getattr(self, name))}; it must be true or false")
+        for term in self.pos_att_type:
+            _require_known("pos_att_type", term, POSITION_TERMS)
+        object.__setattr__(self, "pos_att_type", tuple(dict.fromkeys(self.pos_att_type)))
+        if self.position_buckets == 1:
+            raise InputError("position_buckets is 1; it must be at least 2, or -1 for none")
+        if self.conv_kernel_size and self.conv_kernel_size % 2 == 0:
+            raise InputError(
+                f"conv_kernel_size is {self.conv_kernel_size}; it must be an odd number, or 0"
+            )
+        _require_known("conv_act", self.conv_act, ACTIVATIONS)
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The terms that are added to the scores."""
+        return self.pos_att_type if self.relative_attention else ()
+
+    @property
+    def span(self) -> int:
+        """Rows of the table of distances on each side."""
+        return self.position_buckets or self.max_relative_positions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,6 +279,10 @@ _MOST = {
     "local_attention": limits.LENGTH,
     "global_attn_every_n_layers": limits.LAYERS,
     "channels": 4_096,
+    "position_buckets": limits.LENGTH,
+    "max_relative_positions": limits.LENGTH,
+    "conv_kernel_size": 1_024,
+    "conv_groups": limits.WIDTH,
 }
 # Names of classes; the largest sets of labels that are published have about as many.
 MOST_LABELS = 1_000_000
@@ -224,6 +298,7 @@ _TEXT_ONLY = {
     "task_type_vocab_size": 0,
     "embedding_size": None,
     "mobile": None,
+    "disentangled": None,
     "position_embedding_type": "absolute",
     "position_offset": 0,
 }
@@ -263,6 +338,7 @@ class EncoderConfig:
         feed_forward_bias: whether its matrices have biases.
         activation_dropout: rate inside the feed-forward network.
         attention_rate_on_output: the dropout after attention has the rate of the attention weights.
+        disentangled: relative positions as in DeBERTa, and what else it has.
         image: read images instead of text (ViT).
 
     Raises:
@@ -313,6 +389,7 @@ class EncoderConfig:
     feed_forward_bias: bool = True
     activation_dropout: float = 0.0
     attention_rate_on_output: bool = False
+    disentangled: Disentangled | None = None
     image: Image | None = None
 
     def __post_init__(self) -> None:
@@ -371,6 +448,8 @@ class EncoderConfig:
             raise InputError(
                 "local_attention does not go with num_hidden_groups: shared blocks are of one kind"
             )
+        if self.disentangled is not None:
+            self._check_disentangled(self.disentangled)
         if self.add_cross_attention and not self.is_decoder:
             raise InputError("add_cross_attention needs is_decoder true")
         if self.num_hidden_groups and self.num_hidden_groups > self.num_hidden_layers:
@@ -384,6 +463,21 @@ class EncoderConfig:
                 f"{self.inner_group_num} is more than {_MOST['num_hidden_layers']:,} blocks"
             )
         object.__setattr__(self, "pruned_heads", self._checked_heads())
+
+    def _check_disentangled(self, disentangled: Disentangled) -> None:
+        others = ("mobile", "num_hidden_groups", "pruned_heads", "is_decoder")
+        for name in (name for name in others if getattr(self, name)):
+            raise InputError(f"disentangled attention does not go with {name}")
+        if self.position_embedding_type not in ("absolute", "none"):
+            raise InputError(
+                "disentangled attention goes with position_embedding_type absolute or none, not "
+                f"{self.position_embedding_type}"
+            )
+        if disentangled.conv_kernel_size and self.hidden_size % disentangled.conv_groups:
+            raise InputError(
+                f"hidden_size {self.hidden_size} cannot be shared by conv_groups "
+                f"{disentangled.conv_groups}: it must be a multiple"
+            )
 
     def _check_image(self, image: Image) -> None:
         for name, value in _TEXT_ONLY.items():
@@ -433,6 +527,15 @@ class EncoderConfig:
     @property
     def head_size(self) -> int:
         return self.attention_size // self.num_attention_heads
+
+    @property
+    def score_scale(self) -> float | None:
+        """Factor of the scores, if not 1 / sqrt(K): with n terms of distances 1 / sqrt(K (1 + n)).
+
+        Source: He et al. 2021, equation 4.
+        """
+        terms = 0 if self.disentangled is None else len(self.disentangled.pos_att_type)
+        return (self.head_size * (1 + terms)) ** -0.5 if terms else self.qk_scale
 
     @property
     def num_blocks(self) -> int:

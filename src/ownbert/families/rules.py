@@ -26,11 +26,13 @@ class Rename:
     Args:
         shared: several heads of theirs have the tensor under this name and start from the one that
             pretraining has made: each of ours takes it.
+        when: the configs that the rule is for; None: all.
     """
 
     ours: str
     theirs: str
     shared: bool = False
+    when: Callable[[EncoderConfig], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,11 @@ class Tie:
 
 @dataclass(frozen=True)
 class Drop:
-    """Theirs holds nothing that we need."""
+    """Theirs holds nothing that we need, for configs for which ``when`` is true."""
 
     theirs: str
     reason: str
+    when: Callable[[EncoderConfig], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,8 @@ def written_out(rules: tuple[Rule, ...], config: EncoderConfig) -> Iterator[Rule
     blocks = range(config.num_blocks)
     last = 0 if config.mobile is None else config.mobile.num_feedforward_networks - 1
     for rule in rules:
+        if isinstance(rule, Rename | Drop) and rule.when is not None and not rule.when(config):
+            continue
         names = their_names(rule)
         numbers = [
             values if any(sign in name for name in names for sign in signs) else (0,)
@@ -147,7 +152,7 @@ def _with_numbers(rule: Rule, numbers: dict[str, int], leaf: str) -> Rule:
         return text + leaf
 
     if isinstance(rule, Rename):
-        return Rename(name(rule.ours), name(rule.theirs), rule.shared)
+        return Rename(name(rule.ours), name(rule.theirs), rule.shared, rule.when)
     if isinstance(rule, Fuse):
         return Fuse(name(rule.ours), tuple(name(n) for n in rule.theirs))
     if isinstance(rule, Reshape):
@@ -156,4 +161,4 @@ def _with_numbers(rule: Rule, numbers: dict[str, int], leaf: str) -> Rule:
         return Tie(name(rule.theirs), name(rule.to))
     if isinstance(rule, Make):
         return Make(name(rule.theirs), rule.when, rule.make, rule.head)
-    return Drop(name(rule.theirs), rule.reason)
+    return Drop(name(rule.theirs), rule.reason, rule.when)

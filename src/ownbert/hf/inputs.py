@@ -174,6 +174,8 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
     if dense:
         keys = make_layout([size[1] + past] * size[0], given.device) if past else None
         seen = mask if mask.ndim == 3 else mask[:, None]
+        if config.disentangled is not None and mask.ndim == 2:
+            seen = seen & mask[:, :, None]  # There padding sees nothing, too.
         hidden = None if bool(mask.all()) else seen
         layout = replace(layout, keys=keys, mask=hidden)
     head_mask = expand_head_mask(given.head_mask, config, size[0])
@@ -210,7 +212,7 @@ def _padding_matters(mask: Tensor, config: EncoderConfig) -> bool:
         return True
     # Distances (and MobileBERT's neighbours) count padding too, so there must be no gaps.
     counted = config.position_embedding_type in ("relative_key", "relative_key_query", "alibi")
-    counted = counted or config.local_attention is not None
+    counted = counted or config.local_attention is not None or config.disentangled is not None
     neighbours = config.mobile is not None and config.mobile.trigram_input
     return (counted or neighbours) and bool((mask[:, 1:] & ~mask[:, :-1]).any())
 

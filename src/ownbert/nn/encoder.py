@@ -10,6 +10,8 @@ from ownbert.data.batch import Batch
 from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.bottleneck import BottleneckBlock
 from ownbert.nn.context import Context
+from ownbert.nn.convolution import Convolution
+from ownbert.nn.disentangled import DistanceTable
 from ownbert.nn.embeddings import Embeddings
 from ownbert.nn.norms import make_norm
 from ownbert.nn.patches import PatchEmbeddings
@@ -37,9 +39,12 @@ class Encoder(nn.Module):
         )
         kind = EncoderBlock if config.mobile is None else BottleneckBlock
         self.blocks = nn.ModuleList(kind(config, i) for i in range(config.num_blocks))
-        self.norm = None
+        self.norm = self.distances = self.convolution = None
         if config.final_norm:
             self.norm = make_norm(config, config.hidden_size)
+        if config.disentangled is not None:
+            self.distances = DistanceTable(config) if config.disentangled.terms else None
+            self.convolution = Convolution(config) if config.disentangled.conv_kernel_size else None
 
     def forward(
         self, batch: Batch, context: Context | None = None, *, keep_hidden: bool = False
@@ -53,7 +58,9 @@ class Encoder(nn.Module):
                 before ``final_norm``, as in Transformers' ViT), L + 1 tensors (T, D).
         """
         context = self.plain_context(batch) if context is None else context
-        hidden = self.embeddings(batch)
+        hidden = embedded = self.embeddings(batch)
+        if self.distances is not None:
+            context.distances = self.distances(context.layout)
         kept = [hidden]
         # A cache must not take what is computed a second time.
         again = self.gradient_checkpointing and self.training and context.cache is None
@@ -62,6 +69,8 @@ class Encoder(nn.Module):
                 hidden = checkpoint(block, hidden, context, layer, use_reentrant=False)
             else:
                 hidden = block(hidden, context, layer)
+            if layer == 0 and self.convolution is not None:
+                hidden = self.convolution(embedded, hidden, context.layout)
             if keep_hidden and ends:
                 kept.append(hidden)
         hidden = hidden if self.norm is None else self.norm(hidden)

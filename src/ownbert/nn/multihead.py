@@ -10,7 +10,9 @@ from ownbert.config import EncoderConfig
 from ownbert.data.layout import Layout
 from ownbert.nn.attention import attend
 from ownbert.nn.context import Context
+from ownbert.nn.disentangled import DisentangledBias
 from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.equal_lengths import Bias
 from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.positions import Alibi, make_bias, rotate
 
@@ -42,7 +44,8 @@ class MultiHeadAttention(nn.Module):
         self.rotary_base = config.rotary_base_of(block)
         self.window = config.window_of(block)
         # Scores are divided by sqrt(K) later on, whatever the scale.
-        self.scaled = None if config.qk_scale is None else config.qk_scale * self.head_size**0.5
+        scale = config.score_scale
+        self.scaled = None if scale is None else scale * self.head_size**0.5
         self.fused: dict[str, int] = {}
         for name, linear in projections.items():
             self.add_module(name, linear)
@@ -90,7 +93,7 @@ class MultiHeadAttention(nn.Module):
             v,
             layout,
             dropout=self.dropout.p if self.training else 0.0,
-            bias=self.bias,
+            bias=self.bias_in(context),
             weights=layer in context.keep,
             backend="reference" if context.differentiable and layer in context.keep else None,
         )
@@ -108,6 +111,10 @@ class MultiHeadAttention(nn.Module):
     def layout_of(self, context: Context) -> tuple[Layout, dict[int, list[Tensor]]]:
         """Which keys each query sees, and where weights that are kept go, by layer."""
         return context.layout.within(self.window), context.attentions
+
+    def bias_in(self, context: Context) -> Bias | None:
+        """What is added to the scores in this pass."""
+        return self.bias
 
     def head_scale(self, head_mask: Tensor, layer: int) -> Tensor:
         """The factors of the heads that are left, (H) or (B, H)."""
@@ -163,6 +170,12 @@ class Attention(MultiHeadAttention):
     def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
         """(T, D) -> (T, D)"""
         return self.attend_to_self(*self.project(hidden), context, layer)
+
+    def bias_in(self, context: Context) -> Bias | None:
+        """Vectors of distances become scores by the matrices of this layer, once in a pass."""
+        if isinstance(self.bias, DisentangledBias) and context.distances is not None:
+            return self.bias.scores(self.project, context.distances)
+        return self.bias
 
 
 class CrossAttention(MultiHeadAttention):

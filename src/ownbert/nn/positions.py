@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ownbert.config import EncoderConfig
+from ownbert.nn.disentangled import DisentangledBias
 
 
 def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:
@@ -110,6 +111,8 @@ class Alibi(nn.Module):
 
 def make_bias(config: EncoderConfig, heads: Sequence[int]) -> nn.Module | None:
     """What a block adds to the scores of ``heads``; None for position kinds that add nothing."""
+    if config.disentangled is not None and config.disentangled.terms:
+        return DisentangledBias(config)
     if config.position_embedding_type in ("relative_key", "relative_key_query"):
         return RelativeKeys(config)
     if config.position_embedding_type == "alibi":
