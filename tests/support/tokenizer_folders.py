@@ -109,6 +109,17 @@ def albert_folder(folder: Path) -> Path:
     return described(folder, "AlbertTokenizer", "albert")
 
 
+def deberta_folder(folder: Path) -> Path:
+    """Numbers of special tokens as in DeBERTa-v3; that of [MASK] follows the pieces."""
+    names = ("pad", "bos", "eos", "unk")
+    pieces(
+        folder / "spm.model",
+        **{f"{name}_id": number for number, name in enumerate(names)},
+        **dict(zip((f"{n}_piece" for n in names), ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), strict=True)),
+    )
+    return described(folder, "DebertaV2Tokenizer", "deberta-v2")
+
+
 def described(folder: Path, tokenizer_class: str, model_type: str) -> Path:
     config = {"tokenizer_class": tokenizer_class, "model_max_length": 512}
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -122,4 +133,5 @@ FOLDERS = {
     "XLMRoberta": xlm_roberta_folder,
     "Camembert": camembert_folder,
     "Albert": albert_folder,
+    "DebertaV2": deberta_folder,
 }

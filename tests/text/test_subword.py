@@ -21,6 +21,7 @@ SPECIAL = {
     "XLMRoberta": "<pad> <unk> <s> </s> <mask>",
     "Camembert": "<pad> <unk> <s> </s> <mask>",
     "Albert": "<pad> <unk> [CLS] [SEP] [MASK]",
+    "DebertaV2": "[PAD] [UNK] [CLS] [SEP] [MASK]",
 }
 KINDS = {"Bert": "wordpiece", "Roberta": "bpe"}
 

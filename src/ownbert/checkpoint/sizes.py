@@ -78,6 +78,8 @@ def _sizes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
     if config.position_embedding_type.startswith("relative"):
         distances = 2 * config.max_position_embeddings - 1
         found[_BLOCK + "attention.bias.distance"] = (distances, config.head_size)
+    if config.disentangled is not None and config.disentangled.terms:
+        found["encoder.distances.table"] = (2 * config.disentangled.span, hidden)
     if config.mobile is None:
         parts = 2 if config.gated_feed_forward else 1
         found[_BLOCK + "feed_forward.up"] = (parts * config.intermediate_size, hidden)

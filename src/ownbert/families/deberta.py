@@ -180,11 +180,11 @@ def _embedding_rules() -> tuple[Rule, ...]:
         Drop(_TABLES + "position_ids", "0, 1, 2, ...: a buffer"),
         Drop(_TABLES + "word_embeddings._weight", "a difference of pretraining, added already"),
         Drop(_TABLES + "position_embeddings._weight", "a difference of pretraining"),
-        Rename("encoder.distances.table.weight", _ENCODER + "rel_embeddings.weight"),
         Make(_ENCODER + "rel_embeddings.weight", _has_unused_table, _table),
-        Rename("encoder.distances.norm", _ENCODER + "LayerNorm"),
+        Rename("encoder.distances.table.weight", _ENCODER + "rel_embeddings.weight"),
         Make(_ENCODER + "LayerNorm.weight", _has_unused_norm, _ones),
         Make(_ENCODER + "LayerNorm.bias", _has_unused_norm, _zeros),
+        Rename("encoder.distances.norm", _ENCODER + "LayerNorm"),
         Rename("encoder.convolution.conv", _ENCODER + "conv.conv"),
         Rename("encoder.convolution.norm", _ENCODER + "conv.LayerNorm"),
     )

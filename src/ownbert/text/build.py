@@ -10,7 +10,7 @@ from ownbert.files import open_text
 from ownbert.text.bert import wordpiece_rules
 from ownbert.text.config_file import read_ids_file
 from ownbert.text.sentencepiece import read_model
-from ownbert.text.styles import BERT, ROBERTA, SPECIAL_NAMES, XLM_ROBERTA, Style
+from ownbert.text.styles import BERT, DEBERTA, ROBERTA, SPECIAL_NAMES, XLM_ROBERTA, Style
 from ownbert.text.subword import bpe_backend, pieces_backend
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 
 BERT_SETTINGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "do_basic_tokenize")
-ALBERT_SETTINGS = ("do_lower_case", "keep_accents")
+PIECES_SETTINGS = ("do_lower_case", "keep_accents", "split_by_punct")
 HEADER = "#version"
 
 
@@ -52,7 +52,8 @@ def build(
             raise
         except ValueError as error:
             raise InputError(f"{source} does not fit {files['vocab_file']}: {error}") from error
-    known = {name: settings[name] for name in ALBERT_SETTINGS if name in settings}
+    defaults = {name: style.settings[name] for name in PIECES_SETTINGS if name in style.settings}
+    known = {name: bool(settings.get(name, value)) for name, value in defaults.items()}
     return pieces_backend(read_model(files["vocab_file"]), style, **known)
 
 
@@ -61,7 +62,7 @@ def special_token(
 ) -> "str | tokenizers.AddedToken":
     """A special token as Transformers registers it where it is given as a plain string.
 
-    Except for BERT, the mask token includes the space before it.
+    Except for BERT and DeBERTa, the mask token includes the space before it.
 
     Args:
         style: the family.
@@ -71,10 +72,10 @@ def special_token(
     """
     from tokenizers import AddedToken
 
-    if name == "mask_token" and style is not BERT:
+    if name == "mask_token" and style not in (BERT, DEBERTA):
         normalized = style is XLM_ROBERTA and not built
         return AddedToken(text, lstrip=True, rstrip=False, normalized=normalized, special=True)
-    if style is ROBERTA and built:
+    if built and (style is ROBERTA or (style is DEBERTA and name == "unk_token")):
         return AddedToken(text, normalized=True, special=True)
     return text
 

@@ -31,6 +31,7 @@ class Style:
         double_sep: in a pair two separators stand between the texts, and the second text has type
             0, too.
         additional: more special tokens.
+        behind: special tokens that its files may lack; their ids follow those of the files.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Style:
     settings: Mapping[str, Any]
     double_sep: bool = False
     additional: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
 
 
 _BRACKETS = {
@@ -101,7 +103,15 @@ ALBERT = Style(
     _ALBERT,
     {"do_lower_case": True, "remove_space": True, "keep_accents": False},
 )
-STYLES = (BERT, ROBERTA, ALBERT, XLM_ROBERTA, CAMEMBERT)
+DEBERTA = Style(
+    "deberta-v2",
+    "DebertaV2Tokenizer",
+    {"vocab_file": "spm.model"},
+    {"bos_token": "[CLS]", "eos_token": "[SEP]", **_BRACKETS},
+    {"do_lower_case": False, "split_by_punct": False},
+    behind=("mask_token",),
+)
+STYLES = (BERT, ROBERTA, ALBERT, XLM_ROBERTA, CAMEMBERT, DEBERTA)
 
 # tokenizer_class of tokenizer_config.json -> its style, and the inputs of its models.
 CLASSES: dict[str, tuple[Style, tuple[str, ...]]] = {
@@ -113,6 +123,7 @@ CLASSES: dict[str, tuple[Style, tuple[str, ...]]] = {
     "XLMRobertaTokenizer": (XLM_ROBERTA, WITHOUT_TYPES),
     "CamembertTokenizer": (CAMEMBERT, WITHOUT_TYPES),
     "AlbertTokenizer": (ALBERT, WITH_TYPES),
+    "DebertaV2Tokenizer": (DEBERTA, WITH_TYPES),
 }
 # model_type of config.json -> the same.
 MODEL_TYPES = {
@@ -127,6 +138,7 @@ MODEL_TYPES = {
     "xlm-roberta-xl": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
     "albert": "AlbertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
 }
 
 

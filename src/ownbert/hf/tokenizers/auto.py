@@ -27,6 +27,8 @@ _ORDERS = {
     "unk_token pad_token mask_token add_prefix_space",
     "albert": "vocab_file do_lower_case remove_space keep_accents bos_token eos_token unk_token "
     "sep_token pad_token cls_token mask_token",
+    "deberta-v2": "vocab_file do_lower_case split_by_punct bos_token eos_token unk_token "
+    "sep_token pad_token cls_token mask_token",
 }
 _PIECES_ORDER = "vocab_file bos_token eos_token sep_token cls_token unk_token pad_token mask_token"
 
@@ -49,6 +51,7 @@ RobertaTokenizer = RobertaTokenizerFast = _make("RobertaTokenizer")
 XLMRobertaTokenizer = XLMRobertaTokenizerFast = _make("XLMRobertaTokenizer")
 CamembertTokenizer = CamembertTokenizerFast = _make("CamembertTokenizer")
 AlbertTokenizer = AlbertTokenizerFast = _make("AlbertTokenizer")
+DebertaV2Tokenizer = DebertaV2TokenizerFast = _make("DebertaV2Tokenizer")
 DistilBertTokenizer = DistilBertTokenizerFast = _make("DistilBertTokenizer")
 ElectraTokenizer = ElectraTokenizerFast = _make("ElectraTokenizer")
 MobileBertTokenizer = MobileBertTokenizerFast = _make("MobileBertTokenizer")

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ownbert.config import EncoderConfig
+from ownbert.config import Disentangled, EncoderConfig
 from ownbert.families import all_families
 from ownbert.families.rules import Fuse
 from ownbert.inspect.overview.parameters import (
@@ -36,7 +36,9 @@ _POSITIONS = {
     "of every layer; made for {n} tokens",
     "rotary": "queries and keys of every layer are rotated by position; made for {n} tokens",
     "alibi": "scores of every layer fall with distance; made for {n} tokens",
+    "none": "the word vectors know no positions; made for {n} tokens",
 }
+_TERMS = {"c2p": "queries", "p2c": "keys"}
 _SHOWN_TOKENS, _SHOWN_LABELS = 24, 8
 
 
@@ -141,6 +143,11 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
     kind = config.position_embedding_type
     words = _POSITIONS[kind].format(n=f"{config.longest:,}")
     yield "positions", f"{kind}: {words}"
+    if config.disentangled is not None and config.disentangled.terms:
+        yield "distances", _distances(config.disentangled)
+    if config.disentangled is not None and config.disentangled.conv_kernel_size:
+        width = config.disentangled.conv_kernel_size
+        yield "convolution", f"of {width} neighbouring embeddings, beside block 0"
     yield (
         "vocabulary",
         f"{config.vocab_size:,} tokens"
@@ -170,6 +177,15 @@ def _local_attention(config: EncoderConfig) -> str:
     layers = [i for i in range(config.num_hidden_layers) if config.window_of(i) is None]
     far = (config.local_attention or 0) // 2
     return f"a token sees {far:,} on each side of it; the whole text in layers {ranges(layers)}"
+
+
+def _distances(disentangled: Disentangled) -> str:
+    """What distances add to the scores."""
+    asked = " and ".join(_TERMS[term] for term in disentangled.terms)
+    rows = f"{2 * disentangled.span:,} vectors"
+    if disentangled.position_buckets:
+        return f"{rows}, far distances share them; in the scores of every layer, with {asked}"
+    return f"{rows}, in the scores of every layer, with {asked}"
 
 
 def _parameters(overview: Overview) -> Table:
