@@ -22,7 +22,7 @@ from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.bottleneck import NarrowAttention
 from ownbert.nn.context import Context
 from ownbert.nn.convolution import Convolution
-from ownbert.nn.disentangled import DistanceTable, DistanceVectors
+from ownbert.nn.disentangled import DistanceTable, DistanceVectors, row_of
 from ownbert.nn.embeddings import Embeddings
 from ownbert.nn.heads import ClassificationHead, EmbeddingHead, Pooler, TokenHead
 from ownbert.nn.model import Model, Outputs
@@ -253,10 +253,13 @@ class PaddedDistances(nn.Module):
         super().__init__()
         self.of = distances
         # From there on all distances are alike, and ``DistanceVectors`` takes the last one.
-        self.reach = max(longest, distances.of.max_relative_positions)
+        reach = max(longest, distances.of.max_relative_positions)
+        self.rows: Tensor
+        self.register_buffer("rows", row_of(torch.arange(-reach, reach + 1), distances.of))
 
     def forward(self, layout: Any) -> DistanceVectors:
-        return self.of.within(self.reach)
+        vectors = self.of.table.weight
+        return DistanceVectors(vectors if self.of.norm is None else self.of.norm(vectors), self.rows)
 
 
 class PaddedConvolution(nn.Module):

@@ -181,11 +181,11 @@ def _local_attention(config: EncoderConfig) -> str:
 
 def _distances(disentangled: Disentangled) -> str:
     """What distances add to the scores."""
-    asked = " and ".join(_TERMS[term] for term in disentangled.terms)
+    asked = " and ".join(_TERMS[term] for term in sorted(disentangled.terms))
     rows = f"{2 * disentangled.span:,} vectors"
     if disentangled.position_buckets:
-        return f"{rows}, far distances share them; in the scores of every layer, with {asked}"
-    return f"{rows}, in the scores of every layer, with {asked}"
+        return f"{rows}, which far distances share; in the scores of every layer, with {asked}"
+    return f"{rows}; in the scores of every layer, with {asked}"
 
 
 def _parameters(overview: Overview) -> Table:
@@ -235,7 +235,7 @@ def _attention_note(overview: Overview) -> str:
     d = config.hidden_size
     parts = {p.path.split(".", 3)[-1]: p.count for g in overview.groups for p in g.parts}
     count = parts.get("attention.qkv", 0) + parts.get("attention.output", 0)
-    if count != 4 * d * d + 4 * d:
+    if count != 4 * d * d + 4 * d or any(part.startswith("attention.bias.") for part in parts):
         return ""
     return (
         f"The attention of a block has 4 D² + 4 D = {count:,} parameters (D = {d:,}), whatever the "
