@@ -233,6 +233,7 @@ def test_a_config_there_and_back(family: Family):
 
 
 MODERN = {**STRUCTURE["modernbert"], **FAMILIES["modernbert"].fixed}
+DISENTANGLED = STRUCTURE["deberta-v2"]
 NOT_SAID = [
     ("bert", {"embedding_size": 4}, "bert has no key for embedding_size 4"),
     ("bert", {"position_offset": 2}, "bert has no key for position_offset 2"),
@@ -243,6 +244,9 @@ NOT_SAID = [
     ("distilbert", {}, "distilbert has no key for layer_norm_eps|type_vocab_size 2"),
     ("electra", {"embedding_size": 8}, "electra has no key for embedding_size 8"),
     ("mobilebert", {}, "mobilebert needs a config with mobile="),
+    ("deberta-v2", {}, "deberta-v2 needs a config with disentangled="),
+    ("bert", {"disentangled": Disentangled()}, "bert has no key for disentangled"),
+    ("deberta-v2", {**DISENTANGLED, "norm_first": True}, "no key for norm_first True"),
     ("modernbert", {}, "modernbert needs a config with local_attention="),
     ("modernbert", {**MODERN, "pruned_heads": {0: (1,)}}, "modernbert cannot be pruned"),
     ("modernbert", {**MODERN, "position_embedding_type": "alibi"}, "no key for position_embedding"),
@@ -260,6 +264,10 @@ def test_what_a_format_has_no_word_for(model_type: str, changes: dict, message: 
 NOT_DONE = [
     ("albert", {"is_decoder": True}, "is_decoder is True; supported is False"),
     ("bert", {"tie_word_embeddings": False}, "tie_word_embeddings is False; supported is True"),
+    ("deberta-v2", {"position_embedding_type": "relative_key"}, "is 'relative_key'; supported"),
+    ("deberta-v2", {"pruned_heads": {"0": [1]}}, "pruned_heads is .*; supported is None or {}"),
+    ("deberta-v2", {"conv_kernel_size": 2}, "conv_kernel_size is 2; it must be an odd number"),
+    ("deberta-v2", {"position_buckets": "many"}, "position_buckets is 'many'; it must be a whole"),
     ("distilbert", {"position_embedding_type": "relative_key"}, "is 'relative_key'; supported"),
     ("electra", {"summary_type": "mean"}, "summary_type is 'mean'; supported is 'first'"),
     ("electra", {"summary_first_dropout": 0.1}, r"summary_first_dropout is 0\.1"),

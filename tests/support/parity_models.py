@@ -91,7 +91,7 @@ def padded(config: Any, architecture: str = "") -> dict[str, Tensor]:
     mask = (torch.arange(shape[1]) < torch.tensor(LENGTHS)[:, None]).long()
     ids = torch.randint(5, VOCAB, shape, generator=generator)
     given = {"input_ids": ids * mask + config.pad_token_id * (1 - mask), "attention_mask": mask}
-    if hasattr(config, "type_vocab_size"):
+    if getattr(config, "type_vocab_size", 0):
         types = torch.randint(0, config.type_vocab_size, shape, generator=generator)
         given["token_type_ids"] = types
     # Transformers fails on task types for choices: it does not flatten them.

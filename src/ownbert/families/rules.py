@@ -101,7 +101,7 @@ class Make:
 
 Rule = Rename | Fuse | Reshape | Tie | Drop | Make
 
-_LEAVES = ("weight", "bias", "position_ids", "token_type_ids")
+_LEAVES = ("weight", "bias", "position_ids", "token_type_ids", "_weight")
 
 
 def their_names(rule: Rule) -> tuple[str, ...]:

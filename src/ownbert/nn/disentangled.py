@@ -84,9 +84,11 @@ def row_of(distances: Tensor, settings: Disentangled) -> Tensor:
         far = distances.abs().clamp(min=half) / half
         longest = torch.tensor((settings.max_relative_positions - 1) / half)
         steps = torch.ceil(far.log() / longest.log() * (half - 1)) + half
-        # At half a step itself nothing is shared, and 0 / 0 is no number.
+        # With no step between the nearest and the farthest shared distance there is no number for
+        # it, and Transformers takes row 0.
+        steps = torch.where(steps.isinf(), -span * distances.sign(), steps)
         steps = torch.where(distances.abs() <= half, distances.abs(), steps)
-        groups = (steps.clamp(-2.0 * span, 2.0 * span) * distances.sign()).long()
+        groups = (steps * distances.sign()).long()
     return (groups + span).clamp(0, 2 * span - 1)
 
 
