@@ -172,7 +172,9 @@ class Disentangled:
         _require_counts(self, ("position_buckets", "conv_kernel_size"), least=0)
         for name in ("relative_attention", "share_att_key", "norm_rel_ebd", "legacy"):
             if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name} is {in_short(getattr(self, name))}; it must be true or false")
+                raise InputError(
+                    f"{name} is {in_short(getattr(self, name))}; it must be true or false"
+                )
         for term in self.pos_att_type:
             _require_known("pos_att_type", term, POSITION_TERMS)
         object.__setattr__(self, "pos_att_type", tuple(dict.fromkeys(self.pos_att_type)))

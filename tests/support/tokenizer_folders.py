@@ -115,7 +115,9 @@ def deberta_folder(folder: Path) -> Path:
     pieces(
         folder / "spm.model",
         **{f"{name}_id": number for number, name in enumerate(names)},
-        **dict(zip((f"{n}_piece" for n in names), ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), strict=True)),
+        **dict(
+            zip((f"{n}_piece" for n in names), ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), strict=True)
+        ),
     )
     return described(folder, "DebertaV2Tokenizer", "deberta-v2")
 

@@ -259,7 +259,9 @@ class PaddedDistances(nn.Module):
 
     def forward(self, layout: Any) -> DistanceVectors:
         vectors = self.of.table.weight
-        return DistanceVectors(vectors if self.of.norm is None else self.of.norm(vectors), self.rows)
+        return DistanceVectors(
+            vectors if self.of.norm is None else self.of.norm(vectors), self.rows
+        )
 
 
 class PaddedConvolution(nn.Module):

@@ -61,7 +61,11 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
         "norm_rel_ebd": "layer_norm" in _norms(values.get("norm_rel_ebd", "none")),
         "conv_kernel_size": _from_zero(values.get("conv_kernel_size", 0)),
         **{key: values[key] for key in ("relative_attention", "legacy")},
-        **{key: values[key] for key in ("share_att_key", "conv_groups", "conv_act") if key in values},
+        **{
+            key: values[key]
+            for key in ("share_att_key", "conv_groups", "conv_act")
+            if key in values
+        },
     }
     width = values.get("embedding_size", hidden)
     biased = values["position_biased_input"]

@@ -28,7 +28,7 @@ class DistanceVectors(NamedTuple):
     vectors: Tensor
     rows: Tensor
 
-    def index(self, distances: Tensor) -> Tensor:
+    def rows_of(self, distances: Tensor) -> Tensor:
         """The rows of distances of any shape; those beyond the reach are as far as it."""
         reach = len(self.rows) // 2
         return self.rows[distances.clamp(-reach, reach) + reach]
@@ -161,7 +161,7 @@ class DistanceScores(NamedTuple):
     def __call__(self, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
         """(B, H, S, K), (B, H, S', K), (B or 1, S, S') -> (B, H, S, S')"""
         # Each row is multiplied once; looking it up for every pair of places comes after.
-        index = self.near.index(distances)[:, None].expand(*q.shape[:2], -1, -1)
+        index = self.near.rows_of(distances)[:, None].expand(*q.shape[:2], -1, -1)
         scores = q.new_zeros(())
         if self.c2p is not None:
             scores = (q @ self.c2p.to(q.dtype)).gather(-1, index)

@@ -2,7 +2,8 @@
 
 tokenizer.json holds everything and takes precedence; a vocab.txt beside it must agree. Without it
 the family's own files are read: vocab.txt (how Google released BERT), vocab.json and
-merges.txt (RoBERTa), sentencepiece.bpe.model (XLM-R, CamemBERT), spiece.model (ALBERT), spm.model (DeBERTa).
+merges.txt (RoBERTa), sentencepiece.bpe.model (XLM-R, CamemBERT), spiece.model (ALBERT), spm.model
+(DeBERTa).
 """
 
 import os

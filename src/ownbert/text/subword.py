@@ -173,9 +173,7 @@ def _fairseq_normalizer(model: SentencePieceModel) -> "normalizers.Normalizer":
     return normalizers.Sequence(steps)
 
 
-def _deberta_normalizer(
-    model: SentencePieceModel, do_lower_case: bool
-) -> "normalizers.Normalizer":
+def _deberta_normalizer(model: SentencePieceModel, do_lower_case: bool) -> "normalizers.Normalizer":
     from tokenizers import Regex, normalizers
 
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if do_lower_case else []
