@@ -18,7 +18,6 @@ _TABLES, _ENCODER = "deberta.embeddings.", "deberta.encoder."
 _LAYER, _BLOCK = _ENCODER + "layer.{i}.", "encoder.blocks.{i}."
 # Heads that begin with the dense layer that Transformers calls a pooler.
 _POOLED = ("classification", "choice")
-_UNUSED = "discriminator of pretraining, which Transformers has no class for"
 
 
 def _head(kind: str) -> HeadSpec:
@@ -47,10 +46,10 @@ def _writes_head(spec: HeadSpec) -> dict[str, Any]:
 def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     hidden, heads, legacy = values["hidden_size"], values["num_attention_heads"], values["legacy"]
     if legacy and values.get("tie_word_embeddings", True) is not True:
-        raise InputError("tie_word_embeddings is False; supported is True")
-    _require(values, "pooler_hidden_size", hidden, "hidden_size")
+        raise InputError(f"tie_word_embeddings is {False}; supported is {True}")
+    _require(values, "pooler_hidden_size", hidden)
     if isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
-        _require(values, "attention_head_size", hidden // heads, "a head's share of hidden_size")
+        _require(values, "attention_head_size", hidden // heads)
     longest = values["max_relative_positions"]
     if isinstance(longest, int) and longest < 1:
         longest = values["max_position_embeddings"]
@@ -76,10 +75,10 @@ def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _require(values: Mapping[str, Any], key: str, wanted: Any, name: str) -> None:
+def _require(values: Mapping[str, Any], key: str, wanted: Any) -> None:
     """``InputError`` for a width that Transformers has a key for and computes with one value."""
     if values.get(key, wanted) != wanted:
-        raise InputError(f"{key} is {in_short(values[key])}; it must be {wanted}, {name}")
+        raise InputError(f"{key} is {in_short(values[key])}; supported is {wanted}")
 
 
 def _names(key: str, value: Any) -> tuple[str, ...]:
@@ -177,13 +176,13 @@ def _embedding_rules() -> tuple[Rule, ...]:
     return (
         Rename("encoder.embeddings.word.weight", _TABLES + "word_embeddings.weight"),
         Rename("encoder.embeddings.position.weight", positions, when=_has_positions),
-        Drop(positions, "position_biased_input is false", when=_has_no_positions),
+        Drop(positions, "not used", when=_has_no_positions),
         Rename("encoder.embeddings.token_type.weight", _TABLES + "token_type_embeddings.weight"),
         Rename("encoder.embeddings.projection.weight", _TABLES + "embed_proj.weight"),
         Rename("encoder.embeddings.norm", _TABLES + "LayerNorm"),
         Drop(_TABLES + "position_ids", "0, 1, 2, ...: a buffer"),
-        Drop(_TABLES + "word_embeddings._weight", "a difference of pretraining, added already"),
-        Drop(_TABLES + "position_embeddings._weight", "a difference of pretraining"),
+        Drop(_TABLES + "word_embeddings._weight", "of pretraining"),
+        Drop(_TABLES + "position_embeddings._weight", "of pretraining"),
         Make(_ENCODER + "rel_embeddings.weight", _has_unused_table, _table),
         Rename("encoder.distances.table.weight", _ENCODER + "rel_embeddings.weight"),
         Make(_ENCODER + "LayerNorm.weight", _has_unused_norm, _ones),
@@ -238,7 +237,8 @@ DEBERTA = Family(
             *(Rename(f"heads.{kind}.hidden", "pooler.dense") for kind in _POOLED),
             *label_rules("classification", "choice", "tokens"),
             *(
-                Drop("mask_predictions." + name, _UNUSED)
+                # Its discriminator, which no class of Transformers has.
+                Drop("mask_predictions." + name, "of pretraining")
                 for name in ("dense", "LayerNorm", "classifier")
             ),
         ),

@@ -181,11 +181,11 @@ def _local_attention(config: EncoderConfig) -> str:
 
 def _distances(disentangled: Disentangled) -> str:
     """What distances add to the scores."""
-    asked = " and ".join(_TERMS[term] for term in sorted(disentangled.terms))
+    terms = " and ".join(_TERMS[term] for term in sorted(disentangled.terms))
     rows = f"{2 * disentangled.span:,} vectors"
     if disentangled.position_buckets:
-        return f"{rows}, which far distances share; in the scores of every layer, with {asked}"
-    return f"{rows}; in the scores of every layer, with {asked}"
+        return f"{rows}, which far distances share; in the scores of every layer, with {terms}"
+    return f"{rows}; in the scores of every layer, with {terms}"
 
 
 def _parameters(overview: Overview) -> Table:
