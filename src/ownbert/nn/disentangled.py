@@ -161,11 +161,13 @@ class DistanceScores(NamedTuple):
     def __call__(self, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
         """(B, H, S, K), (B, H, S', K), (B or 1, S, S') -> (B, H, S, S')"""
         # Each row is multiplied once; looking it up for every pair of places comes after.
-        index = self.near.rows_of(distances)[:, None].expand(*q.shape[:2], -1, -1)
-        scores = q.new_zeros(())
+        index, scores = self.near.rows_of(distances)[:, None], q.new_zeros(())
         if self.c2p is not None:
-            scores = (q @ self.c2p.to(q.dtype)).gather(-1, index)
+            rows = index.expand(*q.shape[:2], -1, -1)
+            scores = (q @ self.c2p.to(q.dtype)).gather(-1, rows)
         if self.p2c is not None:
-            of_keys = (k @ self.p2c.to(k.dtype)).gather(-1, index.transpose(-1, -2))
-            scores = scores + of_keys.transpose(-1, -2)  # (B, H, S', S) before
+            # An index whose numbers lie side by side is looked up in less time.
+            rows = index.transpose(-1, -2).contiguous().expand(*k.shape[:2], -1, -1)
+            of_keys = (k @ self.p2c.to(k.dtype)).gather(-1, rows)  # (B, H, S', S)
+            scores = scores + of_keys.transpose(-1, -2)
         return scores
