@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.data.batch import Batch
+from ownbert.data.layout import to_device
 from ownbert.data.sampled_softmax import CandidateSampler
 from ownbert.nn.kernels.cross_entropy import cross_entropy
 from ownbert.nn.model import Model
@@ -183,17 +184,21 @@ class BagOfWords:
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         logits, ids = logits.float(), unmasked(batch)  # (B, V), (T)
-        lengths = torch.tensor(batch.layout.lengths, device=ids.device)
-        of = torch.arange(len(lengths), device=ids.device).repeat_interleave(lengths)
+        of = batch.layout.sequences  # (T)
         share = torch.ones_like(ids, dtype=logits.dtype)  # (T): of a token in its sequence's words
         if self.ordinary is not None:
             share = self.ordinary.to(ids.device, logits.dtype)[ids]
-        words = logits.new_zeros(len(lengths)).index_add_(0, of, share)  # (B)
+        words = logits.new_zeros(len(logits)).index_add_(0, of, share)  # (B)
         share = share / words.clamp(min=1)[of]
+        normalizers = logits.logsumexp(-1)  # (B), those of a sequence without words do not count
+        if logits.device.type == "cpu":
+            normalizers = normalizers[words > 0]
+        else:  # to choose rows, the host would wait until the device has counted them
+            normalizers = normalizers.where(words > 0, 0.0)
         chosen = logits[of, _columns(batch, ids)]
         # -sum over words of share x log softmax, where the shares of a sequence add up to 1.
-        total = logits[words > 0].logsumexp(-1).sum() - (share * chosen).sum()
-        return Loss(total, total.new_zeros(()), len(lengths))
+        total = normalizers.sum() - (share * chosen).sum()
+        return Loss(total, total.new_zeros(()), len(logits))
 
 
 @dataclass(frozen=True)
@@ -324,7 +329,7 @@ def causal_view(batch: Batch) -> Batch:
     """
     ids, layout = unmasked(batch), batch.layout
     last = np.cumsum(layout.lengths) - 1
-    rows = torch.from_numpy(np.delete(np.arange(batch.tokens), last)).to(ids.device)
+    rows = to_device(torch.from_numpy(np.delete(np.arange(batch.tokens), last)), ids.device)
     layout = replace(layout, causal=True)
     return replace(
         batch, token_ids=ids, layout=layout, masked_positions=rows, masked_ids=ids[rows + 1]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ownbert.data.example import Example as Example
-from ownbert.data.layout import Layout, make_layout
+from ownbert.data.layout import Layout, make_layout, to_device
 from ownbert.data.sampled_softmax import Candidates
 
 
@@ -89,7 +89,7 @@ class Batch:
         if self.token_ids.device == torch.device(device):
             return self
         moved = {
-            f.name: value.to(device, non_blocking=True)
+            f.name: to_device(value, device)
             for f in fields(self)
             if isinstance(value := getattr(self, f.name), Tensor)
         }

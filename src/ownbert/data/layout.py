@@ -73,8 +73,7 @@ class Layout:
     @cached_property
     def sequences(self) -> Tensor:
         """The number of the sequence that each row belongs to (T)."""
-        counts = torch.tensor(self.lengths, device=self.cu_seqlens.device)
-        return torch.repeat_interleave(counts, output_size=sum(self.lengths))
+        return torch.repeat_interleave(self.cu_seqlens.diff(), output_size=sum(self.lengths))
 
     @property
     def hides(self) -> bool:
@@ -132,10 +131,19 @@ class Layout:
     def to(self, device: torch.device | str) -> "Layout":
         return replace(
             self,
-            cu_seqlens=self.cu_seqlens.to(device),
+            cu_seqlens=to_device(self.cu_seqlens, device),
             keys=None if self.keys is None else self.keys.to(device),
-            mask=None if self.mask is None else self.mask.to(device),
+            mask=None if self.mask is None else to_device(self.mask, device),
         )
+
+
+def to_device(x: Tensor, device: torch.device | str) -> Tensor:
+    """``x`` on another device, itself if it is there already; the host does not wait for a GPU."""
+    target = torch.device(device)
+    if target.type == "cuda" and x.device.type == "cpu":
+        # From other memory a copy begins when the GPU has done all that it was given before.
+        x = x.pin_memory()
+    return x.to(target, non_blocking=target.type != "cpu")
 
 
 def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> Layout:
@@ -151,7 +159,7 @@ def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> L
     if not lengths or min(lengths) < 1:
         raise InputError("a batch needs at least one sequence, and every sequence one token")
     cu_seqlens = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
-    return Layout(cu_seqlens.to(device), tuple(int(n) for n in lengths))
+    return Layout(to_device(cu_seqlens, device), tuple(int(n) for n in lengths))
 
 
 @dataclass(frozen=True)
@@ -179,8 +187,8 @@ def find_equal_lengths(lengths: Sequence[int], device: torch.device) -> EqualLen
         sorting = np.argsort(lens, kind="stable")
         parts = np.split(np.arange(lens.sum()), np.cumsum(lens)[:-1])
         rows = torch.from_numpy(np.concatenate([parts[b] for b in sorting]))
-        order = rows.to(device)
-        places = rows.argsort().to(device)
+        order = to_device(rows, device)
+        places = to_device(rows.argsort(), device)
         lens = lens[sorting]
         change = np.flatnonzero(np.diff(lens))
     edges = [0, *(change + 1).tolist(), len(lens)]
@@ -331,9 +339,9 @@ class _PaddedIndexBuilder:
         rows, padding = np.concatenate(self.rows), np.concatenate(self.padding)
         same = len(rows) == len(self.places) and bool((rows == np.arange(len(rows))).all())
         return PaddedIndex(
-            torch.from_numpy(rows).to(device),
-            torch.from_numpy(self.places).to(device),
-            torch.from_numpy(padding).to(device) if padding.any() else None,
+            to_device(torch.from_numpy(rows), device),
+            to_device(torch.from_numpy(self.places), device),
+            to_device(torch.from_numpy(padding), device) if padding.any() else None,
             same,
         )
 
@@ -341,7 +349,8 @@ class _PaddedIndexBuilder:
 def _shift(q_lens: np.ndarray, k_lens: np.ndarray, device: torch.device) -> Tensor:
     """The shift of ``distances``: the queries and the keys of a sequence end together."""
     shift = k_lens - q_lens
-    return torch.from_numpy(shift[:1] if (shift == shift[0]).all() else shift).to(device)
+    shift = shift[:1] if (shift == shift[0]).all() else shift
+    return to_device(torch.from_numpy(shift), device)
 
 
 def _mask(
@@ -353,7 +362,7 @@ def _mask(
     mask = None
     if (k_lens < keys).any():
         inside = np.arange(keys) < k_lens[:, None]
-        mask = torch.from_numpy(inside)[:, None, None, :].to(device)
+        mask = to_device(torch.from_numpy(inside)[:, None, None, :], device)
     if layout.causal and queries > 1:
         causal = (distances(queries, keys, _shift(q_lens, k_lens, device)) >= 0)[:, None]
         mask = causal if mask is None else mask & causal
@@ -363,7 +372,7 @@ def _mask(
         mask = near if mask is None else mask & near
     if layout.mask is None:
         return mask, None
-    dense = layout.mask[torch.from_numpy(members).to(device)][:, None]
+    dense = layout.mask[to_device(torch.from_numpy(members), device)][:, None]
     mask = dense if mask is None else mask & dense
     seen = mask.any(-1, keepdim=True)
     return mask | ~seen, seen

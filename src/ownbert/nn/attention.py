@@ -18,7 +18,7 @@ from ownbert.nn.kernels.equal_lengths import Bias, attend_equal_lengths
 from ownbert.nn.kernels.manual import attend_manually
 from ownbert.nn.kernels.varlen import attend_varlen, unsupported
 
-# From there on PyTorch's kernel, which never holds all scores, is as fast on a CPU.
+# Above that PyTorch's kernel, which never holds all scores, is as fast on a CPU, also in training.
 _LONG = 1024
 
 
@@ -110,16 +110,18 @@ def attend(
 
 def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: bool) -> str:
     if q.device.type != "cpu":
-        if options.dropout or options.weights:
+        if options.weights:
             return "matmul"
-        return "sdpa" if options.bias or unsupported(q, layout) else "varlen"
+        alone = not (options.dropout or options.bias)
+        return "varlen" if alone and unsupported(q, layout) is None else "sdpa"
     if options.weights or (options.bias and (options.dropout or training)):
         return "matmul"
+    long = layout.max_seqlen > _LONG
     # On CPU the backward pass of scaled_dot_product_attention costs several times that of plain
     # matrix products at the lengths of pretraining, and with dropout it leaves its fast kernel.
-    if options.dropout or training:
+    if options.dropout or (training and not long):
         return "manual"
-    return "sdpa" if layout.hides or layout.max_seqlen > _LONG else "equal_lengths"
+    return "sdpa" if training or layout.hides or long else "equal_lengths"
 
 
 def _require(
@@ -299,7 +301,7 @@ class _Gather(torch.autograd.Function):
 BACKENDS = {
     "reference": Backend(_reference),
     "matmul": Backend(_grouped(_matmul)),
-    "sdpa": Backend(_grouped(_sdpa), dropout=False, weights=False),
+    "sdpa": Backend(_grouped(_sdpa), weights=False),
     "manual": Backend(_manual, weights=False, biases=False),
     "varlen": Backend(_varlen, dropout=False, weights=False, biases=False, unsupported=unsupported),
     "equal_lengths": Backend(
