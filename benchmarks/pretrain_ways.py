@@ -5,7 +5,7 @@ T tokens, B sequences, S longest sequence, M masked tokens.
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +107,24 @@ class Transformers:
 
 
 class OwnBERT:
-    """A model of OwnBERT's, with the components that ``ownbert pretrain`` uses."""
+    """A model of OwnBERT's, with the components that ``ownbert pretrain`` uses.
 
-    def __init__(self, model: Any, device: torch.device) -> None:
+    With ``sampled`` words are compared with some others, as it does by default on a CPU.
+    """
+
+    def __init__(self, model: Any, device: torch.device, *, sampled: bool = False) -> None:
+        from ownbert.data.sampled_softmax import CandidateSampler
         from ownbert.objectives import MaskedLM
         from ownbert.train.optim.optimizers import make_optimizer
         from ownbert.train.recipe import Optim
 
         self.model, self.device = model.to(device).train(), device
         self.objective = MaskedLM()
+        self.sampler = None
+        if sampled:
+            even = torch.zeros(VOCABULARY)
+            even[FIRST_WORD:] = 1 / (VOCABULARY - FIRST_WORD)
+            self.sampler = CandidateSampler(even)
         self.optimizer = make_optimizer(self.model, Optim(learning_rate=1e-4))
 
     def batch(self, text: Text) -> Any:
@@ -128,6 +137,10 @@ class OwnBERT:
         return batch.to(self.device)
 
     def loss(self, batch: Any, dtype: torch.dtype) -> torch.Tensor:
+        from ownbert.objectives import unmasked
+
+        if self.sampler is not None:
+            batch = replace(batch, candidates=self.sampler(unmasked(batch)))
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
             found = self.objective(self.model(batch, ["mlm"]).logits["mlm"], batch)
             return found.total / found.count
