@@ -129,12 +129,13 @@ class ClassificationHead(nn.Module):
         super().__init__()
         size, rate = config.hidden_size, spec.dropout
         self.dropout = Dropout(config.hidden_dropout_prob if rate is None else rate)
-        self.first = spec.dropout_first
         self.pooling = None if spec.needs_pooler else POOLINGS[spec.pooling](config)
         self.segments = None if spec.segments is None else POOLINGS[spec.segments](config)
         self.act = spec.dense
         self.norm = None
         if spec.dense is not None:
+            first = self.dropout.p if spec.dense_dropout is None else spec.dense_dropout
+            self.dense_dropout = Dropout(first if spec.dropout_first else 0.0)
             self.hidden = Linear(size, size, bias=spec.dense_bias)
             self.norm = make_norm(config, size) if spec.dense_norm else None
         self.ngrams = None if spec.ngrams is None else NgramTable(spec.ngrams)
@@ -147,8 +148,7 @@ class ClassificationHead(nn.Module):
         if self.segments is not None and batch.groups is not None:
             pooled = self.segments(pooled, make_layout(batch.groups, pooled.device))  # (answers, D)
         if self.act is not None:
-            pooled = self.dropout(pooled) if self.first else pooled
-            pooled = ACTIVATION[self.act](self.hidden(pooled))
+            pooled = ACTIVATION[self.act](self.hidden(self.dense_dropout(pooled)))
             pooled = pooled if self.norm is None else self.norm(pooled)
         assert pooled is not None
         rows = self.dropout(self._beside_ngrams(pooled, batch))
