@@ -42,7 +42,7 @@ class Encoder(nn.Module):
         )
         kind = EncoderBlock if config.mobile is None else BottleneckBlock
         self.blocks = nn.ModuleList(kind(config, i) for i in range(config.num_blocks))
-        self.buckets = None
+        self.buckets: nn.Module | None = None
         if config.position_embedding_type == "relative_buckets":
             self.buckets = self.blocks[0].attention.bias.table  # pyright: ignore
             for block in self.blocks:

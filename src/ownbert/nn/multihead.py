@@ -103,13 +103,14 @@ class MultiHeadAttention(nn.Module):
         collected: dict[int, list[Tensor]],
     ) -> Tensor:
         """As ``attend``, by a layout of its own and without the output matrix: (T, H, K)."""
+        bias = self.bias_in(context)
         out, weights = attend(
             q if self.scaled is None else q * self.scaled,
             k,
             v,
             layout,
             dropout=self.dropout.p if self.training else 0.0,
-            bias=self.bias_in(context, layout),
+            bias=bias.over(layout) if isinstance(bias, RelativeSinusoids) else bias,
             weights=layer in context.keep,
             backend="reference" if context.differentiable and layer in context.keep else None,
         )
@@ -128,10 +129,9 @@ class MultiHeadAttention(nn.Module):
         """Which keys each query sees, and where weights that are kept go, by layer."""
         return context.layout.within(self.window), context.attentions
 
-    def bias_in(self, context: Context, layout: Layout) -> Bias | None:
+    def bias_in(self, context: Context) -> Bias | None:
         """What is added to the scores in this pass."""
-        bias = self.bias
-        return bias.over(layout) if isinstance(bias, RelativeSinusoids) else bias
+        return self.bias
 
     def head_scale(self, head_mask: Tensor, layer: int) -> Tensor:
         """The factors of the heads that are left, (H) or (B, H)."""
@@ -217,11 +217,11 @@ class Attention(MultiHeadAttention):
         predicted = self.attended(queries, k, v, context, layer, stream.layout, kept)
         return self.output(torch.cat((of_content, stream.of_tokens(predicted))).flatten(1))
 
-    def bias_in(self, context: Context, layout: Layout) -> Bias | None:
+    def bias_in(self, context: Context) -> Bias | None:
         """Vectors of distances become scores by the matrices of this layer, once in a pass."""
         if isinstance(self.bias, DisentangledBias) and context.distances is not None:
             return self.bias.scores(self.project, context.distances)
-        return super().bias_in(context, layout)
+        return self.bias
 
 
 class CrossAttention(MultiHeadAttention):
