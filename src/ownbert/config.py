@@ -39,6 +39,9 @@ POSITIONS = (
     "alibi",
 )
 
+# How the gated layers become one (nn/sesame.py): the last layer alone, or the sum of all.
+LAYER_GATES = ("last", "sum")
+
 # How the tokens of a sequence become one vector, without BERT's pooler (nn/pooling.py).
 POOLINGS = ("first", "mean", "max", "attention", "gru", "lstm")
 HEADS = (
@@ -215,6 +218,8 @@ MOST_LABELS = 1_000_000
 _MAY_BE_NONE = ("embedding_size", "num_hidden_groups", "local_attention")
 # Beyond it the slowest angles are zero in float32; models for 8,192 tokens have 160,000.
 _LARGEST_BASE = 1e15
+# With a kernel of three tokens it is even far below this.
+WIDEST_BLUR = 100
 _RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "activation_dropout")
 # Fields of text models only, and their values in an image model.
 _TEXT_ONLY = {
@@ -263,6 +268,10 @@ class EncoderConfig:
         feed_forward_bias: whether its matrices have biases.
         activation_dropout: rate inside the feed-forward network.
         attention_rate_on_output: the dropout after attention has the rate of the attention weights.
+        layer_gate: squeeze and excitation over layers (SesameBERT, Su and Cheng 2019), one of
+            ``LAYER_GATES``; None: none.
+        attention_blur: sigma, in tokens, of a Gaussian over what attention gives each token and
+            its two neighbours (SesameBERT); None: none.
         image: read images instead of text (ViT).
 
     Raises:
@@ -313,6 +322,8 @@ class EncoderConfig:
     feed_forward_bias: bool = True
     activation_dropout: float = 0.0
     attention_rate_on_output: bool = False
+    layer_gate: str | None = None
+    attention_blur: float | None = None
     image: Image | None = None
 
     def __post_init__(self) -> None:
@@ -383,7 +394,31 @@ class EncoderConfig:
                 f"num_hidden_groups {self.num_hidden_groups} times inner_group_num "
                 f"{self.inner_group_num} is more than {_MOST['num_hidden_layers']:,} blocks"
             )
+        self._check_sesame()
         object.__setattr__(self, "pruned_heads", self._checked_heads())
+
+    def _check_sesame(self) -> None:
+        """``layer_gate`` and ``attention_blur``."""
+        if self.layer_gate is not None:
+            _require_known("layer_gate", self.layer_gate, LAYER_GATES)
+            if self.final_norm:
+                raise InputError(
+                    "layer_gate does not go with final_norm: the norm after the last layer would "
+                    "undo its gate"
+                )
+        if self.attention_blur is not None:
+            if not 0 < _number(self, "attention_blur") <= WIDEST_BLUR:
+                raise InputError(
+                    f"attention_blur is {in_short(self.attention_blur)}; it must be more than 0 "
+                    f"and at most {WIDEST_BLUR}"
+                )
+            if self.image is not None:
+                raise InputError("attention_blur is for texts: patches in a row are no neighbours")
+        for name in ("layer_gate", "attention_blur"):
+            if getattr(self, name) is not None and self.is_decoder:
+                raise InputError(
+                    f"{name} does not go with is_decoder: a token would know of those after it"
+                )
 
     def _check_image(self, image: Image) -> None:
         for name, value in _TEXT_ONLY.items():

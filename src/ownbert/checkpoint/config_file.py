@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint.model_files import QUANTIZED_KEY, read_model_json
-from ownbert.config import ACTIVATIONS, HEADS, MOST_LABELS, POOLINGS
+from ownbert.config import ACTIVATIONS, HEADS, LAYER_GATES, MOST_LABELS, POOLINGS
 from ownbert.families import all_families, marian
 from ownbert.schema import (
     Check,
@@ -92,6 +92,8 @@ _KEYS: dict[str, Check] = {
     "ownbert_pooler": truth,
     "ownbert_position_embedding_type": maybe(text),
     "ownbert_norm_first": truth,
+    "ownbert_layer_gate": maybe(one_of(*LAYER_GATES)),
+    "ownbert_attention_blur": maybe(_NUMBER),
     "ownbert_task": maybe(_TASK),
     "ownbert_vocabulary": maybe(text),
     QUANTIZED_KEY: maybe(_QUANTIZATION),

@@ -26,7 +26,15 @@ _FIRST = ("model.folder", "train", "dev")
 _COLUMNS = ("text_column", "second_column", "label_column")
 _LAST = (
     *("max_length", "batch_size", "from_scratch", "dropout", "freeze", "pretrain_steps"),
-    *("learning_rate", "layer_decay", "adversarial", "ema", "accumulate"),
+    *(
+        "layer_gate",
+        "attention_blur",
+        "learning_rate",
+        "layer_decay",
+        "adversarial",
+        "ema",
+        "accumulate",
+    ),
     *(
         "epochs",
         "patience",
@@ -148,7 +156,10 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
 # Settings that a task has no use for.
 _NOT: Mapping[str, tuple[str, ...]] = {
     "tag": ("second_column",),
-    "image": (*_COLUMNS, "max_length", "pretrain_steps", "adversarial"),
+    "image": (
+        *(*_COLUMNS, "max_length", "pretrain_steps", "adversarial"),
+        *("layer_gate", "attention_blur"),
+    ),
 }
 
 

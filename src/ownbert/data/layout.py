@@ -76,6 +76,13 @@ class Layout:
         counts = torch.tensor(self.lengths, device=self.cu_seqlens.device)
         return torch.repeat_interleave(counts, output_size=sum(self.lengths))
 
+    @cached_property
+    def neighbours(self) -> tuple[Tensor, Tensor]:
+        """The row before and after each in its sequence (T); at the ends, the row itself."""
+        rows = torch.arange(sum(self.lengths), device=self.cu_seqlens.device)
+        starts, ends = self.cu_seqlens[:-1].long(), self.cu_seqlens[1:].long() - 1
+        return (rows - 1).index_copy(0, starts, starts), (rows + 1).index_copy(0, ends, ends)
+
     @property
     def hides(self) -> bool:
         """Whether queries do not simply see all rows of their own sequence."""

@@ -28,6 +28,7 @@ from ownbert.nn.multihead import Attention, MultiHeadAttention
 from ownbert.nn.ngrams import NgramTable, hashed_ngrams
 from ownbert.nn.pooling import AttentionPooling, FirstPooling, MaxPooling, MeanPooling
 from ownbert.nn.positions import RelativeKeys, rotate, sinusoids
+from ownbert.nn.sesame import LayerGate, blurred
 
 # Outputs with a row for each token; the others have one for each text.
 _PER_TOKEN = frozenset(("last_hidden_state", "start_logits", "end_logits", "prediction_logits"))
@@ -219,7 +220,8 @@ class PaddedAttention(nn.Module):
             near = _distances(q.shape[2], q.device).abs() <= of.window
             hidden = torch.where(near[:, None], hidden, lowest(torch.float32))
         weights = (scores + hidden).softmax(-1)
-        return of.output((weights @ v).transpose(1, 2).flatten(2))
+        out = (weights @ v).transpose(1, 2).flatten(2)  # (B, S, HK)
+        return of.output(out if of.blur is None else _blur(out, batch, of.blur))
 
 
 def _distances(length: int, device: torch.device) -> Tensor:
@@ -240,6 +242,28 @@ def _bias(bias: nn.Module, q: Tensor, k: Tensor) -> Tensor:
         of_keys = (k @ bias.distance.weight.T).gather(-1, index.transpose(2, 3))
         scores = scores + of_keys.transpose(2, 3)
     return scores * bias.scale
+
+
+def _blur(out: Tensor, batch: PaddedBatch, sigma: float) -> Tensor:
+    """(B, S, ...) -> (B, S, ...): each row and its neighbours; the ends of a text repeat."""
+    before = torch.cat((out[:, :1], out[:, :-1]), 1)
+    more = F.pad(batch.mask[:, 1:], (0, 1))  # whether a token follows
+    after = torch.where(more[..., None], F.pad(out, (0, 0, 0, 1))[:, 1:], out)
+    return blurred(out, before, after, sigma)
+
+
+class _Gate(nn.Module):
+    """The gate of the layers of padded texts: L times (B, S, D) -> (B, S, D)."""
+
+    def __init__(self, gate: LayerGate) -> None:
+        super().__init__()
+        self.of = gate
+
+    def forward(self, layers: list[Tensor], batch: PaddedBatch) -> Tensor:
+        means = torch.stack([hidden.mean(2) for hidden in layers], 2)  # (B, S, L)
+        mask = batch.mask[..., None].to(means.dtype)
+        gates = self.of.gates((means * mask).sum(1) / mask.sum(1).clamp_min(1))  # (B, L)
+        return self.of.gated(layers, gates[:, None])
 
 
 class _First(nn.Module):
@@ -331,6 +355,8 @@ def _padded_copy(model: Model) -> Model:
     made = copy.deepcopy(model, {id(p): p for p in model.parameters()}).eval()
     encoder: Any = made.encoder
     encoder.embeddings = PaddedEmbeddings(encoder.embeddings)
+    if encoder.gate is not None:
+        encoder.gate = _Gate(encoder.gate)
     for block in encoder.blocks:
         block.attention = PaddedAttention(block.attention)
         if isinstance(block, EncoderBlock):

@@ -13,6 +13,7 @@ from ownbert.nn.context import Context
 from ownbert.nn.embeddings import Embeddings
 from ownbert.nn.norms import make_norm
 from ownbert.nn.patches import PatchEmbeddings
+from ownbert.nn.sesame import LayerGate
 
 
 class Encoder(nn.Module):
@@ -40,6 +41,7 @@ class Encoder(nn.Module):
         self.norm = None
         if config.final_norm:
             self.norm = make_norm(config, config.hidden_size)
+        self.gate = None if config.layer_gate is None else LayerGate(config)
 
     def forward(
         self, batch: Batch, context: Context | None = None, *, keep_hidden: bool = False
@@ -50,7 +52,8 @@ class Encoder(nn.Module):
             batch: of T tokens.
             context: by default ``plain_context``.
             keep_hidden: also return the hidden states before and after each layer (of the last one
-                before ``final_norm``, as in Transformers' ViT), L + 1 tensors (T, D).
+                before ``final_norm``, as in Transformers' ViT, and before ``layer_gate``), L + 1
+                tensors (T, D).
         """
         context = self.plain_context(batch) if context is None else context
         hidden = self.embeddings(batch)
@@ -62,8 +65,10 @@ class Encoder(nn.Module):
                 hidden = checkpoint(block, hidden, context, layer, use_reentrant=False)
             else:
                 hidden = block(hidden, context, layer)
-            if keep_hidden and ends:
+            if ends and (keep_hidden or self.gate is not None):
                 kept.append(hidden)
+        if self.gate is not None:
+            hidden = self.gate(kept[1:], context.layout)
         hidden = hidden if self.norm is None else self.norm(hidden)
         return hidden, tuple(kept) if keep_hidden else ()
 

@@ -13,6 +13,7 @@ from ownbert.nn.context import Context
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.positions import Alibi, make_bias, rotate
+from ownbert.nn.sesame import blur
 
 # What ``MultiHeadAttention.fused`` counts, in its order.
 _KINDS = ("queries", "keys", "values")
@@ -32,6 +33,7 @@ class MultiHeadAttention(nn.Module):
     Attributes:
         kept: the numbers of the heads that pruning has left.
         window: how far a token sees in self-attention; None: the whole sequence.
+        blur: sigma of the Gaussian over the heads' outputs of neighbouring tokens; None: none.
         fused: how many matrices are side by side in each projection, by its name.
     """
 
@@ -41,6 +43,7 @@ class MultiHeadAttention(nn.Module):
         self.rotary = config.position_embedding_type == "rotary"
         self.rotary_base = config.rotary_base_of(block)
         self.window = config.window_of(block)
+        self.blur = config.attention_blur
         # Scores are divided by sqrt(K) later on, whatever the scale.
         self.scaled = None if config.qk_scale is None else config.qk_scale * self.head_size**0.5
         self.fused: dict[str, int] = {}
@@ -103,6 +106,8 @@ class MultiHeadAttention(nn.Module):
                 weights = [w * s for w, s in zip(weights, scales, strict=True)]
         if weights is not None:
             collected[layer] = weights
+        if self.blur is not None:
+            out = blur(out, layout, self.blur)
         return self.output(out.flatten(1))
 
     def layout_of(self, context: Context) -> tuple[Layout, dict[int, list[Tensor]]]:
@@ -132,7 +137,8 @@ class MultiHeadAttention(nn.Module):
     def extra_repr(self) -> str:
         numbers = "" if self.kept == tuple(range(self.heads)) else f", kept={list(self.kept)}"
         window = "" if self.window is None else f", window={self.window}"
-        lines = [f"heads={self.heads}, head_size={self.head_size}{numbers}{window}"]
+        blur = "" if self.blur is None else f", blur={self.blur}"
+        lines = [f"heads={self.heads}, head_size={self.head_size}{numbers}{window}{blur}"]
         kinds = iter(_KINDS)
         for name, parts in self.fused.items():
             made = ", ".join(next(kinds) for _ in range(parts))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ownbert import limits
+from ownbert.config import LAYER_GATES, WIDEST_BLUR
 from ownbert.config import POOLINGS as POOLING_NAMES
 from ownbert.errors import InputError
 from ownbert.settings import (
@@ -343,6 +344,22 @@ class FinetuneModel:
         check=between(0, 1, "[)"),
         shown="0.1",
         commands={"image": {"shown": "0"}},
+    )
+    layer_gate: str | None = setting(
+        None,
+        "Weigh layers by squeeze and excitation (SesameBERT): last (the last layer times its gate) "
+        "or sum (of all layers, each times its own).",
+        MODEL,
+        check=one_of(*LAYER_GATES),
+        shown="none",
+    )
+    attention_blur: float | None = setting(
+        None,
+        "Blur what attention gives neighbouring tokens by a Gaussian of this width (SesameBERT: "
+        "0.3).",
+        MODEL,
+        check=up_to(WIDEST_BLUR),
+        shown="none",
     )
     freeze: int = setting(
         0,

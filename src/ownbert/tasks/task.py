@@ -147,7 +147,7 @@ class Task(ABC):
         description = describe(model.folder)
         require_float(description.values, model.folder)
         self.check_modality(description, model.folder)
-        return description
+        return _with_sesame(description, model)
 
     def describe_new(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Description:
         """The description of a new model for the training rows, if no folder was given."""
@@ -402,6 +402,16 @@ class Task(ABC):
     def texts_of(self, rows: Sequence[Row]) -> Iterator[str]:
         """The texts of all rows."""
         return (text for row in rows for text in self.pretraining_texts(row))
+
+
+def _with_sesame(description: Description, model: FinetuneModel) -> Description:
+    """The description with what the recipe adds to the encoder (``nn/sesame.py``)."""
+    given = {"layer_gate": model.layer_gate, "attention_blur": model.attention_blur}
+    given = {name: value for name, value in given.items() if value is not None}
+    try:
+        return replace(description, config=replace(description.config, **given))
+    except InputError as error:
+        raise InputError(f"{model.folder}: {error}") from None
 
 
 def named_probabilities(labels: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:

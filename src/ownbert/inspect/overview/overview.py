@@ -37,6 +37,10 @@ _POSITIONS = {
     "rotary": "queries and keys of every layer are rotated by position; made for {n} tokens",
     "alibi": "scores of every layer fall with distance; made for {n} tokens",
 }
+_GATES = {
+    "last": "last: the last layer times its gate, by squeeze and excitation over all layers",
+    "sum": "sum: of all layers, each times its gate, by squeeze and excitation over them",
+}
 _SHOWN_TOKENS, _SHOWN_LABELS = 24, 8
 
 
@@ -138,6 +142,13 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
     gate = ", times a gate" if config.gated_feed_forward else ""
     wide = f"{inner:,} to {config.intermediate_size:,} and back"
     yield "feed-forward", f"{wide}, {config.hidden_act}{gate}"
+    if config.attention_blur is not None:
+        yield (
+            "attention blur",
+            f"a Gaussian of {config.attention_blur:g} over 3 neighbouring tokens",
+        )
+    if config.layer_gate is not None:
+        yield "layer gate", _GATES[config.layer_gate]
     kind = config.position_embedding_type
     words = _POSITIONS[kind].format(n=f"{config.longest:,}")
     yield "positions", f"{kind}: {words}"

@@ -38,6 +38,8 @@ NAMES = {
     "feed_forwards.#.network.up": "feed-forward # up",
     "feed_forwards.#.network.down": "feed-forward # down",
     "feed_forwards.#.norm": "feed-forward # norm",
+    "down": "layers squeezed",
+    "up": "gates",
 }
 
 
@@ -121,6 +123,8 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
     encoder = model.encoder
     groups = [ParameterGroup("embeddings", 1, parts(encoder.embeddings, "encoder.embeddings"))]
     groups += _folded([parts(b, f"encoder.blocks.{i}") for i, b in enumerate(encoder.blocks)])
+    if encoder.gate is not None:
+        groups.append(ParameterGroup("layer gate", 1, parts(encoder.gate, "encoder.gate")))
     if encoder.norm is not None:
         groups.append(ParameterGroup("last LayerNorm", 1, parts(encoder.norm, "encoder.norm")))
     if model.pooler is not None and (found := parts(model.pooler, "pooler")):

@@ -149,6 +149,8 @@ HELP = {
     "Weight of the difference between two passes with different dropout masks (R-Drop); try 1.": "两次 dropout 不同的前向结果之差的权重（R-Drop）；可以试试 1。",
     "Rows per batch.": "每个 batch 的行数。",
     "Take size and vocabulary from the model, but not its weights (for comparison).": "只取模型的规模和词表，不取权重（用于对比）。",
+    "Weigh layers by squeeze and excitation (SesameBERT): last (the last layer times its gate) or sum (of all layers, each times its own).": "用 squeeze and excitation 给各层加权（SesameBERT）：last（最后一层乘以其门控）或 sum（各层乘以各自的门控再相加）。",
+    "Blur what attention gives neighbouring tokens by a Gaussian of this width (SesameBERT: 0.3).": "用这个宽度的高斯核模糊注意力给相邻词元的输出（SesameBERT：0.3）。",
     "Keep the embeddings and this many of the lower layers as they are.": "冻结嵌入层和最低的这么多层。",
     "First learn masked words from the texts of the task, for this many steps.": "先在任务的文本上做这么多步 MLM。",
     "Each layer learns at this share of the rate of the one above it.": "每层的学习率是上一层的这个比例。",
