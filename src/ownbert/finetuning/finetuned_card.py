@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from ownbert.checkpoint import Description, describe
+from ownbert.families.family import OWN
 from ownbert.finetuning.checks import LabelledSplit, label_counts
 from ownbert.finetuning.confusion import CONFUSION
 from ownbert.hub import PREFIX
@@ -221,6 +222,12 @@ def _usage_elsewhere(
     parts: Sequence[LabelledSplit],
 ) -> Iterator[str]:
     """How other libraries load the folder, and predict with it."""
+    if str(description.values.get("model_type")).startswith(OWN):
+        yield (
+            "Transformers and sentence-transformers cannot compute this encoder, and refuse the "
+            f"folder (`model_type` is `{description.values['model_type']}` in config.json)."
+        )
+        return
     if task.library == "sentence-transformers":
         yield "In sentence-transformers:"
         yield code(

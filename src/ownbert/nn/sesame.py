@@ -52,8 +52,8 @@ class LayerGate(nn.Module):
         wide = torch.promote_types(layers[0].dtype, torch.float32)
         means = torch.stack([hidden.mean(1, dtype=wide) for hidden in layers], 1)  # (T, L)
         counts = layout.cu_seqlens.diff()[:, None]
-        gates = self.gates((sums_per_sequence(means, layout) / counts).to(self.down.weight.dtype))
-        return self.gated(layers, gates[layout.sequences])
+        squeezed = (sums_per_sequence(means, layout) / counts).to(layers[0].dtype)  # (B, L)
+        return self.gated(layers, self.gates(squeezed)[layout.sequences])
 
     def gates(self, squeezed: Tensor) -> Tensor:
         """(B, L) -> (B, L)"""
