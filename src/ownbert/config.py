@@ -75,6 +75,9 @@ class HeadSpec:
         segments: how the vectors of a document's segments become one, one of
             ``POOLINGS``; None: each sequence has its own answer.
         crf: whether the tags of a sequence are decoded together.
+        features: rows of the tables of word features, one for each column of tags (nn/features.py);
+            None: the head reads no such columns.
+        feature_size: numbers that stand for the features of a word.
         ngrams: rows of a table of hashed n-grams whose sum stands beside the pooled vector; None:
             no such table.
         dense_bias, output_bias: whether the dense layer, and in an mlm head the decoder, have
@@ -95,6 +98,12 @@ class HeadSpec:
     dense_bias: bool = True
     dense_norm: bool = False
     output_bias: bool = True
+    features: tuple[int, ...] | None = None
+    feature_size: int = 10
+
+    def __post_init__(self) -> None:
+        if self.features is not None:  # a list in JSON
+            object.__setattr__(self, "features", tuple(self.features))
 
     @property
     def needs_pooler(self) -> bool:

@@ -57,7 +57,7 @@ _COMMON = frozenset(
     }
 )
 # Those of a task that reads single sentences or pairs.
-_SENTENCE = ("pooling", "ngrams", "long", "stride", "rdrop")
+_SENTENCE = ("feature_columns", "feature_size", "pooling", "ngrams", "long", "stride", "rdrop")
 # Two names of one task.
 _EMBED = (
     ("pooling", "temperature"),
@@ -127,7 +127,10 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "embed": _EMBED,
     "rank": _EMBED,
     "tag": (
-        ("crf", "tag_all", "label_smoothing", "stride", "rdrop"),
+        (
+            *("feature_columns", "feature_size", "crf", "tag_all", "label_smoothing"),
+            *("stride", "rdrop"),
+        ),
         """A tag per word: names of people and places, parts of speech, chunks.
 
         CoNLL columns (a word and its tag per line, a blank line between sentences; --text-column 1
@@ -166,7 +169,7 @@ _NOT: Mapping[str, tuple[str, ...]] = {
 def _column_options(task: str) -> dict[str, Any]:
     """The options that name columns, whose meaning depends on the task."""
     return {
-        f"{spec.role}_column": Annotated[
+        spec.setting: Annotated[
             str | None,
             typer.Option(
                 spec.option, help=spec.help, show_default=spec.default, rich_help_panel=DATA

@@ -366,6 +366,10 @@ def _padded_copy(model: Model) -> Model:
     if made.pooler is not None:
         made.pooler = _Pooler(made.pooler)  # pyright: ignore[reportAttributeAccessIssue]
     for head in made.heads.values():
+        if getattr(head, "features", None) is not None:
+            raise InputError(
+                "a model that reads word features cannot be exported: an engine takes texts alone"
+            )
         if isinstance(head, ClassificationHead | EmbeddingHead) and head.pooling is not None:
             head.pooling = _pooling(head.pooling)
         if isinstance(head, ClassificationHead) and head.segments is not None:

@@ -51,6 +51,12 @@ class TaskSettings:
             },
         },
     )
+    feature_size: int = setting(
+        10,
+        "With --feature-columns: numbers that stand for the features of a word.",
+        MODEL,
+        check=up_to(limits.WIDTH),
+    )
     ngrams: int | None = setting(
         None,
         "Also read the pairs and triples of neighbouring tokens, by a table with this many rows; "
@@ -238,6 +244,7 @@ class FinetuneData:
     text_column: str | None = setting(None, panel=DATA)
     second_column: str | None = setting(None, panel=DATA)
     label_column: str | None = setting(None, panel=DATA)
+    feature_columns: str | None = setting(None, panel=DATA)
     labels_per_class: int | None = setting(
         None,
         "Learn from this many texts of each label, drawn by --seed.",

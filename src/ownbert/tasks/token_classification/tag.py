@@ -30,11 +30,13 @@ from ownbert.tasks.token_classification.entities import (
 )
 from ownbert.tasks.token_classification.tag_rows import read_sentences, stream_sentences, text_of
 from ownbert.tasks.token_classification.word_windows import (
+    WordWindow,
     encode_words,
     join_windows,
     split_into_windows,
     window_example,
 )
+from ownbert.tasks.word_features import word_table
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
@@ -79,7 +81,7 @@ class TaggingTask(Task):
     gives_probabilities = True
     output_options = frozenset({"threshold"})
     text_keys = ()  # the text of ``output_row`` may be that of the words
-    uses = frozenset({"stride", "label_smoothing", "crf", "tag_all", "rdrop"})
+    uses = frozenset({"stride", "label_smoothing", "crf", "tag_all", "rdrop", "feature_size"})
     unit = "sentences"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -144,12 +146,26 @@ class TaggingTask(Task):
             sizes = list(map(len, pieces))
             windows = split_into_windows(sizes, builder.room, self.settings.stride)
             made = [
-                window_example(window, pieces, tags, builder, continuation=continuation)
+                window_example(
+                    window,
+                    pieces,
+                    tags,
+                    builder,
+                    continuation=continuation,
+                    words=self._word_table(row, window, sizes),
+                )
                 for window in windows
             ]
             # In training each window is an example; in use those of a sentence are one.
             examples += map(join_windows, [[one] for one in made] if training else [made])
         return EncodedRows(examples, 0, [None] * len(examples))
+
+    def _word_table(self, row: Row, window: WordWindow, sizes: Sequence[int]) -> np.ndarray | None:
+        """The words of a window with their features, None for a model without features."""
+        if not self.features:
+            return None
+        own = slice(window.start, window.stop)
+        return word_table(sizes[own], tuple(tags[own] for tags in row.features), self.features)
 
     def objective(self, model: "Model") -> "TaggingObjective":
         from ownbert.nn.heads import TokenHead
