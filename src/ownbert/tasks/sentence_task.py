@@ -24,7 +24,7 @@ from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.tasks.token_classification.word_windows import encode_words
-from ownbert.tasks.word_features import cut_words, plain_text_line, word_table
+from ownbert.tasks.word_features import cut_words, refuse_plain_text, word_table
 
 # In the model card: the scores of one text by Transformers.
 LOGITS = 'logits = model(**tokenizer(TEXTS, truncation=True, return_tensors="pt")).logits'
@@ -94,8 +94,7 @@ class SentenceTask(Task):
             features = feature_columns(path, self.columns)
             rows = read_table(path, texts, id=self.columns.id, features=features)
             return (Row(row.line, row.texts, id=row.id, features=row.features) for row in rows)
-        if self.columns.features is not None:
-            raise InputError(plain_text_line(path, self.columns.features))
+        refuse_plain_text(path, self.columns.features)
         if self.pair:
             raise InputError(f"{path} is plain text; two texts per row need a table")
         return (Row(line, (text,)) for line, text in at_least_one(open_text(path), path))

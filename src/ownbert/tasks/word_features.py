@@ -56,12 +56,13 @@ def learn_features(cells: Sequence[Cells], names: Sequence[str]) -> dict[str, li
     }
 
 
-def plain_text_line(path: Any, names: str) -> str:
-    """The message where rows are plain texts, of a model with features."""
-    return (
-        f"{path} is plain text; the model reads word features beside the text (the columns "
-        f"{names}), so it needs a table"
-    )
+def refuse_plain_text(path: Any, names: str | None) -> None:
+    """``InputError`` if the rows are plain texts and the model reads columns ``names``."""
+    if names is not None:
+        raise InputError(
+            f"{path} is plain text; the model reads word features beside the text (the columns "
+            f"{names}), so it needs a table"
+        )
 
 
 def cut_words(pieces: Sequence[Sequence[int]], room: int) -> tuple[list[int], list[int]]:

@@ -544,7 +544,11 @@ COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
             names=tuple(dict.fromkeys((*WORD_NAMES, *TEXT_NAMES))),
             note="in CoNLL the first one",
         ),
-        replace(_FEATURES, help=f"{_FEATURES.help} In CoNLL files their numbers, from 1."),
+        replace(
+            _FEATURES,
+            help="Columns of tags, one for each word (parts of speech, flags of a dictionary), "
+            "which are read beside it; commas between them; in CoNLL files their numbers, from 1.",
+        ),
         replace(
             _LABEL,
             help="Column of the tags; in CoNLL files its number, from 1.",

@@ -40,7 +40,7 @@ from ownbert.data.readers.tables import (
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.tasks.rows import Row
-from ownbert.tasks.word_features import plain_text_line, read_features, split_cell
+from ownbert.tasks.word_features import read_features, refuse_plain_text, split_cell
 
 CONLL = frozenset(
     (".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes", ".iobes", ".bilou", ".ner", ".tsv")
@@ -123,9 +123,8 @@ def stream_sentences(path: Source, given: ColumnNames) -> Iterator[Row]:
     elif _ending(path) in CONLL:
         found = read_conll(path, tags=False, word_column=given.text, feature_columns=given.features)
         rows = (Row(s.line, s.words, features=s.features) for s in found)
-    elif given.features is not None:
-        raise InputError(plain_text_line(path, given.features))
     else:
+        refuse_plain_text(path, given.features)
         rows = (split_text(line, text) for line, text in open_text(path))
     return at_least_one(rows, path)
 
