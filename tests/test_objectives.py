@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch, Example, pack
+from ownbert.data.sampled_softmax import Candidates, CandidateSampler
 from ownbert.nn.model import Model
 from ownbert.objectives import (
     PRETRAINING,
@@ -118,6 +119,24 @@ def test_bag_of_words_teaches_the_pooler_by_the_decoder_of_masked_words():
     used = {names[p] for p in learner.used()}
     assert with_gradient <= used
     assert not any(name.startswith("heads.nsp") for name in used)
+
+
+def test_among_all_words_without_offsets_a_loss_is_that_of_all_words():
+    learner, batch = Learner(tiny_model(), [MaskedLM(), BagOfWords()]), pack(examples())
+    full = learner(batch)
+    everything = Candidates(torch.arange(40), torch.zeros(40))
+    for name, loss in learner(replace(batch, candidates=everything)).items():
+        torch.testing.assert_close(loss.total, full[name].total)
+        assert int(loss.correct) == int(full[name].correct)
+
+
+def test_in_training_words_are_compared_with_candidates_and_in_evaluation_with_all():
+    model, batch = tiny_model(), pack(examples())
+    learner = Learner(model, [MaskedLM()], sampler=CandidateSampler(torch.ones(40) / 40, draws=3))
+    exact = Learner(model, [MaskedLM()]).eval()(batch)["mlm"].total
+    torch.testing.assert_close(learner.eval()(batch)["mlm"].total, exact)
+    totals = {float(learner.train()(batch)["mlm"].total) for _ in range(3)}
+    assert len(totals) > 1
 
 
 def test_a_batch_without_targets_counts_nothing():

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.data.batch import Batch
+from ownbert.data.sampled_softmax import CandidateSampler
 from ownbert.nn.kernels.cross_entropy import cross_entropy
 from ownbert.nn.model import Model
 
@@ -65,6 +66,17 @@ class Objective(Protocol):
     def __call__(self, logits: Tensor, batch: Batch) -> Loss: ...
 
 
+def _targets(batch: Batch) -> Tensor:
+    """(M), which of the logits is that of each masked token's word."""
+    assert batch.masked_ids is not None
+    return _columns(batch, batch.masked_ids)
+
+
+def _columns(batch: Batch, ids: Tensor) -> Tensor:
+    """Which of the logits are those of words."""
+    return ids if batch.candidates is None else batch.candidates.index_of(ids)
+
+
 def _cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Loss:
     return Loss(*cross_entropy(logits, targets, smoothing=smoothing), targets.numel())
 
@@ -82,8 +94,7 @@ class MaskedLM:
         return 0 if batch.masked_ids is None else batch.masked_ids.numel()
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
-        assert batch.masked_ids is not None
-        return _cross_entropy(logits, batch.masked_ids)  # (M, V), (M)
+        return _cross_entropy(logits, _targets(batch))  # (M, V), (M)
 
 
 @dataclass(frozen=True)
@@ -99,8 +110,7 @@ class CausalLM:
         return batch.tokens - batch.sequences
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
-        assert batch.masked_ids is not None
-        return _cross_entropy(logits, batch.masked_ids)  # (T - B, V), (T - B)
+        return _cross_entropy(logits, _targets(batch))  # (T - B, V), (T - B)
 
 
 @dataclass(frozen=True)
@@ -180,8 +190,9 @@ class BagOfWords:
             share = self.ordinary.to(ids.device, logits.dtype)[ids]
         words = logits.new_zeros(len(lengths)).index_add_(0, of, share)  # (B)
         share = share / words.clamp(min=1)[of]
+        chosen = logits[of, _columns(batch, ids)]
         # -sum over words of share x log softmax, where the shares of a sequence add up to 1.
-        total = logits[words > 0].logsumexp(-1).sum() - (share * logits[of, ids]).sum()
+        total = logits[words > 0].logsumexp(-1).sum() - (share * chosen).sum()
         return Loss(total, total.new_zeros(()), len(lengths))
 
 
@@ -225,14 +236,22 @@ class Learner(nn.Module):
         objectives: those that have an input view in common share one pass through the model.
         generator: predicts the masked tokens in place of the model, which then sees what it draws
             (ELECTRA, Clark et al. 2020, section 2).
+        sampler: in training, of the words that predicted ones are compared with; by default they
+            are compared with all. Not beside a generator, which draws from all.
     """
 
     def __init__(
-        self, model: Model, objectives: Sequence[Objective], *, generator: Model | None = None
+        self,
+        model: Model,
+        objectives: Sequence[Objective],
+        *,
+        generator: Model | None = None,
+        sampler: CandidateSampler | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.generator = generator
+        self.sampler = sampler
         self.objectives = tuple(objectives)
 
     def forward(
@@ -245,6 +264,8 @@ class Learner(nn.Module):
         """
         objectives = self.objectives if objectives is None else objectives
         losses: dict[str, Loss] = {}
+        if self.sampler is not None and self.training:
+            batch = replace(batch, candidates=self.sampler(unmasked(batch)))
         seen, logits = batch, {}
         for view in INPUT_VIEWS:
             in_view = [o for o in objectives if o.input_view == view]
@@ -267,7 +288,8 @@ class Learner(nn.Module):
         if BagOfWords.head not in heads:
             return outputs.logits
         assert outputs.pooled is not None
-        return outputs.logits | {BagOfWords.head: model.words_of(outputs.pooled)}
+        words = model.words_of(outputs.pooled, batch.candidates)
+        return outputs.logits | {BagOfWords.head: words}
 
     def model_of(self, view: str) -> Model:
         """The model that sees batches in this view."""

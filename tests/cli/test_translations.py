@@ -52,6 +52,7 @@ NOT_PROSE = {
         "Object arrays",
     ),
     *("from transformers import", '"a text with a [MASK]"', "axes fraction", "offset points"),
+    *("importance of heads, by", "that are left", "thousand tokens per second"),
     "--train train.csv --dev dev.csv -o classifier",
     "Predictor has no option",
     '{"prompt": "a text", "choices": ["one choice", "another"]}',

@@ -62,11 +62,25 @@ def test_the_head_start_is_in_the_weights_and_can_be_left_out(topics: Path, tmp_
 
 def test_the_same_seed_gives_the_same_losses_and_another_seed_others(topics: Path, tmp_path: Path):
     found = []
+    settings = {"max_steps": 6, "log_every": 1, "softmax": "sampled", **SHORT}
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        pretrain(topics / "tokens", tmp_path / name, seed=seed, max_steps=6, log_every=1, **SHORT)
+        pretrain(topics / "tokens", tmp_path / name, seed=seed, **settings)
         found.append(losses(tmp_path / name))
     assert found[0] == found[1]
     assert found[0] != found[2]
+
+
+def test_words_are_learnt_among_some_of_them_as_among_all(topics: Path, tmp_path: Path):
+    found = {}
+    for softmax in ("full", "sampled"):
+        folder = tmp_path / softmax
+        pretrain(topics / "tokens", folder, softmax=softmax, max_steps=40, **SHORT)
+        found[softmax] = rows(folder)[-1]  # evaluated among all
+    full, sampled = found["full"], found["sampled"]
+    gain = full["unigram_loss"] - full["mlm_loss"]
+    assert gain > 0.3
+    assert sampled["unigram_loss"] == full["unigram_loss"]
+    assert abs(sampled["mlm_loss"] - full["mlm_loss"]) < gain / 4
 
 
 def test_a_resumed_run_refuses_to_become_another(topics: Path, tmp_path: Path):

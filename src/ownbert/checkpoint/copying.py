@@ -1,7 +1,7 @@
 """Copy a checkpoint's tensors into a model, accounting for each of both, and out of it again."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -43,6 +43,7 @@ def copy_weights(
     *,
     description: Description | None = None,
     lenient: bool = False,
+    anew: Collection[str] = (),
     our_names: bool = False,
 ) -> LoadReport:
     """Copy a checkpoint's tensors into the model; every one that does not fit is a problem.
@@ -55,15 +56,20 @@ def copy_weights(
         lenient: the model may have other heads, and a pooler or none. Those that the checkpoint
             neither declares nor has any tensor of are newly initialised, and those that it has
             in addition are left out.
+        anew: kinds of heads that are newly initialised whatever the checkpoint has of them.
         our_names: whether problems name our tensors.
 
     Returns:
         The problems, and the tensors that were newly initialised or left out.
     """
     config = model.config
+    if description is not None:
+        specs = tuple(spec for spec in description.specs if spec.kind not in anew)
+        description = replace(description, specs=specs)
     declared = [] if description is None else [spec.kind for spec in description.specs]
     kinds = list(dict.fromkeys([*declared, *model.specs]))
     ours, problems = weight_map.to_ours(tensors, config, kinds, other_heads=lenient)
+    ours = {name: t for name, t in ours.items() if not _in_head(name, anew)}
     new, unused = [], []
     own = {name: t for name, t in ours.items() if name.rpartition(".")[0] not in weight_map.shared}
 
@@ -131,6 +137,11 @@ def misshapen(names: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> st
     got, want = ((s[0] // parts, *s[1:]) if s else () for s in (shape, wanted))
     has = "tensor {} has shape {}" if parts == 1 else "tensors {} have shape {} each"
     return f"{has.format(names, got)}, expected {want}"
+
+
+def _in_head(name: str, kinds: Collection[str]) -> bool:
+    part, *rest = name.split(".")
+    return part == "heads" and rest[0] in kinds
 
 
 def _may_start_anew(name: str, description: Description, ours: Mapping[str, Tensor]) -> bool:

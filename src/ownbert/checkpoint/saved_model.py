@@ -1,6 +1,6 @@
 """Models from folders, and back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,6 +75,7 @@ def load(
     labels: Sequence[str] = (),
     dropout: float | None = None,
     description: Description | None = None,
+    anew: Collection[str] = (),
 ) -> Model:
     """The packed model of a Hugging Face folder, in evaluation mode.
 
@@ -88,6 +89,7 @@ def load(
         labels: names of the classes, instead of the folder's.
         dropout: rate of all layers, instead of the folder's.
         description: of the folder, from ``describe``, so that config.json is not read again.
+        anew: kinds of ``heads`` that are newly initialised even if the folder has them.
 
     Raises:
         InputError: a file is missing, a tensor is missing, unexpected or of the wrong shape, or
@@ -119,7 +121,8 @@ def load(
         model_type=family.model_type,
     )
     other = heads is not None or pooler is not None
-    report = copy_weights(model, tensors, family.weight_map, description=description, lenient=other)
+    given: Any = {"description": description, "lenient": other, "anew": anew}
+    report = copy_weights(model, tensors, family.weight_map, **given)
     require_fit(report, path, None if other else description)
     if smooth is not None:
         quantize_model(model, smooth, path)

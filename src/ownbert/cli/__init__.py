@@ -64,7 +64,7 @@ _AS_FIRST: Mapping[str, tuple[str, ...]] = dict.fromkeys(
 
 # Options that name what a command writes. A path by any other name is one that it reads, and is
 # never written to.
-OUTPUTS = ("output", "html", "curves")
+OUTPUTS = ("output", "html", "curves", "png")
 # Read whole at the start, and replaced by the complete one where it is in the output folder.
 _REPLACED = ("config",)
 _INTERRUPTED = "interrupted; nothing half-written is left"

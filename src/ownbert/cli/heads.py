@@ -37,9 +37,32 @@ def heads(
     rounds: Annotated[
         int, typer.Option(help="Prune in so many rounds.", min=1, max=limits.LAYERS)
     ] = 5,
+    layers: Annotated[
+        int | None,
+        typer.Option(
+            "--drop-layers",
+            help="Take so many layers away instead, from the top, one by one.",
+            show_default="none",
+            min=1,
+            max=limits.LAYERS,
+        ),
+    ] = None,
+    train: Annotated[
+        Path | None,
+        typer.Option(
+            help="Labelled rows to fine-tune what is left on after each round.", show_default=False
+        ),
+    ] = None,
+    epochs: Annotated[
+        int, typer.Option(help="With --train: passes over its rows.", min=1, max=limits.EPOCHS)
+    ] = 1,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder for the pruned model.", show_default=False),
+    ] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option(help="Draw the table, or the rounds, into this file.", show_default=False),
     ] = None,
     rows: Annotated[
         int, typer.Option(help="Rows that are used, from the first.", min=1, max=limits.COUNT)
@@ -51,15 +74,19 @@ def heads(
 
     The importance of a head is the expected change of the loss with its output, each layer divided
     by its length, or how far the loss rises when the head is masked. --prune takes the least
-    important away in rounds and shows the score of what is left; the folder is one that
-    Transformers opens too, and ownbert finetune --model trains it on.
+    important away in rounds, --drop-layers whole layers, and both show the score and the speed of
+    what is left; the folder is one that Transformers opens too, and ownbert finetune --model trains
+    it on.
 
     Example: ownbert heads runs/clf dev.csv
 
-    Example: ownbert heads runs/clf dev.csv --prune 0.5 -o runs/clf-pruned
+    Example: ownbert heads runs/clf dev.csv --prune 0.5 -o runs/clf-pruned --png pruned.png
+
+    Example: ownbert heads runs/clf dev.csv --drop-layers 1 -o runs/clf-small
     """
     import json as json_module
 
+    from ownbert.inspect.explain.curves import figure_class
     from ownbert.inspect.heads.importance import (
         gradient_importance,
         heads_table,
@@ -67,20 +94,31 @@ def heads(
         left_heads,
         masking_importance,
     )
-    from ownbert.inspect.heads.pruning import PruningRound, prune_heads
+    from ownbert.inspect.heads.pictures import draw_importance, draw_rounds
+    from ownbert.inspect.heads.pruning import Pruning, PruningRound
 
     measures = {"gradient": gradient_importance, "masking": masking_importance}
     if by not in measures:
         raise InputError(f"by {by!r} is not known; one of {', '.join(measures)}")
-    if (prune is None) != (output is None):
-        raise InputError("--prune and -o belong together: the share, and the folder for the rest")
-    if prune is None or output is None:
+    if prune is not None and layers is not None:
+        raise InputError("--prune and --drop-layers are two things to take away; take one")
+    taken = prune if layers is None else layers
+    if (taken is None) != (output is None):
+        raise InputError(
+            "--prune or --drop-layers and -o belong together: what goes, and the folder for the "
+            "rest"
+        )
+    if png is not None:
+        figure_class(png)
+    if output is None:
         labelled = labelled_model(folder, file, rows=rows, device=device)
-        importance = measures[by](labelled)
+        importance, left = measures[by](labelled), left_heads(labelled.model)
+        if png is not None:
+            draw_importance(importance, left, f"importance of heads, by {by}", png)
         if json:
             echo(json_module.dumps({"importance": importance.round(6).tolist()}))
             return
-        for line in heads_table(importance, left_heads(labelled.model)):
+        for line in heads_table(importance, left):
             echo(line)
         return
 
@@ -90,12 +128,13 @@ def heads(
             return
         echo(
             translated(
-                f"{found.heads:,} heads: {found.metric} {found.score:.4f}, "
+                f"layers {found.layers}, heads {found.heads:,}: {found.metric} {found.score:.4f}, "
                 f"{found.tokens_per_second:,.0f} tokens/s"
             )
         )
 
-    prune_heads(
-        folder, file, output, share=prune, rounds=rounds, rows=rows, device=device, on_round=show
-    )
+    pruning = Pruning(folder, file, output, rows, train, epochs, device, show)
+    found = pruning.layers(layers) if layers is not None else pruning.heads(prune or 0.0, rounds)
+    if png is not None:
+        draw_rounds(found, png)
     echo(translated(f"saved {output}"), err=json)

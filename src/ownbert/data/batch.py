@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ownbert.data.example import Example as Example
 from ownbert.data.layout import Layout, make_layout
+from ownbert.data.sampled_softmax import Candidates
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Batch:
         patches: (T - B, values), of images, each after its class token.
         source: the sequences that a decoder attends to, one for each sequence.
         cross: the layout of this attention.
+        candidates: the words that predicted ones are compared with; None: the vocabulary.
         dummy: the batch counts nothing; it lets a process that has no sequence in a step take part
             in it, as all must.
         continues_step: the next batch belongs to the same step, split off this one to save memory.
@@ -63,6 +65,7 @@ class Batch:
     patches: Tensor | None = None
     source: "Batch | None" = None
     cross: Layout | None = None
+    candidates: Candidates | None = None
     dummy: bool = False
     continues_step: bool = False
 

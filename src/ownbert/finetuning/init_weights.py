@@ -59,6 +59,7 @@ def make_model(
             labels=task.labels,
             dropout=settings.dropout,
             description=description,
+            anew=[] if knows_labels(description, task) else [spec.kind],
         )
     if adapted is not None:
         take_encoder(model, adapted)
@@ -66,6 +67,15 @@ def make_model(
         for part in (model.encoder.embeddings, *model.encoder.blocks[: settings.freeze]):
             part.requires_grad_(False)
     return model
+
+
+def knows_labels(description: Description, task: Task) -> bool:
+    """Whether a head that a folder has, if it has one, is for the task's labels: under the same
+    names in the same order, or under none."""
+    theirs, own = description.labels, tuple(task.labels)
+    has_head = task.head in {spec.kind for spec in description.specs}
+    unnamed = theirs == tuple(f"LABEL_{i}" for i in range(len(own)))
+    return not has_head or not own or theirs == own or unnamed
 
 
 def sinusoidal_positions(grid: tuple[int, int], width: int) -> Tensor:

@@ -20,7 +20,7 @@ from ownbert.finetuning.checks import check_rows
 from ownbert.finetuning.confusion import CONFUSION, draw_confusion
 from ownbert.finetuning.finetune_folder import PRETRAINED, FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
-from ownbert.finetuning.init_weights import make_model
+from ownbert.finetuning.init_weights import knows_labels, make_model
 from ownbert.finetuning.labelled_splits import LabelledSplits, Rows, Sources, texts_of
 from ownbert.nn.model import Model
 from ownbert.nn.ngrams import RATE_OF_FEW, NgramTable
@@ -203,6 +203,8 @@ class FinetuningRun(TrainingRun):
         if recipe.task.ngrams is not None and world.size > 1:
             raise InputError("task.ngrams is trained in one process; run it without torchrun")
         model = make_model(self.description, self.task, recipe, adapted=self.adapted)
+        if fresh and not recipe.model.new and not knows_labels(self.description, self.task):
+            say(f"{recipe.model.folder} has a head for other labels; it starts anew")
         model = model.to(self.device)
         model.encoder.gradient_checkpointing = bool(data.sizes.max() > _LONG)
         if len(data) < _FEW:

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from ownbert.config import HEADS, EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch
 from ownbert.data.layout import make_layout
+from ownbert.data.sampled_softmax import Candidates
 from ownbert.errors import InputError
 from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.features import WordFeatures
 from ownbert.nn.kernels.dropout import Dropout
-from ownbert.nn.kernels.linear import Linear
+from ownbert.nn.kernels.linear import Linear, linear
 from ownbert.nn.ngrams import WIDTH, NgramTable
 from ownbert.nn.norms import make_norm
 from ownbert.nn.pooling import POOLINGS
@@ -45,7 +46,8 @@ class Pooler(nn.Module):
 class MaskedLMHead(nn.Module):
     """Logits over the vocabulary at the masked positions only: (T, D) -> (M, V).
 
-    A batch that names no masked positions gets logits at all of them, (T, V). The matrix of
+    A batch that names no masked positions gets logits at all of them, (T, V), and one that has
+    candidates gets logits of these alone, (M, C), with their offsets. The matrix of
     ``decoder`` is the table of word embeddings itself: ``Model`` ties them. Where words are
     narrower than the encoder and ``dense`` does not narrow (MobileBERT), the rest of the matrix is
     ``decoder_rest`` (D - E, V).
@@ -66,15 +68,28 @@ class MaskedLMHead(nn.Module):
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
         rows = hidden if batch.masked_positions is None else hidden[batch.masked_positions]
-        return self.words(rows)  # (M, V)
+        return self.words(rows, batch.candidates)  # (M, V)
 
-    def words(self, rows: Tensor) -> Tensor:
+    def words(self, rows: Tensor, candidates: Candidates | None = None) -> Tensor:
         """Logits of the words behind vectors, masked tokens' or a pooler's: (M, D) -> (M, V)."""
         rows = self.norm(ACTIVATION[self.act](self.dense(rows)))  # (M, D) -> (M, E)
+        if candidates is not None:
+            return self._among(rows, candidates)
         if self.decoder_rest is None:
             return self.decoder(rows)  # (M, V)
         narrow = self.decoder.weight.shape[1]
         return self.decoder(rows[..., :narrow]) + rows[..., narrow:] @ self.decoder_rest.weight
+
+    def _among(self, rows: Tensor, candidates: Candidates) -> Tensor:
+        """Logits of some words: (M, E) -> (M, C)."""
+        weight = self.decoder.weight.index_select(0, candidates.ids)
+        if self.decoder_rest is not None:
+            rest = self.decoder_rest.weight.index_select(1, candidates.ids)
+            weight = torch.cat((weight, rest.t()), 1)
+        bias = candidates.offsets.to(weight.dtype)
+        if self.decoder.bias is not None:
+            bias = bias + self.decoder.bias[candidates.ids]
+        return linear(rows, weight, bias)
 
     def extra_repr(self) -> str:
         return f"activation={self.act}"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch
+from ownbert.data.sampled_softmax import Candidates
 from ownbert.errors import InputError
 from ownbert.nn.context import Cache, Context
 from ownbert.nn.encoder import Encoder
@@ -159,11 +160,11 @@ class Model(nn.Module):
             context.cache,
         )
 
-    def words_of(self, pooled: Tensor) -> Tensor:
-        """Logits of the words of whole sequences, by the MLM head: (B, D) -> (B, V)."""
+    def words_of(self, pooled: Tensor, candidates: Candidates | None = None) -> Tensor:
+        """Logits of the words of whole sequences, by the MLM head: (B, D) -> (B, V), or (B, C)."""
         head = self.heads["mlm"]
         assert isinstance(head, MaskedLMHead)
-        return head.words(pooled)
+        return head.words(pooled, candidates)
 
     def decoder_context(self, batch: Batch) -> Context:
         """The decoder's context: a token sees those before it, and all of its encoded source.
@@ -206,6 +207,25 @@ class Model(nn.Module):
             if config.kept_heads(i) != self.config.kept_heads(i):
                 block.attention.prune(config, i)  # pyright: ignore
         self.config = self.encoder.config = config
+
+    def keep_layers(self, count: int) -> None:
+        """Remove the layers above the first ``count`` for good.
+
+        Raises:
+            InputError: there are not more layers than that, or the layers share their weights.
+        """
+        self._refuse_decoder()
+        config = self.config
+        if config.num_hidden_groups is not None:
+            raise InputError("the layers share their weights (ALBERT): none can be taken away")
+        if not 1 <= count < config.num_hidden_layers:
+            raise InputError(
+                f"{count} layers cannot be kept: the model has {config.num_hidden_layers}"
+            )
+        kept = {layer: heads for layer, heads in config.pruned_heads.items() if layer < count}
+        self.encoder.blocks = self.encoder.blocks[:count]
+        self.config = replace(config, num_hidden_layers=count, pruned_heads=kept)
+        self.encoder.config = self.config
 
     def set_words(self, words: nn.Embedding) -> None:
         """Replace the word embeddings by another table; a tied output follows.

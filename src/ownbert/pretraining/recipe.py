@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 # What can be learnt, in the order of the log.
 OBJECTIVES = ("mlm", "clm", "rtd", "nsp", "sop", "bow")
+# A smaller vocabulary is hardly larger than the words that are sampled of it.
+SAMPLED_FROM = 4096
 # Of a run without a limit.
 DEFAULT_MINUTES = 5.0
 
@@ -124,6 +126,13 @@ class PretrainTask:
     mask_rate: float = setting(
         0.3, "Share of tokens to predict (BERT: 0.15).", DATA, check=between(0, 1)
     )
+    softmax: str = setting(
+        "auto",
+        "Compare a predicted word with all words (full), or with those of its batch and some drawn "
+        "ones, which is faster (sampled): auto, full or sampled.",
+        check=one_of("auto", "full", "sampled"),
+        shown=f"sampled on a CPU from {SAMPLED_FROM:,} words on, else full",
+    )
     ngram: int = setting(3, "Longest n-gram that is masked, in tokens.", check=up_to(limits.NGRAM))
     mlm_weight: float = setting(
         1.0,
@@ -172,6 +181,8 @@ class PretrainTask:
             raise InputError("task.objectives has bow, which stands beside mlm")
         if "rtd" in names and names != {"mlm", "rtd"}:
             raise InputError("task.objectives has rtd: beside it stands mlm, and nothing else")
+        if "rtd" in names and self.softmax == "sampled":
+            raise InputError("task.softmax sampled is not for rtd, which draws from all words")
 
     @property
     def pairs(self) -> str | None:

@@ -16,6 +16,7 @@ from ownbert.checkpoint import CONFIG, save
 from ownbert.data.corpus.store import Store
 from ownbert.data.loader import Loader, Position
 from ownbert.data.masking import ordinary_tokens
+from ownbert.data.sampled_softmax import CandidateSampler
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner
@@ -27,7 +28,7 @@ from ownbert.pretraining.init_weights import (
 )
 from ownbert.pretraining.phase_data import PhaseData, make_phase_data
 from ownbert.pretraining.pretrained_card import write_card
-from ownbert.pretraining.recipe import DEFAULT_MINUTES, PretrainRecipe
+from ownbert.pretraining.recipe import DEFAULT_MINUTES, SAMPLED_FROM, PretrainRecipe
 from ownbert.pretraining.vocabulary_alignment import position_limit
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
@@ -137,7 +138,17 @@ class Pretraining(TrainingRun):
             run = replace(run, max_minutes=DEFAULT_MINUTES)
         if run.max_steps and any(run.max_steps * p.share < 1 for p in recipe.phases):
             raise InputError(f"{run.max_steps} steps are too few: a phase would have none")
-        return replace(recipe, optim=replace(recipe.optim, learning_rate=rate), run=run)
+        task = replace(recipe.task, softmax=self._softmax(recipe))
+        optim = replace(recipe.optim, learning_rate=rate)
+        return replace(recipe, task=task, optim=optim, run=run)
+
+    def _softmax(self, recipe: PretrainRecipe) -> str:
+        """Whether words are compared with all or with some."""
+        objectives = {name for task, _ in recipe.parts for name in task.objectives}
+        if recipe.task.softmax != "auto":
+            return recipe.task.softmax
+        gains = self.device.type == "cpu" and self.config.vocab_size >= SAMPLED_FROM
+        return "sampled" if gains and "rtd" not in objectives else "full"
 
     def _identity(self) -> dict[str, str]:
         store, tokenizer = self.store, self.tokenizer
@@ -152,6 +163,9 @@ class Pretraining(TrainingRun):
     ) -> Learner:
         objectives = [objective for data in self.phase_data for objective in data.objectives]
         learner = new_learner(self.recipe, self.config, objectives)
+        if self.recipe.task.softmax == "sampled":
+            words = torch.from_numpy(self.ordinary)
+            learner.sampler = CandidateSampler(self.unigram.exp() * words)
         if fresh:
             world.on_rank_zero(lambda: self._initialise(learner, say))
         learner.to(self.device)

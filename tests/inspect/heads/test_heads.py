@@ -7,18 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from transformers import AutoModelForSequenceClassification
 
 import ownbert
 from ownbert import InputError
+from ownbert.data.batch import from_padded
 from ownbert.inspect.heads.importance import (
     gradient_importance,
     labelled_model,
     left_heads,
     masking_importance,
 )
-from ownbert.inspect.heads.pruning import prune_heads
+from ownbert.inspect.heads.pruning import Pruning
 from support.cli import run_cli
+from support.plots import matplotlib_installed
 from support.tiny import LABELS, change_config, made
 
 ROWS = [("a b c", "zebra"), ("d e", "ant"), ("f", "7"), ("c b", "ant")]
@@ -64,7 +67,7 @@ def test_a_head_that_does_nothing_is_the_first_to_go(tmp_path: Path):
         found = measure(labelled)
         assert found[1, 0] == pytest.approx(0, abs=1e-6)
         assert (np.delete(np.abs(found).flatten(), 2) > 1e-6).all()
-    rounds = prune_heads(tmp_path / "idle", ROWS, tmp_path / "pruned", share=0.25, rounds=1)
+    rounds = Pruning(tmp_path / "idle", ROWS, tmp_path / "pruned").heads(0.25, rounds=1)
     assert [each.heads for each in rounds] == [4, 3]
     assert rounds[0].score == rounds[1].score
     theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "pruned").eval()
@@ -76,15 +79,66 @@ def test_a_head_that_does_nothing_is_the_first_to_go(tmp_path: Path):
 
 def test_each_layer_keeps_a_head(tmp_path: Path):
     made(tmp_path / "model", "classification")
-    prune_heads(tmp_path / "model", ROWS, tmp_path / "pruned", share=0.5, rounds=2)
+    Pruning(tmp_path / "model", ROWS, tmp_path / "pruned").heads(0.5, rounds=2)
     model = ownbert.load(tmp_path / "pruned").model
     assert [layer for layer, _ in left_heads(model)] == [0, 1]
     for share in (0.1, 0.9):
         with pytest.raises(InputError, match="from 1 to 2 can be pruned: a layer keeps one head"):
-            prune_heads(tmp_path / "model", ROWS, tmp_path / "other", share=share)
+            Pruning(tmp_path / "model", ROWS, tmp_path / "other").heads(share)
         assert not (tmp_path / "other").exists()
     with pytest.raises(InputError, match="is there already and not empty"):
-        prune_heads(tmp_path / "model", ROWS, tmp_path / "pruned", share=0.5)
+        Pruning(tmp_path / "model", ROWS, tmp_path / "pruned").heads(0.5)
+
+
+def test_layers_are_dropped_from_the_top(tmp_path: Path):
+    made(tmp_path / "model", "classification")
+    rounds = Pruning(tmp_path / "model", ROWS, tmp_path / "small").layers(1)
+    assert [(each.layers, each.heads) for each in rounds] == [(2, 4), (1, 2)]
+    whole, small = (ownbert.load(tmp_path / name).model for name in ("model", "small"))
+    assert (len(small.encoder.blocks), small.config.num_hidden_layers) == (1, 1)
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "small").eval()
+    ids = torch.tensor([[1, 5, 6, 2]])
+    with torch.inference_mode():
+        states = theirs(ids, output_hidden_states=True).hidden_states
+        batch = from_padded(ids)[0]
+        _, kept = whole.encoder(batch, keep_hidden=True)
+    torch.testing.assert_close(states[1][0], kept[1], atol=1e-5, rtol=1e-5)
+    assert len(states) == 2
+    assert 0 <= ownbert.evaluate(tmp_path / "small", ROWS).accuracy <= 1
+
+
+def test_what_is_left_is_trained_on_in_between(tmp_path: Path, topics: Path, classifier: Path):
+    given: Any = {"rows": 60, "epochs": 2}
+    dev, train = topics / "dev.csv", topics / "train.csv"
+    plain = Pruning(classifier, dev, tmp_path / "plain", **given).layers(1)
+    tuned = Pruning(classifier, dev, tmp_path / "tuned", train=train, **given).layers(1)
+    assert [each.score for each in (*plain, *tuned)] == [1.0] * 4
+    whole, left, trained = (
+        ownbert.load(folder).model.encoder.blocks
+        for folder in (classifier, tmp_path / "plain", tmp_path / "tuned")
+    )
+    assert len(left) == len(trained) == 1
+    first = [blocks[0].attention.output.weight for blocks in (whole, left, trained)]  # pyright: ignore
+    assert torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], first[2])
+    other = [("a b", "x"), ("c d", "y")] * 4
+    with pytest.raises(InputError, match="other labels than the model"):
+        Pruning(classifier, dev, tmp_path / "x", train=other, **given).layers(1)
+    assert not (tmp_path / "x").exists()
+
+
+def test_pictures(tmp_path: Path):
+    made(tmp_path / "model", "classification")
+    rows = tmp_path / "rows.csv"
+    rows.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in ROWS))
+    for options in ((), ("--prune", "0.5", "-o", "a"), ("--drop-layers", "1", "-o", "b")):
+        out = tmp_path / f"picture{len(options)}.png"
+        given = [tmp_path / each if each in ("a", "b") else each for each in options]
+        with matplotlib_installed():
+            done = run_cli("heads", tmp_path / "model", rows, *given, "--png", out)
+        assert done.returncode == 0
+        with Image.open(out) as picture:
+            assert picture.width > 300
 
 
 def test_on_the_command_line(tmp_path: Path):
@@ -100,11 +154,15 @@ def test_on_the_command_line(tmp_path: Path):
     assert np.shape(json.loads(done.stdout)["importance"]) == (2, 2)
     out = ("-o", tmp_path / "out")
     done = run_cli("heads", tmp_path / "model", rows, "--prune", "0.5", "--rounds", "2", *out)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["4", "3", "2", "saved"]
+    shown = [line.split(":")[0] for line in done.stdout.splitlines()]
+    assert shown[:-1] == [f"layers 2, heads {heads}" for heads in (4, 3, 2)]
     assert run_cli("evaluate", tmp_path / "out", rows).returncode == 0
     for options, message in (
         (("--by", "magic"), "by 'magic' is not known; one of gradient, masking"),
-        (("--prune", "0.5"), "--prune and -o belong together"),
+        (("--prune", "0.5"), "--prune or --drop-layers and -o belong together"),
+        (("--prune", "0.5", "--drop-layers", "1", *out), "are two things to take away; take one"),
+        (("--drop-layers", "2", "-o", tmp_path / "new"), "2 of 2 layers cannot be dropped"),
+        (("--png", "a.svg"), "a.svg: the name of a picture ends with .png"),
     ):
         done = run_cli("heads", tmp_path / "model", rows, *options)
         assert done.returncode == 2

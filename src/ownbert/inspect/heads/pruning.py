@@ -1,6 +1,7 @@
-"""Take the least important heads away, round by round, and see what is left of the score."""
+"""Take heads or layers away, round by round, and see what is left of the score."""
 
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ownbert.checkpoint import save
+from ownbert.checkpoint import describe, save
 from ownbert.errors import InputError
 from ownbert.families import family_of
 from ownbert.files import refuse_unwritable
@@ -30,80 +31,148 @@ class PruningRound:
     """What is left after a round.
 
     Args:
-        heads: how many.
+        layers, heads: how many.
         metric, score: the task's first metric.
         tokens_per_second: of all rows, with the decisions: the median of three passes.
     """
 
+    layers: int
     heads: int
     metric: str
     score: float
     tokens_per_second: float
 
 
-def prune_heads(
-    folder: str | Path,
-    data: Any,
-    output: str | Path,
-    *,
-    share: float = 0.3,
-    rounds: int = 5,
-    rows: int | None = None,
-    device: str = "auto",
-    on_round: Callable[[PruningRound], None] = lambda found: None,
-) -> list[PruningRound]:
-    """Prune a share of a model's heads in rounds, and save what is left.
-
-    In each round the importance of the heads that are left is measured anew. A layer keeps one
-    head. The folder has ``pruned_heads`` in its config.json, as Transformers knows them;
-    ``ownbert finetune --model`` trains it on.
+@dataclass(frozen=True)
+class Pruning:
+    """A model from which heads or layers are taken in rounds; what is left is saved.
 
     Args:
         folder: of a fine-tuned model.
         data: labelled rows, as for ``ownbert.evaluate``: dev rows, not test rows.
         output: the folder for the pruned model, new or empty.
-        share: of all heads, between 0 and 1.
-        rounds: at least 1.
         rows: at most so many of the data.
+        train: rows to fine-tune what is left on after each round.
+        epochs: over these.
         device: auto, cpu or cuda.
         on_round: called after each round, with the whole model first.
-
-    Returns:
-        The whole model, and each round.
-
-    Raises:
-        InputError: the model has too few heads, or folder or rows cannot be used.
-
-    Source: Michel, Levy and Neubig 2019, section 4.
     """
-    output = Path(output)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise InputError(f"{output} is there already and not empty; choose another folder")
-    refuse_unwritable(output)
-    labelled = labelled_model(folder, data, rows=rows, device=device)
-    model, found = labelled.model, []
-    family_of(model.model_type, str(folder)).require_pruning()
-    heads = len(left_heads(model))
-    gone = round(share * heads)
-    most = heads - len(model.encoder.blocks)  # one for each layer is left
-    if not 1 <= gone <= most:
-        raise InputError(
-            f"{share:g} of {heads} heads are {gone}; from 1 to {most} can be pruned: a layer keeps "
-            "one head"
+
+    folder: str | Path
+    data: Any
+    output: str | Path
+    rows: int | None = None
+    train: Any = None
+    epochs: int = 1
+    device: str = "auto"
+    on_round: Callable[[PruningRound], None] = lambda found: None
+
+    def heads(self, share: float = 0.3, rounds: int = 5) -> list[PruningRound]:
+        """Prune a share of a model's heads, the least important first.
+
+        In each round the importance of the heads that are left is measured anew. A layer keeps one
+        head. The folder has ``pruned_heads`` in its config.json, as Transformers knows them;
+        ``ownbert finetune --model`` trains it on.
+
+        Args:
+            share: of all heads, between 0 and 1.
+            rounds: at least 1.
+
+        Returns:
+            The whole model, and each round.
+
+        Raises:
+            InputError: the model has too few heads, or folder or rows cannot be used.
+
+        Source: Michel, Levy and Neubig 2019, section 4.
+        """
+        whole = self._opened()
+        family_of(whole.model.model_type, str(self.folder)).require_pruning()
+        heads = len(left_heads(whole.model))
+        gone = round(share * heads)
+        most = heads - len(whole.model.encoder.blocks)  # one for each layer is left
+        if not 1 <= gone <= most:
+            raise InputError(
+                f"{share:g} of {heads} heads are {gone}; from 1 to {most} can be pruned: a layer "
+                "keeps one head"
+            )
+        rounds = min(rounds, gone)
+
+        def prune(left: LabelledModel, number: int) -> None:
+            _prune(left.model, gradient_importance(left), round(gone * number / rounds), heads)
+
+        return self._taken(whole, prune, rounds)
+
+    def layers(self, count: int = 1) -> list[PruningRound]:
+        """Take layers away from the top, one in each round.
+
+        Args:
+            count: fewer than there are.
+
+        Returns:
+            The whole model, and each round.
+
+        Raises:
+            InputError: the model has too few layers, or folder or rows cannot be used.
+
+        Source: Sajjad et al. 2023 ("On the effect of dropping layers"), section 3.1, top layers.
+        """
+        whole = self._opened()
+        layers = len(whole.model.encoder.blocks)
+        if not 1 <= count < layers:
+            raise InputError(
+                f"{count} of {layers} layers cannot be dropped; from 1 to {layers - 1} can"
+            )
+        return self._taken(
+            whole, lambda left, number: left.model.keep_layers(layers - number), count
         )
-    for number in range(rounds + 1):
-        if number:
-            _prune(model, gradient_importance(labelled), round(gone * number / rounds), heads)
-        found.append(_measured(labelled))
-        on_round(found[-1])
-    save(
-        model,
-        output,
-        tokenizer=getattr(labelled.builder, "tokenizer", None),
-        values=labelled.task.values(),
-    )
-    labelled.task.write(output, model)
-    return found
+
+    def _opened(self) -> LabelledModel:
+        output = Path(self.output)
+        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+            raise InputError(f"{output} is there already and not empty; choose another folder")
+        refuse_unwritable(output)
+        return labelled_model(self.folder, self.data, rows=self.rows, device=self.device)
+
+    def _taken(
+        self, left: LabelledModel, take: Callable[[LabelledModel, int], None], rounds: int
+    ) -> list[PruningRound]:
+        """Measure the whole model, and what ``take`` leaves of it in each round; save the last."""
+        found = []
+        for number in range(rounds + 1):
+            if number:
+                take(left, number)
+                left = left if self.train is None else self._tuned(left)
+            found.append(_measured(left))
+            self.on_round(found[-1])
+        _save(left, Path(self.output))
+        return found
+
+    def _tuned(self, left: LabelledModel) -> LabelledModel:
+        """The model, fine-tuned on the training rows."""
+        from ownbert.finetuning.finetune import finetune
+
+        with tempfile.TemporaryDirectory() as work:
+            pruned, tuned = Path(work, "pruned"), Path(work, "tuned")
+            _save(left, pruned)
+            finetune(
+                left.task.name,
+                model=pruned,
+                train=self.train,
+                output=tuned,
+                epochs=self.epochs,
+                device=self.device,
+                quiet=True,
+            )
+            if {*describe(tuned).labels} != {*describe(pruned).labels}:
+                raise InputError("the training rows have other labels than the model")
+            return labelled_model(tuned, self.data, rows=self.rows, device=self.device)
+
+
+def _save(labelled: LabelledModel, folder: Path) -> None:
+    model, tokenizer = labelled.model, getattr(labelled.builder, "tokenizer", None)
+    save(model, folder, tokenizer=tokenizer, values=labelled.task.values())
+    labelled.task.write(folder, model)
 
 
 def _prune(model: Model, importance: np.ndarray, gone: int, heads: int) -> None:
@@ -127,4 +196,6 @@ def _measured(labelled: LabelledModel) -> PruningRound:
         score = labelled.score()
         taken.append(time.perf_counter() - began)
     speed = tokens / statistics.median(taken)
-    return PruningRound(len(left_heads(labelled.model)), labelled.metric, score, speed)
+    model = labelled.model
+    left = len(model.encoder.blocks), len(left_heads(model))
+    return PruningRound(*left, labelled.metric, score, speed)

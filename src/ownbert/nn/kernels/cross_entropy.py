@@ -28,41 +28,54 @@ def cross_entropy(
         The sum in nats (float32, with gradient), and how often the target has the highest logit
         (without).
     """
-    if logits.device.type != "cpu" or logits.numel() < _CHUNK or not logits.requires_grad:
+    if logits.device.type != "cpu" or logits.numel() < _CHUNK:
         logits = logits.float()
         # Comparing with the maximum takes a tenth of the time of argmax on a CPU.
         scores = logits.detach()
         right = scores.gather(1, targets[:, None])[:, 0] >= scores.amax(-1)
         loss = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
         return loss, right.sum()
+    if not (torch.is_grad_enabled() and logits.requires_grad):
+        return _by_rows(logits, targets, smoothing, None)
     return _CrossEntropy.apply(logits, targets, smoothing)  # pyright: ignore[reportReturnType]
+
+
+def _by_rows(
+    logits: Tensor, targets: Tensor, smoothing: float, gradient: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The sum and the right predictions; ``gradient`` (M, V) is filled, if there is one."""
+    rows, losses, right = max(1, _CHUNK // logits.shape[1]), [], []
+    for start in range(0, len(logits), rows):
+        own, target = logits[start : start + rows], targets[start : start + rows, None]
+        wide = own if own.dtype == torch.float64 else own.float()
+        hit, highest = wide.gather(1, target), wide.amax(-1, keepdim=True)
+        right.append(hit >= highest)
+        if smoothing:  # what the target is expected to score
+            hit = (1 - smoothing) * hit + smoothing * wide.mean(-1, keepdim=True)
+        out = None if gradient is None else gradient[start : start + rows]
+        # A copy in float32 is overwritten, the logits themselves are not.
+        likely = torch.softmax(wide, -1, out=out if wide is own else wide)
+        # The largest probability is 1 / sum(exp(logits - highest)).
+        losses.append(highest - likely.amax(-1, keepdim=True).log_() - hit)
+        if out is None:
+            continue
+        # The gradient of a row: its probabilities, less 1 at the target (or its shares).
+        likely.scatter_add_(1, target, hit.new_full((), smoothing - 1.0).expand_as(hit))
+        if smoothing:
+            likely -= smoothing / likely.shape[1]
+        if wide is not own:
+            out.copy_(likely)
+    return torch.cat(losses).sum(), torch.cat(right).sum()
 
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits, targets, smoothing):
-        rows = max(1, _CHUNK // logits.shape[1])
-        gradient, losses, right = torch.empty_like(logits), [], []
-        parts = (x.split(rows) for x in (logits, targets[:, None], gradient))
-        for own, target, out in zip(*parts, strict=True):
-            wide = own if own.dtype == torch.float64 else own.float()
-            hit, highest = wide.gather(1, target), wide.amax(-1, keepdim=True)
-            right.append(hit >= highest)
-            if smoothing:  # what the target is expected to score
-                hit = (1 - smoothing) * hit + smoothing * wide.mean(-1, keepdim=True)
-            likely = torch.softmax(wide, -1, out=out if wide is own else wide)
-            # The largest probability is 1 / sum(exp(logits - highest)).
-            losses.append(highest - likely.amax(-1, keepdim=True).log_() - hit)
-            # The gradient of a row: its probabilities, less 1 at the target (or its shares).
-            likely.scatter_add_(1, target, hit.new_full((), smoothing - 1.0).expand_as(hit))
-            if smoothing:
-                likely -= smoothing / likely.shape[1]
-            if wide is not own:
-                out.copy_(likely)
+        gradient = torch.empty_like(logits)
+        loss, correct = _by_rows(logits, targets, smoothing, gradient)
         ctx.save_for_backward(gradient)
-        correct = torch.cat(right).sum()
         ctx.mark_non_differentiable(correct)
-        return torch.cat(losses).sum(), correct
+        return loss, correct
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -19,16 +19,29 @@ class Linear(nn.Linear):
         trains = torch.is_grad_enabled() and self.weight.requires_grad
         if not trains or input.ndim != 2 or input.device.type != "cpu":
             return super().forward(input)
-        x, weight, bias = input, self.weight, self.bias
-        if torch.is_autocast_enabled("cpu"):
-            dtype = torch.get_autocast_dtype("cpu")
-            x, weight = x.to(dtype), weight.to(dtype)
-            bias = None if bias is None else bias.to(dtype)
-        same = x.dtype == weight.dtype and x.shape[1] == weight.shape[1]
-        same = same and (bias is None or bias.dtype == x.dtype)
-        if not same or not onednn_has_linear(x.dtype):
-            return super().forward(input)
-        return _Product.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
+        return linear(input, self.weight, self.bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``torch.nn.functional.linear`` in training, by oneDNN where that is faster: (T, D) -> (T, I).
+
+    Args:
+        x: (T, D).
+        weight: (I, D).
+        bias: (I).
+    """
+    given = x, weight, bias
+    if x.device.type != "cpu":
+        return nn.functional.linear(*given)
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        x, weight = x.to(dtype), weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+    same = x.dtype == weight.dtype and x.shape[1] == weight.shape[1]
+    same = same and (bias is None or bias.dtype == x.dtype)
+    if not same or not onednn_has_linear(x.dtype):
+        return nn.functional.linear(*given)
+    return _Product.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
 
 
 @lru_cache

@@ -61,8 +61,8 @@ def _make_dense(
     _raise_crf_rate(model, groups, optim.learning_rate)
     if optim.name in _UNSHARDED and is_sharded(model):
         raise InputError(
-            f"optim.name {optim.name} cannot be used with sharded parameters (--shard); take adamw "
-            "or lamb"
+            f"optim.name {optim.name} cannot be used with sharded parameters (run.shard); take "
+            "adamw or lamb"
         )
     kind = _optimizer_class(optim.name)
     if optim.name == "muon":

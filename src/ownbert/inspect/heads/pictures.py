@@ -1,0 +1,64 @@
+"""Pictures of heads: how important each is, and the score of a model against what is left of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ownbert.files import atomic_path
+from ownbert.inspect.explain.curves import figure_class
+from ownbert.inspect.heads.pruning import PruningRound
+
+# Inches of a cell, in which a number of three digits can be read.
+_CELL = 0.6
+
+
+def draw_importance(
+    importance: np.ndarray, left: Sequence[tuple[int, int]], title: str, path: Path
+) -> None:
+    """A cell for each head, layers from below: (L, H). Pruned heads stay white.
+
+    Raises:
+        InputError: matplotlib is missing, or the name is no picture's.
+    """
+    layers, heads = importance.shape
+    size = (max(4.0, _CELL * heads + 2), max(2.0, _CELL * layers + 1.2))
+    figure = figure_class(path)(figsize=size, layout="constrained")
+    axis = figure.subplots()
+    shown = np.full(importance.shape, np.nan)
+    for at in left:
+        shown[at] = importance[at]
+    picture = axis.imshow(shown, cmap="cividis", origin="lower", aspect="equal")
+    middle = (np.nanmin(shown) + np.nanmax(shown)) / 2
+    for layer, head in left:
+        value = shown[layer, head]
+        color = "white" if value < middle else "black"
+        axis.text(head, layer, f"{value:.2g}", ha="center", va="center", color=color, fontsize=8)
+    axis.set(title=title, xlabel="head", ylabel="layer", xticks=range(heads), yticks=range(layers))
+    figure.colorbar(picture, ax=axis)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)
+
+
+def draw_rounds(found: Sequence[PruningRound], path: Path) -> None:
+    """The score and the speed of each round, against the heads or the layers that are left.
+
+    Raises:
+        InputError: matplotlib is missing, or the name is no picture's.
+    """
+    layers = len({each.layers for each in found}) > 1
+    left = [each.layers if layers else each.heads for each in found]
+    figure = figure_class(path)(figsize=(9, 3.6), layout="constrained")
+    panels = (
+        (found[0].metric.replace("_", " "), [each.score for each in found]),
+        ("thousand tokens per second", [each.tokens_per_second / 1000 for each in found]),
+    )
+    for axis, (label, values) in zip(figure.subplots(1, 2), panels, strict=True):
+        axis.plot(left, values, marker="o")
+        axis.set(ylabel=label, xlabel=f"{'layers' if layers else 'heads'} that are left")
+        axis.set_ylim(min(0.0, *values), 1.05 * max(*values, 1e-9))
+        axis.invert_xaxis()
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.grid(alpha=0.3)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=110)
