@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from ownbert.checkpoint import Description, describe
-from ownbert.families.family import OWN
 from ownbert.finetuning.checks import LabelledSplit, label_counts
 from ownbert.finetuning.confusion import CONFUSION
 from ownbert.hub import PREFIX
@@ -222,7 +221,7 @@ def _usage_elsewhere(
     parts: Sequence[LabelledSplit],
 ) -> Iterator[str]:
     """How other libraries load the folder, and predict with it."""
-    if str(description.values.get("model_type")).startswith(OWN):
+    if description.values.get("model_type") != description.family.model_type:
         yield (
             "Transformers and sentence-transformers cannot compute this encoder, and refuse the "
             f"folder (`model_type` is `{description.values['model_type']}` in config.json)."
