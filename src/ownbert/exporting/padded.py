@@ -53,6 +53,7 @@ class PaddedBatch:
     hidden: Tensor
     groups: None = None
     masked_positions: None = None
+    candidates: None = None
 
     @property
     def layout(self) -> "PaddedBatch":
