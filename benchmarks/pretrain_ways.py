@@ -4,8 +4,8 @@ T tokens, B sequences, S longest sequence, M masked tokens.
 """
 
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from ownbert.config import SIZES
 VOCABULARY, BLOCK, MASKED = 30_522, 128, 0.15
 # Ids below are special tokens in BERT's vocabulary.
 FIRST_WORD, MASK = 999, 103
-Step = Callable[["Text"], float]
 
 
 @dataclass(frozen=True)
@@ -41,16 +40,16 @@ class Text:
         return sum(len(places) for places in self.places)
 
 
-def make_text(rng: np.random.Generator, lengths: np.ndarray) -> Text:
+def make_text(rng: np.random.Generator, lengths: np.ndarray, vocabulary: int = VOCABULARY) -> Text:
     """Random words, 15 % of them masked (80 % [MASK], 10 % a random word, 10 % unchanged)."""
     text = Text([], [], [])
     for length in lengths:
-        ids = rng.integers(FIRST_WORD, VOCABULARY, length)
+        ids = rng.integers(FIRST_WORD, vocabulary, length)
         places = np.sort(rng.choice(length, max(1, round(MASKED * length)), replace=False))
         text.places.append(places)
         text.targets.append(ids[places].copy())
         draw = rng.random(len(places))
-        other = rng.integers(FIRST_WORD, VOCABULARY, len(places))
+        other = rng.integers(FIRST_WORD, vocabulary, len(places))
         ids[places] = np.where(draw < 0.8, MASK, np.where(draw < 0.9, other, ids[places]))
         text.ids.append(ids)
     return text
@@ -108,16 +107,24 @@ class Transformers:
 
 
 class OwnBERT:
-    """The same weights in OwnBERT, with the components that ``ownbert pretrain`` uses."""
+    """A model of OwnBERT's, with the components that ``ownbert pretrain`` uses.
 
-    def __init__(self, folder: Path, device: torch.device) -> None:
-        from ownbert.checkpoint import load
+    With ``sampled`` words are compared with some others, as it does by default on a CPU.
+    """
+
+    def __init__(self, model: Any, device: torch.device, *, sampled: bool = False) -> None:
+        from ownbert.data.sampled_softmax import CandidateSampler
         from ownbert.objectives import MaskedLM
         from ownbert.train.optim.optimizers import make_optimizer
         from ownbert.train.recipe import Optim
 
-        self.model, self.device = load(folder).to(device).train(), device
+        self.model, self.device = model.to(device).train(), device
         self.objective = MaskedLM()
+        self.sampler = None
+        if sampled:
+            even = torch.zeros(VOCABULARY)
+            even[FIRST_WORD:] = 1 / (VOCABULARY - FIRST_WORD)
+            self.sampler = CandidateSampler(even)
         self.optimizer = make_optimizer(self.model, Optim(learning_rate=1e-4))
 
     def batch(self, text: Text) -> Any:
@@ -130,22 +137,32 @@ class OwnBERT:
         return batch.to(self.device)
 
     def loss(self, batch: Any, dtype: torch.dtype) -> torch.Tensor:
+        from ownbert.objectives import unmasked
+
+        if self.sampler is not None:
+            batch = replace(batch, candidates=self.sampler(unmasked(batch)))
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
             found = self.objective(self.model(batch, ["mlm"]).logits["mlm"], batch)
             return found.total / found.count
 
 
-def step(way: OwnBERT | Transformers, batch: Any, dtype: torch.dtype) -> torch.Tensor:
-    """One update; returns the loss before it."""
-    loss = way.loss(batch, dtype)
-    loss.backward()
+def step(way: OwnBERT | Transformers, batches: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
+    """One update by the mean of the losses of ``batches``; returns it, as it was before."""
+    total = torch.zeros((), device=way.device)
+    for batch in batches:
+        loss = way.loss(batch, dtype) / len(batches)
+        loss.backward()
+        total = total + loss.detach()
     torch.nn.utils.clip_grad_norm_(way.model.parameters(), 1.0)
     way.optimizer.step()
     way.optimizer.zero_grad()
-    return loss.detach()
+    return total
 
 
 def make_both(size: str, dropout: float, device: torch.device) -> tuple[OwnBERT, Transformers]:
+    """Both from the same random weights."""
+    from ownbert.checkpoint import load
+
     with tempfile.TemporaryDirectory() as folder:
         model = their_model(size, dropout, Path(folder))
-        return OwnBERT(Path(folder), device), Transformers(model, device)
+        return OwnBERT(load(Path(folder)), device), Transformers(model, device)

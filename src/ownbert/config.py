@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ownbert import limits
 from ownbert.errors import InputError, in_short
@@ -28,7 +29,9 @@ ACTIVATIONS = (
 # absolute: a learnt table; sinusoidal: Vaswani et al. 2017, section 3.5, sines and cosines in turn;
 # sinusoidal_halves: the same channels in another order, all sines before all cosines (Marian);
 # relative_key: Shaw et al. 2018; relative_key_query: Huang et al. 2020, method 4; rotary: Su et al.
-# 2021; alibi: Press et al. 2022, symmetric where attention goes both ways.
+# 2021; alibi: Press et al. 2022, symmetric where attention goes both ways; transformer_xl: the
+# sinusoids of distances (Dai et al. 2019), and whether two tokens are of one segment (Yang et al.
+# 2019).
 POSITIONS = (
     "absolute",
     "sinusoidal",
@@ -37,16 +40,20 @@ POSITIONS = (
     "relative_key_query",
     "rotary",
     "alibi",
+    "transformer_xl",
 )
+# Numbers of segments that ``transformer_xl`` tells apart: XLNet's two texts, <cls>, padding, and
+# what others have. Eight channels keep the products aligned.
+SEGMENTS = 8
 
 # How the gated layers become one (nn/sesame.py): the last layer alone, or the sum of all.
 LAYER_GATES = ("last", "sum")
 
 # How the tokens of a sequence become one vector, without BERT's pooler (nn/pooling.py).
-POOLINGS = ("first", "mean", "max", "attention", "gru", "lstm")
+POOLINGS = ("first", "last", "mean", "max", "attention", "gru", "lstm")
 HEADS = (
     *("mlm", "nsp", "sop", "classification", "choice", "tokens", "span", "discriminator"),
-    *("embedding", "generator"),
+    *("embedding", "generator", "beam_span"),
 )
 
 # layers, hidden size, heads: the sizes that google-research/bert published (README, March 2020).
@@ -83,6 +90,7 @@ class HeadSpec:
         dense_bias, output_bias: whether the dense layer, and in an mlm head the decoder, have
             biases.
         dense_norm: whether a norm follows the dense layer (an mlm head has one anyway).
+        transform: whether an mlm head has its dense layer and norm (not in XLNet).
     """
 
     kind: str
@@ -98,6 +106,7 @@ class HeadSpec:
     dense_bias: bool = True
     dense_norm: bool = False
     output_bias: bool = True
+    transform: bool = True
     features: tuple[int, ...] | None = None
     feature_size: int = 10
 
@@ -184,7 +193,19 @@ class Image:
         return self.patch[0] * self.patch[1] * self.channels
 
 
+# What makes an XLNet (Yang et al. 2019) of an encoder.
+XLNET_STRUCTURE: Mapping[str, Any] = {
+    "type_vocab_size": 0,
+    "position_embedding_type": "transformer_xl",
+    "norm_embeddings": False,
+    "qkv_bias": False,
+    "output_bias": False,
+    "drop_output": True,
+    "mask_vector": True,
+}
+
 _FROM_ONE = (
+    "longest_distance",
     "hidden_size",
     "num_hidden_layers",
     "num_attention_heads",
@@ -219,12 +240,13 @@ _MOST = {
     "intra_bottleneck_size": limits.WIDTH,
     "num_feedforward_networks": 16,
     "local_attention": limits.LENGTH,
+    "longest_distance": limits.LENGTH,
     "global_attn_every_n_layers": limits.LAYERS,
     "channels": 4_096,
 }
 # Names of classes; the largest sets of labels that are published have about as many.
 MOST_LABELS = 1_000_000
-_MAY_BE_NONE = ("embedding_size", "num_hidden_groups", "local_attention")
+_MAY_BE_NONE = ("embedding_size", "num_hidden_groups", "local_attention", "longest_distance")
 # Beyond it the slowest angles are zero in float32; models for 8,192 tokens have 160,000.
 _LARGEST_BASE = 1e15
 # With a kernel of three tokens it is even far below this.
@@ -281,6 +303,10 @@ class EncoderConfig:
             ``LAYER_GATES``; None: none.
         attention_blur: sigma, in tokens, of a Gaussian over what attention gives each token and
             its two neighbours (SesameBERT); None: none.
+        drop_output: whether the last hidden states have dropout.
+        longest_distance: with ``transformer_xl``, distances beyond it count as it; None: all count.
+        mask_vector: whether there is a learnt vector that stands for a token to be predicted, from
+            which a second stream starts (Yang et al. 2019, section 2.3).
         image: read images instead of text (ViT).
 
     Raises:
@@ -333,6 +359,9 @@ class EncoderConfig:
     attention_rate_on_output: bool = False
     layer_gate: str | None = None
     attention_blur: float | None = None
+    drop_output: bool = False
+    longest_distance: int | None = None
+    mask_vector: bool = False
     image: Image | None = None
 
     def __post_init__(self) -> None:
@@ -387,6 +416,8 @@ class EncoderConfig:
             raise InputError("mobile goes with neither norm_first nor activation_dropout")
         if self.mobile is not None and (self.gated_feed_forward or not self.norm_bias):
             raise InputError("mobile goes with neither gated_feed_forward nor norm_bias false")
+        if self.mobile is not None and self.position_embedding_type == "transformer_xl":
+            raise InputError("mobile does not go with position_embedding_type 'transformer_xl'")
         if self.local_attention is not None and self.num_hidden_groups is not None:
             raise InputError(
                 "local_attention does not go with num_hidden_groups: shared blocks are of one kind"
@@ -424,6 +455,11 @@ class EncoderConfig:
             if self.image is not None:
                 raise InputError("attention_blur is for texts: patches in a row are no neighbours")
         for name in ("layer_gate", "attention_blur"):
+            if getattr(self, name) is not None and self.mask_vector:
+                raise InputError(
+                    f"{name} does not go with mask_vector: the rows of a second stream are no "
+                    "tokens of the text"
+                )
             if getattr(self, name) is not None and self.is_decoder:
                 raise InputError(
                     f"{name} does not go with is_decoder: a token would know of those after it"

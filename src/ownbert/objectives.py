@@ -15,13 +15,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.data.batch import Batch
+from ownbert.data.layout import to_device
+from ownbert.data.permutation import permuted_view
 from ownbert.data.sampled_softmax import CandidateSampler
 from ownbert.nn.kernels.cross_entropy import cross_entropy
 from ownbert.nn.model import Model
 
 # How the model sees a batch. masked: as it is; causal: masked tokens put back, and each token sees
-# those before it; corrupted: a generator's draws instead of masked tokens (ELECTRA).
-INPUT_VIEWS = ("masked", "causal", "corrupted")
+# those before it; corrupted: a generator's draws instead of masked tokens (ELECTRA); permuted:
+# masked tokens put back, and each seen by those alone that come later in a random order (XLNet).
+INPUT_VIEWS = ("masked", "causal", "corrupted", "permuted")
 
 
 class Loss(NamedTuple):
@@ -114,6 +117,28 @@ class CausalLM:
 
 
 @dataclass(frozen=True)
+class PermutationLM:
+    """Cross entropy of tokens that are predicted one after the other, in a random order.
+
+    Each is predicted by a query stream, from the tokens that are not predicted and those before it
+    in the order.
+
+    Source: Yang et al. 2019, sections 2.2 and 2.3.
+    """
+
+    weight: float = 1.0
+    name: str = "plm"
+    head: str = "mlm"
+    input_view: str = "permuted"
+
+    def count(self, batch: Batch) -> int:
+        return 0 if batch.masked_ids is None else batch.masked_ids.numel()
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
+        return _cross_entropy(logits, _targets(batch))  # (M, V), (M)
+
+
+@dataclass(frozen=True)
 class Translation:
     """Cross entropy of each next token, by a decoder that sees those before it and the source.
 
@@ -183,17 +208,21 @@ class BagOfWords:
 
     def __call__(self, logits: Tensor, batch: Batch) -> Loss:
         logits, ids = logits.float(), unmasked(batch)  # (B, V), (T)
-        lengths = torch.tensor(batch.layout.lengths, device=ids.device)
-        of = torch.arange(len(lengths), device=ids.device).repeat_interleave(lengths)
+        of = batch.layout.sequences  # (T)
         share = torch.ones_like(ids, dtype=logits.dtype)  # (T): of a token in its sequence's words
         if self.ordinary is not None:
             share = self.ordinary.to(ids.device, logits.dtype)[ids]
-        words = logits.new_zeros(len(lengths)).index_add_(0, of, share)  # (B)
+        words = logits.new_zeros(len(logits)).index_add_(0, of, share)  # (B)
         share = share / words.clamp(min=1)[of]
+        normalizers = logits.logsumexp(-1)  # (B), those of a sequence without words do not count
+        if logits.device.type == "cpu":
+            normalizers = normalizers[words > 0]
+        else:  # to choose rows, the host would wait until the device has counted them
+            normalizers = normalizers.where(words > 0, 0.0)
         chosen = logits[of, _columns(batch, ids)]
         # -sum over words of share x log softmax, where the shares of a sequence add up to 1.
-        total = logits[words > 0].logsumexp(-1).sum() - (share * chosen).sum()
-        return Loss(total, total.new_zeros(()), len(lengths))
+        total = normalizers.sum() - (share * chosen).sum()
+        return Loss(total, total.new_zeros(()), len(logits))
 
 
 @dataclass(frozen=True)
@@ -221,6 +250,7 @@ class ReplacedToken:
 PRETRAINING: Mapping[str, Callable[[float], Objective]] = {
     "mlm": MaskedLM,
     "clm": CausalLM,
+    "plm": PermutationLM,
     "rtd": ReplacedToken,
     "nsp": SentencePair,
     "sop": partial(SentencePair, name="sop"),
@@ -275,6 +305,8 @@ class Learner(nn.Module):
                 seen = causal_view(batch)
             elif view == "corrupted":
                 seen = corrupted_view(batch, logits["mlm"])
+            elif view == "permuted":
+                seen = permuted_view(batch)
             logits = self._logits(self.model_of(view), seen, {o.head for o in in_view})
             losses |= {o.name: o(logits[o.head], seen) for o in in_view}
         if batch.dummy:
@@ -324,7 +356,7 @@ def causal_view(batch: Batch) -> Batch:
     """
     ids, layout = unmasked(batch), batch.layout
     last = np.cumsum(layout.lengths) - 1
-    rows = torch.from_numpy(np.delete(np.arange(batch.tokens), last)).to(ids.device)
+    rows = to_device(torch.from_numpy(np.delete(np.arange(batch.tokens), last)), ids.device)
     layout = replace(layout, causal=True)
     return replace(
         batch, token_ids=ids, layout=layout, masked_positions=rows, masked_ids=ids[rows + 1]

@@ -150,3 +150,11 @@ def test_a_batch_holds_its_examples_twice_in_the_same_order():
     once_each, _ = next(Loader(Numbers(30), seed=5, batch_size=6).batches(Position()))
     twice, _ = next(Loader(Numbers(30), seed=5, batch_size=6, repeat=2).batches(Position()))
     assert numbers(twice) == numbers(once_each) * 2
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_sequences_are_grouped_ahead_for_a_cpu_alone(device: str):
+    batches = Loader(Numbers(20), seed=1, batch_size=5, device=device).batches(Position())
+    batch, _ = next(batches)
+    batches.close()
+    assert ("grouping" in vars(batch.layout)) == (device == "cpu")

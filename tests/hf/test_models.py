@@ -27,6 +27,8 @@ def labels(kinds: tuple[str, ...], mask: torch.Tensor) -> dict[str, Any]:
     at_tokens = torch.where(mask.bool(), numbers(2, *mask.shape), -100)
     if kinds == ("span",):
         return {"start_positions": numbers(3, count), "end_positions": numbers(12, count)}
+    if kinds == ("beam_span",):
+        return {"start_positions": numbers(3, count), "end_positions": numbers(9, count)}
     if len(kinds) == 2:
         other = "next_sentence_label" if kinds[1] == "nsp" else "sentence_order_label"
         return {"labels": at_tokens, other: numbers(2, count)}

@@ -37,7 +37,8 @@ def made(folder: Path, tokenizer: Tokenizer, *heads: str, likely: str = "dog", *
     return folder
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+# XLNet fills by a query stream (tests/families/test_xlnet_texts.py).
+@pytest.mark.parametrize("name", [name for name in FOLDERS if name != "XLNet"])
 def test_as_transformers_fills(name: str, tmp_path: Path):
     transformers = pytest.importorskip("transformers")
     folder = FOLDERS[name](tmp_path / name)

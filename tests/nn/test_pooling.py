@@ -28,6 +28,8 @@ def one_by_one(name: str, module: nn.Module, hidden: Tensor) -> Tensor:
             found.append(part.mean(0))
         elif name == "max":
             found.append(part.max(0).values)
+        elif name == "last":
+            found.append(part[-1])
         elif name == "attention":
             weights = module.score(module.dense(part).tanh())[:, 0].softmax(0)
             found.append(weights @ part)

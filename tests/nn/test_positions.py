@@ -10,6 +10,7 @@ import torch
 from ownbert.config import POSITIONS, EncoderConfig, Mobile
 from ownbert.data.batch import Example, pack
 from ownbert.data.layout import distances
+from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.nn.positions import Alibi, RelativeKeys, make_bias, rotate, sinusoids
 
@@ -117,6 +118,10 @@ def test_kinds_without_scores_of_their_own():
 @pytest.mark.parametrize("kind", POSITIONS)
 def test_order_matters_and_length_has_its_limits(kind: str, mobile: Mobile | None):
     torch.manual_seed(0)
+    if kind == "transformer_xl" and mobile is not None:
+        with pytest.raises(InputError, match="mobile does not go with position_embedding_type"):
+            replace(CONFIG, position_embedding_type=kind, mobile=mobile)
+        return
     model = Model(replace(CONFIG, position_embedding_type=kind, mobile=mobile)).eval()
     assert hasattr(model.encoder.embeddings, "position") == (kind == "absolute")
     with torch.no_grad():
@@ -135,7 +140,9 @@ def test_order_matters_and_length_has_its_limits(kind: str, mobile: Mobile | Non
             assert bool(model(pack([text(3), text(20)])).hidden.isfinite().all())
 
 
-@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query", "alibi", "rotary"])
+@pytest.mark.parametrize(
+    "kind", ["relative_key", "relative_key_query", "alibi", "rotary", "transformer_xl"]
+)
 def test_where_a_text_begins_does_not_matter(kind: str):
     torch.manual_seed(0)
     model = Model(replace(CONFIG, position_embedding_type=kind)).eval()

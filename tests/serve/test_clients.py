@@ -247,6 +247,29 @@ def test_every_task_has_a_path(server: Served, folders, task: str, model: str, i
     assert _rounded(single[0]) == _rounded(expected[0])
 
 
+def test_answers_are_explained(server: Served, folders: dict[str, Path]):
+    given = {"inputs": ["red1 9", "blue1"], "model": "topics", "method": "leave_one_out"}
+    status, found, _ = server.post("/v1/explain", given)
+    assert status == 200
+    expected = ownbert.explain(folders["topics"], given["inputs"], method="leave_one_out")
+    for (ours,), theirs in zip(found["answers"], expected, strict=True):
+        assert (ours["target"], ours["method"]) == (theirs.target, "leave_one_out")
+        values = [word["value"] for word in ours["words"]]
+        assert values == pytest.approx(theirs.values.tolist(), abs=1e-4)
+    assert found["usage"]["tokens"] == 4 * 4 + 3 * 3  # the words are masked one by one
+    status, tags, _ = server.post("/v1/explain", {"inputs": "a b", "model": "tags"})
+    assert status == 200
+    assert tags["answers"][0][0]["texts"] == ["a", "b"]
+    for body, status, message in (
+        ({"inputs": "a", "model": "vectors"}, 422, "the model vectors explains nothing"),
+        ({"inputs": "a", "model": "topics", "method": "magic"}, 422, "method 'magic' is not known"),
+        ({"inputs": "red1 " * 40 * 25, "model": "topics"}, 413, "tokens; at most 131,072 in a"),
+    ):
+        refused, error, _ = server.post("/v1/explain", body)
+        assert refused == status
+        assert message in error["error"]["message"]
+
+
 def _rounded(answer: Any) -> Any:
     if isinstance(answer, list):
         return [_rounded(each) for each in answer]

@@ -1,6 +1,7 @@
 """A server under load, at its limits, and at its end."""
 
 import json
+import re
 import shutil
 import signal
 import socket
@@ -179,10 +180,16 @@ def test_the_page_in_a_browser(classifier: Path):
         assert "OwnBERT" in page
         assert "classify" in page
         found = _dumped(server, "?text=red1+9")
+        explained = _dumped(server, "?text=red1+9&explain")
     label = ownbert.predict(classifier, "red1 9")[0]["label"]
     assert f"<span>{label}</span>" in found
     assert 'class="bar" style="width:' in found
     assert "tokens," in found
+    assert "Which words decide?</button>" in found
+    (why,) = ownbert.explain(classifier, "red1 9")
+    shares = [f"{abs(value) / np.abs(why.values).max():.3f}" for value in why.values]
+    marks = re.findall(r"--share: ([\d.]+);\">(\w+)</mark>", explained)
+    assert marks == list(zip(shares, ["red1", "9"], strict=True))
 
 
 def _dumped(server: Served, query: str) -> str:

@@ -25,6 +25,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "ernie": {"use_task_id": True},
     "mobilebert": {"embedding_size": 16, "intra_bottleneck_size": 16},
     "modernbert": {"num_hidden_layers": 4, "local_attention": 4, "pad_token_id": 1},
+    "xlnet": {"start_n_top": 3, "end_n_top": 2},
 }
 DISTILBERT = {
     "vocab_size": 60,
@@ -39,7 +40,12 @@ DISTILBERT = {
 def sizes(model_type: str) -> dict[str, Any]:
     if model_type == "distilbert":
         return dict(DISTILBERT)
-    return {**SIZES, **OTHERS.get(model_type, {})}
+    found = {**SIZES, **OTHERS.get(model_type, {})}
+    if model_type == "xlnet":  # by its own names, as the size of a head follows from them alone
+        del found["max_position_embeddings"]  # which it has not
+        names = FAMILIES[model_type].names
+        found = {names.get(name, name): value for name, value in found.items()}
+    return found
 
 
 def pair(architecture: str, seed: int = 0, **changes: Any) -> tuple[Any, Any]:
@@ -53,7 +59,8 @@ def pair(architecture: str, seed: int = 0, **changes: Any) -> tuple[Any, Any]:
     for parameter in theirs.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)
     words = theirs.get_input_embeddings()
-    words.weight.data[words.padding_idx] = 0
+    if words.padding_idx is not None:  # XLNet has a row like any other
+        words.weight.data[words.padding_idx] = 0
     with tempfile.TemporaryDirectory() as folder:
         theirs.save_pretrained(folder)
         return theirs, hf.__getattr__(architecture).from_pretrained(folder)

@@ -47,6 +47,8 @@ BASES = [(family.model_type, next(iter(family.architectures))) for family in FAM
 def their_config(model_type: str, **settings: Any) -> Any:
     family = FAMILIES[model_type]
     given = {**SIZES, **FURTHER.get(model_type, {}), **settings}
+    if model_type == "xlnet":
+        del given["max_position_embeddings"]  # which it has not
     given = {family.names.get(name, name): value for name, value in given.items()}
     return transformers.AutoConfig.for_model(model_type, **given, attn_implementation="eager")
 
@@ -76,15 +78,20 @@ def randomize(model: Any, seed: int) -> None:
 
 
 def padded(config: Any, architecture: str = "") -> dict[str, Tensor]:
-    """Rows of mixed lengths, padded on the right, with all kinds of token types there are."""
+    """Rows of mixed lengths, padded on the right (of XLNet on the left, as its last token is the
+    one that counts), with all kinds of token types there are."""
     generator = torch.Generator().manual_seed(1)
     shape = len(LENGTHS), max(LENGTHS)
     mask = (torch.arange(shape[1]) < torch.tensor(LENGTHS)[:, None]).long()
+    if config.model_type == "xlnet":
+        mask = mask.flip(1)
     ids = torch.randint(5, VOCAB, shape, generator=generator)
     given = {"input_ids": ids * mask + config.pad_token_id * (1 - mask), "attention_mask": mask}
     if hasattr(config, "type_vocab_size"):
         types = torch.randint(0, config.type_vocab_size, shape, generator=generator)
         given["token_type_ids"] = types
+    if config.model_type == "xlnet":
+        given["token_type_ids"] = torch.randint(0, 3, shape, generator=generator)
     # Transformers fails on task types for choices: it does not flatten them.
     if getattr(config, "use_task_id", False) and "MultipleChoice" not in architecture:
         given["task_type_ids"] = torch.randint(0, 3, shape, generator=generator)
@@ -117,11 +124,13 @@ def their_outputs(model: Any, given: dict[str, Tensor]) -> dict[str, Tensor]:
     for spec in head.heads:
         if spec.kind == "span":
             logits = torch.stack((out.start_logits, out.end_logits), -1)
+        elif spec.kind == "beam_span":
+            logits = model.start_logits(last).detach()
         else:
             names = {"mlm": "prediction_logits", "nsp": "seq_relationship_logits"}
             several = names.get(spec.kind, f"{spec.kind}_logits")
             logits = out.get(several, out.get("logits"))
-        of_tokens = spec.kind in ("mlm", "tokens", "span", "discriminator")
+        of_tokens = spec.kind in ("mlm", "tokens", "span", "discriminator", "beam_span")
         found[spec.kind] = logits[keep] if of_tokens else logits
     return found
 

@@ -109,6 +109,19 @@ def albert_folder(folder: Path) -> Path:
     return described(folder, "AlbertTokenizer", "albert")
 
 
+def xlnet_folder(folder: Path) -> Path:
+    pieces(
+        folder / "spiece.model",
+        unk_id=0,
+        bos_id=1,
+        eos_id=2,
+        control_symbols=["<cls>", "<sep>", "<pad>", "<mask>", "<eod>"],
+        user_defined_symbols=["<eop>", ".", "(", ")", '"', "-", "–", "£", "€"],
+        normalization_rule_name="nmt_nfkc",
+    )
+    return described(folder, "XLNetTokenizer", "xlnet")
+
+
 def described(folder: Path, tokenizer_class: str, model_type: str) -> Path:
     config = {"tokenizer_class": tokenizer_class, "model_max_length": 512}
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -122,4 +135,5 @@ FOLDERS = {
     "XLMRoberta": xlm_roberta_folder,
     "Camembert": camembert_folder,
     "Albert": albert_folder,
+    "XLNet": xlnet_folder,
 }

@@ -21,6 +21,7 @@ SPECIAL = {
     "XLMRoberta": "<pad> <unk> <s> </s> <mask>",
     "Camembert": "<pad> <unk> <s> </s> <mask>",
     "Albert": "<pad> <unk> [CLS] [SEP] [MASK]",
+    "XLNet": "<pad> <unk> <cls> <sep> <mask>",
 }
 KINDS = {"Bert": "wordpiece", "Roberta": "bpe"}
 
@@ -54,7 +55,13 @@ def test_as_transformers_and_round_trip(name: str, folders: dict[str, Path], tmp
     assert (back.kind, back.max_length, back.special_ids) == (ours.kind, 77, ours.special_ids)
     general = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert [general(t, add_special_tokens=False)["input_ids"] for t in SNIPPETS] == expected
-    assert general("the")["input_ids"] == [ours.cls_id, *ours.encode_batch(["the"])[0], ours.sep_id]
+    one, other = ours.encode_batch(["the", "lazy dog"])
+    assert general("the")["input_ids"] == ours.input_format.one(one)
+    both = general("the", "lazy dog", return_token_type_ids=True)
+    pair = both["input_ids"], both["token_type_ids"]
+    assert pair == ours.input_format.pair(one, other)
+    if name == "XLNet":
+        assert general("the")["token_type_ids"] == ours.input_format.types(len(one) + 2)
     assert general.model_max_length == 77
     assert Tokenizer.load(tmp_path).save(tmp_path) is None
 

@@ -146,7 +146,7 @@ def _plain(spec: HeadSpec, config: EncoderConfig) -> HeadSpec:
         spec.kind,
         pooling=spec.pooling if pools else "pooler",
         dense=dense,
-        activation=(spec.activation or config.hidden_act) if acts else None,
+        activation=(spec.activation or config.hidden_act) if acts and spec.transform else None,
         output=spec.output,
         segments=spec.segments if pools else None,
         crf=spec.crf,
@@ -156,6 +156,7 @@ def _plain(spec: HeadSpec, config: EncoderConfig) -> HeadSpec:
         output_bias=spec.output_bias or spec.kind != "mlm",
         features=spec.features,
         feature_size=spec.feature_size if spec.features else HeadSpec.feature_size,
+        transform=spec.transform or spec.kind != "mlm",
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ownbert.inspect.explain.explain import Explanation
 
 _BAR = 16
+_LABELS = 3  # of a page
 _NOTHING = 'nothing to explain; give a text, as in ownbert explain FOLDER "a text", or a file'
 
 
@@ -53,7 +54,21 @@ def explain(
     ] = 20,
     html: Annotated[
         Path | None,
-        typer.Option(help="Write a page with the texts in colours.", show_default=False),
+        typer.Option(
+            help="Write a page with the texts in colours, attention and layers.",
+            show_default=False,
+        ),
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            help="Layers whose attention a page shows, as in 0,3-5.",
+            show_default="all that it has room for",
+        ),
+    ] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(help="Their heads, as in 0,3-5.", show_default="all"),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per answer.")] = False,
     device: Device = "auto",
@@ -71,15 +86,30 @@ def explain(
     """
     from itertools import islice
 
+    from ownbert.errors import InputError
     from ownbert.inspect.explain.explain import Explainer
     from ownbert.inspect.explain.page import write_page
+    from ownbert.inspect.internals.observation import BUDGET, HeadChoice, Observation
+
+    if html is None and (layers is not None or heads is not None):
+        raise InputError("--layers and --heads are of a page; name it with --html")
+    choice = HeadChoice(_numbers("--layers", layers), _numbers("--heads", heads))
 
     given: Any = given_input(texts or (), data, missing=_NOTHING)
     if not isinstance(given, list | Path):
         given = list(islice(given, rows))
     explainer = Explainer(folder, device=device)
     methods = [name.strip() for name in method.split(",")]
-    found = explainer(given, method=methods, target=target, by=by, rows=rows)
+    found: list[Explanation] = []
+    inside: list[Observation | None] = []
+    expected = min(rows, len(given)) if isinstance(given, list) else rows
+    options = {"method": methods, "target": target, "by": by, "rows": rows}
+    if html is not None:  # a page lets one choose among the likeliest labels
+        options["labels"] = _LABELS
+    for encoded, own in explainer.explained(given, **options):
+        found += own
+        if html is not None:
+            inside.append(explainer.observe(encoded, choice=choice, budget=BUDGET // expected))
     output = console()
     for number, each in enumerate(found):
         if json:
@@ -88,11 +118,29 @@ def explain(
             if number:
                 output.print()
             _show(each, top, output)
-    if not found:
-        echo(translated("nothing to explain: no words, or nothing found in them"), err=True)
     if html is not None:
-        write_page(found, html, title=folder.name)
+        write_page(found, html, title=folder.name, inside=inside)
         echo(translated(f"saved {html}"), err=json)
+    elif not found:
+        echo(translated("nothing to explain: no words, or nothing found in them"), err=True)
+
+
+def _numbers(option: str, given: str | None) -> list[int] | None:
+    """The numbers of "0,3-5"; None stays."""
+    from ownbert.errors import InputError
+
+    if given is None:
+        return None
+    found: set[int] = set()
+    for piece in given.split(","):
+        first, dash, last = (part.strip() for part in piece.partition("-"))
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal() and len(first + last) < 10):
+            raise InputError(f"{option} is {given!r}; it must be numbers, as in 0,3-5")
+        if int(last) < int(first) or int(last) > limits.WIDTH:
+            raise InputError(f"{option} is {given!r}; it must be numbers, as in 0,3-5")
+        found |= set(range(int(first), int(last) + 1))
+    return sorted(found)
 
 
 def _show(found: "Explanation", top: int, output: "Console") -> None:

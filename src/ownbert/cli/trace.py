@@ -47,7 +47,9 @@ def trace(
     html: Annotated[
         Path | None,
         typer.Option(
-            help="Write a page with every number and how it is computed.", show_default=False
+            help="Write a page with every number and how it is computed; of a model also the "
+            "attention of all heads.",
+            show_default=False,
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
@@ -63,14 +65,18 @@ def trace(
     from ownbert.errors import InputError
     from ownbert.inspect.trace.trace import show
 
+    inside = None
     if folder is not None:
         if inputs is not None or scale or digits is not None:
             raise InputError("--inputs, --scale and --round are for numbers without a model")
         if text is None:
             raise InputError('a text is needed: ownbert trace FOLDER "the text"')
-        from ownbert.inspect.trace.model_trace import trace_folder
+        from ownbert.inspect.trace.model_trace import trace_and_observe, trace_folder
 
-        found = trace_folder(folder, text, layer, head)
+        if html is None:
+            found = trace_folder(folder, text, layer, head)
+        else:
+            found, inside = trace_and_observe(folder, text, layer, head)
     else:
         from ownbert.inspect.trace.worked_example import EXAMPLE, read_inputs, trace_attention
 
@@ -81,7 +87,7 @@ def trace(
     if html is not None:
         from ownbert.inspect.trace.page import write_page
 
-        write_page(found, html)
+        write_page(found, html, inside=inside)
         echo(translated(f"saved {html}"), err=True)
     if json:
         echo(dumps(found.as_json(), ensure_ascii=False))

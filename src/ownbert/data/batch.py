@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ownbert.data.example import Example as Example
-from ownbert.data.layout import Layout, make_layout
+from ownbert.data.layout import Layout, make_layout, to_device
 from ownbert.data.sampled_softmax import Candidates
 
 
@@ -29,6 +29,9 @@ class Batch:
         layout: which rows attend to which.
         masked_positions: (M), rows of the packed batch.
         masked_ids: (M), the ids of these tokens before masking.
+        order: (M), when each masked token is predicted, from 0 in its sequence, where tokens are
+            predicted one after the other (permutation language modelling).
+        predicted: (M), rows of the tokens that a query stream predicts.
         next_sentence: (B), as in ``Example``.
         labels: (answers) or (answers, C).
         weights: (answers), of their losses; None: all 1.
@@ -53,6 +56,8 @@ class Batch:
     layout: Layout
     masked_positions: Tensor | None = None
     masked_ids: Tensor | None = None
+    order: Tensor | None = None
+    predicted: Tensor | None = None
     next_sentence: Tensor | None = None
     labels: Tensor | None = None
     weights: Tensor | None = None
@@ -92,7 +97,7 @@ class Batch:
         if self.token_ids.device == torch.device(device):
             return self
         moved = {
-            f.name: value.to(device, non_blocking=True)
+            f.name: to_device(value, device)
             for f in fields(self)
             if isinstance(value := getattr(self, f.name), Tensor)
         }
@@ -132,6 +137,7 @@ def pack(examples: Sequence[Example]) -> Batch:
         layout=layout,
         masked_positions=masked_positions,
         masked_ids=masked_ids,
+        order=None if head.order is None else _join([e.order for e in examples]),
         next_sentence=_column([e.next_sentence for e in examples]),
         labels=_column([e.label for e in examples]),
         weights=_column([e.weight for e in examples]),

@@ -15,6 +15,8 @@ class Example:
     Args:
         token_ids, type_ids: (T).
         masked_positions, masked_ids: (M), where tokens are masked, and which they were.
+        order: (M), when each of these is predicted, from 0, where they are predicted one after the
+            other.
         next_sentence: 0 if the second part follows the first, 1 if it comes from elsewhere or the
             two are swapped.
         label: a class, or numbers (C).
@@ -40,3 +42,4 @@ class Example:
     parts: tuple[int, ...] | None = None
     patches: np.ndarray | None = None
     source: "Example | None" = None
+    order: np.ndarray | None = None

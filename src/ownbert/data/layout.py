@@ -35,6 +35,9 @@ class Layout:
             and so on.
         mask: (B, S or 1, S'), true where a query sees a key; only for sequences of equal length.
         window: a query sees only keys that are at most so many tokens away; None: any.
+        ranks: (T), the order in which tokens are predicted: a query sees keys of lower rank alone,
+            and those of rank -1, which are not predicted; None: nothing is hidden by it.
+        sees_itself: with ``ranks``, whether a token sees itself.
 
     Raises:
         ValueError: the keys or the mask do not match the queries.
@@ -46,6 +49,8 @@ class Layout:
     causal: bool = False
     mask: Tensor | None = None
     window: int | None = None
+    ranks: Tensor | None = None
+    sees_itself: bool = True
 
     def __post_init__(self) -> None:
         other = self.keys or self
@@ -61,6 +66,8 @@ class Layout:
                     f"a mask of shape {tuple(self.mask.shape)} is not for {sizes[0]} sequences of "
                     f"{sizes[1]} queries and {sizes[2]} keys each"
                 )
+        if self.ranks is not None and (self.keys is not None or self.mask is not None):
+            raise ValueError("ranks go with neither a mask nor keys of another batch")
         if self.causal and self.keys is not None:
             pairs = zip(self.lengths, self.keys.lengths, strict=True)
             if any(queries > sources for queries, sources in pairs):
@@ -73,8 +80,7 @@ class Layout:
     @cached_property
     def sequences(self) -> Tensor:
         """The number of the sequence that each row belongs to (T)."""
-        counts = torch.tensor(self.lengths, device=self.cu_seqlens.device)
-        return torch.repeat_interleave(counts, output_size=sum(self.lengths))
+        return torch.repeat_interleave(self.cu_seqlens.diff(), output_size=sum(self.lengths))
 
     @cached_property
     def neighbours(self) -> tuple[Tensor, Tensor]:
@@ -86,7 +92,8 @@ class Layout:
     @property
     def hides(self) -> bool:
         """Whether queries do not simply see all rows of their own sequence."""
-        return self.keys is not None or self.causal or self.mask is not None or self.near
+        hidden = self.mask is not None or self.ranks is not None
+        return self.keys is not None or self.causal or hidden or self.near
 
     @property
     def near(self) -> bool:
@@ -130,10 +137,20 @@ class Layout:
     def to(self, device: torch.device | str) -> "Layout":
         return replace(
             self,
-            cu_seqlens=self.cu_seqlens.to(device),
+            cu_seqlens=to_device(self.cu_seqlens, device),
             keys=None if self.keys is None else self.keys.to(device),
-            mask=None if self.mask is None else self.mask.to(device),
+            mask=None if self.mask is None else to_device(self.mask, device),
+            ranks=None if self.ranks is None else to_device(self.ranks, device),
         )
+
+
+def to_device(x: Tensor, device: torch.device | str) -> Tensor:
+    """``x`` on another device, itself if it is there already; the host does not wait for a GPU."""
+    target = torch.device(device)
+    if target.type == "cuda" and x.device.type == "cpu":
+        # From other memory a copy begins when the GPU has done all that it was given before.
+        x = x.pin_memory()
+    return x.to(target, non_blocking=target.type != "cpu")
 
 
 def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> Layout:
@@ -149,7 +166,7 @@ def make_layout(lengths: Sequence[int], device: torch.device | str = "cpu") -> L
     if not lengths or min(lengths) < 1:
         raise InputError("a batch needs at least one sequence, and every sequence one token")
     cu_seqlens = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
-    return Layout(cu_seqlens.to(device), tuple(int(n) for n in lengths))
+    return Layout(to_device(cu_seqlens, device), tuple(int(n) for n in lengths))
 
 
 @dataclass(frozen=True)
@@ -177,8 +194,8 @@ def find_equal_lengths(lengths: Sequence[int], device: torch.device) -> EqualLen
         sorting = np.argsort(lens, kind="stable")
         parts = np.split(np.arange(lens.sum()), np.cumsum(lens)[:-1])
         rows = torch.from_numpy(np.concatenate([parts[b] for b in sorting]))
-        order = rows.to(device)
-        places = rows.argsort().to(device)
+        order = to_device(rows, device)
+        places = to_device(rows.argsort(), device)
         lens = lens[sorting]
         change = np.flatnonzero(np.diff(lens))
     edges = [0, *(change + 1).tolist(), len(lens)]
@@ -282,7 +299,7 @@ def _group(layout: Layout) -> Grouping:
     for members in _split_by_length(q_lens, k_lens, call_cost):
         q_span = queries.add(members)
         k_span = q_span if keys is queries else keys.add(members)
-        mask, seen = _mask(layout, members, q_lens[members], k_lens[members])
+        mask, seen = _mask(layout, members, q_lens[members], k_lens[members], queries.rows[-1])
         shift = _shift(q_lens[members], k_lens[members], device)
         groups.append(PaddedGroup(tuple(members.tolist()), q_span, k_span, shift, mask, seen))
     q_index = queries.build(device)
@@ -329,29 +346,41 @@ class _PaddedIndexBuilder:
         rows, padding = np.concatenate(self.rows), np.concatenate(self.padding)
         same = len(rows) == len(self.places) and bool((rows == np.arange(len(rows))).all())
         return PaddedIndex(
-            torch.from_numpy(rows).to(device),
-            torch.from_numpy(self.places).to(device),
-            torch.from_numpy(padding).to(device) if padding.any() else None,
+            to_device(torch.from_numpy(rows), device),
+            to_device(torch.from_numpy(self.places), device),
+            to_device(torch.from_numpy(padding), device) if padding.any() else None,
             same,
         )
+
+
+def visible_by_rank(ranks: Tensor, sees_itself: bool) -> Tensor:
+    """Which keys (..., S) the queries of sequences see, by their ranks: (..., S) -> (..., S, S)."""
+    visible = ranks[..., None, :] < ranks.clamp(min=0)[..., None]
+    if sees_itself:
+        visible = visible | torch.eye(ranks.shape[-1], dtype=torch.bool, device=ranks.device)
+    return visible
 
 
 def _shift(q_lens: np.ndarray, k_lens: np.ndarray, device: torch.device) -> Tensor:
     """The shift of ``distances``: the queries and the keys of a sequence end together."""
     shift = k_lens - q_lens
-    return torch.from_numpy(shift[:1] if (shift == shift[0]).all() else shift).to(device)
+    shift = shift[:1] if (shift == shift[0]).all() else shift
+    return to_device(torch.from_numpy(shift), device)
 
 
 def _mask(
-    layout: Layout, members: np.ndarray, q_lens: np.ndarray, k_lens: np.ndarray
+    layout: Layout, members: np.ndarray, q_lens: np.ndarray, k_lens: np.ndarray, rows: np.ndarray
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Which keys the queries of a group see, and which queries see any, as in ``PaddedGroup``."""
+    """Which keys the queries of a group see, and which queries see any, as in ``PaddedGroup``.
+
+    rows: of the queries, by their places in the group.
+    """
     device = layout.cu_seqlens.device
     queries, keys = int(q_lens.max()), int(k_lens.max())
     mask = None
     if (k_lens < keys).any():
         inside = np.arange(keys) < k_lens[:, None]
-        mask = torch.from_numpy(inside)[:, None, None, :].to(device)
+        mask = to_device(torch.from_numpy(inside)[:, None, None, :], device)
     if layout.causal and queries > 1:
         causal = (distances(queries, keys, _shift(q_lens, k_lens, device)) >= 0)[:, None]
         mask = causal if mask is None else mask & causal
@@ -359,9 +388,13 @@ def _mask(
         far = distances(queries, keys, _shift(q_lens, k_lens, device)).abs()
         near = (far <= layout.window)[:, None]
         mask = near if mask is None else mask & near
-    if layout.mask is None:
+    if layout.ranks is not None:
+        ranks = layout.ranks[to_device(torch.from_numpy(rows), device)].view(len(members), queries)
+        dense = visible_by_rank(ranks, layout.sees_itself)[:, None]
+    elif layout.mask is not None:
+        dense = layout.mask[to_device(torch.from_numpy(members), device)][:, None]
+    else:
         return mask, None
-    dense = layout.mask[torch.from_numpy(members).to(device)][:, None]
     mask = dense if mask is None else mask & dense
     seen = mask.any(-1, keepdim=True)
     return mask | ~seen, seen

@@ -56,6 +56,8 @@ class Loader:
         repeat: how often each batch holds its examples, one time after the other.
         most_tokens: a larger batch is split into several, which together replace it
             (``Batch.continues_step``).
+        device: the type of the device that batches go to; for a CPU the loader also groups their
+            sequences, for another one that is done there, and often not needed.
     """
 
     data: Dataset
@@ -66,6 +68,7 @@ class Loader:
     processes: int = 1
     repeat: int = 1
     most_tokens: int = 0
+    device: str = "cpu"
 
     def batches(self, position: Position) -> Generator[tuple[Batch, Position], None, None]:
         """Batches from a position on, prefetched by a thread.
@@ -110,11 +113,12 @@ class Loader:
     def _make(self, keys: Sequence[_Key]) -> Iterator[Batch]:
         share = self._share(keys)
         if not share:
-            yield replace(_pack([self.data.example(*keys[0])] * self.repeat), dummy=True)
+            batch = _pack([self.data.example(*keys[0])] * self.repeat, self.device)
+            yield replace(batch, dummy=True)
             return
         splits = list(self._split(share))
         for number, split in enumerate(splits, 1):
-            batch = _pack([self.data.example(*key) for key in split] * self.repeat)
+            batch = _pack([self.data.example(*key) for key in split] * self.repeat, self.device)
             yield replace(batch, continues_step=number < len(splits))
 
     def _split(self, keys: Sequence[_Key]) -> Iterator[Sequence[_Key]]:
@@ -173,8 +177,10 @@ def batches_once(data: Dataset, *, batch_tokens: int, epoch: int = 0) -> Iterato
         yield _pack(examples)
 
 
-def _pack(examples: list[Example]) -> Batch:
+def _pack(examples: list[Example], device: str = "cpu") -> Batch:
     batch = pack(examples)
+    if device != "cpu":
+        return batch
     # Computed here, in the thread, and cached with the layouts.
     for layout in (batch.layout, batch.cross, batch.source and batch.source.layout):
         _ = layout and layout.grouping

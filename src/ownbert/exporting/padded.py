@@ -353,6 +353,8 @@ def _padded_copy(model: Model) -> Model:
     config = model.config
     if config.image is not None or model.decoder is not None:
         raise InputError("only encoders of texts can be exported, no images and no translation")
+    if config.position_embedding_type == "transformer_xl":
+        raise InputError("an xlnet model cannot be exported")
     made = copy.deepcopy(model, {id(p): p for p in model.parameters()}).eval()
     encoder: Any = made.encoder
     encoder.embeddings = PaddedEmbeddings(encoder.embeddings)

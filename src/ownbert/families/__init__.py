@@ -12,6 +12,7 @@ from ownbert.families.mobilebert import MOBILEBERT
 from ownbert.families.modernbert import MODERNBERT
 from ownbert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from ownbert.families.vit import VIT
+from ownbert.families.xlnet import XLNET
 
 FAMILIES = {
     family.model_type: family
@@ -26,6 +27,7 @@ FAMILIES = {
         ERNIE,
         MOBILEBERT,
         MODERNBERT,
+        XLNET,
     )
 }
 

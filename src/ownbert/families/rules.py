@@ -42,6 +42,31 @@ class Fuse:
 
 
 @dataclass(frozen=True)
+class Heads:
+    """Several of theirs of shape (D, H, K) are one matrix of ours of their number times HK rows.
+
+    Ours are those of ``Linear``, (out, in); theirs have a matrix (D, K) for each head.
+
+    Args:
+        ours, theirs: the names, ours with ``.weight``.
+    """
+
+    ours: str
+    theirs: tuple[str, ...]
+
+    def to_ours(self, parts: "list[Tensor]") -> "Tensor":
+        """(D, H, K) each -> (parts x HK, D)"""
+        import torch
+
+        return torch.cat([part.flatten(1).T for part in parts])
+
+    def to_theirs(self, tensor: "Tensor", config: EncoderConfig) -> "list[Tensor]":
+        """(parts x HK, D) -> (D, H, K) each"""
+        sizes = (config.num_attention_heads, -1)
+        return [part.T.unflatten(1, sizes) for part in tensor.chunk(len(self.theirs))]
+
+
+@dataclass(frozen=True)
 class Reshape:
     """One tensor, another name and another shape; its numbers stay in their order.
 
@@ -96,13 +121,13 @@ class Make:
     head: str | None = None
 
 
-Rule = Rename | Fuse | Reshape | Tie | Drop | Make
+Rule = Rename | Fuse | Heads | Reshape | Tie | Drop | Make
 
 _LEAVES = ("weight", "bias", "position_ids", "token_type_ids")
 
 
 def their_names(rule: Rule) -> tuple[str, ...]:
-    return rule.theirs if isinstance(rule, Fuse) else (rule.theirs,)
+    return rule.theirs if isinstance(rule, Fuse | Heads) else (rule.theirs,)
 
 
 def head_of(rule: Rule) -> str | None:
@@ -131,7 +156,7 @@ def written_out(rules: tuple[Rule, ...], config: EncoderConfig) -> Iterator[Rule
             values if any(sign in name for name in names for sign in signs) else (0,)
             for signs, values in ((("{i}", "{g}", "{j}"), blocks), (("{f}",), range(last)))
         ]
-        full = isinstance(rule, Reshape)
+        full = isinstance(rule, Reshape | Heads)
         full = full or all(name.rsplit(".", 1)[-1] in _LEAVES for name in names)
         for block, network in product(*numbers):
             group, index = divmod(block, config.inner_group_num)
@@ -150,6 +175,8 @@ def _with_numbers(rule: Rule, numbers: dict[str, int], leaf: str) -> Rule:
         return Rename(name(rule.ours), name(rule.theirs), rule.shared)
     if isinstance(rule, Fuse):
         return Fuse(name(rule.ours), tuple(name(n) for n in rule.theirs))
+    if isinstance(rule, Heads):
+        return Heads(name(rule.ours), tuple(name(n) for n in rule.theirs))
     if isinstance(rule, Reshape):
         return Reshape(name(rule.ours), name(rule.theirs), rule.shape, rule.their_shape)
     if isinstance(rule, Tie):

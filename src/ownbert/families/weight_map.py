@@ -10,6 +10,7 @@ from ownbert.config import EncoderConfig
 from ownbert.families.rules import (
     Drop,
     Fuse,
+    Heads,
     Make,
     Rename,
     Reshape,
@@ -84,7 +85,7 @@ class WeightMap:
                     left.pop(rule.theirs, None)
             elif isinstance(rule, Reshape) and rule.theirs in left:
                 ours[rule.ours] = rule.to_ours(left.pop(rule.theirs), config)
-            elif isinstance(rule, Fuse):
+            elif isinstance(rule, Fuse | Heads):
                 problems += _fuse(rule, left, ours)
             elif isinstance(rule, Drop) or (isinstance(rule, Make) and rule.when(config)):
                 left.pop(rule.theirs, None)
@@ -133,6 +134,9 @@ class WeightMap:
             elif isinstance(rule, Fuse) and rule.ours in left:
                 parts = left.pop(rule.ours).chunk(len(rule.theirs))
                 theirs.update(zip(rule.theirs, parts, strict=True))
+            elif isinstance(rule, Heads) and rule.ours in left:
+                parts = rule.to_theirs(left.pop(rule.ours), config)
+                theirs.update(zip(rule.theirs, parts, strict=True))
             elif isinstance(rule, Make) and rule.when(config):
                 theirs[rule.theirs] = rule.make(config)
         if bare:
@@ -143,7 +147,7 @@ class WeightMap:
     def their_name(self, ours: str, config: EncoderConfig) -> str:
         """The checkpoint's name of a tensor of ours, for messages."""
         for rule in written_out(self.rules, config):
-            if isinstance(rule, Rename | Fuse | Reshape) and rule.ours == ours:
+            if isinstance(rule, Rename | Fuse | Heads | Reshape) and rule.ours == ours:
                 return ", ".join(their_names(rule))
         return ours
 
@@ -183,7 +187,7 @@ class WeightMap:
         }
 
 
-def _fuse(rule: Fuse, left: Tensors, ours: Tensors) -> list[str]:
+def _fuse(rule: Fuse | Heads, left: Tensors, ours: Tensors) -> list[str]:
     """Concatenate tensors of ``left`` to one of ``ours``; returns the problems."""
     there = [name for name in rule.theirs if name in left]
     parts = [left.pop(name) for name in there]
@@ -192,7 +196,12 @@ def _fuse(rule: Fuse, left: Tensors, ours: Tensors) -> list[str]:
     if len(there) == len(rule.theirs):
         import torch
 
-        ours[rule.ours] = torch.cat(parts)
+        if isinstance(rule, Fuse):
+            ours[rule.ours] = torch.cat(parts)
+        elif parts[0].ndim != 3:
+            return [f"tensors {', '.join(there)} must have three dimensions"]
+        else:
+            ours[rule.ours] = rule.to_ours(parts)
     elif there:
         missing = ", ".join(n for n in rule.theirs if n not in there)
         return [MISSING + missing]

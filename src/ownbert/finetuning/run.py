@@ -225,6 +225,7 @@ class FinetuningRun(TrainingRun):
             batch_size=recipe.data.batch_size or 16,
             repeat=2 if recipe.task.rdrop else 1,
             most_tokens=0 if self.task.needs_full_batch else MICRO_TOKENS,
+            device=self.device.type,
         )
         return [Phase(loader, learner.objectives, lambda: self._evaluate(learner))]
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ownbert.config import SEGMENTS
 from ownbert.errors import InputError
 from ownbert.nn.encoder import Encoder
 
@@ -26,6 +27,8 @@ _TABLES = {
 _NOT_TENSORS = (
     "past_key_values",
     "use_cache",
+    "mems",
+    "use_mems",
     "output_attentions",
     "output_hidden_states",
     "return_dict",
@@ -78,6 +81,9 @@ def check_inputs(
         if hasattr(embeddings, table):
             count = getattr(embeddings, table).num_embeddings
             _check_range(name, value, count, "rows of the table")
+    types = given.get(prefix + "token_type_ids")
+    if types is not None and config.position_embedding_type == "transformer_xl":
+        _check_range("token_type_ids", types, SEGMENTS, "segments")
     embeds = given.get(prefix + "inputs_embeds")
     width = embeddings.word.embedding_dim
     if embeds is not None and (embeds.shape[-1] != width or not embeds.is_floating_point()):

@@ -91,6 +91,8 @@ def _signature(family: Family, spec: ArchitectureSpec) -> inspect.Signature:
     if reads_images(family):
         further = ["head_mask", "labels"] if kinds else ["bool_masked_pos", "head_mask"]
         return signature(["pixel_values", *further, "interpolate_pos_encoding", *_LAST])
+    if "mem_len" in family.defaults:
+        return _xlnet_signature(kinds)
     names = ["input_ids", "attention_mask"]
     if "local_attention" in family.defaults:
         labels = _LABELS.get(kinds, ("labels",) if kinds else ())
@@ -114,3 +116,15 @@ def _signature(family: Family, spec: ArchitectureSpec) -> inspect.Signature:
     if decodes and (not kinds or spec.decoder):
         names += _CACHE
     return signature([*names, *_LAST])
+
+
+def _xlnet_signature(kinds: tuple[str, ...]) -> inspect.Signature:
+    masks = ["attention_mask", "mems", "perm_mask", "target_mapping"]
+    names = [*masks, "token_type_ids", "input_mask"]
+    if kinds == ("choice",):
+        names = ["token_type_ids", "input_mask", *masks]
+    labels = _LABELS.get(kinds, ("labels",) if kinds else ())
+    if kinds == ("beam_span",):
+        labels = (*_LABELS[("span",)], "is_impossible", "cls_index", "p_mask")
+    further = ["head_mask", "inputs_embeds", *labels, "use_mems"]
+    return signature(["input_ids", *names, *further, *_LAST])

@@ -84,7 +84,12 @@ class PretrainedConfig:
         labels = _labels(values.pop("id2label", None))
         count = values.pop("num_labels", None)
         numbers = values.pop("label2id", None)
-        merged = {**copy.deepcopy({**_COMMON, **self.defaults}), **values}
+        common = dict(_COMMON)
+        if "use_mems_eval" in self.defaults:  # the name of XLNet's setting today
+            del common["use_cache"]
+            if "use_cache" in values:
+                values["use_mems_eval"] = values.pop("use_cache")
+        merged = {**copy.deepcopy({**common, **self.defaults}), **values}
         merged.pop("model_type", None)
         for key, value in merged.items():
             setattr(self, self.aliases.get(key, key), value)

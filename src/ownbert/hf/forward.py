@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
-from ownbert.hf import losses
+from ownbert.hf import losses, xlnet
 from ownbert.hf.checks import check_inputs, check_tensors
 from ownbert.hf.inputs import PackedInputs, PaddedInputs, pack, pack_images
 from ownbert.hf.outputs import ModelOutput, field_names, logits_by_name
@@ -32,6 +32,9 @@ def forward(model: Any, given: dict[str, Any]) -> Any:
         if given.get(name) is not None:
             raise InputError(f"{name} is not supported: padded batches are packed here")
     check_tensors(given)
+    memory = None
+    if "mem_len" in model.family.defaults:
+        given, memory = xlnet.arguments(model, given)
     if kinds == ("choice",):
         given, choices = _flatten_choices(given)
     stack = model.model.encoder
@@ -42,22 +45,32 @@ def forward(model: Any, given: dict[str, Any]) -> Any:
         padded = _padded(model, given, keep)
         check_inputs(stack, given, padded.size)
         dense = not model.packed or _needs_padding(kinds, given, model.architecture_spec.decoder)
+        if memory is not None:
+            dense = dense or xlnet.needs_padding(model, given, memory)
+            padded.cache = memory.cache
         packed = pack(padded, stack.config, dense=dense)
-    out = model.model(
-        packed.batch,
-        kinds,
-        context=packed.context,
-        keep_hidden=bool(option(model, given, "output_hidden_states")),
-    )
-    values = _values(kinds, out, packed)
+    states = bool(option(model, given, "output_hidden_states"))
+    kept = memory is not None and memory.kept
+    out = model.model(packed.batch, kinds, context=packed.context, keep_hidden=states or kept)
+    values = _values(kinds, out, packed, states=states)
+    if memory is not None:
+        values |= {"mems": xlnet.next_memory(model, out, packed, memory) if kept else None}
     if not kinds and not model.with_pooler:
         values.pop("pooler_output", None)
     if keep:
         values |= attention_weights(packed, stack)
+        if packed.context.query_stream is not None:
+            values["attentions"] = xlnet.both_streams(values["attentions"], packed)
     if choices is not None:
         values["logits"] = values["logits"].view(choices)
-    loss = _loss(model, values, given)
+    loss = None
+    if kinds == ("beam_span",):
+        values |= xlnet.answers(model, given, packed.padded(out.hidden), values.pop("logits"))
+        loss = values.pop("loss", None)
+    else:
+        loss = _loss(model, values, given)
     fields = field_names(kinds, decoder=model.architecture_spec.decoder)
+    fields = fields if memory is None else xlnet.field_names(kinds, fields)
     named = ModelOutput(fields, {"loss": loss, **values})
     return named if returns_names(model, given) else _as_tuple(model, named)
 
@@ -74,6 +87,8 @@ def _as_tuple(model: Any, named: ModelOutput) -> tuple[Any, ...]:
         if model.config.model_type == "modernbert" and model.kinds[0] in ("mlm", "classification"):
             # Hidden states and attention weights are only in the named values there.
             return tuple(named[name] for name in ("loss", "logits") if name in named)
+        return named.to_tuple()
+    if "mem_len" in model.family.defaults:
         return named.to_tuple()
     # The cache precedes the hidden states, and a missing pooler leaves a None.
     first = [named.last_hidden_state]
@@ -164,7 +179,7 @@ def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool)
     mask, labels = given.get("attention_mask"), given.get("labels")
     if mask is None or mask.ndim != 2:
         return False
-    if kinds == ("span",):
+    if kinds in (("span",), ("beam_span",)):
         return True
     if labels is None or labels.shape != mask.shape or "discriminator" in kinds:
         return False
@@ -174,18 +189,20 @@ def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool)
     return bool((labelled & (mask != 1)).any())
 
 
-def _values(kinds: tuple[str, ...], out: Outputs, packed: PackedInputs) -> dict[str, Any]:
+def _values(
+    kinds: tuple[str, ...], out: Outputs, packed: PackedInputs, *, states: bool
+) -> dict[str, Any]:
     """The outputs by name, padded."""
     logits = {
-        kind: rows if kind in _PER_SEQUENCE else packed.padded(rows)
+        kind: rows if kind in _PER_SEQUENCE else packed.answers(rows)
         for kind, rows in out.logits.items()
     }
     values: dict[str, Any] = logits_by_name(kinds, logits)
     if not kinds:
-        values["last_hidden_state"] = packed.padded(out.hidden)
+        values["last_hidden_state"] = packed.answers(packed.last_stream(out.hidden))
         values["pooler_output"] = out.pooled
-    if out.hidden_states:
-        values["hidden_states"] = tuple(packed.padded(h) for h in out.hidden_states)
+    if states:
+        values["hidden_states"] = tuple(x for h in out.hidden_states for x in packed.streams(h))
     if packed.context.cache is not None:
         values["past_key_values"] = packed.context.cache
     return values

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch, from_padded, to_padded
 from ownbert.data.layout import Layout, make_layout
 from ownbert.errors import InputError
-from ownbert.nn.context import Cache, Context
+from ownbert.nn.context import Cache, Context, QueryStream
 from ownbert.nn.patches import picture_batch
 
 
@@ -29,6 +30,8 @@ class PaddedInputs:
     Args:
         cache: keys and values of earlier tokens.
         keep: layers whose attention weights are returned.
+        perm_mask: (B, S, S), of XLNet, 1 where a token does not see another.
+        target_mapping: (B, P, S), of XLNet, 1 at the token that each query predicts.
     """
 
     input_ids: Tensor | None = None
@@ -40,6 +43,8 @@ class PaddedInputs:
     inputs_embeds: Tensor | None = None
     encoder_hidden_states: Tensor | None = None
     encoder_attention_mask: Tensor | None = None
+    perm_mask: Tensor | None = None
+    target_mapping: Tensor | None = None
     cache: Cache | None = None
     keep: frozenset[int] = frozenset()
 
@@ -98,6 +103,23 @@ class PackedInputs:
         """(T, ...) -> (B, S, ...)"""
         return to_padded(rows, self.index, self.size)
 
+    def last_stream(self, rows: Tensor) -> Tensor:
+        """The rows of the stream that answers: all (T, ...), or of predictions (M, ...)."""
+        return rows if self.context.query_stream is None else rows[self.batch.tokens :]
+
+    def answers(self, rows: Tensor) -> Tensor:
+        """As ``padded``; with a query stream (M, ...) -> (B, P, ...)."""
+        if self.context.query_stream is None:
+            return self.padded(rows)
+        return rows.unflatten(0, (self.size[0], -1))
+
+    def streams(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """(T, ...) -> (B, S, ...); with a query stream (T + M, ...) -> this and (B, P, ...)."""
+        if self.context.query_stream is None:
+            return (self.padded(rows),)
+        count = self.batch.tokens
+        return self.padded(rows[:count]), self.answers(rows[count:])
+
     def attention_weights(self) -> dict[int, Tensor]:
         """Self-attention weights (B, H, S, S') of each layer that kept them."""
         layout, keys, length = self.context.layout, self.index, self.size[1]
@@ -105,6 +127,11 @@ class PackedInputs:
             length = layout.keys.max_seqlen
             keys = torch.arange(self.size[0] * length, device=keys.device)
         return self._weights(self.context.attentions, layout, keys, length)
+
+    def query_attention_weights(self) -> dict[int, Tensor]:
+        """As ``attention_weights``, of the query stream."""
+        context = replace(self.context, attentions=self.context.query_attentions)
+        return replace(self, context=context).attention_weights()
 
     def cross_attention_weights(self) -> dict[int, Tensor] | None:
         """Cross-attention weights (B, H, S, S') of each layer; None without cross attention."""
@@ -155,10 +182,12 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
     if past and given.cache is not None and given.cache.self_attention[0][0].shape[0] != size[0]:
         kept = given.cache.self_attention[0][0].shape[0]
         raise InputError(f"past_key_values are of {kept} texts, the input has {size[0]}")
-    mask = _mask(given, size, past)
+    mask = _mask(given, config, size, past)
     positions = _positions(given, config, size, past)
     _check_length(config, positions, size[1] + past)
-    dense = dense or given.cache is not None or mask.ndim == 3 or _padding_matters(mask, config)
+    permuted = given.perm_mask is not None or given.target_mapping is not None
+    dense = dense or given.cache is not None or mask.ndim == 3 or permuted
+    dense = dense or _padding_matters(mask, config)
     ids = given.input_ids
     if ids is None:
         ids = torch.zeros(size, dtype=torch.long, device=given.device)
@@ -171,13 +200,24 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
         inputs_embeds=given.inputs_embeds,
     )
     layout = replace(batch.layout, causal=config.is_decoder and mask.ndim == 2)
+    by_others = mask  # which keys queries see that do not see themselves
     if dense:
         keys = make_layout([size[1] + past] * size[0], given.device) if past else None
-        seen = mask if mask.ndim == 3 else mask[:, None]
-        hidden = None if bool(mask.all()) else seen
-        layout = replace(layout, keys=keys, mask=hidden)
+        seen = by_others = mask if mask.ndim == 3 else mask[:, None]
+        if config.mask_vector:
+            by_others = _permuted(seen, given.perm_mask, size, past)
+            seen = by_others | _own_places(size[1], past, given.device)
+        layout = replace(layout, keys=keys, mask=None if bool(seen.all()) else seen)
     head_mask = expand_head_mask(given.head_mask, config, size[0])
     context = Context(layout, batch.positions, head_mask, given.keep, cache=given.cache)
+    if config.position_embedding_type == "transformer_xl":
+        context.segments = batch.type_ids
+    if given.target_mapping is not None:
+        hidden = replace(layout, mask=None if bool(by_others.all()) else by_others)
+        context.query_stream = _query_stream(given.target_mapping, hidden, size)
+        count = len(context.query_stream.rows)
+        predicted = torch.arange(batch.tokens, batch.tokens + count, device=given.device)
+        batch = replace(batch, masked_positions=predicted)
     packed = PackedInputs(replace(batch, layout=layout), context, index, size)
     hidden = given.encoder_hidden_states
     if hidden is None:
@@ -188,12 +228,16 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
     return replace(packed, source_index=source_index, source_length=hidden.shape[1])
 
 
-def _mask(given: PaddedInputs, size: tuple[int, int], past: int) -> Tensor:
+def _mask(given: PaddedInputs, config: EncoderConfig, size: tuple[int, int], past: int) -> Tensor:
     """(B, S') or (B, S, S'), true at what may be seen."""
     keys = size[1] + past
     if given.attention_mask is None:
         return torch.ones(size[0], keys, dtype=torch.bool, device=given.device)
-    mask = given.attention_mask == 1  # Anything else hides, as in Transformers.
+    mask = given.attention_mask
+    if config.mask_vector and past and mask.shape == size:
+        # All of a memory can be seen, and the mask is of the new tokens alone.
+        mask = torch.cat((mask.new_ones(size[0], past), mask), 1)
+    mask = mask == 1  # Anything else hides, as in Transformers.
     if mask.shape not in ((size[0], keys), (size[0], size[1], keys)):
         raise InputError(
             f"attention_mask has shape {tuple(mask.shape)}; it must be {(size[0], keys)} or "
@@ -206,6 +250,8 @@ def _padding_matters(mask: Tensor, config: EncoderConfig) -> bool:
     """Whether results depend on positions of padding: at the start, or between two tokens."""
     if bool(mask.all()):
         return False
+    if config.position_embedding_type == "transformer_xl":  # Nothing but gaps changes distances.
+        return _has_gaps(mask)
     if not bool(mask[:, 0].all()):
         return True
     # Distances (and MobileBERT's neighbours) count padding too, so there must be no gaps.
@@ -213,6 +259,37 @@ def _padding_matters(mask: Tensor, config: EncoderConfig) -> bool:
     counted = counted or config.local_attention is not None
     neighbours = config.mobile is not None and config.mobile.trigram_input
     return (counted or neighbours) and bool((mask[:, 1:] & ~mask[:, :-1]).any())
+
+
+def _has_gaps(mask: Tensor) -> bool:
+    """Whether there is padding between two tokens of a text (B, S)."""
+    begins = mask.long().diff(dim=1, prepend=torch.zeros_like(mask[:, :1], dtype=torch.long)) == 1
+    return bool((begins.sum(1) > 1).any())
+
+
+def _permuted(seen: Tensor, perm_mask: Tensor | None, size: tuple[int, int], past: int) -> Tensor:
+    """What a token sees of others (B, 1 or S, S'), less what ``perm_mask`` hides."""
+    if perm_mask is None:
+        return seen
+    if perm_mask.shape != (*size, size[1]):
+        raise InputError(
+            f"perm_mask has shape {tuple(perm_mask.shape)}; it must be {(*size, size[1])}"
+        )
+    return seen & F.pad(perm_mask <= 0, (past, 0), value=True)
+
+
+def _own_places(length: int, past: int, device: torch.device) -> Tensor:
+    """(1, S, S'), true where a token sees itself."""
+    return F.pad(torch.eye(length, dtype=torch.bool, device=device), (past, 0))[None]
+
+
+def _query_stream(mapping: Tensor, layout: Layout, size: tuple[int, int]) -> QueryStream:
+    if mapping.ndim != 3 or mapping.shape[::2] != size or not mapping.shape[1]:
+        raise InputError(
+            f"target_mapping has shape {tuple(mapping.shape)}; it must be ({size[0]}, predictions, "
+            f"{size[1]})"
+        )
+    return QueryStream(torch.arange(mapping.shape[0] * mapping.shape[1]), layout, mapping)
 
 
 def _positions(

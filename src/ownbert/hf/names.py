@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ownbert.errors import InputError
-from ownbert.families.rules import Fuse, Rename, Reshape, Tie, head_of, written_out
+from ownbert.families.rules import Fuse, Heads, Rename, Reshape, Tie, head_of, written_out
 from ownbert.families.weight_map import WeightMap
 from ownbert.nn.model import Model
 
@@ -61,6 +61,11 @@ def their_parameter_names(
             continue
         if isinstance(rule, Rename) or (reshaped and isinstance(rule, Reshape)):
             names[rule.ours] = rule.theirs
+        elif isinstance(rule, Heads):
+            if reshaped:
+                names[rule.ours] = "_".join(
+                    [rule.theirs[0], *(name.rsplit(".", 1)[1] for name in rule.theirs[1:])]
+                )
         elif isinstance(rule, Fuse):
             first, leaf = rule.theirs[0].rsplit(".", 1)
             parts = [first, *(name.rsplit(".", 2)[1] for name in rule.theirs[1:])]

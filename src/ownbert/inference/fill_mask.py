@@ -12,6 +12,7 @@ import torch
 
 from ownbert.checkpoint import describe, load, load_tokenizer
 from ownbert.data.batch import Example, pack
+from ownbert.data.permutation import permuted_view
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.tasks.batched_forward import batches_by_tokens
@@ -135,7 +136,7 @@ class Filler:
         masked = [self.spelling.sub(lambda _: mask, text) for text in texts]
         rows = []
         for number, piece in enumerate(self.tokenizer.encode_batch(masked), before + 1):
-            row = np.asarray([self.tokenizer.cls_id, *piece, self.tokenizer.sep_id], dtype=np.int64)
+            row = np.asarray(self.tokenizer.input_format.one(piece), dtype=np.int64)
             if self.tokenizer.mask_id not in piece:
                 raise InputError(
                     f"text {number} has no mask: {_cut(texts[number - before - 1])!r}; write "
@@ -154,11 +155,20 @@ class Filler:
         self, texts: Sequence[str], ids: Sequence[np.ndarray], targets: Sequence[int] | None
     ) -> Iterator[Filled]:
         places = [np.flatnonzero(row == self.tokenizer.mask_id) for row in ids]
+
+        def types(row: np.ndarray) -> np.ndarray:
+            return np.asarray(self.tokenizer.input_format.types(len(row)), dtype=np.int64)
+
         examples = [
-            Example(row, np.zeros_like(row), masked_positions=at, masked_ids=row[at])
+            Example(row, types(row), masked_positions=at, masked_ids=row[at], order=0 * at)
             for row, at in zip(ids, places, strict=True)
         ]
-        logits = self.model(pack(examples).to(self.model.device), ["mlm"]).logits["mlm"]  # (M, V)
+        batch = pack(examples).to(self.model.device)
+        if self.model.config.mask_vector:
+            # All masks are the first in the order: a query stream predicts each of them from the
+            # words, and none sees a mask.
+            batch = permuted_view(batch)
+        logits = self.model(batch, ["mlm"]).logits["mlm"]  # (M, V)
         probabilities = logits.float().softmax(-1)
         # A model may have more outputs than its tokenizer has tokens.
         known = torch.arange(self.tokenizer.vocab_size)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ownbert.checkpoint import load
+from ownbert.checkpoint import load, load_tokenizer
 from ownbert.data.batch import Batch, pack
 from ownbert.data.example import Example
 from ownbert.nn.encoder import Encoder
@@ -34,6 +34,9 @@ class PackedEncoder:
     def __init__(self, folder: Path, device: str, precision: str) -> None:
         self.model = load(folder, heads=()).to(pick_device(device))
         self.precision = precision
+        # The types of tokens matter even in a single text where its last token has its own.
+        segments = self.model.config.position_embedding_type == "transformer_xl"
+        self.format = load_tokenizer(folder).input_format if segments else None
         self._encoders: dict[str, Encoder] = {}
 
     @torch.inference_mode()
@@ -53,9 +56,16 @@ class PackedEncoder:
     def _hidden(self, ids: Sequence[np.ndarray], precision: str | None) -> tuple[Tensor, Batch]:
         """The last hidden states of the sequences of a batch: float32 (T, D)."""
         encoder = self._encoder(precision or self.precision)
-        batch = pack([Example(i, np.zeros_like(i)) for i in ids]).to(self.model.device)
+        batch = pack([Example(i, self._types(i)) for i in ids]).to(self.model.device)
         hidden, _ = encoder(batch)  # (T, D)
         return hidden.float(), batch
+
+    def _types(self, ids: np.ndarray) -> np.ndarray:
+        """The types of the tokens of one text."""
+        types = np.zeros_like(ids)
+        if self.format is not None:
+            types[:] = self.format.types(len(ids))
+        return types
 
     def _encoder(self, precision: str) -> Encoder:
         if precision not in self._encoders:

@@ -31,7 +31,7 @@ def core_model(model: nn.Module) -> Model:
 def text_ids(text: str, tokenizer: Tokenizer) -> list[int]:
     """The ids of a text between the special tokens."""
     (ids,) = tokenizer.encode_batch([text])
-    return [tokenizer.cls_id, *ids, tokenizer.sep_id]
+    return tokenizer.input_format.one(ids)
 
 
 def text_batch(model: Model, ids: Sequence[int], note: str = "") -> Batch:

@@ -12,13 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ownbert.data.layout import Layout, PaddedGroup, PaddedIndex, distances, lowest
+from ownbert.data.layout import (
+    Layout,
+    PaddedGroup,
+    PaddedIndex,
+    distances,
+    lowest,
+    visible_by_rank,
+)
 from ownbert.nn.kernels.dropout import dropout as drop
 from ownbert.nn.kernels.equal_lengths import Bias, attend_equal_lengths
 from ownbert.nn.kernels.manual import attend_manually
 from ownbert.nn.kernels.varlen import attend_varlen, unsupported
 
-# From there on PyTorch's kernel, which never holds all scores, is as fast on a CPU.
+# Above that PyTorch's kernel, which never holds all scores, is as fast on a CPU, also in training.
 _LONG = 1024
 
 
@@ -81,7 +88,7 @@ def attend(
 
     Args:
         q: (T, H, K), queries.
-        k, v: (T', H, K), keys and values.
+        k, v: (T', H, K), keys and values; these may have another width.
         layout: of queries and keys.
         dropout: rate for the attention weights, which must be 0 in evaluation.
         bias: what to add to the scores.
@@ -110,16 +117,18 @@ def attend(
 
 def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: bool) -> str:
     if q.device.type != "cpu":
-        if options.dropout or options.weights:
+        if options.weights:
             return "matmul"
-        return "sdpa" if options.bias or unsupported(q, layout) else "varlen"
+        alone = not (options.dropout or options.bias)
+        return "varlen" if alone and unsupported(q, layout) is None else "sdpa"
     if options.weights or (options.bias and (options.dropout or training)):
         return "matmul"
+    long = layout.max_seqlen > _LONG
     # On CPU the backward pass of scaled_dot_product_attention costs several times that of plain
     # matrix products at the lengths of pretraining, and with dropout it leaves its fast kernel.
-    if options.dropout or training:
+    if options.dropout or (training and not long):
         return "manual"
-    return "sdpa" if layout.hides or layout.max_seqlen > _LONG else "equal_lengths"
+    return "sdpa" if training or layout.hides or long else "equal_lengths"
 
 
 def _require(
@@ -160,6 +169,9 @@ def _reference(
             visible = visible.triu(nearest).tril(last)
         if layout.mask is not None:
             visible = visible & layout.mask[b]
+        if layout.ranks is not None:
+            own = layout.ranks.split(layout.lengths)[b]
+            visible = visible & visible_by_rank(own, layout.sees_itself)
         scores = scores.masked_fill(~visible, lowest(scores.dtype))
         w = drop(scores.softmax(-1), options.dropout).to(v.dtype)
         weights.append(w)
@@ -217,7 +229,7 @@ def _grouped(run_group: Callable[..., tuple[Tensor, Tensor | None]]):
             if group.seen is not None:
                 qg = qg.masked_fill(~group.seen, 0)  # All its scores are zero: the mean of all.
             result, kept = run_group(qg, kg, vg, group, options)  # (B, H, S, K)
-            out.append(result.transpose(1, 2).reshape(-1, *q.shape[1:]))
+            out.append(result.transpose(1, 2).reshape(-1, *v.shape[1:]))
             if options.weights and kept is not None:
                 weights.update(zip(group.members, kept.unbind(0), strict=True))
         joined = out[0] if len(out) == 1 else torch.cat(out)
@@ -299,7 +311,7 @@ class _Gather(torch.autograd.Function):
 BACKENDS = {
     "reference": Backend(_reference),
     "matmul": Backend(_grouped(_matmul)),
-    "sdpa": Backend(_grouped(_sdpa), dropout=False, weights=False),
+    "sdpa": Backend(_grouped(_sdpa), weights=False),
     "manual": Backend(_manual, weights=False, biases=False),
     "varlen": Backend(_varlen, dropout=False, weights=False, biases=False, unsupported=unsupported),
     "equal_lengths": Backend(

@@ -126,6 +126,41 @@ class Cache:
         return cache
 
 
+@dataclass(frozen=True)
+class QueryStream:
+    """A second stream of hidden states: of tokens that are to be predicted and do not see
+    themselves (Yang et al. 2019, section 2.3).
+
+    Its M rows stand behind the T rows of the tokens.
+
+    Args:
+        rows: (M), the row of each token that is predicted.
+        layout: which keys the queries at all T rows see.
+        mapping: (B, P, S), how the P queries of each sequence are made of, and added to, its S
+            places; None: each is the one of ``rows``.
+    """
+
+    rows: Tensor
+    layout: Layout
+    mapping: Tensor | None = None
+
+    def to_tokens(self, queries: Tensor) -> Tensor:
+        """(M, H, K) -> (T, H, K), zero where no token is predicted."""
+        if self.mapping is not None:
+            queries = queries.unflatten(0, self.mapping.shape[:2])
+            spread = torch.einsum("bps,bphk->bshk", self.mapping.to(queries.dtype), queries)
+            return spread.flatten(0, 1)
+        spread = queries.new_zeros(sum(self.layout.lengths), *queries.shape[1:])
+        return spread.index_copy(0, self.rows, queries)
+
+    def of_tokens(self, out: Tensor) -> Tensor:
+        """(T, H, K) -> (M, H, K)"""
+        if self.mapping is None:
+            return out[self.rows]
+        out = out.unflatten(0, (len(self.mapping), -1))
+        return torch.einsum("bps,bshk->bphk", self.mapping.to(out.dtype), out).flatten(0, 1)
+
+
 @dataclass
 class Context:
     """What the blocks need besides hidden states, and what they collect.
@@ -140,8 +175,11 @@ class Context:
         encoder_hidden: (T', D), what cross attention attends to.
         cross: the layout of this attention.
         cache: keys and values of earlier tokens.
+        segments: (T), of the tokens, where attention tells them apart; None: all are of one.
+        query_stream: tokens that are predicted by a second stream.
         attentions, cross_attentions: the weights that are wanted, by layer, (H, S, S') for each
             sequence.
+        query_attentions: those of the second stream, a row for each token.
         differentiable: whether these weights are part of the autograd graph (for
             ``torch.autograd.grad``), which is slower.
     """
@@ -153,6 +191,9 @@ class Context:
     encoder_hidden: Tensor | None = None
     cross: Layout | None = None
     cache: Cache | None = None
+    segments: Tensor | None = None
+    query_stream: QueryStream | None = None
     attentions: dict[int, list[Tensor]] = field(default_factory=dict)
     cross_attentions: dict[int, list[Tensor]] = field(default_factory=dict)
+    query_attentions: dict[int, list[Tensor]] = field(default_factory=dict)
     differentiable: bool = False

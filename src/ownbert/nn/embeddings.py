@@ -43,6 +43,7 @@ class Embeddings(nn.Module):
             self.token_type = nn.Embedding(config.type_vocab_size, size)
         if config.task_type_vocab_size:
             self.task_type = nn.Embedding(config.task_type_vocab_size, size)
+        self.mask = nn.Parameter(torch.zeros(hidden)) if config.mask_vector else None
         # In Transformers 4.57.6 the LayerNorm of MobileBERT's embeddings has PyTorch's epsilon.
         eps = 1e-5 if self.widen_first else None
         self.norm = make_norm(config, size, eps=eps) if config.norm_embeddings else None
@@ -84,6 +85,16 @@ class Embeddings(nn.Module):
         if not self.widen_first and hasattr(self, "projection"):
             hidden = self.projection(hidden)
         return hidden
+
+    def predicted(self, count: int) -> Tensor:
+        """(count, D), with what tokens to be predicted begin, whichever they are.
+
+        Raises:
+            ValueError: the model has no such vector.
+        """
+        if self.mask is None:
+            raise ValueError("this model has no query stream: mask_vector is false")
+        return self.dropout(self.mask.expand(count, -1))
 
     def extra_repr(self) -> str:
         longest = "" if self.longest is None else f", longest={self.longest}"

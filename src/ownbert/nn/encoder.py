@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -9,8 +10,9 @@ from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
 from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.bottleneck import BottleneckBlock
-from ownbert.nn.context import Context
+from ownbert.nn.context import Context, QueryStream
 from ownbert.nn.embeddings import Embeddings
+from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.norms import make_norm
 from ownbert.nn.patches import PatchEmbeddings
 from ownbert.nn.sesame import LayerGate
@@ -42,11 +44,14 @@ class Encoder(nn.Module):
         if config.final_norm:
             self.norm = make_norm(config, config.hidden_size)
         self.gate = None if config.layer_gate is None else LayerGate(config)
+        self.dropout = Dropout(config.hidden_dropout_prob) if config.drop_output else None
 
     def forward(
         self, batch: Batch, context: Context | None = None, *, keep_hidden: bool = False
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Packed batch -> hidden states (T, D), and those between layers.
+
+        With a query stream its M rows stand behind those of the tokens, (T + M, D).
 
         Args:
             batch: of T tokens.
@@ -57,6 +62,9 @@ class Encoder(nn.Module):
         """
         context = self.plain_context(batch) if context is None else context
         hidden = self.embeddings(batch)
+        if context.query_stream is not None:
+            predicted = self.embeddings.predicted(len(context.query_stream.rows))
+            hidden = torch.cat((hidden, predicted.to(hidden.dtype)))
         kept = [hidden]
         # A cache must not take what is computed a second time.
         again = self.gradient_checkpointing and self.training and context.cache is None
@@ -70,6 +78,7 @@ class Encoder(nn.Module):
         if self.gate is not None:
             hidden = self.gate(kept[1:], context.layout)
         hidden = hidden if self.norm is None else self.norm(hidden)
+        hidden = hidden if self.dropout is None else self.dropout(hidden)
         return hidden, tuple(kept) if keep_hidden else ()
 
     def plain_context(self, batch: Batch) -> Context:
@@ -77,7 +86,12 @@ class Encoder(nn.Module):
         layout = batch.layout
         if self.config.is_decoder and not layout.causal:
             layout = replace(layout, causal=True)
-        return Context(layout, batch.positions)
+        stream = None
+        if batch.predicted is not None:
+            stream = QueryStream(batch.predicted, replace(layout, sees_itself=False))
+        segmented = self.config.position_embedding_type == "transformer_xl"
+        segments = batch.type_ids if segmented else None
+        return Context(layout, batch.positions, segments=segments, query_stream=stream)
 
     def schedule(self) -> list[tuple[nn.Module, bool]]:
         """The blocks in the order in which they run, and whether a layer ends with each.

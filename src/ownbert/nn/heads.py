@@ -50,17 +50,19 @@ class MaskedLMHead(nn.Module):
     candidates gets logits of these alone, (M, C), with their offsets. The matrix of
     ``decoder`` is the table of word embeddings itself: ``Model`` ties them. Where words are
     narrower than the encoder and ``dense`` does not narrow (MobileBERT), the rest of the matrix is
-    ``decoder_rest`` (D - E, V).
+    ``decoder_rest`` (D - E, V). Without ``spec.transform`` the decoder is all there is (XLNet).
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
         super().__init__()
         narrow = config.embedding_size or config.hidden_size
         inner = config.hidden_size if config.mobile is not None else narrow
-        self.dense = Linear(config.hidden_size, inner, bias=spec.dense_bias)
+        self.transform = spec.transform
         self.act = spec.activation or config.hidden_act
-        # That of MobileBERT is a LayerNorm too.
-        self.norm = nn.LayerNorm(inner, eps=config.layer_norm_eps, bias=config.norm_bias)
+        if self.transform:
+            self.dense = Linear(config.hidden_size, inner, bias=spec.dense_bias)
+            # That of MobileBERT is a LayerNorm too.
+            self.norm = nn.LayerNorm(inner, eps=config.layer_norm_eps, bias=config.norm_bias)
         self.decoder = Linear(narrow, config.vocab_size, bias=spec.output_bias)
         self.decoder_rest = None
         if inner > narrow:
@@ -72,7 +74,8 @@ class MaskedLMHead(nn.Module):
 
     def words(self, rows: Tensor, candidates: Candidates | None = None) -> Tensor:
         """Logits of the words behind vectors, masked tokens' or a pooler's: (M, D) -> (M, V)."""
-        rows = self.norm(ACTIVATION[self.act](self.dense(rows)))  # (M, D) -> (M, E)
+        if self.transform:
+            rows = self.norm(ACTIVATION[self.act](self.dense(rows)))  # (M, D) -> (M, E)
         if candidates is not None:
             return self._among(rows, candidates)
         if self.decoder_rest is None:
@@ -92,7 +95,7 @@ class MaskedLMHead(nn.Module):
         return linear(rows, weight, bias)
 
     def extra_repr(self) -> str:
-        return f"activation={self.act}"
+        return f"activation={self.act}" if self.transform else "the decoder alone"
 
 
 class NextSentenceHead(nn.Module):
@@ -217,6 +220,39 @@ class TokenHead(nn.Module):
         return self.dense(self.dropout(hidden))
 
 
+class BeamSpanHead(nn.Module):
+    """Scores of each token as the start of an answer: (T, D) -> (T).
+
+    The end is scored for a start that is known (``ends``), and whether there is an answer for a
+    start and the vector of <cls> (``answerable``).
+
+    Source: Yang et al. 2019, released code (SQuAD).
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.start = Linear(size, 1)
+        self.end_hidden = Linear(2 * size, size)
+        self.end_norm = make_norm(config, size)
+        self.end = Linear(size, 1)
+        self.answer_hidden = Linear(2 * size, size)
+        self.answer = Linear(size, 1, bias=False)
+
+    def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
+        return self.start(hidden)[..., 0]
+
+    def ends(self, hidden: Tensor, starts: Tensor) -> Tensor:
+        """Scores of tokens as the end of an answer: (..., D), (..., D) of its start -> (...)."""
+        inner = self.end_hidden(torch.cat((hidden, starts), -1)).tanh()
+        return self.end(self.end_norm(inner))[..., 0]
+
+    def answerable(self, starts: Tensor, cls: Tensor) -> Tensor:
+        """Scores of there being no answer: (B, D) of starts, (B, D) of <cls> -> (B)."""
+        inner = self.answer_hidden(torch.cat((starts, cls), -1)).tanh()
+        return self.answer(inner)[..., 0]
+
+
 class EmbeddingHead(nn.Module):
     """One vector per sequence: (T, D) -> (B, D)."""
 
@@ -311,6 +347,8 @@ def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> n
         return NextTokenHead(config)
     if spec.kind == "embedding":
         return EmbeddingHead(config, spec)
+    if spec.kind == "beam_span":
+        return BeamSpanHead(config)
     if spec.kind == "discriminator":
         return DiscriminatorHead(config, spec)
     raise ValueError(f"head {spec.kind!r} is not known; one of {', '.join(HEADS)}")

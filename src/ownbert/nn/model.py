@@ -4,7 +4,7 @@ T tokens, B sequences, S longest sequence (S' of the keys), D hidden, L layers, 
 size, V vocabulary.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -15,8 +15,10 @@ from ownbert.data.batch import Batch
 from ownbert.data.sampled_softmax import Candidates
 from ownbert.errors import InputError
 from ownbert.nn.context import Cache, Context
+from ownbert.nn.embeddings import Embeddings
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.heads import ClassificationHead, MaskedLMHead, NextTokenHead, Pooler, make_head
+from ownbert.nn.positions import RelativeSinusoids
 
 
 @dataclass
@@ -111,9 +113,19 @@ class Model(nn.Module):
                 nn.init.zeros_(module.bias)
         if self.encoder.gate is not None:
             self.encoder.gate.initialize()
+        for vector in self._vectors():
+            nn.init.trunc_normal_(vector, std=std, a=-2 * std, b=2 * std)
         for head in self.heads.values():
             if isinstance(head, ClassificationHead):
                 head.initialize_ngrams()
+
+    def _vectors(self) -> Iterator[nn.Parameter]:
+        """Those of XLNet, which belong to no layer of PyTorch's."""
+        for module in self.modules():
+            if isinstance(module, RelativeSinusoids):
+                yield from module.parameters(recurse=False)
+            elif isinstance(module, Embeddings) and module.mask is not None:
+                yield module.mask
 
     @property
     def device(self) -> torch.device:

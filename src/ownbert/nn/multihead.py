@@ -12,7 +12,7 @@ from ownbert.nn.attention import attend
 from ownbert.nn.context import Context
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.linear import Linear
-from ownbert.nn.positions import Alibi, make_bias, rotate
+from ownbert.nn.positions import Alibi, RelativeSinusoids, make_bias, rotate
 from ownbert.nn.sesame import blur
 
 # What ``MultiHeadAttention.fused`` counts, in its order.
@@ -69,6 +69,8 @@ class MultiHeadAttention(nn.Module):
         """Self-attention, also to the tokens in a cache: q, k, v (T, H, K) -> (T, D)."""
         if self.rotary:
             q, k = (rotate(x, context.positions, self.rotary_base) for x in (q, k))
+        if isinstance(self.bias, RelativeSinusoids):
+            q, k = self.bias.extended(q, k, context.segments, context.segments)
         if context.cache is not None:
             k, v = context.cache.append(layer, k, v, context.layout)
         return self.attend(q, k, v, context, layer)
@@ -87,13 +89,28 @@ class MultiHeadAttention(nn.Module):
             (T, D).
         """
         layout, collected = self.layout_of(context)
+        out = self.attended(q, k, v, context, layer, layout, collected)
+        return self.output(out.flatten(1))
+
+    def attended(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        context: Context,
+        layer: int,
+        layout: Layout,
+        collected: dict[int, list[Tensor]],
+    ) -> Tensor:
+        """As ``attend``, by a layout of its own and without the output matrix: (T, H, K)."""
+        bias = self.bias
         out, weights = attend(
             q if self.scaled is None else q * self.scaled,
             k,
             v,
             layout,
             dropout=self.dropout.p if self.training else 0.0,
-            bias=self.bias,
+            bias=bias.over(layout) if isinstance(bias, RelativeSinusoids) else bias,
             weights=layer in context.keep,
             backend="reference" if context.differentiable and layer in context.keep else None,
         )
@@ -106,9 +123,7 @@ class MultiHeadAttention(nn.Module):
                 weights = [w * s for w, s in zip(weights, scales, strict=True)]
         if weights is not None:
             collected[layer] = weights
-        if self.blur is not None:
-            out = blur(out, layout, self.blur)
-        return self.output(out.flatten(1))
+        return out if self.blur is None else blur(out, layout, self.blur)
 
     def layout_of(self, context: Context) -> tuple[Layout, dict[int, list[Tensor]]]:
         """Which keys each query sees, and where weights that are kept go, by layer."""
@@ -132,6 +147,9 @@ class MultiHeadAttention(nn.Module):
         self.output = _part(self.output, rows, 1)
         if isinstance(self.bias, Alibi):
             self.bias = Alibi(config, kept).to(self.output.weight.device)
+        if isinstance(self.bias, RelativeSinusoids):
+            places = [self.kept.index(head) for head in kept]
+            self.bias.keep(places, _part(self.bias.distance, rows, 0))
         self.kept = kept
 
     def extra_repr(self) -> str:
@@ -167,8 +185,32 @@ class Attention(MultiHeadAttention):
         return q, k, v
 
     def forward(self, hidden: Tensor, context: Context, layer: int = 0) -> Tensor:
-        """(T, D) -> (T, D)"""
-        return self.attend_to_self(*self.project(hidden), context, layer)
+        """(T, D) -> (T, D); with a query stream (T + M, D) -> (T + M, D)."""
+        q, k, v = self.project(hidden)
+        if context.query_stream is None:
+            return self.attend_to_self(q, k, v, context, layer)
+        return self._two_streams(q, k, v, context, layer)
+
+    def _two_streams(self, q: Tensor, k: Tensor, v: Tensor, context: Context, layer: int) -> Tensor:
+        """Keys and values are those of the tokens: (T + M, H, K) each -> (T + M, D).
+
+        Source: Yang et al. 2019, section 2.3.
+        """
+        stream, bias = context.query_stream, self.bias
+        assert stream is not None
+        assert isinstance(bias, RelativeSinusoids)
+        count = sum(stream.layout.lengths)
+        content, queries = q[:count], stream.to_tokens(q[count:])
+        k, v, segments = k[:count], v[:count], context.segments
+        queries, _ = bias.extended(queries, k, segments, segments)
+        content, k = bias.extended(content, k, segments, segments)
+        if context.cache is not None:
+            k, v = context.cache.append(layer, k, v, context.layout)
+        layout, kept = self.layout_of(context)
+        of_content = self.attended(content, k, v, context, layer, layout, kept)
+        kept = context.query_attentions
+        predicted = self.attended(queries, k, v, context, layer, stream.layout, kept)
+        return self.output(torch.cat((of_content, stream.of_tokens(predicted))).flatten(1))
 
 
 class CrossAttention(MultiHeadAttention):

@@ -24,6 +24,13 @@ class FirstPooling(nn.Module):
         return hidden[layout.cu_seqlens[:-1]]
 
 
+class LastPooling(FirstPooling):
+    """The last token, XLNet's <cls>: (T, D) -> (B, D)."""
+
+    def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
+        return hidden[layout.cu_seqlens[1:] - 1]
+
+
 class MeanPooling(FirstPooling):
     """The mean over all tokens, special ones included: (T, D) -> (B, D)."""
 
@@ -101,6 +108,7 @@ def _wide(x: Tensor) -> Tensor:
 
 POOLINGS: dict[str, Callable[[EncoderConfig], nn.Module]] = {
     "first": FirstPooling,
+    "last": LastPooling,
     "mean": MeanPooling,
     "max": MaxPooling,
     "attention": AttentionPooling,

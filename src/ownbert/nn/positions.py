@@ -4,12 +4,18 @@ T tokens, B sequences, S longest sequence (S' of the keys), H heads, K head size
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ownbert.config import EncoderConfig
+from ownbert.config import SEGMENTS, EncoderConfig
+from ownbert.data.layout import Layout
+from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.linear import Linear
 
 
 def sinusoids(positions: Tensor, size: int, *, halves: bool = False) -> Tensor:
@@ -108,10 +114,135 @@ class Alibi(nn.Module):
         return -self.slopes[:, None, None] * distances.abs()[:, None]
 
 
+class DistanceKeys(NamedTuple):
+    """The keys of all distances from ``farthest`` downwards.
+
+    Args:
+        farthest: the first distance, of a query that stands so many tokens behind its key.
+        keys: (H, P, K), of P distances.
+    """
+
+    farthest: int
+    keys: Tensor
+
+
+class RelativeSinusoids(nn.Module):
+    """Scores of the sinusoids of each distance, and of whether two tokens are of one segment.
+
+    The score of a query q and a key k at the distance d is ((q + content) k + (q + position) W r(d)
+    + (q + segment) s) / sqrt(K). s is ``segments[0]`` where both tokens are of one segment, else
+    ``segments[1]``. ``extended`` makes one product of the first and the last summand, which every
+    backend computes as that of any queries and keys; ``forward`` gives the one between them.
+
+    Attributes:
+        distance: W, which makes a key for each head out of the D sinusoids r(d).
+
+    Source: Dai et al. 2019, section 3.3; Yang et al. 2019, section 2.5.
+    """
+
+    def __init__(self, config: EncoderConfig, heads: Sequence[int]) -> None:
+        super().__init__()
+        self.heads, self.size = len(heads), config.head_size
+        self.inputs, self.longest = config.hidden_size, config.longest_distance
+        self.distance = Linear(self.inputs, self.heads * self.size, bias=False)
+        self.content = nn.Parameter(torch.zeros(self.heads, self.size))
+        self.position = nn.Parameter(torch.zeros(self.heads, self.size))
+        self.segment = nn.Parameter(torch.zeros(self.heads, self.size))
+        self.segments = nn.Parameter(torch.zeros(2, self.heads, self.size))
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def extended(
+        self, q: Tensor, k: Tensor, of_queries: Tensor | None, of_keys: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Queries and keys whose product, divided by the root of their width, is the score.
+
+        A query gets a channel for each segment, with what it adds for keys of its own segment in
+        the one of that, and a key has a 1 there. What it adds for other segments is the same for
+        all keys, and a softmax does not change by it.
+
+        Args:
+            q, k: (T, H, K) and (T', H, K).
+            of_queries, of_keys: (T) and (T'), their segments, 0 to ``SEGMENTS`` - 1; None: all are
+                of the same one.
+
+        Returns:
+            (T, H, K + SEGMENTS) and (T', H, K + SEGMENTS); without segments (T, H, K) and
+            (T', H, K).
+        """
+        if of_queries is None or of_keys is None:
+            return q + self.content, k
+        same = ((q + self.segment) * (self.segments[0] - self.segments[1])).sum(-1, keepdim=True)
+        here, there = (F.one_hot(x, SEGMENTS).to(q.dtype)[:, None] for x in (of_queries, of_keys))
+        q = torch.cat((q + self.content, same * here), -1)
+        k = torch.cat((k, there.expand(-1, k.shape[1], -1)), -1)
+        return q * self._scale(q), k
+
+    def _scale(self, q: Tensor) -> float:
+        """Scores are divided by the root of the whole width later on, and have to be by sqrt(K)."""
+        return (q.shape[-1] / self.size) ** 0.5
+
+    def keys(self, farthest: int, latest: int) -> DistanceKeys:
+        """The keys of the distances ``farthest``, ``farthest`` - 1, ..., -``latest``."""
+        device, size = self.content.device, self.inputs
+        far = torch.arange(farthest, -latest - 1, -1.0, device=device)  # (P)
+        if self.longest is not None:
+            far = far.clamp(-self.longest, self.longest)
+        steps = torch.arange(0, size, 2.0, device=device)
+        # A power, rounded as Transformers rounds it: hundreds of tokens on, angles would differ.
+        angles = far[:, None] * (1 / 10_000 ** (steps / size))  # (P, D/2)
+        known = torch.cat((angles.sin(), angles.cos()), 1)[:, :size].to(self.content.dtype)
+        made = self.distance(self.dropout(known)).view(-1, self.heads, self.size)
+        return DistanceKeys(farthest, made.transpose(0, 1))
+
+    def over(self, layout: Layout) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """``forward`` for the sequences of a layout, with the keys of all their distances."""
+        longest = (layout.keys or layout).max_seqlen
+        return partial(self, known=self.keys(longest - 1, layout.max_seqlen - 1))
+
+    def forward(
+        self, q: Tensor, k: Tensor, distances: Tensor, known: DistanceKeys | None = None
+    ) -> Tensor:
+        """Scores of the distances: (B, H, S, K), (B, H, S', K), (B or 1, S, S') -> (B, H, S, S').
+
+        Args:
+            q, k: as ``extended`` returns them.
+            distances: between them.
+            known: the keys of the distances, of these or more; by default they are made.
+        """
+        queries, keys = q.shape[2], k.shape[2]
+        known = self.keys(keys - 1, queries - 1) if known is None else known
+        first, count = known.farthest - (keys - 1), queries + keys - 1
+        table = known.keys[:, first : first + count].to(q.dtype)  # (H, P, K)
+        shift = (self.position - self.content) * self._scale(q)  # ``extended`` has added another
+        q, scale = q[..., : self.size] + shift[:, None].to(q.dtype), q.shape[-1] ** -0.5
+        scores = (q * scale) @ table.transpose(1, 2)  # (B, H, S, P)
+        if distances.shape[0] > 1:
+            index = (keys - 1 - distances).clamp(0, count - 1)[:, None]
+            return scores.gather(-1, index.expand(-1, self.heads, -1, -1))
+        if queries == 1:
+            return scores
+        # Row i begins at the distance of query i to the first key, which is at S - 1 - i.
+        rows = scores.flatten(-2)[..., queries - 1 : queries - 1 + queries * (count - 1)]
+        return rows.unflatten(-1, (queries, count - 1))[..., :keys]
+
+    def keep(self, places: Sequence[int], distance: Linear) -> None:
+        """Keep the heads at these places alone; ``distance`` is what is left of the matrix."""
+        for name in ("content", "position", "segment"):
+            setattr(self, name, nn.Parameter(getattr(self, name).data[list(places)]))
+        self.segments = nn.Parameter(self.segments.data[:, list(places)])
+        self.distance, self.heads = distance, len(places)
+
+    def extra_repr(self) -> str:
+        longest = "" if self.longest is None else f", longest={self.longest}"
+        return f"sinusoids of distances, {SEGMENTS} segments{longest}"
+
+
 def make_bias(config: EncoderConfig, heads: Sequence[int]) -> nn.Module | None:
     """What a block adds to the scores of ``heads``; None for position kinds that add nothing."""
     if config.position_embedding_type in ("relative_key", "relative_key_query"):
         return RelativeKeys(config)
     if config.position_embedding_type == "alibi":
         return Alibi(config, heads)
+    if config.position_embedding_type == "transformer_xl":
+        return RelativeSinusoids(config, heads)
     return None

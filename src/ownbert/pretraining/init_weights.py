@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.config import XLNET_STRUCTURE, EncoderConfig, HeadSpec
 from ownbert.data.corpus.store import Store
 from ownbert.data.examples.cooccurrence import cooccurrence_vectors
 from ownbert.nn.heads import MaskedLMHead
@@ -26,7 +26,7 @@ def new_config(
 ) -> EncoderConfig:
     """The structure that a recipe describes, or that of the model to start from (``init_from``).
 
-    With "clm" as the only objective it is a decoder.
+    With "clm" as the only objective it is a decoder, with "plm" an XLNet.
 
     Args:
         saved: the folder of a resumed run, which is read instead of ``init_from``.
@@ -37,7 +37,7 @@ def new_config(
     if recipe.model.init_from:
         return init_config(saved or recipe.model.init_from, tokenizer, recipe)
     objectives = {name for task, _ in recipe.parts for name in task.objectives}
-    return EncoderConfig.of_size(
+    config = EncoderConfig.of_size(
         recipe.model.size,
         vocab_size=tokenizer.vocab_size,
         max_position_embeddings=recipe.longest,
@@ -46,6 +46,9 @@ def new_config(
         pad_token_id=tokenizer.pad_id,
         is_decoder=objectives == {"clm"},
     )
+    if "plm" in objectives:
+        return replace(config, **XLNET_STRUCTURE, activation_dropout=recipe.model.dropout)
+    return config
 
 
 def new_learner(
@@ -53,14 +56,17 @@ def new_learner(
 ) -> Learner:
     """A model with random weights for ``objectives``, those of all phases.
 
-    With replaced-token detection it is a discriminator with a generator (Clark et al. 2020), else
-    an encoder with the heads that any phase needs.
+    With replaced-token detection it is a discriminator with a generator (Clark et al. 2020), with
+    permutation language modelling an XLNet, else an encoder with the heads that any phase needs.
     """
     torch.manual_seed(recipe.seed)
     names = {name for task, _ in recipe.parts for name in task.objectives}
     if "rtd" in names:
         model = Model(config, ["discriminator"], pooler=False, model_type="electra")
         return Learner(model, objectives, generator=_generator(model, recipe.model.generator))
+    if "plm" in names:
+        head = HeadSpec("mlm", transform=False)
+        return Learner(Model(config, [head], pooler=False, model_type="xlnet"), objectives)
     heads = ["mlm"] + ["nsp"] * bool(names & {"nsp", "sop"})
     return Learner(Model(config, heads, pooler="bow" in names or None), objectives)
 

@@ -14,6 +14,7 @@ from ownbert.data.corpus.store import Store
 from ownbert.data.examples.pairs import PretrainingData, pretraining_data
 from ownbert.data.loader import batches_once
 from ownbert.data.masking import Masking, continuing_tokens
+from ownbert.data.permutation import PermutedSpans
 from ownbert.objectives import PRETRAINING, BagOfWords, Learner, Objective, causal_view
 from ownbert.pretraining.recipe import SHORT, PretrainData, PretrainTask
 from ownbert.text.tokenizer import Tokenizer
@@ -77,7 +78,7 @@ class PhaseData:
         device = learner.model.device
         torch.manual_seed(0)  # the generator draws the same tokens at every evaluation
         sums: dict[str, list] = {}
-        predicting = next(name for name in ("mlm", "clm") if name in self.task.objectives)
+        predicting = next(name for name in ("mlm", "clm", "plm") if name in self.task.objectives)
         unigram, zeros = 0.0, Counter()
         for batch in batches:
             with autocast(device, precision):
@@ -86,7 +87,7 @@ class PhaseData:
             zeros.update(
                 {n: int(loss.zeros) for n, loss in losses.items() if loss.zeros is not None}
             )
-            targets = (batch if predicting == "mlm" else causal_view(batch)).masked_ids
+            targets = (causal_view(batch) if predicting == "clm" else batch).masked_ids
             assert targets is not None
             unigram -= float(self.unigram[targets].sum())
         if not sums:
@@ -122,7 +123,7 @@ def make_phase_data(
         ordinary: (V), true for tokens that are not special.
         unigram: (V), log probability of each token by its frequency.
     """
-    masking = None
+    masking = PermutedSpans(ordinary) if "plm" in task.objectives else None
     if "mlm" in task.objectives:
         masking = Masking(
             tokenizer.mask_id,

@@ -13,7 +13,7 @@ from ownbert.train.recipe import DATA, MODEL, Optim, Run
 T = TypeVar("T")
 
 # What can be learnt, in the order of the log.
-OBJECTIVES = ("mlm", "clm", "rtd", "nsp", "sop", "bow")
+OBJECTIVES = ("mlm", "clm", "plm", "rtd", "nsp", "sop", "bow")
 # A smaller vocabulary is hardly larger than the words that are sampled of it.
 SAMPLED_FROM = 4096
 # Of a run without a limit.
@@ -111,9 +111,9 @@ class PretrainTask:
     # (docs/benchmarks.md; cf. Liu et al. 2019, 4.2).
     objectives: tuple[str, ...] = setting(
         ("mlm", "bow"),
-        "What to learn: mlm (masked words), clm (next words), rtd (replaced tokens, with mlm), "
-        "nsp (next sentence) or sop (sentence order), and bow (all words of a text from its "
-        "pooled vector); BERT: mlm,nsp.",
+        "What to learn: mlm (masked words), clm (next words), plm (words in a random order, alone: "
+        "XLNet), rtd (replaced tokens, with mlm), nsp (next sentence) or sop (sentence order), and "
+        "bow (all words of a text from its pooled vector); BERT: mlm,nsp.",
         DATA,
         check=each(one_of(*OBJECTIVES)),
     )
@@ -142,6 +142,11 @@ class PretrainTask:
     clm_weight: float = setting(
         1.0,
         "Weight of the loss of clm.",
+        check=between(0, limits.WEIGHT, "[]"),
+    )
+    plm_weight: float = setting(
+        1.0,
+        "Weight of the loss of plm.",
         check=between(0, limits.WEIGHT, "[]"),
     )
     rtd_weight: float = setting(
@@ -173,8 +178,10 @@ class PretrainTask:
         names = set(self.objectives)
         if len(names) < len(self.objectives):
             raise InputError(f"task.objectives names one twice: {', '.join(self.objectives)}")
-        if not names & {"mlm", "clm"}:
-            raise InputError("task.objectives must have mlm or clm; the others stand beside it")
+        if "plm" in names and len(names) > 1:
+            raise InputError("task.objectives has plm, which makes an XLNet and stands alone")
+        if not names & {"mlm", "clm", "plm"}:
+            raise InputError("task.objectives must have mlm, clm or plm; others stand beside it")
         if names >= {"nsp", "sop"}:
             raise InputError("task.objectives has nsp and sop, which share a head; take one")
         if "bow" in names and "mlm" not in names:
@@ -237,6 +244,11 @@ class PretrainRecipe:
             raise InputError("model.init_from starts from a BERT, and rtd makes an ELECTRA")
         if any(with_rtd) and not all(with_rtd):
             raise InputError("a phase with rtd needs it in all phases: it is another network")
+        with_plm = ["plm" in task.objectives for task, _ in self.parts]
+        if any(with_plm) and self.model.init_from:
+            raise InputError("model.init_from starts from a BERT, and plm makes an XLNet")
+        if any(with_plm) and not all(with_plm):
+            raise InputError("a phase with plm needs it in all phases: it is another network")
 
     @property
     def parts(self) -> list[tuple[PretrainTask, PretrainData]]:

@@ -165,7 +165,7 @@ class Pretraining(TrainingRun):
         learner = new_learner(self.recipe, self.config, objectives)
         if self.recipe.task.softmax == "sampled":
             words = torch.from_numpy(self.ordinary)
-            learner.sampler = CandidateSampler(self.unigram.exp() * words)
+            learner.sampler = CandidateSampler((self.unigram.exp() * words).to(self.device))
         if fresh:
             world.on_rank_zero(lambda: self._initialise(learner, say))
         learner.to(self.device)
@@ -201,6 +201,7 @@ class Pretraining(TrainingRun):
             batch_tokens=data.settings.batch_tokens,
             process=world.rank,
             processes=world.size,
+            device=self.device.type,
         )
         return Phase(
             loader,

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from ownbert.inspect.explain.explain import METHOD
 from ownbert.serve.huggingface_api import opened
 from ownbert.serve.refusals import bad_field
 from ownbert.serve.service import Service, texts_of, usage_of
@@ -52,6 +53,18 @@ class RankRequest(BaseModel):
     model: str | None = None
 
 
+class ExplainRequest(BaseModel):
+    """The body of ``/v1/explain``."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"inputs": ["a text"]}]}
+    )
+
+    inputs: Any = Field(description="One input of the model's task or several in a list.")
+    method: str = Field(METHOD, description="As of ownbert explain.")
+    model: str | None = None
+
+
 class ReloadRequest(BaseModel):
     """The body of ``/reload``."""
 
@@ -72,6 +85,14 @@ def router(service: Service) -> APIRouter:
         served = service.models.get(body.model)
         ranked = await service.rank(request, served, body.query, body.texts)
         found = [{"index": i, "score": score, "text": body.texts[i]} for i, score in ranked]
+        return _reply(request, served.name, found)
+
+    @routes.post("/v1/explain")
+    async def explain(body: ExplainRequest, request: Request) -> dict[str, Any]:
+        """How much each word has to do with the answer; the runs of the model count as tokens."""
+        served = service.models.get(body.model)
+        inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
+        found = list(await service.explain(request, served, inputs, body.method))
         return _reply(request, served.name, found)
 
     @routes.post("/reload")

@@ -17,6 +17,8 @@ from ownbert.inference.embedder import Embedder
 from ownbert.inference.engines import AUTO, TORCH
 from ownbert.inference.fill_mask import Filled, Filler
 from ownbert.inference.pipeline import Predictor
+from ownbert.inspect.explain.explain import Explainer
+from ownbert.inspect.explain.methods import METHODS
 from ownbert.serve.refusals import Refusal, bad_field
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead
@@ -39,6 +41,15 @@ PIPELINES = {
 MOST_CANDIDATES = 100
 # Tokens of an image, about: its size decides.
 _IMAGE_TOKENS = 256
+# How often the model runs for an explanation, a gradient counted as two runs; for leave_one_out it
+# is the number of words.
+_PASSES = {
+    "integrated_gradients": 144,
+    "gradient_x_input": 3,
+    "attention_rollout": 3,
+    "attention_x_gradient": 3,
+    "shapley": 1024,
+}
 # Words of the texts that are computed before the first request.
 _WARM_LENGTHS = (1, 8, 32, 128)
 
@@ -88,6 +99,7 @@ class ServedModel:
         self.embedder: Embedder | None = None
         self.filler: Filler | None = None
         self.translator: Translator | None = None
+        self._explainer: Explainer | None = None
         self._load()
         parts = {
             "embed": self.embedder,
@@ -188,6 +200,12 @@ class ServedModel:
                     example = {"text": text, "text_pair": "a"}
                 self.decide(self.rows([example]).items)
 
+    @property
+    def explains(self) -> bool:
+        """Whether ``explain`` can be asked of it: a network for texts whose weights are here."""
+        rows_predictor = getattr(self.predictor, "rows_predictor", None)
+        return self.task != "image" and bool(getattr(rows_predictor, "models", None))
+
     def require(self, operation: str) -> None:
         """Raise a ``Refusal`` unless the model can do this."""
         if operation not in self.operations:
@@ -259,6 +277,25 @@ class ServedModel:
             return sum(1 + len(text) // 4 for text in texts)
         return 2 + sum(map(len, self.tokenizer.encode_batch(list(texts))))
 
+    def explain_items(self, data: Sequence[Any], method: str) -> Items:
+        """Inputs whose answers are to be explained; the tokens of all runs of the model count.
+
+        Raises:
+            Refusal: the model explains nothing, or inputs or method are not possible.
+        """
+        if not self.explains:
+            raise Refusal(422, f"the model {self.name} explains nothing", "wrong_task")
+        if method not in METHODS:
+            known = ", ".join(METHODS)
+            raise bad_field(f"method {method!r} is not known; one of {known}", "method")
+        tokens = self.rows(data).tokens
+        several = len(self.labels) if self.task in ("multilabel", "regress") else 1
+        # Each entity is explained, and there may be as many as words.
+        targets = [count if self.task == "tag" else several for count in tokens]
+        passes = [_PASSES.get(method, count) for count in tokens]
+        total = [a * b * c for a, b, c in zip(tokens, passes, targets, strict=True)]
+        return Items(list(data), total)
+
     # What the computing thread does.
 
     def decide(self, rows: list[Row]) -> Sequence[Any]:
@@ -270,6 +307,13 @@ class ServedModel:
         """The answer to a row, as pipelines of transformers have it."""
         assert self.predictor is not None
         return self.predictor.task.answer(decided, row, **options)
+
+    def explain(self, data: list[Any], method: str) -> Sequence[list[dict[str, Any]]]:
+        """Explanations of the answers to inputs, as dictionaries."""
+        if self._explainer is None:
+            self._explainer = Explainer(self.folder, predictor=self.predictor)
+        explainer = self._explainer
+        return [[e.to_dict() for e in explainer([each], method=method)] for each in data]
 
     def words(self, decided: TaggedSentence, row: Row) -> list[dict[str, Any]]:
         """Every word with its tag, but for those outside of entities, as pipelines have them."""

@@ -119,6 +119,14 @@ class Service:
         decided = await self.compute(request, model, "decide", model.decide, items)
         return list(zip(decided, items.items, strict=True))
 
+    async def explain(
+        self, request: Request, model: ServedModel, data: Sequence[Any], method: str
+    ) -> Sequence[Any]:
+        """How much the words of each input have to do with the answer."""
+        items = await self.prepared(data, model.explain_items, data, method)
+        work = partial(model.explain, method=method)
+        return await self.compute(request, model, ("explain", method), work, items)
+
     async def embed(
         self,
         request: Request,

@@ -181,6 +181,7 @@ def router(service: Service) -> APIRouter:
                     "pipeline": each.pipeline,
                     "operations": each.operations,
                     "pair": each.pair,
+                    "explains": each.explains,
                     "labels": list(each.labels),
                 }
                 for each in chosen

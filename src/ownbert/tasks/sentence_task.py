@@ -214,11 +214,11 @@ class SentenceTask(Task):
         """The ids of each text, encoded word by word, and its words with their features."""
         words = [row.texts[0].split() for row in rows]
         ids = encode_words([word for own in words for word in own], builder)
-        texts, tables = [], []
+        texts, tables, special = [], [], (builder.format.before, builder.format.behind)
         for row, own in zip(rows, words, strict=True):
             text, sizes = cut_words([ids[word] for word in own], builder.room)
             texts.append([text])
-            tables.append(word_table(sizes, row.features, self.features))
+            tables.append(word_table(sizes, row.features, self.features, special))
         return texts, tables
 
     def _choose_long(self, ids_by_row: Sequence[Sequence[Sequence[int]]], builder: Any) -> None:

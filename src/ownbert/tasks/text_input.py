@@ -13,7 +13,6 @@ import numpy as np
 from ownbert.config import EncoderConfig
 from ownbert.data.example import Example
 from ownbert.tasks.rows import Row, shortened
-from ownbert.text.files import guess_style
 from ownbert.text.tokenizer import Tokenizer
 
 # Shares of unknown tokens: up to the first nothing is wrong, above the second the vocabulary does
@@ -106,14 +105,14 @@ def _only(example: Example, chosen: Sequence[int]) -> Example:
 class TextInputBuilder:
     """Adds special tokens and token types to ids, and truncates to ``max_length`` tokens in all.
 
-    The format of a pair depends on the family: RoBERTa's has two separators between the texts and
-    no types.
+    Where these stand depends on the family (``InputFormat``).
     """
 
     def __init__(self, tokenizer: Tokenizer, config: EncoderConfig, max_length: int) -> None:
         self.tokenizer, self.max_length = tokenizer, max_length
-        self.double_sep = guess_style(tokenizer.backend).double_sep
-        self.types = config.type_vocab_size > 1 and not self.double_sep
+        self.format = tokenizer.input_format
+        segments = config.position_embedding_type == "transformer_xl"
+        self.types = config.type_vocab_size > 1 or segments
 
     @property
     def room(self) -> int:
@@ -123,7 +122,7 @@ class TextInputBuilder:
     @property
     def pair_room(self) -> int:
         """The most tokens of two texts together."""
-        return self.max_length - (4 if self.double_sep else 3)
+        return self.max_length - self.format.special(2)
 
     def describe(self, data: EncodedRows, unit: str) -> Iterator[str]:
         """Lines on the lengths after truncation and on unknown tokens."""
@@ -157,8 +156,14 @@ class TextInputBuilder:
 
     def one(self, ids: Sequence[int]) -> np.ndarray:
         """[CLS] text [SEP], as a vector of ids."""
-        cls, sep = self.tokenizer.cls_id, self.tokenizer.sep_id
-        return np.asarray([cls, *ids[: self.room], sep], dtype=np.int64)
+        return np.asarray(self.format.one(ids[: self.room]), dtype=np.int64)
+
+    def types_of(self, ids: np.ndarray) -> np.ndarray:
+        """The types of one text with its special tokens."""
+        types = np.zeros_like(ids)
+        if self.types:
+            types[:] = self.format.types(len(ids))
+        return types
 
     def pair(self, first: Sequence[int], second: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """[CLS] first [SEP] second [SEP], as a vector of ids and one of types.
@@ -167,20 +172,18 @@ class TextInputBuilder:
         Transformers.
         """
         first, second = _cut_longest(first, second, self.pair_room)
-        cls, sep = self.tokenizer.cls_id, self.tokenizer.sep_id
-        left = [cls, *first, sep]
-        right = [*([sep] if self.double_sep else []), *second, sep]
-        ids = np.asarray(left + right, dtype=np.int64)
+        both, known = self.format.pair(first, second)
+        ids = np.asarray(both, dtype=np.int64)
         types = np.zeros_like(ids)
         if self.types:
-            types[len(left) :] = 1
+            types[:] = known
         return ids, types
 
     def example(self, texts: Sequence[Sequence[int]], **targets: Any) -> tuple[Example, bool]:
         """One text or two as an example, and whether it was truncated."""
         if len(texts) == 1:
             ids = self.one(texts[0])
-            return Example(ids, np.zeros_like(ids), **targets), len(texts[0]) > self.room
+            return Example(ids, self.types_of(ids), **targets), len(texts[0]) > self.room
         ids, types = self.pair(*texts)
         truncated = len(texts[0]) + len(texts[1]) > self.pair_room
         return Example(ids, types, **targets), truncated
@@ -206,7 +209,8 @@ class TextInputBuilder:
         pieces = [self.one(ids[start : start + room]) for start in starts[:most]]
         token_ids = np.concatenate(pieces)
         parts = tuple(map(len, pieces))
-        example = Example(token_ids, np.zeros_like(token_ids), parts=parts, **targets)
+        types = np.concatenate([self.types_of(piece) for piece in pieces])
+        example = Example(token_ids, types, parts=parts, **targets)
         return example, len(starts) > most
 
 

@@ -76,13 +76,16 @@ def cut_words(pieces: Sequence[Sequence[int]], room: int) -> tuple[list[int], li
     return [i for piece in pieces for i in piece], sizes
 
 
-def word_table(sizes: Sequence[int], cells: Cells, features: Features) -> np.ndarray:
-    """(W + 2, 1 + F): the words of a sequence with [CLS] and [SEP], as in ``Example.words``.
+def word_table(
+    sizes: Sequence[int], cells: Cells, features: Features, special: tuple[int, int]
+) -> np.ndarray:
+    """(W, 1 + F): the words of a sequence and its special tokens, as in ``Example.words``.
 
     Args:
         sizes: the number of tokens of each word.
         cells: the tags of each word, by column.
         features: the known tags, by column.
+        special: how many special tokens stand before and behind the text.
 
     Raises:
         InputError: the row has no features.
@@ -92,9 +95,11 @@ def word_table(sizes: Sequence[int], cells: Cells, features: Features) -> np.nda
             "the model reads word features beside the text: rows need the columns "
             f"{', '.join(features)}"
         )
-    table = np.zeros((len(sizes) + 2, 1 + len(features)), dtype=np.int64)
-    table[:, 0] = [1, *sizes, 1]
+    before, behind = special
+    first, last = before, before + len(sizes)
+    table = np.zeros((last + behind, 1 + len(features)), dtype=np.int64)
+    table[:, 0] = [*[1] * before, *sizes, *[1] * behind]
     for number, (tags, known) in enumerate(zip(cells, features.values(), strict=True), 1):
         ids = {tag: index for index, tag in enumerate(known, 1)}
-        table[1:-1, number] = [ids.get(tag, 0) for tag in tags[: len(sizes)]]
+        table[first:last, number] = [ids.get(tag, 0) for tag in tags[: len(sizes)]]
     return table

@@ -52,7 +52,8 @@ def build(
             raise
         except ValueError as error:
             raise InputError(f"{source} does not fit {files['vocab_file']}: {error}") from error
-    known = {name: settings[name] for name in ALBERT_SETTINGS if name in settings}
+    stated = {**style.settings, **settings}
+    known = {name: stated[name] for name in ALBERT_SETTINGS if stated.get(name) is not None}
     return pieces_backend(read_model(files["vocab_file"]), style, **known)
 
 
@@ -133,6 +134,13 @@ def surround(
 
     cls = (cls_token, backend.token_to_id(cls_token))
     sep = (sep_token, backend.token_to_id(sep_token))
+    if style.cls_last:
+        backend.post_processor = processors.TemplateProcessing(
+            single=["$A", sep_token, f"{cls_token}:2"],
+            pair=["$A", sep_token, "$B:1", f"{sep_token}:1", f"{cls_token}:2"],
+            special_tokens=list(dict([cls, sep]).items()),
+        )
+        return
     if style is ROBERTA:
         backend.post_processor = processors.RobertaProcessing(
             sep=sep, cls=cls, add_prefix_space=add_prefix_space, trim_offsets=trim_offsets

@@ -2,7 +2,7 @@
 
 tokenizer.json holds everything and takes precedence; a vocab.txt beside it must agree. Without it
 the family's own files are read: vocab.txt (how Google released BERT), vocab.json and
-merges.txt (RoBERTa), sentencepiece.bpe.model (XLM-R, CamemBERT), spiece.model (ALBERT).
+merges.txt (RoBERTa), sentencepiece.bpe.model (XLM-R, CamemBERT), spiece.model (ALBERT, XLNet).
 """
 
 import os
@@ -30,6 +30,7 @@ from ownbert.text.styles import (
     SPECIAL_NAMES,
     STYLES,
     XLM_ROBERTA,
+    XLNET,
     Style,
     class_name,
 )
@@ -144,7 +145,7 @@ def guess_style(backend: "tokenizers.Tokenizer") -> Style:
     if kind_of(backend) in ("blank", "wordpiece"):
         return BERT
     last = ROBERTA if kind_of(backend) == "bpe" else XLM_ROBERTA
-    for style in (BERT, ALBERT, CAMEMBERT):
+    for style in (BERT, ALBERT, XLNET, CAMEMBERT):
         tokens = [*style.special.values(), *style.additional]
         if all(backend.token_to_id(token) is not None for token in tokens):
             return style

@@ -31,6 +31,8 @@ class Style:
         double_sep: in a pair two separators stand between the texts, and the second text has type
             0, too.
         additional: more special tokens.
+        cls_last: the first special token is the last one, behind the last separator, and has a type
+            of its own; padding goes in front.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Style:
     settings: Mapping[str, Any]
     double_sep: bool = False
     additional: tuple[str, ...] = ()
+    cls_last: bool = False
 
 
 _BRACKETS = {
@@ -101,7 +104,16 @@ ALBERT = Style(
     _ALBERT,
     {"do_lower_case": True, "remove_space": True, "keep_accents": False},
 )
-STYLES = (BERT, ROBERTA, ALBERT, XLM_ROBERTA, CAMEMBERT)
+XLNET = Style(
+    "xlnet",
+    "XLNetTokenizer",
+    {"vocab_file": "spiece.model"},
+    {**_ANGLES, "sep_token": "<sep>", "cls_token": "<cls>"},
+    {"do_lower_case": False, "remove_space": True, "keep_accents": False},
+    additional=("<eop>", "<eod>"),
+    cls_last=True,
+)
+STYLES = (BERT, ROBERTA, ALBERT, XLM_ROBERTA, CAMEMBERT, XLNET)
 
 # tokenizer_class of tokenizer_config.json -> its style, and the inputs of its models.
 CLASSES: dict[str, tuple[Style, tuple[str, ...]]] = {
@@ -113,6 +125,7 @@ CLASSES: dict[str, tuple[Style, tuple[str, ...]]] = {
     "XLMRobertaTokenizer": (XLM_ROBERTA, WITHOUT_TYPES),
     "CamembertTokenizer": (CAMEMBERT, WITHOUT_TYPES),
     "AlbertTokenizer": (ALBERT, WITH_TYPES),
+    "XLNetTokenizer": (XLNET, WITH_TYPES),
 }
 # model_type of config.json -> the same.
 MODEL_TYPES = {
@@ -127,6 +140,7 @@ MODEL_TYPES = {
     "xlm-roberta-xl": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
     "albert": "AlbertTokenizer",
+    "xlnet": "XLNetTokenizer",
 }
 
 

@@ -13,7 +13,7 @@ from ownbert.text.sentencepiece import (
     USER_DEFINED,
     SentencePieceModel,
 )
-from ownbert.text.styles import ALBERT, CAMEMBERT, XLM_ROBERTA, Style
+from ownbert.text.styles import ALBERT, CAMEMBERT, XLM_ROBERTA, XLNET, Style
 
 if TYPE_CHECKING:
     import tokenizers
@@ -95,7 +95,7 @@ def pieces_backend(
     Args:
         model: its contents.
         style: decides the ids and the normaliser.
-        do_lower_case, keep_accents: ALBERT's settings.
+        do_lower_case, keep_accents: ALBERT's and XLNet's settings.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -115,7 +115,7 @@ def pieces_backend(
     )
     backend.normalizer = (
         _albert_normalizer(model, do_lower_case, keep_accents)
-        if style is ALBERT
+        if style in (ALBERT, XLNET)
         else _fairseq_normalizer(model)
     )
     backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
@@ -129,7 +129,7 @@ def _numbered(model: SentencePieceModel, style: Style) -> tuple[list[tuple[str, 
     if style.name in _FAIRSEQ_FIRST:
         first, skip = _FAIRSEQ_FIRST[style.name]
         return [*first, *pieces[skip:], ("<mask>", 0.0)], _FAIRSEQ_UNK
-    if style is ALBERT:
+    if style in (ALBERT, XLNET):
         pieces = [
             (text, score - DIGIT_COMMA_PENALTY if _is_digit_comma(text) else score)
             for text, score in pieces

@@ -5,6 +5,7 @@ import json
 import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
@@ -12,6 +13,7 @@ from ownbert.text.bert import keep_whole, wordpiece_backend
 from ownbert.text.blank import blank_backend
 from ownbert.text.build import register, special_tokens, surround
 from ownbert.text.files import guess_style, kind_of, never_split_of, read_folder, vocabulary_of
+from ownbert.text.input_format import InputFormat
 from ownbert.text.styles import NEEDED_NAMES, ROBERTA
 from ownbert.text.writing import write_folder
 
@@ -165,6 +167,12 @@ class Tokenizer:
     def special_ids(self) -> tuple[int, ...]:
         """The ids of [PAD] [UNK] [CLS] [SEP] [MASK], or their equivalents, in this order."""
         return tuple(self._ids[self.special[name]] for name in NEEDED_NAMES)
+
+    @cached_property
+    def input_format(self) -> InputFormat:
+        """Where the special tokens stand around texts."""
+        style = guess_style(self.backend)
+        return InputFormat(self.cls_id, self.sep_id, style.double_sep, style.cls_last)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens around it; uses all cores."""

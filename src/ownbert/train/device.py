@@ -49,7 +49,8 @@ def pick_precision(name: str, device: "torch.device | str") -> str:
 
     target = pick_device(device) if isinstance(device, str) else device
     if target.type == "cuda":
-        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+        return "bfloat16" if native else "float32"
     return "bfloat16" if torch.cpu._is_avx512_bf16_supported() else "float32"
 
 

@@ -22,13 +22,14 @@ _BAR = 10
 _NAMES = {
     "mlm": "MLM",
     "clm": "CLM",
+    "plm": "PLM",
     "rtd": "replaced words",
     "nsp": "NSP",
     "sop": "SOP",
     "bow": "BOW",
 }
 # Objectives that predict tokens, which have baselines.
-_TOKEN_OBJECTIVES = ("mlm", "clm")
+_TOKEN_OBJECTIVES = ("mlm", "clm", "plm")
 # Metrics of fine-tuning on a line.
 _MAX_METRICS = 3
 

@@ -26,15 +26,18 @@ def training_flops(config: EncoderConfig, lengths: Sequence[int], masked: int) -
         lengths: in tokens.
         masked: how many tokens go through the MLM head; 0 for a model without one.
     """
-    tokens = sum(lengths)
+    tokens, streams = sum(lengths), 1
+    if config.mask_vector and masked:  # each token that is predicted is a row of a second stream
+        tokens, streams = tokens + masked, 2
     size = config.head_size
+    # Queries by keys, and weights by values; in XLNet queries by twice as many distances too.
+    each = 8 if config.position_embedding_type == "transformer_xl" else 4
     products = 2 * tokens * _embedding_weights(config)
     for layer in range(config.num_hidden_layers):
         for block in _blocks_of(config, layer):
             width = size * len(config.kept_heads(block))
-            # Queries by keys, and weights by values.
-            pairs = sum(_pairs(n, config.window_of(block)) for n in lengths)
-            products += 2 * tokens * _block_weights(config, width) + 4 * pairs * width
+            pairs = streams * sum(_pairs(n, config.window_of(block)) for n in lengths)
+            products += 2 * tokens * _block_weights(config, width) + each * pairs * width
     products += 2 * masked * _head_weights(config)
     return 3.0 * products
 
@@ -82,6 +85,8 @@ def _block_weights(config: EncoderConfig, width: int) -> int:
 def _head_weights(config: EncoderConfig) -> int:
     """Elements of the matrices of the MLM head: its dense layer and its decoder."""
     narrow = config.embedding_size or config.hidden_size
+    if config.mask_vector:  # the decoder alone
+        return narrow * config.vocab_size
     inner = config.hidden_size if config.mobile is not None else narrow
     return config.hidden_size * inner + inner * config.vocab_size
 

@@ -122,7 +122,7 @@ def add(sums: dict[str, list], name: str, values: Sequence) -> None:
 def _clip(learner: Learner, limit: float) -> Tensor:
     """Scale the gradients down to a norm of at most ``limit``; returns the norm before.
 
-    Unlike clip_grad_norm_ it does not multiply by one if there is nothing to clip.
+    Unlike clip_grad_norm_ it does not multiply by one on a CPU if there is nothing to clip.
     """
     dense, tables = [], []
     for parameter in learner.parameters():
@@ -135,10 +135,11 @@ def _clip(learner: Learner, limit: float) -> Tensor:
             dense.append(parameter)
     total = torch.nn.utils.get_total_norm([*(p.grad for p in dense), *tables])
     norm = full_tensor(total)
-    if norm > limit:
+    # To compare, the host would wait for a GPU, to which a multiplication costs little.
+    if norm.device.type != "cpu" or norm > limit:
         torch.nn.utils.clip_grads_with_norm_(dense, limit, total)
         for rows in tables:
-            rows.mul_(limit / (total + 1e-6))
+            rows.mul_((limit / (total + 1e-6)).clamp(max=1.0))
     return norm
 
 

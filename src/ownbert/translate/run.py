@@ -101,7 +101,8 @@ class TranslationRun(TrainingRun):
         longest = recipe.data.max_length
         self.data = PairData(pairs, self.source, self.target, max_length=longest)
         self.dev = PairData(dev, self.source, self.target, max_length=longest)
-        self.loader = Loader(self.data, recipe.seed, batch_tokens=recipe.data.batch_tokens)
+        tokens = recipe.data.batch_tokens
+        self.loader = Loader(self.data, recipe.seed, batch_tokens=tokens, device=self.device.type)
         self.recipe, self._limits = self._completed(recipe)
         self.config = self._config()
         self.identity = {"training pairs": self.data.identity()}

@@ -310,6 +310,6 @@ def test_the_page_marks_words_by_the_chosen_method(folders: dict[str, Path], tmp
     assert main.count("<article>") == 2
     found = explain(folders["trained"], texts, method="leave_one_out")
     for each, label in zip(found, labels, strict=True):
-        assert f"{KEYS[label]} {each.probability:.3f}</button>" in main
+        assert f"<b>{KEYS[label]}</b><span>{each.probability:.3f}</span></button>" in main
     assert "not accounted for" not in main  # only integrated gradients have a gap
-    assert main.count("rgba(var(--for),0.750)") == 2  # the strongest word of each text
+    assert main.count('data-share="1.000"') == 2  # the strongest word of each text

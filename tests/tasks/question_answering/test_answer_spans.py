@@ -176,7 +176,9 @@ def test_the_best_span_is_that_of_all_spans():
         sizes, rows = rng.integers(0, 9, 3), 0
         places = []
         for number, size in enumerate(sizes):
-            places.append(WindowPosition(rows, rows + size + 3, rows + 2, 5 * number, int(size)))
+            places.append(
+                WindowPosition(rows, rows + size + 3, rows + 2, 5 * number, int(size), rows)
+            )
             rows += int(size) + 3
         raw = rng.normal(size=(rows, 2)).astype(np.float32)
         longest = int(rng.integers(1, 12))

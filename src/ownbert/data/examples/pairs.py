@@ -14,7 +14,9 @@ from ownbert.data.batch import Example
 from ownbert.data.corpus.store import Store
 from ownbert.data.examples.spans import Spans, hold_out
 from ownbert.data.masking import Masking
+from ownbert.data.permutation import PermutedSpans
 from ownbert.errors import InputError
+from ownbert.text.input_format import InputFormat
 from ownbert.text.tokenizer import Tokenizer
 
 # Next-sentence prediction (BERT) and sentence-order prediction (ALBERT).
@@ -29,8 +31,9 @@ class PretrainingData:
         store: the corpus.
         spans: one for each example.
         others: spans that the second part of a pair may come from.
-        masking: None leaves all tokens as they are.
-        cls_id, sep_id: the special tokens.
+        masking: None leaves all tokens as they are; ``PermutedSpans`` too, and chooses some that
+            are predicted one after the other.
+        format: where the special tokens stand.
         max_length: maximum length of an example, in tokens.
         pairs: None; ``nsp``: the label is 1 where the second part comes from another document;
             ``sop``: 1 where the two parts of a span are swapped.
@@ -44,9 +47,8 @@ class PretrainingData:
     store: Store
     spans: Spans
     others: Spans
-    masking: Masking | None
-    cls_id: int
-    sep_id: int
+    masking: Masking | PermutedSpans | None
+    format: InputFormat
     max_length: int
     pairs: str | None
     seed: int
@@ -89,12 +91,13 @@ class PretrainingData:
         self, parts: Sequence[range], label: int | None, rng: np.random.Generator
     ) -> Example:
         """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], masked."""
-        ids = np.full(1 + sum(map(len, parts)) + len(parts), self.sep_id, dtype=np.int64)
+        around = self.format
+        ids = np.full(1 + sum(map(len, parts)) + len(parts), around.sep_id, dtype=np.int64)
         types = np.zeros(len(ids), dtype=np.int64)
         words = self._words
         begins = None if words is None else np.ones(len(ids), dtype=bool)
-        ids[0] = self.cls_id
-        at = 1
+        ids[-1 if around.cls_last else 0] = around.cls_id
+        at = around.before
         for kind, part in enumerate(parts):
             end = at + len(part)
             ids[at:end] = self._tokens[part.start : part.stop]
@@ -102,8 +105,13 @@ class PretrainingData:
                 begins[at:end] = words[part.start : part.stop]
             types[at : end + 1] = kind
             at = end + 1
+        if around.cls_last:
+            types[-1] = around.types(1)[0]
         if self.masking is None:
             return Example(ids, types, next_sentence=label)
+        if isinstance(self.masking, PermutedSpans):
+            positions, order = self.masking(ids, rng)
+            return Example(ids, types, positions, ids[positions], label, order=order)
         masked, positions, targets = self.masking(ids, rng, begins)
         return Example(masked, types, positions, targets, label)
 
@@ -121,7 +129,8 @@ class PretrainingData:
     def _words(self) -> np.ndarray | None:
         """Where a segmenter's words begin, if the masking uses it."""
         words = getattr(self.store, "words", None)
-        if words is None or self.masking is None or not self.masking.by_words:
+        masking = self.masking
+        if words is None or not isinstance(masking, Masking) or not masking.by_words:
             return None
         return np.asarray(words)
 
@@ -228,7 +237,7 @@ def truncate_pair(
 def pretraining_data(
     store: Store,
     tokenizer: Tokenizer,
-    masking: Masking | None,
+    masking: Masking | PermutedSpans | None,
     *,
     max_length: int,
     pairs: str | None,
@@ -272,8 +281,7 @@ def pretraining_data(
             chosen,
             chosen if chosen.several else train,
             masking,
-            tokenizer.cls_id,
-            tokenizer.sep_id,
+            tokenizer.input_format,
             max_length,
             pairs,
             seed,

@@ -28,6 +28,7 @@ _ORDERS = {
     "albert": "vocab_file do_lower_case remove_space keep_accents bos_token eos_token unk_token "
     "sep_token pad_token cls_token mask_token",
 }
+_ORDERS["xlnet"] = _ORDERS["albert"]
 _PIECES_ORDER = "vocab_file bos_token eos_token sep_token cls_token unk_token pad_token mask_token"
 
 
@@ -41,6 +42,8 @@ def _make(name: str) -> type[PreTrainedTokenizerFast]:
         "vocab_files_names": {**style.files, "tokenizer_file": TOKENIZER},
         "model_input_names": list(inputs),
     }
+    if style.cls_last:
+        body |= {"padding_side": "left", "pad_type": 3}
     return type(name, (PreTrainedTokenizerFast,), body)
 
 
@@ -49,6 +52,7 @@ RobertaTokenizer = RobertaTokenizerFast = _make("RobertaTokenizer")
 XLMRobertaTokenizer = XLMRobertaTokenizerFast = _make("XLMRobertaTokenizer")
 CamembertTokenizer = CamembertTokenizerFast = _make("CamembertTokenizer")
 AlbertTokenizer = AlbertTokenizerFast = _make("AlbertTokenizer")
+XLNetTokenizer = XLNetTokenizerFast = _make("XLNetTokenizer")
 DistilBertTokenizer = DistilBertTokenizerFast = _make("DistilBertTokenizer")
 ElectraTokenizer = ElectraTokenizerFast = _make("ElectraTokenizer")
 MobileBertTokenizer = MobileBertTokenizerFast = _make("MobileBertTokenizer")

@@ -65,6 +65,8 @@ class PreTrainedTokenizerFast:
     is_fast = True
     model_input_names: Sequence[str] = WITH_TYPES
     padding_side: str = "right"
+    # The type of padding where the constructor is given none.
+    pad_type: ClassVar[int] = 0
     truncation_side: str = "right"
 
     bos_token, bos_token_id = special.token_and_id("bos_token")
@@ -101,7 +103,7 @@ class PreTrainedTokenizerFast:
         self.clean_up_tokenization_spaces = bool(settings.get("clean_up_tokenization_spaces"))
         self.split_special_tokens = bool(settings.get("split_special_tokens"))
         self.add_prefix_space = bool(settings.get("add_prefix_space"))
-        self.pad_token_type_id = int(settings.get("pad_token_type_id") or 0)
+        self.pad_token_type_id = int(settings.get("pad_token_type_id") or self.pad_type)
         self._special = special.initial_tokens(style, settings, built=built)
         in_order = [added[index] for index in sorted(added)]
         apply_settings(self._tokenizer, style, self._special, in_order, settings, built=built)
@@ -330,20 +332,28 @@ class PreTrainedTokenizerFast:
         self, token_ids_0: Ids, token_ids_1: Ids | None = None
     ) -> Ids:
         """The ids of one text or two with the special tokens around them."""
-        cls, sep = ([self.cls_token_id], [self.sep_token_id]) if self.style else ([], [])
-        first = cls + list(token_ids_0) + sep
+        style = self.style
+        if style is None:
+            return [*token_ids_0, *(token_ids_1 or ())]
+        cls, sep = [self.cls_token_id], [self.sep_token_id]
+        before, behind = ([], cls) if style.cls_last else (cls, [])
+        first = before + list(token_ids_0) + sep
         if token_ids_1 is None:
-            return first
-        between = sep if self.style and self.style.double_sep else []
-        return first + between + list(token_ids_1) + sep
+            return first + behind
+        between = sep if style.double_sep else []
+        return first + between + list(token_ids_1) + sep + behind
 
     def create_token_type_ids_from_sequences(
         self, token_ids_0: Ids, token_ids_1: Ids | None = None
     ) -> Ids:
-        """0 for the first text, 1 for the second, with their special tokens; 0 only in RoBERTa."""
+        """0 for the first text, 1 for the second, with their special tokens; 0 only in RoBERTa, and
+        2 for XLNet's last token."""
         first = self.build_inputs_with_special_tokens(token_ids_0)
         both = self.build_inputs_with_special_tokens(token_ids_0, token_ids_1)
         second = 0 if self.style and self.style.double_sep else 1
+        if self.style and self.style.cls_last:
+            count = len(first) - 1
+            return [0] * count + [second] * (len(both) - 1 - count) + [2]
         return [0] * len(first) + [second] * (len(both) - len(first))
 
     def get_special_tokens_mask(

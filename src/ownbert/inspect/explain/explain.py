@@ -2,16 +2,17 @@
 
 import html
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ownbert.checkpoint import describe, load, load_tokenizer
-from ownbert.data.batch import Example, pack
+from ownbert.data.batch import Batch, Example, pack
 from ownbert.data.readers.columns import read_texts
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
@@ -20,9 +21,20 @@ from ownbert.inference.predictor import NetworkPredictor
 from ownbert.inspect.explain.methods import ExplainedTarget, Relevance, method_named
 from ownbert.inspect.explain.targets import Target, masked_word, targets_of
 from ownbert.inspect.explain.words import Word, sentences_of, words_of
+from ownbert.inspect.internals.observation import (
+    ALL_HEADS,
+    BUDGET,
+    HeadChoice,
+    LayerQuestion,
+    Observation,
+    masked_question,
+    observe,
+)
 from ownbert.inspect.probe import evaluating, text_ids
 from ownbert.nn.model import Model
 from ownbert.tasks.batched_forward import blocks
+from ownbert.tasks.classification import SingleLabelTask
+from ownbert.tasks.row_objectives import mean_per_row
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead
 
@@ -124,16 +136,20 @@ class Explainer:
     Args:
         folder: of a fine-tuned model that reads texts, or of a pretrained one.
         device: auto, cpu or cuda.
+        predictor: of the folder, if it is loaded already.
 
     Raises:
         InputError: the folder cannot be explained.
     """
 
-    def __init__(self, folder: str | Path, *, device: str = "auto") -> None:
+    def __init__(
+        self, folder: str | Path, *, device: str = "auto", predictor: Predictor | None = None
+    ) -> None:
         self.folder = model_folder(folder)
-        self.predictor: Predictor | None = None
+        self.predictor: Predictor | None = predictor
         try:
-            self.predictor = Predictor(self.folder, device=device, network=True)
+            if predictor is None:
+                self.predictor = Predictor(self.folder, device=device, network=True)
         except NoTaskHead:
             self.models = [load(self.folder)]
             if "mlm" not in self.models[0].heads:
@@ -141,6 +157,7 @@ class Explainer:
             self.tokenizer = load_tokenizer(self.folder, config=self.models[0].config)
             self.head = "mlm"
             return
+        assert self.predictor is not None
         rows, task = self._reader(self.predictor), self.predictor.task
         if task.reads_arrays:
             raise InputError(f"{folder} reads images; take ownbert relevance")
@@ -174,25 +191,82 @@ class Explainer:
         Raises:
             InputError: rows, method or target are not possible.
         """
+        pairs = self.explained(data, method=method, target=target, by=by, rows=rows)
+        return [each for _, own in pairs for each in own]
+
+    def explained(
+        self,
+        data: Any,
+        *,
+        method: str | Sequence[str] = METHOD,
+        target: str | None = None,
+        by: str = "word",
+        rows: int | None = None,
+        labels: int = 1,
+    ) -> Iterator[tuple[ExplainedRow, list[Explanation]]]:
+        """Rows as the model reads them, each with its explanations; see a call.
+
+        Args:
+            labels: where the answer is one label of several, so many of the likeliest.
+        """
         methods = {
             name: method_named(name) for name in ([method] if isinstance(method, str) else method)
         }
         if by not in UNITS:
             raise InputError(f"by {by!r} is not known; one of {', '.join(UNITS)}")
-        return [
-            Explanation(
-                number,
-                tuple(encoded.row.texts),
-                found.name,
-                found.shown,
-                name,
-                tuple(encoded.words),
-                *self._mean([own(explained) for explained in of_models]),
+        for number, encoded in enumerate(islice(self.encoded(data, target, by, labels), rows)):
+            yield (
+                encoded,
+                [
+                    Explanation(
+                        number,
+                        tuple(encoded.row.texts),
+                        found.name,
+                        found.shown,
+                        name,
+                        tuple(encoded.words),
+                        *self._mean([own(explained) for explained in of_models]),
+                    )
+                    for found, of_models in self.explained_targets(encoded)
+                    for name, own in methods.items()
+                ],
             )
-            for number, encoded in enumerate(islice(self.encoded(data, target, by), rows))
-            for found, of_models in self.explained_targets(encoded)
-            for name, own in methods.items()
-        ]
+
+    def observe(
+        self, encoded: ExplainedRow, *, choice: HeadChoice = ALL_HEADS, budget: int = BUDGET
+    ) -> Observation:
+        """What happens inside of the model on a row; of several models, of the first.
+
+        Args:
+            encoded: of ``explained``.
+            choice: layers and heads whose attention is kept.
+            budget: bytes of their weights.
+
+        Raises:
+            InputError: there is no such layer or head, or there are too many.
+        """
+        return observe(
+            self.models[0],
+            self.tokenizer,
+            encoded.example,
+            head=self.head,
+            questions=[self._question(i, each) for i, each in enumerate(encoded.targets)],
+            choice=choice,
+            budget=budget,
+        )
+
+    def _question(self, number: int, target: Target) -> LayerQuestion:
+        """What each layer is asked about a target: its probability, or its number."""
+        question = LayerQuestion(
+            target.name, target.probability or target.score, target.probability is not None
+        )
+        if self.head == "mlm":
+            words = masked_question(self.tokenizer, number, 0)
+            return replace(question, distribution=words.distribution, names=words.names)
+        if self.predictor is None or not isinstance(self.predictor.task, SingleLabelTask):
+            return question
+        labels = [str(label) for label in self.predictor.task.labels]
+        return replace(question, distribution=_label_probabilities, names=labels.__getitem__)
 
     def explained_targets(
         self, encoded: ExplainedRow
@@ -226,13 +300,13 @@ class Explainer:
         return np.mean([each.values for each in found], axis=0), max(gaps, default=None)
 
     def encoded(
-        self, data: Any, target: str | None = None, by: str = "word"
+        self, data: Any, target: str | None = None, by: str = "word", labels: int = 1
     ) -> Iterator[ExplainedRow]:
         """Rows as the model reads them, with their words and targets; see a call."""
         if self.predictor is None:
             rows = ((row, *self._masked(row, target)) for row in _text_rows(data))
         else:
-            rows = self._answered(self.predictor, data, target)
+            rows = self._answered(self.predictor, data, target, labels)
         for row, example, targets in rows:
             are_words = self.head == "tokens"
             words = words_of(example, row.texts, self.tokenizer, are_words=are_words)
@@ -248,19 +322,24 @@ class Explainer:
                 yield ExplainedRow(row, example, words, targets)
 
     def _answered(
-        self, predictor: Predictor, data: Any, target: str | None
+        self, predictor: Predictor, data: Any, target: str | None, labels: int
     ) -> Iterator[tuple[Row, Example, list[Target]]]:
         task, reader = predictor.task, self._reader(predictor)
         for rows in blocks(predictor.rows(data), _ROWS, size=lambda row: 0):
             encoded = reader.encoded(rows)
             parts = (rows, encoded.examples, reader.raws_of(encoded), encoded.notes)
             for row, example, raw, note in zip(*parts, strict=True):
-                found = targets_of(task, self.models[0], row, example, raw, note, target)
+                found = targets_of(task, self.models[0], row, example, raw, note, target, labels)
                 yield row, example, found
 
     def _masked(self, row: Row, wanted: str | None) -> tuple[Example, list[Target]]:
         """The likeliest word of each mask, or the wanted one."""
         model, tokenizer = self.models[0], self.tokenizer
+        if model.config.mask_vector:
+            raise InputError(
+                f"{self.folder} is an xlnet, whose masked words cannot be explained; take a "
+                "fine-tuned model"
+            )
         ids = np.asarray(text_ids(row.texts[0], tokenizer), dtype=np.int64)
         longest = model.config.max_length
         if longest is not None and len(ids) > longest:
@@ -271,7 +350,8 @@ class Explainer:
                 f"{self.folder} fills in masked words; write {tokenizer.special['mask_token']} "
                 "into the text"
             )
-        example = Example(ids, np.zeros_like(ids), masked_positions=masks, masked_ids=ids[masks])
+        types = np.asarray(tokenizer.input_format.types(len(ids)))
+        example = Example(ids, types, masked_positions=masks, masked_ids=ids[masks])
         token = None if wanted is None else tokenizer.id_of(wanted)
         if wanted is not None and token is None:
             raise InputError(f"{wanted!r} is no token of the vocabulary")
@@ -301,6 +381,11 @@ def explain(
 def _likeliest(model: Model, example: Example, number: int) -> int:
     with evaluating(model), torch.inference_mode():
         return int(model(pack([example]).to(model.device), ["mlm"]).logits["mlm"][number].argmax())
+
+
+def _label_probabilities(logits: Tensor, batch: Batch) -> Tensor:
+    """(C), means over the windows of a document."""
+    return mean_per_row(logits.float().softmax(-1), batch)[0]
 
 
 def _text_rows(data: Any) -> Iterator[Row]:

@@ -1,10 +1,10 @@
-"""Explanations as one page for a browser: texts in colours, a switch of method and of answer.
+"""Explanations as one page for a browser: texts in colours, a switch of method and of answer, and
+what happens inside of the model.
 
 The page is self-contained: nothing is fetched.
 """
 
 import html
-import json
 from collections.abc import Sequence
 from importlib.resources import files
 from itertools import groupby
@@ -13,33 +13,61 @@ from pathlib import Path
 from ownbert.errors import InputError
 from ownbert.files import write_text
 from ownbert.inspect.explain.explain import Explanation
+from ownbert.inspect.internals.observation import Observation
+from ownbert.inspect.internals.page_parts import as_data, as_json, script, style, weights_of
 from ownbert.language import translated_page
 
 # Larger pages take long to open.
 _MOST_BYTES = 50_000_000
 
 
-def write_page(found: Sequence[Explanation], path: Path, *, title: str) -> None:
-    """Write ``as_page(found)`` atomically."""
-    write_text(path, as_page(found, title=title))
+def write_page(
+    found: Sequence[Explanation],
+    path: Path,
+    *,
+    title: str,
+    inside: Sequence[Observation | None] = (),
+) -> None:
+    """Write ``as_page(...)`` atomically."""
+    write_text(path, as_page(found, title=title, inside=inside))
 
 
-def as_page(found: Sequence[Explanation], *, title: str) -> str:
+def as_page(
+    found: Sequence[Explanation], *, title: str, inside: Sequence[Observation | None] = ()
+) -> str:
     """The page as HTML.
 
     Args:
         found: those of one row stand together, by one method or by several.
         title: of the page.
+        inside: what happens inside of the model on each row.
 
     Raises:
-        InputError: it would be too large to open.
+        InputError: there is nothing to show, or it would be too large to open.
     """
     rows = [
         [each.to_dict() for each in own] for _, own in groupby(found, key=lambda each: each.row)
     ]
-    data = json.dumps(rows, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    if not rows:
+        raise InputError("a page needs something to explain: no words, or nothing found in them")
+    observed = [*inside, *[None] * (len(rows) - len(inside))]
+    data = as_json(
+        {
+            "title": title,
+            "rows": rows,
+            "inside": [None if each is None else as_data(each) for each in observed],
+        }
+    )
     if len(data) > _MOST_BYTES:
         raise InputError(f"a page of {len(data) / 1e6:,.0f} MB; explain fewer rows, or sentences")
-    page = files("ownbert.inspect.explain").joinpath("page.html")
-    template = translated_page(page.read_text("utf-8"))
-    return template.format(title=html.escape(title), data=data)
+    return translated_page(_resource("page.html")).format(
+        title=html.escape(title),
+        style=style() + _resource("page.css"),
+        data=data,
+        script=script() + translated_page(_resource("page.js")),
+        weights=weights_of(observed),
+    )
+
+
+def _resource(name: str) -> str:
+    return (files("ownbert.inspect.explain") / name).read_text(encoding="utf-8")

@@ -52,6 +52,7 @@ def targets_of(
     raw: np.ndarray,
     note: Any,
     wanted: str | None,
+    labels: int = 1,
 ) -> list[Target]:
     """What can be explained of the answer to a row, or what is wanted of it.
 
@@ -61,12 +62,13 @@ def targets_of(
         raw, note: the task's scores of the row, and what it needs to decide.
         wanted: a label, the number of a choice, the type of an entity; by default what the model
             answers.
+        labels: of one label of several, so many of the likeliest.
 
     Raises:
         InputError: there is no such label or choice.
     """
     if task.head == "classification":
-        return _labels(task, model, example, raw, wanted)
+        return _labels(task, model, example, raw, wanted, labels)
     if task.head == "choice":
         return [_choice(example, raw, wanted)]
     if task.head == "tokens":
@@ -98,14 +100,20 @@ def masked_word(example: Example, token: int, mask: int, name: str, shown: float
 
 
 def _labels(
-    task: Any, model: Model, example: Example, raw: np.ndarray, wanted: str | None
+    task: Any,
+    model: Model,
+    example: Example,
+    raw: np.ndarray,
+    wanted: str | None,
+    labels: int,
 ) -> list[Target]:
-    """One label, several that hold, or numbers; the mean over the windows of a document."""
+    """The likeliest label or labels, those that hold, or numbers; means over the windows of a
+    document."""
     reads = _pooled(model, example)
     if wanted is not None:
         chosen = [_index(task.labels, wanted)]
     elif isinstance(task, SingleLabelTask):
-        chosen = [int(raw.argmax())]
+        chosen = np.argsort(-raw, kind="stable")[:labels].tolist()
     else:
         holds = raw >= task.threshold if task.name == "multilabel" else np.ones(len(raw), bool)
         chosen = np.flatnonzero(holds).tolist() or [int(raw.argmax())]
@@ -203,7 +211,7 @@ def _span(task: Any, row: Row, example: Example, raw: np.ndarray, note: Any) -> 
         first, last = (window.first + token - window.begin for token in (span.first, span.last))
     reads = np.zeros(len(example.token_ids))
     reads[[first, last]] += 0.5
-    inside = slice(positions[span.window].cls, positions[span.window].end)
+    inside = slice(positions[span.window].start, positions[span.window].end)
 
     def own(logits: Tensor) -> Tensor:
         return logits.float().unflatten(0, (-1, len(example.token_ids)))  # (N, T, 2)

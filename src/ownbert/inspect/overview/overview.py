@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ownbert.config import EncoderConfig
 from ownbert.families import all_families
-from ownbert.families.rules import Fuse
+from ownbert.families.rules import Fuse, Heads
 from ownbert.inspect.overview.parameters import (
     HeadColumns,
     ModuleParameters,
@@ -36,6 +36,8 @@ _POSITIONS = {
     "of every layer; made for {n} tokens",
     "rotary": "queries and keys of every layer are rotated by position; made for {n} tokens",
     "alibi": "scores of every layer fall with distance; made for {n} tokens",
+    "transformer_xl": "sinusoids of each distance, and whether two tokens are of one segment, in "
+    "the scores of every layer; made for {n} tokens",
 }
 _GATES = {
     "last": "last: the last layer times its gate, by squeeze and excitation over all layers",
@@ -264,12 +266,24 @@ def _heads_note(overview: Overview) -> str:
         return f"The heads lie side by side in the matrices, {k} columns each."
     width = k * len(overview.head_columns)
     d = overview.config.hidden_size
+    if _per_head(overview.model_type):
+        heads = len(overview.head_columns)
+        return (
+            f"The heads lie side by side in one matrix of {d} x {3 * width}. Transformers stores "
+            f"q, k and v, {d} x {heads} x {k} each: a matrix for each head."
+        )
     if not _is_fused(overview.model_type):
         return f"The heads lie side by side in one matrix of {d} x {3 * width}."
     return (
         f"The heads lie side by side in one matrix of {d} x {3 * width}. Transformers stores its "
         f"thirds as query, key and value, {d} x {width} each, the heads side by side there too."
     )
+
+
+def _per_head(model_type: str) -> bool:
+    """Whether Transformers stores matrices of three dimensions, one of them the heads."""
+    family = all_families().get(model_type)
+    return family is not None and any(isinstance(r, Heads) for r in family.weight_map.rules)
 
 
 def _is_fused(model_type: str) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ownbert.checkpoint import load, load_tokenizer
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
+from ownbert.inspect.internals.observation import Observation, observation_of_text
 from ownbert.inspect.overview.parameters import head_columns, ranges
 from ownbert.inspect.probe import core_model, evaluating, observing_attend, text_batch, text_ids
 from ownbert.inspect.trace.model_steps import CapturedAttention, attention_steps
@@ -29,11 +30,24 @@ from ownbert.text.tokenizer import Tokenizer
 
 def trace_folder(folder: str | Path, text: str, layer: int = 0, head: int = 0) -> Trace:
     """``trace_model`` of the model and the tokenizer of a folder."""
+    return trace_model(*_loaded(folder), text, layer, head)
+
+
+def trace_and_observe(
+    folder: str | Path, text: str, layer: int = 0, head: int = 0
+) -> tuple[Trace, Observation]:
+    """``trace_folder``, and what happens in the whole model: both are of its page."""
+    model, tokenizer = _loaded(folder)
+    trace = trace_model(model, tokenizer, text, layer, head)
+    return trace, observation_of_text(model, tokenizer, text_ids(text, tokenizer))
+
+
+def _loaded(folder: str | Path) -> tuple[Model, Tokenizer]:
     folder = model_folder(folder)
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
     model = load(folder)
-    return trace_model(model, load_tokenizer(folder, config=model.config), text, layer, head)
+    return model, load_tokenizer(folder, config=model.config)
 
 
 @torch.inference_mode()
@@ -80,6 +94,8 @@ def _attention(model: Model, layer: int) -> MultiHeadAttention:
     config, schedule = model.config, model.encoder.schedule()
     if config.image is not None:
         raise InputError("the model reads images; a trace is of a text")
+    if model.config.position_embedding_type == "transformer_xl":
+        raise InputError("a trace has no steps for the distances and segments of an xlnet model")
     if config.add_cross_attention:
         raise InputError("the model attends to an encoder as well; a trace is of one text alone")
     if layer not in range(len(schedule)):

@@ -1,6 +1,6 @@
 // Draws the matrices of a trace. The sums must read like those of formula.py.
 "use strict";
-const steps = JSON.parse(document.getElementById("data").textContent), by = {};
+const { steps, inside, start } = JSON.parse(document.getElementById("data").textContent), by = {};
 for (const step of steps) {
   const [rows, columns] = step.shape;
   if (typeof step.values === "string") {
@@ -96,13 +96,7 @@ function decimals(step) {
       return d;
   return 4;
 }
-function make(tag, words, into, kind) {
-  const made = document.createElement(tag);
-  if (words !== undefined) made.textContent = words;
-  if (kind) made.className = kind;
-  into.append(made);
-  return made;
-}
+const { make, mode, observationView } = inspector;
 const named = (names, i) => names.length && names[i] !== String(i) ? `${i}: ${names[i]}` : `${i}`;
 function drawTable(step, box) {
   const table = make("table", undefined, box), top = largest(step), d = decimals(step);
@@ -132,7 +126,7 @@ function drawMap(step, box) {
     for (let r = 0; r < rows; r++) make("span", named(step.rows, r), names).style.height = "14px";
     names.style.lineHeight = "14px";
   }
-  const frame = make("div", undefined, map), canvas = make("canvas", undefined, frame);
+  const frame = make("div", undefined, map, "frame"), canvas = make("canvas", undefined, frame);
   canvas.width = columns * wide;
   canvas.height = rows * high;
   const style = getComputedStyle(document.documentElement), brush = canvas.getContext("2d");
@@ -146,34 +140,44 @@ function drawMap(step, box) {
     }));
   };
   step.paint();
-  step.frame = {frame, wide, high};
-  const place = e => `${step.key}.${Math.min(rows - 1, Math.floor(e.offsetY / high))}.` +
-    Math.min(columns - 1, Math.floor(e.offsetX / wide));
+  step.frame = frame;
+  const at = (x, size, count) => Math.max(0, Math.min(count - 1, Math.floor(x / size * count)));
+  const place = e => `${step.key}.${at(e.offsetY, canvas.clientHeight, rows)}.` +
+    at(e.offsetX, canvas.clientWidth, columns);
   canvas.onmousemove = e => kept || show(place(e));
   canvas.onclick = e => keep(place(e));
 }
 const main = document.querySelector("main"), bar = document.getElementById("sum");
+// Tables as wide as the screen; what is wider is a map.
+const widest = Math.min(TABLE, Math.floor((main.clientWidth - 80) / 70));
 steps.forEach((step, i) => {
-  const box = make("section", undefined, main);
-  const title = make("h2", `${i + 1}. ${step.title} `, box);
+  // Of a model, steps are folded, since its attention is shown above, and drawn when they are opened.
+  const box = make(inside ? "details" : "section", undefined, main);
+  const title = make("h2", `${i + 1}. ${step.title} `, inside ? make("summary", undefined, box) : box);
   make("small", step.shape.join(" x "), title);
   if (step.formula !== step.key) make("p", step.formula, box, "formula");
   make("p", step.meaning, box, "meaning");
-  const scroll = make("div", undefined, box, "scroll");
-  (step.shape[1] > TABLE || step.shape[0] > TALL ? drawMap : drawTable)(step, scroll);
+  step.open = () => {
+    box.open = true;
+    if (step.cells || step.frame) return;
+    const scroll = make("div", undefined, box, "scroll");
+    (step.shape[1] > widest || step.shape[0] > TALL ? drawMap : drawTable)(step, scroll);
+  };
+  box.ontoggle = () => { if (box.open) step.open(); };
+  if (!inside || step.key === "weights") step.open();
 });
 let kept = null, shown = null;
 function mark(key, r, c, kind) {
   const step = by[key], [rows, columns] = step.shape;
   if (step.frame) {
-    const {frame, wide, high} = step.frame, box = make("b", undefined, frame, kind).style;
-    box.left = `${(c ?? 0) * wide}px`;
-    box.top = `${(r ?? 0) * high}px`;
-    box.width = `${(c === null ? columns : 1) * wide}px`;
-    box.height = `${(r === null ? rows : 1) * high}px`;
+    const box = make("b", undefined, step.frame, kind).style;
+    box.left = `${(c ?? 0) / columns * 100}%`;
+    box.top = `${(r ?? 0) / rows * 100}%`;
+    box.width = `${(c === null ? 1 : 1 / columns) * 100}%`;
+    box.height = `${(r === null ? 1 : 1 / rows) * 100}%`;
     return;
   }
-  step.cells.forEach((row, i) => row.forEach((cell, j) => {
+  step.cells?.forEach((row, i) => row.forEach((cell, j) => {
     if ((r === null || r === i) && (c === null || c === j)) cell.classList.add(kind);
   }));
 }
@@ -191,6 +195,7 @@ function show(place) {
   bar.textContent = explain(step, r, c) + (names ? `   (${names})` : "");
 }
 function keep(place) {
+  by[place.split(".")[0]]?.open();
   kept = kept === place ? null : place;
   show(place);
   history.replaceState(null, "", kept ? `#${kept}` : "#");
@@ -211,6 +216,18 @@ document.addEventListener("keydown", e => {
   show(kept);
   history.replaceState(null, "", `#${kept}`);
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
-  steps.forEach(step => step.paint && step.paint()));
-if (location.hash.length > 1) keep(decodeURIComponent(location.hash.slice(1)));
+mode.listeners.add(() => steps.forEach(step => step.paint && step.paint()));
+const place = decodeURIComponent(location.hash.slice(1));
+if (place && !place.includes("=")) keep(place);
+if (inside) {
+  const state = { sequence: 0, layer: start.layer, head: start.head, token: -1, answer: 0, view: "arcs" };
+  for (const [name, value] of new URLSearchParams(place.includes("=") ? place : "")) {
+    if (name === "view" && ["arcs", "matrix"].includes(value)) state.view = value;
+    else if (typeof state[name] === "number" && /^-?\d{1,6}$/.test(value)) state[name] = Number(value);
+  }
+  observationView(document.getElementById("inside"), 0, inside, state, () => {
+    if (!kept) history.replaceState(null, "", `#${new URLSearchParams(Object.entries(state))}`);
+  });
+  const head = document.getElementById("steps");
+  head.textContent += `: ${inspector.text("head", start.layer, start.head)}`;
+} else document.getElementById("steps").hidden = true;

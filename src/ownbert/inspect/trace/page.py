@@ -1,11 +1,11 @@
-"""A trace as one page for a browser: every number, coloured by its value, and how it is computed.
+"""A trace as one page for a browser: every number, coloured by its value, and how it is computed;
+of a model also the attention of all heads, and what happens through its layers.
 
 The page is self-contained: nothing is fetched.
 """
 
 import base64
 import html
-import json
 import os
 from importlib.resources import files
 from typing import Any
@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from ownbert.files import write_text
+from ownbert.inspect.internals.observation import Observation
+from ownbert.inspect.internals.page_parts import as_data, as_json, script, style, weights_of
 from ownbert.inspect.trace.steps import HeadSlice, TraceStep, row_names, shown_formula
 from ownbert.inspect.trace.trace import Trace
 from ownbert.language import translated, translated_page
@@ -21,25 +23,37 @@ from ownbert.language import translated, translated_page
 _DIGITS = 4096
 
 
-def write_page(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write ``as_page(trace)`` atomically."""
-    write_text(path, as_page(trace))
+def write_page(
+    trace: Trace, path: str | os.PathLike[str], *, inside: Observation | None = None
+) -> None:
+    """Write ``as_page(trace, inside=inside)`` atomically."""
+    write_text(path, as_page(trace, inside=inside))
 
 
-def as_page(trace: Trace) -> str:
-    """The page as HTML."""
+def as_page(trace: Trace, *, inside: Observation | None = None) -> str:
+    """The page as HTML.
+
+    Args:
+        trace: of one head.
+        inside: what happens in the whole model; it stands first, and the steps are folded.
+    """
     facts = "".join(
         f"<div><dt>{_words(name)}</dt><dd>{_words(value)}</dd></div>"
         for name, value in trace.facts.items()
     )
-    data = json.dumps([_packed(step) for step in trace.steps], ensure_ascii=False, allow_nan=False)
+    data = {
+        "steps": [_packed(step) for step in trace.steps],
+        "inside": None if inside is None else as_data(inside),
+        "start": {name: int(trace.facts[name]) for name in ("layer", "head") if inside is not None},
+    }
     return translated_page(_resource("page.html")).format(
         title=_words(trace.title),
-        style=_resource("page.css"),
+        style=style() + _resource("page.css"),
         facts=facts,
         cut="" if trace.cut is None else _head_figure(trace.cut),
-        data=data.replace("<", "\\u003c"),
-        script=translated_page(_resource("page.js")),
+        data=as_json(data),
+        script=script() + translated_page(_resource("page.js")),
+        weights=weights_of([inside]),
     )
 
 

@@ -63,6 +63,7 @@ CARDS = {
     "next sentence": "下一句",
     "words of the text": "文本中的词",
     "next words": "下一个词",
+    "words in a random order": "按随机次序的词",
     "sentence order": "句序",
     "replaced words": "替换词",
     "{}: loss": "{~}：损失",

@@ -27,6 +27,7 @@ OVERVIEW = {
     "{}: a learnt vector for each distance, in the scores of every layer; made for {} tokens": "{}：每个距离有一个可学习向量，进入每层的分数；共 {} 个词元",
     "{}: a learnt vector for each distance, with queries and keys, in the scores of every layer; made for {} tokens": "{}：每个距离有一个可学习向量，与 query 和 key 相乘，进入每层的分数；共 {} 个词元",
     "{}: queries and keys of every layer are rotated by position; made for {} tokens": "{}：每层的 query 和 key 按位置旋转；共 {} 个词元",
+    "{}: sinusoids of each distance, and whether two tokens are of one segment, in the scores of every layer; made for {} tokens": "{}：距离的正弦余弦，以及两个词元是否同段，进入每层的分数；共 {} 个词元",
     "{}: scores of every layer fall with distance; made for {} tokens": "{}：每层的分数随距离降低；共 {} 个词元",
     "{} tokens of {} numbers": "{} 个词元，每个 {} 维",
     "tokenizer": "分词器",
@@ -92,6 +93,7 @@ OVERVIEW = {
     "head {}": "第 {} 个头",
     "The heads lie side by side in the matrices, {} columns each.": "各头在矩阵中并排，每个 {} 列。",
     "The heads lie side by side in one matrix of {} x {}. Transformers stores its thirds as query, key and value, {} x {} each, the heads side by side there too.": "各头在一个 {} x {} 的矩阵中并排。Transformers 把它的三份存为 query、key 和 value，各为 {} x {}，各头在其中也是并排的。",
+    "The heads lie side by side in one matrix of {} x {}. Transformers stores q, k and v, {} x {} x {} each: a matrix for each head.": "各头在一个 {} x {} 的矩阵中并排。Transformers 存为 q、k 和 v，各为 {} x {} x {}：每个头一个矩阵。",
     # Shapes.
     "tokens and ids": "词元和 ID",
     " ... ({} in all)": " ……（共 {} 个）",

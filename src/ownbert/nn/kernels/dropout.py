@@ -19,14 +19,15 @@ def dropout(x: Tensor, p: float) -> Tensor:
     return _ByteDropout.apply(x, p)  # pyright: ignore[reportReturnType]
 
 
-def keep_some(count: int, p: float) -> tuple[Tensor, float]:
+def keep_some(count: int, p: float, device: torch.device | str = "cpu") -> tuple[Tensor, float]:
     """Which of ``count`` elements stay: 1 or 0 for each (uint8), and the factor for those that do.
 
     In eight bits each: a comparison in place takes a thirtieth of the time of one that makes
     booleans, and to turn bytes into another type and multiply, a quarter of multiplying by those.
     """
     threshold = min(max(1, round(256 * p)), 255)
-    draws = torch.empty((count + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
+    draws = torch.empty((count + 7) // 8, dtype=torch.int64, device=device)
+    draws.random_(-(2**63), None)
     return draws.view(torch.uint8)[:count].ge_(threshold), 256 / (256 - threshold)
 
 

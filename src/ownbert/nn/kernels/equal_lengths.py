@@ -27,7 +27,7 @@ def attend_equal_lengths(
     equal = layout.equal_lengths
     if equal.order is not None:
         q, k, v = (x[equal.order] for x in (q, k, v))
-    out = q.new_empty(q.shape)
+    out = v.new_empty(v.shape)
     for start, count, length in equal.spans:
         step = max(1, _CHUNK // length)
         for first in range(0, count, step):
@@ -37,11 +37,14 @@ def attend_equal_lengths(
 
 
 def _chunk(q: Tensor, k: Tensor, v: Tensor, length: int, bias: Bias | None) -> Tensor:
-    """(B S, H, K) each, of one length S -> (B S, H, K), a view of heads first."""
+    """(B S, H, K) each, of one length S -> (B S, H, K), a view of heads first.
+
+    Values may have another width than queries and keys.
+    """
     heads, size = q.shape[1:]
     parts = [x.unflatten(0, (-1, length)).transpose(1, 2) for x in (q, k, v)]  # (B, H, S, K)
     # Contiguous and three-dimensional: the products of strided ones take twice as long.
-    qc, kc, vc = (x.contiguous().view(-1, length, size) for x in parts)  # (B H, S, K)
+    qc, kc, vc = (x.contiguous().flatten(0, 1) for x in parts)  # (B H, S, K)
     nothing = qc.new_zeros(1, 1, 1)
     scores = torch.baddbmm(nothing, qc, kc.transpose(1, 2), beta=0, alpha=size**-0.5)
     if bias is not None:
@@ -53,4 +56,4 @@ def _chunk(q: Tensor, k: Tensor, v: Tensor, length: int, bias: Bias | None) -> T
         weights = scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
     else:
         weights = torch.softmax(scores, -1, out=scores)
-    return torch.bmm(weights, vc).view(-1, heads, length, size).transpose(1, 2).flatten(0, 1)
+    return torch.bmm(weights, vc).unflatten(0, (-1, heads)).transpose(1, 2).flatten(0, 1)

@@ -160,7 +160,7 @@ class _Attend(torch.autograd.Function):
             scores = part.scores_of(weights)
             torch.bmm(part.queries_of(q), part.keys_of(k).transpose(1, 2), out=scores)
             _softmax(scores, part.group)
-        keep, ctx.scale = keep_some(plan.scores, dropout) if dropout else (None, 1.0)
+        keep, ctx.scale = keep_some(plan.scores, dropout, q.device) if dropout else (None, 1.0)
         dropped = weights if keep is None else keep.to(weights.dtype).mul_(weights)
         v *= ctx.scale  # in place of the weights, which are more
         out = torch.empty_like(q)

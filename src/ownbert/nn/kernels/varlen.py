@@ -4,6 +4,8 @@ T tokens (T' those of the keys), H heads, K head size.
 """
 
 import importlib.util
+import inspect
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -24,13 +26,22 @@ def unsupported(q: Tensor, layout: Layout) -> str | None:
     if q.shape[-1] % 8 or q.shape[-1] > _LARGEST_HEAD:
         return f"takes heads of 8, 16, ... {_LARGEST_HEAD} channels, not {q.shape[-1]}"
     cached = layout.keys is not None and (layout.causal or layout.window is not None)
-    if layout.mask is not None or cached:
+    if layout.mask is not None or layout.ranks is not None or cached:
         return "takes no masks, and no cache"
-    if torch.version.hip or torch.cuda.get_device_capability(q.device) < _CAPABILITY:
+    return _missing(q.device)
+
+
+@lru_cache
+def _missing(device: torch.device) -> str | None:
+    """What this GPU or this PyTorch lacks; every layer asks, and it does not change."""
+    if torch.version.hip or torch.cuda.get_device_capability(device) < _CAPABILITY:
         return "needs an NVIDIA GPU of the Ampere generation or later"
-    if importlib.util.find_spec("torch.nn.attention.varlen") is None:
-        return f"is not in PyTorch {torch.__version__}"
-    return None
+    if importlib.util.find_spec("torch.nn.attention.varlen") is not None:
+        from torch.nn.attention.varlen import varlen_attn
+
+        if "window_size" in inspect.signature(varlen_attn).parameters:
+            return None
+    return f"is not in PyTorch {torch.__version__}"
 
 
 def attend_varlen(q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:

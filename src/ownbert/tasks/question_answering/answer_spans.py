@@ -81,17 +81,19 @@ class WindowPosition(NamedTuple):
     """Where a window is in the concatenated windows of its question and in the context.
 
     Args:
-        cls, end: indices of its first token and after its last one.
+        start, end: indices of its first token and after its last one.
         first: index of its first context token.
         begin: index of this token in the context.
         size: the number of context tokens.
+        cls: index of [CLS], the first token or in XLNet the last one.
     """
 
-    cls: int
+    start: int
     end: int
     first: int
     begin: int
     size: int
+    cls: int
 
 
 @dataclass(frozen=True)
@@ -113,15 +115,18 @@ class QuestionWindows:
 
         Args:
             span: first and last token of the answer in the context; if it is not entirely in the
-                window, the answer is the first token, [CLS].
+                window, the answer is [CLS].
         """
         examples = []
-        for (ids, types), (cls, _, first, begin, size) in zip(
+        for (ids, types), (origin, _, first, begin, size, cls) in zip(
             self.pieces, self.positions, strict=True
         ):
+            none = cls - origin
             tags = np.zeros(len(ids), dtype=np.int8)
             inside = span is not None and begin <= span[0] and span[1] < begin + size
-            start, end = (first - cls - begin + at for at in span) if span and inside else (0, 0)
+            start, end = (
+                (first - origin - begin + at for at in span) if span and inside else (none, none)
+            )
             tags[start] |= START
             tags[end] |= END
             examples.append(Example(ids, types, tags=tags))
@@ -153,8 +158,10 @@ def split_context(
     for begin in begins[:most]:
         part = context.ids[begin : begin + size]
         ids, types = builder.pair(question_ids, part.tolist())
-        first = offset + len(ids) - 1 - len(part)
-        positions.append(WindowPosition(offset, offset + len(ids), first, begin, len(part)))
+        end = offset + len(ids)
+        first = end - builder.format.behind - len(part)
+        cls = end - 1 if builder.format.cls_last else offset
+        positions.append(WindowPosition(offset, end, first, begin, len(part), cls))
         pieces.append((ids.astype(np.int32), types.astype(np.int8)))
         offset += len(ids)
     truncated = len(question_ids) < len(question) or len(begins) > most
@@ -188,7 +195,7 @@ def best_span(raw: np.ndarray, positions: Sequence[WindowPosition], longest: int
         None if the context has no token.
     """
     best = None
-    for number, (_, _, first, begin, size) in enumerate(positions):
+    for number, (_, _, first, begin, size, _) in enumerate(positions):
         if not size:
             continue
         starts, ends = raw[first : first + size].T  # (size)
@@ -216,7 +223,7 @@ def null_span(raw: np.ndarray, positions: Sequence[WindowPosition]) -> Span:
 def probability(raw: np.ndarray, positions: Sequence[WindowPosition], span: Span) -> float:
     """The probability of a span's start times that of its end, among the tokens of its window."""
     window = positions[span.window]
-    own = raw[window.cls : window.end].astype(float)
+    own = raw[window.start : window.end].astype(float)
     highest = own.max(0)
     sums = highest + np.log(np.exp(own - highest).sum(0))  # (2)
     return float(np.exp(span.score - sums.sum()))

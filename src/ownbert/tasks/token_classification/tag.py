@@ -140,6 +140,7 @@ class TaggingTask(Task):
         if training and self.settings.tag_all:
             continuation = [indices.get(continuation_tag(tag), i) for tag, i in indices.items()]
         examples: list[Example] = []
+        special = builder.format.before, builder.format.behind
         for row in rows:
             tags = None if row.target is None else [indices[tag] for tag in row.target]
             pieces = [ids[word] for word in row.texts]
@@ -152,7 +153,7 @@ class TaggingTask(Task):
                     tags,
                     builder,
                     continuation=continuation,
-                    words=self._word_table(row, window, sizes),
+                    words=self._word_table(row, window, sizes, special),
                 )
                 for window in windows
             ]
@@ -160,12 +161,15 @@ class TaggingTask(Task):
             examples += map(join_windows, [[one] for one in made] if training else [made])
         return EncodedRows(examples, 0, [None] * len(examples))
 
-    def _word_table(self, row: Row, window: WordWindow, sizes: Sequence[int]) -> np.ndarray | None:
+    def _word_table(
+        self, row: Row, window: WordWindow, sizes: Sequence[int], special: tuple[int, int]
+    ) -> np.ndarray | None:
         """The words of a window with their features, None for a model without features."""
         if not self.features:
             return None
         own = slice(window.start, window.stop)
-        return word_table(sizes[own], tuple(tags[own] for tags in row.features), self.features)
+        cells = tuple(tags[own] for tags in row.features)
+        return word_table(sizes[own], cells, self.features, special)
 
     def objective(self, model: "Model") -> "TaggingObjective":
         from ownbert.nn.heads import TokenHead

@@ -108,7 +108,7 @@ def window_example(
         words: as of an ``Example``.
     """
     ids: list[int] = []
-    token_tags = [NO_TAG]  # of [CLS]
+    token_tags = [NO_TAG] * builder.format.before
     for word in range(window.start, window.stop):
         own = pieces[word]
         ids += own
@@ -117,7 +117,7 @@ def window_example(
             tag = 0 if tags is None else tags[word]
             rest = NO_TAG if continuation is None else continuation[tag]
         token_tags += [tag, *[rest] * (len(own) - 1)]
-    token_tags.append(NO_TAG)
+    token_tags += [NO_TAG] * builder.format.behind
     targets = {"tags": np.asarray(token_tags, dtype=np.int64), "words": words}
     return builder.example([ids], **targets)[0]
 

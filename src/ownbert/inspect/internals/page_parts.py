@@ -1,0 +1,84 @@
+"""The parts of pages that show what happens inside of a model: style, script and data.
+
+A page has the style and the script once. Weights stand at its end, each head's apart, and are read
+when the head is opened.
+"""
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from ownbert.inspect.internals.attention_weights import SHARES, packed_bytes
+from ownbert.inspect.internals.observation import Observation
+from ownbert.language import translated, translated_page
+
+_SCRIPTS = ("words.js", "view.js", "attention.js", "arcs.js", "matrix.js", "layers.js")
+_FUNCTIONS = ("make", "mode", "picture", "save", "signed", "text", "observationView")
+
+
+def style() -> str:
+    """The style sheet that all pages share."""
+    return _resource("view.css")
+
+
+def script() -> str:
+    """The script: an object ``inspector`` with the functions that pages call."""
+    parts = "\n".join(map(_resource, _SCRIPTS))
+    names = ", ".join(_FUNCTIONS)
+    return translated_page(f"const inspector = (() => {{\n{parts}\nreturn {{ {names} }};\n}})();\n")
+
+
+def as_data(observation: Observation) -> dict[str, Any]:
+    """An observation for the script, without the weights."""
+    thumbnails = b"".join(head.thumbnail.tobytes() for head in observation.weights)
+    return {
+        "tokens": [list(own) for own in observation.tokens],
+        "heads": observation.heads,
+        "kept": [list(own) for own in observation.kept],
+        "layers": list(observation.layers),
+        "shown": [[head.sequence, head.layer, head.head] for head in observation.weights],
+        "shares": {"names": SHARES, "values": [head.shares for head in observation.weights]},
+        "peaks": [float(f"{head.peak:.5g}") for head in observation.weights],
+        "sides": [len(head.thumbnail) for head in observation.weights],
+        "thumbnails": packed_bytes(thumbnails),
+        "most": observation.most,
+        "norms": packed_bytes(np.ascontiguousarray(observation.norms, dtype="<f4").tobytes()),
+        "written": [
+            [None if np.isnan(x) else float(f"{x:.4g}") for x in layer]
+            for layer in observation.written.tolist()
+        ],
+        "answers": [
+            {
+                "name": each.name,
+                "probability": each.is_probability,
+                "values": [round(x, 5) for x in each.values],
+                "candidates": [[[n, round(p, 4)] for n, p in own] for own in each.candidates],
+                "settled": each.settled,
+            }
+            for each in observation.answers
+        ],
+        "note": translated(observation.note),
+    }
+
+
+def weights_of(observations: Sequence[Observation | None]) -> str:
+    """Scripts that hold the weights of all heads, by row, sequence, layer and head."""
+    return "\n".join(
+        f'<script type="text/plain" data-weights="{row}.{head.sequence}.{head.layer}.{head.head}">'
+        f"{packed}</script>"
+        for row, own in enumerate(observations)
+        if own is not None
+        for head, packed in zip(own.weights, own.packed, strict=True)
+    )
+
+
+def as_json(value: Any) -> str:
+    """JSON that may stand in a script of a page."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+
+
+def _resource(name: str) -> str:
+    return (files("ownbert.inspect.internals") / name).read_text(encoding="utf-8")
