@@ -63,7 +63,7 @@ def printed(codes: tuple[str, ...]) -> list[str]:
 @pytest.mark.parametrize("name", PAGES)
 def test_what_is_shown_is_what_is_printed(name: str):
     pairs = snippets(name)
-    assert len(pairs) == len(blocks(name, "python")) == 14
+    assert len(pairs) == len(blocks(name, "python")) == 15
     found = printed(tuple(code for code, _ in pairs))
     for out, (code, shown) in zip(found, pairs, strict=True):
         assert same(out, shown), f"{code}\n{out}\n{shown}"

@@ -29,9 +29,9 @@ ACTIVATIONS = (
 # absolute: a learnt table; sinusoidal: Vaswani et al. 2017, section 3.5, sines and cosines in turn;
 # sinusoidal_halves: the same channels in another order, all sines before all cosines (Marian);
 # relative_key: Shaw et al. 2018; relative_key_query: Huang et al. 2020, method 4; rotary: Su et al.
-# 2021; alibi: Press et al. 2022, symmetric where attention goes both ways; transformer_xl: the
-# sinusoids of distances (Dai et al. 2019), and whether two tokens are of one segment (Yang et al.
-# 2019).
+# 2021; alibi: Press et al. 2022, symmetric where attention goes both ways; relative_buckets: Raffel
+# et al. 2020, section 2.1; transformer_xl: the sinusoids of distances (Dai et al. 2019), and whether
+# two tokens are of one segment (Yang et al. 2019).
 POSITIONS = (
     "absolute",
     "sinusoidal",
@@ -40,8 +40,10 @@ POSITIONS = (
     "relative_key_query",
     "rotary",
     "alibi",
+    "relative_buckets",
     "transformer_xl",
 )
+NORMS = ("layer_norm", "rms_norm")
 # Numbers of segments that ``transformer_xl`` tells apart: XLNet's two texts, <cls>, padding, and
 # what others have. Eight channels keep the products aligned.
 SEGMENTS = 8
@@ -87,10 +89,12 @@ class HeadSpec:
         feature_size: numbers that stand for the features of a word.
         ngrams: rows of a table of hashed n-grams whose sum stands beside the pooled vector; None:
             no such table.
-        dense_bias, output_bias: whether the dense layer, and in an mlm head the decoder, have
-            biases.
+        dense_bias, output_bias: whether the dense layer, and in an mlm head the decoder and in a
+            generator its matrix, have biases.
         dense_norm: whether a norm follows the dense layer (an mlm head has one anyway).
         transform: whether an mlm head has its dense layer and norm (not in XLNet).
+        tied: whether a generator's matrix is the word table where the stacks share it.
+        scaled: whether a generator divides hidden states by sqrt(D) (T5).
     """
 
     kind: str
@@ -107,6 +111,8 @@ class HeadSpec:
     dense_norm: bool = False
     output_bias: bool = True
     transform: bool = True
+    tied: bool = True
+    scaled: bool = False
     features: tuple[int, ...] | None = None
     feature_size: int = 10
 
@@ -242,11 +248,20 @@ _MOST = {
     "local_attention": limits.LENGTH,
     "longest_distance": limits.LENGTH,
     "global_attn_every_n_layers": limits.LAYERS,
+    "head_width": limits.WIDTH,
+    "relative_buckets": limits.LENGTH,
+    "relative_max_distance": limits.LENGTH,
     "channels": 4_096,
 }
 # Names of classes; the largest sets of labels that are published have about as many.
 MOST_LABELS = 1_000_000
-_MAY_BE_NONE = ("embedding_size", "num_hidden_groups", "local_attention", "longest_distance")
+_MAY_BE_NONE = (
+    "embedding_size",
+    "num_hidden_groups",
+    "local_attention",
+    "longest_distance",
+    "head_width",
+)
 # Beyond it the slowest angles are zero in float32; models for 8,192 tokens have 160,000.
 _LARGEST_BASE = 1e15
 # With a kernel of three tokens it is even far below this.
@@ -284,9 +299,12 @@ class EncoderConfig:
         scale_embeddings: embeddings times sqrt(D) (Vaswani et al. 2017, section 3.4).
         first_norm: with ``norm_first``, whether the first block normalises the input of its
             attention too; not where the embeddings are normalised already (ModernBERT).
+        norm_type: ``layer_norm``, or ``rms_norm``, which subtracts no mean and has no bias (Zhang
+            and Sennrich 2019).
         norm_bias: whether norms have biases.
         qkv_bias: whether queries, keys and values have biases.
         output_bias: whether the output matrix of attention has one.
+        head_width: K, if it is not D / H (T5).
         qk_scale: factor of the scores, if not 1 / sqrt(K).
         local_attention: how many tokens see each other in layers of local attention: those that
             are at most half as many apart; None: all layers see the whole sequence.
@@ -294,6 +312,8 @@ class EncoderConfig:
             sequence (Warner et al. 2024, section 2.1.2).
         rotary_base, local_rotary_base: of the angles of rotary positions, and in layers of local
             attention; None: the same.
+        relative_buckets, relative_max_distance: how many buckets of distances have a number of
+            their own for each head, and from which distance on all share the last one.
         gated_feed_forward: the feed-forward network multiplies its inner values by a gate (Shazeer
             2020).
         feed_forward_bias: whether its matrices have biases.
@@ -307,6 +327,8 @@ class EncoderConfig:
         longest_distance: with ``transformer_xl``, distances beyond it count as it; None: all count.
         mask_vector: whether there is a learnt vector that stands for a token to be predicted, from
             which a second stream starts (Yang et al. 2019, section 2.3).
+        drop_everywhere: dropout of hidden states also inside of the feed-forward network and after
+            the last norm (T5).
         image: read images instead of text (ViT).
 
     Raises:
@@ -345,14 +367,18 @@ class EncoderConfig:
     norm_embeddings: bool = True
     scale_embeddings: bool = False
     first_norm: bool = True
+    norm_type: str = "layer_norm"
     norm_bias: bool = True
     qkv_bias: bool = True
     output_bias: bool = True
+    head_width: int | None = None
     qk_scale: float | None = None
     local_attention: int | None = None
     global_attn_every_n_layers: int = 1
     rotary_base: float = 10_000.0
     local_rotary_base: float | None = None
+    relative_buckets: int = 32
+    relative_max_distance: int = 128
     gated_feed_forward: bool = False
     feed_forward_bias: bool = True
     activation_dropout: float = 0.0
@@ -362,6 +388,7 @@ class EncoderConfig:
     drop_output: bool = False
     longest_distance: int | None = None
     mask_vector: bool = False
+    drop_everywhere: bool = False
     image: Image | None = None
 
     def __post_init__(self) -> None:
@@ -375,7 +402,7 @@ class EncoderConfig:
             self._check_image(self.image)
         _require_counts(self, _FROM_ONE, least=1, may_be_none=_MAY_BE_NONE)
         _require_counts(self, _FROM_ZERO, least=0, may_be_none=_MAY_BE_NONE)
-        if self.attention_size % self.num_attention_heads:
+        if self.head_width is None and self.attention_size % self.num_attention_heads:
             name = (
                 "hidden_size"
                 if self.attention_size == self.hidden_size
@@ -385,8 +412,20 @@ class EncoderConfig:
                 f"{name} {self.attention_size} cannot be shared by num_attention_heads "
                 f"{self.num_attention_heads}: it must be a multiple"
             )
+        if self.num_attention_heads * self.head_size > _MOST["hidden_size"]:
+            raise InputError(
+                f"num_attention_heads {self.num_attention_heads} of {self.head_size} channels are "
+                f"more than {_MOST['hidden_size']:,} together"
+            )
         _require_known("hidden_act", self.hidden_act, ACTIVATIONS)
         _require_known("position_embedding_type", self.position_embedding_type, POSITIONS)
+        _require_known("norm_type", self.norm_type, NORMS)
+        if self.relative_buckets < 4 or self.relative_max_distance <= self.relative_buckets // 2:
+            raise InputError(
+                f"relative_buckets is {self.relative_buckets} and relative_max_distance "
+                f"{self.relative_max_distance}; there must be at least 4 buckets, and half as many "
+                "distances must be less than the largest one"
+            )
         if self.position_embedding_type == "rotary" and self.head_size % 2:
             raise InputError(
                 "position_embedding_type 'rotary' needs an even head size; hidden_size "
@@ -418,6 +457,8 @@ class EncoderConfig:
             raise InputError("mobile goes with neither gated_feed_forward nor norm_bias false")
         if self.mobile is not None and self.position_embedding_type == "transformer_xl":
             raise InputError("mobile does not go with position_embedding_type 'transformer_xl'")
+        if self.mobile is not None and (self.head_width or self.norm_type != "layer_norm"):
+            raise InputError("mobile goes with neither head_width nor norm_type")
         if self.local_attention is not None and self.num_hidden_groups is not None:
             raise InputError(
                 "local_attention does not go with num_hidden_groups: shared blocks are of one kind"
@@ -505,14 +546,14 @@ class EncoderConfig:
 
     @property
     def attention_size(self) -> int:
-        """Total width of the heads, H x K: that of the bottleneck if there is one."""
+        """Width of what attention and feed-forward networks return: of a bottleneck, or D."""
         if self.mobile is not None and self.mobile.use_bottleneck:
             return self.mobile.intra_bottleneck_size
         return self.hidden_size
 
     @property
     def head_size(self) -> int:
-        return self.attention_size // self.num_attention_heads
+        return self.head_width or self.attention_size // self.num_attention_heads
 
     @property
     def num_blocks(self) -> int:

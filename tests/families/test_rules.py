@@ -26,6 +26,11 @@ STRUCTURE = {
     "ernie": {"task_type_vocab_size": 3},
     "mobilebert": {"embedding_size": 4, "mobile": Mobile(intra_bottleneck_size=4)},
     "modernbert": {"local_attention": 4, "local_rotary_base": 10_000.0},
+    "t5": {
+        "head_width": 3,
+        "gated_feed_forward": True,
+        "attention_probs_dropout_prob": CONFIG.hidden_dropout_prob,
+    },
 }
 
 
@@ -200,7 +205,7 @@ def without_head(rule: Rule) -> bool:
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_every_rule_is_used_once(family: Family):
     named = [rule for rule in family.weight_map.rules if isinstance(rule, Rename | Fuse)]
-    assert len({rule.ours for rule in named}) == len(named)
+    assert len({(rule.ours, rule.when) for rule in named}) == len(named)
     shared = [rule.theirs for rule in filter(without_head, named)]
     assert len(set(shared)) == len(shared)
     renamed = {rule.theirs for rule in named if isinstance(rule, Rename)}
@@ -230,6 +235,7 @@ def test_a_config_there_and_back(family: Family):
 
 
 MODERN = {**STRUCTURE["modernbert"], **FAMILIES["modernbert"].fixed}
+T5 = {**STRUCTURE["t5"], **FAMILIES["t5"].fixed}
 NOT_SAID = [
     ("bert", {"embedding_size": 4}, "bert has no key for embedding_size 4"),
     ("bert", {"position_offset": 2}, "bert has no key for position_offset 2"),
@@ -244,6 +250,10 @@ NOT_SAID = [
     ("modernbert", {**MODERN, "pruned_heads": {0: (1,)}}, "modernbert cannot be pruned"),
     ("modernbert", {**MODERN, "position_embedding_type": "alibi"}, "no key for position_embedding"),
     ("modernbert", {**MODERN, "output_bias": False}, "no key for output_bias False"),
+    ("t5", {"norm_first": True}, "t5 needs d_kv"),
+    ("t5", {**T5, "hidden_dropout_prob": 0.3}, "no key for attention_probs_dropout_prob"),
+    ("t5", {**T5, "norm_type": "layer_norm"}, "no key for norm_type"),
+    ("t5", {**T5, "pruned_heads": {0: (1,)}}, "t5 cannot be pruned"),
     ("modernbert", {**MODERN, "norm_first": False, "first_norm": True}, "no key for norm_first"),
 ]
 
@@ -272,6 +282,11 @@ NOT_DONE = [
     ("modernbert", {"local_attention": -2}, "local_attention is -2; it must be a whole number"),
     ("modernbert", {"global_attn_every_n_layers": 0}, "it must be a whole number, at least 1"),
     ("modernbert", {"global_rope_theta": 0.0}, r"rotary_base is 0\.0; it must be more than 1"),
+    ("t5", {"feed_forward_proj": "gated-sin"}, "feed_forward_proj 'gated-sin' is not known"),
+    ("t5", {"pruned_heads": {"0": [1]}}, "pruned_heads is .*; supported is None or {}"),
+    ("t5", {"relative_attention_num_buckets": 2}, "there must be at least 4 buckets"),
+    ("t5", {"relative_attention_max_distance": 16}, "half as many distances must be less"),
+    ("t5", {"num_heads": 5000}, "num_attention_heads 5000 of 64 channels are more than"),
     ("roberta", {"layer_norm_eps": "small"}, "layer_norm_eps is 'small'; it must be a number"),
 ]
 

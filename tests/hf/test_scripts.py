@@ -40,6 +40,7 @@ def test_configurations_by_position(model_type: str):
         keys = (40, 64, False, 4, 2) if model_type == "distilbert" else keys
         # The id of its padding is 50,283 by default.
         keys = (50_300, 16, 24, 4, 2) if model_type == "modernbert" else keys
+        keys = (40, 64, 16, 128, 2) if model_type == "t5" else keys
         config = made(*keys).to_dict()
         found.append([config.get(k) for k in hf.__getattr__(name).family.defaults])
     equal(found)

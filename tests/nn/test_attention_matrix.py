@@ -1,6 +1,6 @@
 """Every backend, in training and evaluation, in both number types, with every mask and bias."""
 
-import copy
+import math
 from dataclasses import replace
 from functools import lru_cache
 
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from ownbert.config import EncoderConfig
 from ownbert.data.layout import Layout, make_layout
 from ownbert.nn.attention import BACKENDS, AttentionResult, attend
-from ownbert.nn.positions import make_bias
+from ownbert.nn.positions import RelativeBuckets, make_bias
 
 HEADS, SIZE = 2, 4
-BIASES = ("none", "relative_key", "relative_key_query", "alibi")
+BIASES = ("none", "relative_key", "relative_key_query", "alibi", "relative_buckets")
 BY_CHANCE = torch.Generator().manual_seed(5)
 PAIRS = torch.rand(3, 6, 6, generator=BY_CHANCE) < 0.6
 PAIRS[0, 2] = PAIRS[2] = False  # a query that sees nothing, and a sequence that sees nothing
@@ -62,10 +62,19 @@ def bias_of(kind: str, dtype: torch.dtype) -> nn.Module | None:
         num_attention_heads=HEADS,
         max_position_embeddings=4,
         position_embedding_type="absolute" if kind == "none" else kind,
+        relative_buckets=8,
+        relative_max_distance=6,
     )
     torch.manual_seed(1)
     bias = make_bias(config, range(HEADS))
+    if isinstance(bias, RelativeBuckets):  # whose table is the encoder's
+        bias.table.to(dtype)
     return None if bias is None else bias.to(dtype)
+
+
+def learnt_of(bias: nn.Module | None) -> list[Tensor]:
+    owner = bias.table if isinstance(bias, RelativeBuckets) else bias
+    return [] if owner is None else list(owner.parameters())
 
 
 def run(
@@ -79,7 +88,10 @@ def run(
     bias = bias_of(kind, dtype)
     if wide:
         *inputs, grad = (x.double() for x in (*inputs, grad))
-        bias = None if bias is None else copy.deepcopy(bias).double()
+        bias = bias_of(kind, dtype)
+        bias = None if bias is None else bias.double()
+        if isinstance(bias, RelativeBuckets):
+            bias.table.double()
     inputs = [x.requires_grad_(train) for x in inputs]
     layout = replace(MASKS[mask])  # nothing remembered of an earlier call
     with torch.set_grad_enabled(train):
@@ -90,7 +102,7 @@ def run(
     total = (out * grad).sum()
     for w in weights or []:
         total = total + (w * torch.linspace(-1, 1, w.numel()).view(w.shape)).sum()
-    learnt = [*inputs, *(() if bias is None else bias.parameters())]
+    learnt = [*inputs, *learnt_of(bias)]
     return [x.detach() for x in found] + list(torch.autograd.grad(total, learnt))
 
 
@@ -188,7 +200,16 @@ def _score(q: Tensor, k: Tensor, far: int, head: int, kind: str, bias: nn.Module
             score = score + k @ row / SIZE**0.5
     if kind == "alibi":
         score = score - abs(far) * 2.0 ** (-8 * (head + 1) / HEADS)
+    if isinstance(bias, RelativeBuckets):
+        score = score + bias.table.weight[_bucket(far), head]
     return score
+
+
+def _bucket(far: int) -> int:
+    """Of four in each direction, two have a distance of their own; the last begins at 6."""
+    away = abs(far)
+    bucket = away if away < 2 else min(3, 2 + int(2 * math.log(away / 2) / math.log(6 / 2)))
+    return bucket + 4 * (far < 0)
 
 
 def dropped(backend: str, mask: str, kind: str, inputs: list[Tensor]) -> AttentionResult:
@@ -241,7 +262,7 @@ def test_under_autocast(backend: str | None, train: bool, mask: str, kind: str):
     *inputs, grad = make_inputs(MASKS[mask], torch.float32)
     bias = bias_of(kind, torch.float32)
     truth, off = expected(mask, kind, torch.bfloat16, True, False)
-    learnt = [x.requires_grad_() for x in inputs] + list(bias.parameters() if bias else ())
+    learnt = [*(x.requires_grad_() for x in inputs), *learnt_of(bias)]
     with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(train):
         out = attend(*inputs, MASKS[mask], bias=bias, backend=backend).out
     gradients = torch.autograd.grad(out, learnt, grad.to(out.dtype)) if train else ()

@@ -30,8 +30,14 @@ from support.parity_models import (
 )
 
 BASE = dict(BASES)
-RELATIVE = [m for m in FAMILIES if m not in ("distilbert", "mobilebert", "modernbert", "xlnet")]
-PRUNED = [(m, name) for m, name in BASES if m not in ("modernbert", "xlnet")]
+UNLIKE_BERT = ("modernbert", "t5", "xlnet")
+RELATIVE = [m for m in FAMILIES if m not in ("distilbert", "mobilebert", *UNLIKE_BERT)]
+# Classes of encoder-decoders, which are tested in test_t5.py.
+WITH_DECODER = {
+    *("T5Model", "T5ForConditionalGeneration"),
+    *("T5ForSequenceClassification", "T5ForQuestionAnswering"),
+}
+PRUNED = [(m, name) for m, name in BASES if m not in UNLIKE_BERT]
 
 
 @pytest.mark.parametrize(("model_type", "architecture"), ALL)
@@ -58,7 +64,7 @@ def test_every_architecture_of_transformers_is_here(model_type: str):
     module = sys.modules[getattr(transformers, BASE[model_type]).__module__]
     classes = {n for n in module.__all__ if n.endswith("Model") or "For" in n}
     classes = {n for n in classes if not n.endswith("PreTrainedModel")}
-    assert FAMILIES[model_type].architectures.keys() == classes
+    assert FAMILIES[model_type].architectures.keys() == classes - WITH_DECODER
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
@@ -66,7 +72,8 @@ def test_defaults_are_those_of_transformers(model_type: str):
     general = transformers.PretrainedConfig().to_dict()
     values = transformers.AutoConfig.for_model(model_type).to_dict()
     own = {k for k in values if k not in general or values[k] != general[k]}
-    own -= {"model_type", "true_hidden_size", "d_head"}  # the last two follow from others
+    # All but the first follow from others.
+    own -= {"model_type", "true_hidden_size", "dense_act_fn", "is_gated_act", "d_head"}
     defaults = FAMILIES[model_type].defaults
     assert own <= defaults.keys()
     assert {key: values[key] for key in defaults} == dict(defaults)
@@ -126,6 +133,11 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     ("roberta", "RobertaForMaskedLM", {"hidden_act": "relu", "pad_token_id": 0}),
     ("roberta", "RobertaModel", {"chunk_size_feed_forward": 3}),
+    ("t5", "T5EncoderModel", {"feed_forward_proj": "relu", "head_width": 8}),
+    ("t5", "T5EncoderModel", {"relative_buckets": 32, "relative_max_distance": 128}),
+    ("t5", "T5EncoderModel", {"feed_forward_proj": "silu", "layer_norm_epsilon": 0.1}),
+    ("t5", "T5ForTokenClassification", {"feed_forward_proj": "gated-silu", "relative_buckets": 7}),
+    ("t5", "T5ForTokenClassification", {"tie_word_embeddings": False}),
     ("xlm-roberta", "XLMRobertaModel", {"type_vocab_size": 2}),
     ("xlnet", "XLNetModel", {"clamp_len": 3, "layer_norm_eps": 0.1, "ff_activation": "relu"}),
     ("xlnet", "XLNetModel", {"hidden_size": 24, "num_attention_heads": 3}),

@@ -35,11 +35,22 @@ DISTILBERT = {
     "hidden_dim": 48,
     "max_position_embeddings": 40,
 }
+T5 = {
+    "vocab_size": 60,
+    "d_model": 32,
+    "d_kv": 10,
+    "d_ff": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 10,
+    "relative_attention_max_distance": 7,
+}
+OWN_KEYS = {"distilbert": DISTILBERT, "t5": T5}
 
 
 def sizes(model_type: str) -> dict[str, Any]:
-    if model_type == "distilbert":
-        return dict(DISTILBERT)
+    if model_type in OWN_KEYS:
+        return dict(OWN_KEYS[model_type])
     found = {**SIZES, **OTHERS.get(model_type, {})}
     if model_type == "xlnet":  # by its own names, as the size of a head follows from them alone
         del found["max_position_embeddings"]  # which it has not

@@ -36,6 +36,13 @@ FURTHER: dict[str, dict[str, Any]] = {
     },
     # With global layers 0 and 3, and texts that are longer than the others see.
     "modernbert": {"num_hidden_layers": 4, "local_attention": 5, "pad_token_id": 0},
+    # With distances beyond those that have a bucket each, and heads that are wider than D / H.
+    "t5": {
+        "head_width": 11,
+        "relative_buckets": 10,
+        "relative_max_distance": 7,
+        "feed_forward_proj": "gated-gelu",
+    },
     "xlm-roberta": {"type_vocab_size": 1},
 }
 # The sines are a table like any other once they are in a checkpoint.

@@ -109,6 +109,18 @@ def albert_folder(folder: Path) -> Path:
     return described(folder, "AlbertTokenizer", "albert")
 
 
+def t5_folder(folder: Path) -> Path:
+    pieces(
+        folder / "spiece.model",
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        normalization_rule_name="nmt_nfkc",
+    )
+    return described(folder, "T5Tokenizer", "t5")
+
+
 def xlnet_folder(folder: Path) -> Path:
     pieces(
         folder / "spiece.model",
@@ -135,5 +147,6 @@ FOLDERS = {
     "XLMRoberta": xlm_roberta_folder,
     "Camembert": camembert_folder,
     "Albert": albert_folder,
+    "T5": t5_folder,
     "XLNet": xlnet_folder,
 }

@@ -46,6 +46,8 @@ _HEAD = record(
         "features": maybe(list_of(whole(1, MOST_LABELS), most=limits.FEATURES)),
         "feature_size": whole(1, limits.WIDTH),
         "transform": truth,
+        "tied": truth,
+        "scaled": truth,
     },
     required=("kind",),
     closed=True,

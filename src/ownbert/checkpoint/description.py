@@ -65,6 +65,8 @@ def describe_config(
     """As ``describe``, from the values of a config.json; ``path`` is named in messages."""
     family = family_of(values.get("model_type", ""), str(path))
     architecture = (values.get("architectures") or [next(iter(family.architectures))])[0]
+    if architecture in family.with_decoder:  # of which the encoder alone is read
+        architecture = next(iter(family.architectures))
     if architecture not in family.architectures and any_architecture:
         architecture = next(iter(family.architectures))
     if architecture not in family.architectures:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ownbert.checkpoint.copying import LoadReport, misshapen, require_fit
 from ownbert.checkpoint.description import Description
 from ownbert.config import EncoderConfig
-from ownbert.families.rules import Rename, Reshape, Tie
+from ownbert.families.rules import Rename, Reshape, Tie, holds
 from ownbert.families.weight_map import MISSING, OWN_TENSOR, WeightMap
 
 _BLOCK = "encoder.blocks.{i}."
@@ -83,9 +83,16 @@ def _sizes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
         found[tables + "token_type"] = (config.type_vocab_size, beside)
     if config.task_type_vocab_size:
         found[tables + "task_type"] = (config.task_type_vocab_size, beside)
-    if config.position_embedding_type.startswith("relative"):
+    if config.position_embedding_type in ("relative_key", "relative_key_query"):
         distances = 2 * config.max_position_embeddings - 1
         found[_BLOCK + "attention.bias.distance"] = (distances, config.head_size)
+    if config.position_embedding_type == "relative_buckets":
+        found["encoder.buckets"] = (config.relative_buckets, config.num_attention_heads)
+    if config.head_width is not None:
+        found[_BLOCK + "attention.output"] = (
+            hidden,
+            config.num_attention_heads * config.head_width,
+        )
     if config.mobile is None:
         parts = 2 if config.gated_feed_forward else 1
         found[_BLOCK + "feed_forward.up"] = (parts * config.intermediate_size, hidden)
@@ -106,6 +113,8 @@ def _problems(
     tied = {rule.to for rule in weight_map.rules if isinstance(rule, Tie)}
     for rule in weight_map.rules:
         if not isinstance(rule, Rename | Reshape) or rule.theirs.endswith(".bias"):
+            continue
+        if not holds(rule, config):
             continue
         ours = _NUMBER.sub(".blocks.{i}.", rule.ours).removesuffix(".weight")
         shape = wanted.get(ours)

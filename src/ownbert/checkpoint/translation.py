@@ -1,4 +1,4 @@
-"""Folders of encoder-decoder models, in Marian's format, which Transformers reads too."""
+"""Folders of encoder-decoder models, in the formats of Marian and T5, as Transformers has them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,11 +10,16 @@ from ownbert.checkpoint.sizes import require_stacks
 from ownbert.checkpoint.weights import CONFIG, read_weights, require_finite, write_model
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
-from ownbert.families import marian
+from ownbert.families import ENCODER_DECODERS
+from ownbert.families.encoder_decoder import EncoderDecoder
 from ownbert.families.family import OWN
+from ownbert.families.weight_map import WeightMap
 from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
+
+# Classes of earlier versions of Transformers.
+_OLD_NAMES = ("T5WithLMHeadModel",)
 
 
 def save_translation(
@@ -33,30 +38,64 @@ def save_translation(
         tokenizer: of source and target.
 
     Raises:
-        InputError: Marian's format cannot express the structure.
+        InputError: the format cannot express the structure.
     """
     assert model.decoder is not None
-    encoder, decoder, shared = model.config, model.decoder.config, model.share_embeddings
-    config = {**values, **marian.write_config(encoder, decoder, shared=shared)}
-    config["architectures"] = [marian.ARCHITECTURE]
-    weight_map = marian.weight_map(encoder, decoder, shared=shared)
-    write_model(Path(folder), config, named_tensors(model, weight_map), tokenizer=tokenizer)
+    kind = ENCODER_DECODERS[model.model_type]
+    encoder, decoder, shared = model.config, model.decoder.config, head_is_shared(model)
+    config = {**values, **kind.write_config(encoder, decoder, shared=shared)}
+    if not model.heads:  # and so nothing that could be tied
+        config["tie_word_embeddings"] = values.get("tie_word_embeddings", True)
+    config["architectures"] = [kind.architecture if model.heads else kind.base]
+    write_model(Path(folder), config, named_tensors(model, map_of(model)), tokenizer=tokenizer)
 
 
-def new_translation(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> Model:
-    """A randomly initialised model; ``shared``: encoder and decoder share their embeddings."""
-    return Model(
-        encoder,
-        ["generator"],
-        decoder=decoder,
-        share_embeddings=shared,
-        model_type=marian.MODEL_TYPE,
+def head_is_shared(model: Model) -> bool:
+    """Whether the matrix of the head is the word table of both stacks."""
+    return model.share_embeddings and all(spec.tied for spec in model.specs.values())
+
+
+def map_of(model: Model) -> WeightMap:
+    """The weight map of an encoder-decoder model."""
+    assert model.decoder is not None
+    return ENCODER_DECODERS[model.model_type].weight_map(
+        model.config, model.decoder.config, shared=head_is_shared(model), head=bool(model.heads)
     )
 
 
-def is_translation(values: Mapping[str, Any]) -> bool:
-    """Whether a config.json is of an encoder-decoder model."""
-    return str(values.get("model_type")).removeprefix(OWN) == marian.MODEL_TYPE
+def new_translation(
+    kind: EncoderDecoder,
+    encoder: EncoderConfig,
+    decoder: EncoderConfig,
+    *,
+    shared: bool,
+    head: bool = True,
+) -> Model:
+    """A randomly initialised model.
+
+    Args:
+        kind: in whose format it is saved.
+        encoder, decoder: structures of the stacks.
+        shared: whether the head has the word table as its matrix.
+        head: whether there is one.
+    """
+    return Model(
+        encoder,
+        [kind.head(shared)] if head else [],
+        pooler=False,
+        decoder=decoder,
+        share_embeddings=shared or kind.one_table,
+        model_type=kind.model_type,
+    )
+
+
+def kind_of(values: Mapping[str, Any]) -> EncoderDecoder | None:
+    """The kind of encoder-decoder model that a config.json is of; None: of another model."""
+    kind = ENCODER_DECODERS.get(str(values.get("model_type")).removeprefix(OWN))
+    if kind is None or kind.base is None:
+        return kind
+    (named, *_) = values.get("architectures") or [None]
+    return kind if named in (kind.architecture, kind.base, *_OLD_NAMES) else None
 
 
 def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
@@ -69,19 +108,22 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
     folder = model_folder(folder)
     path = folder / CONFIG
     values = read_config(path)
-    if not is_translation(values):
+    kind = kind_of(values)
+    if kind is None:
         raise InputError(
-            f"{folder} holds a {values.get('model_type')} model; an encoder-decoder (marian) is "
-            "needed: make one with ownbert translate train"
+            f"{folder} holds a {values.get('model_type')} model; an encoder-decoder (marian, t5) "
+            "is needed: make one with ownbert translate train"
         )
+    if kind.base in (values.get("architectures") or ()):
+        raise InputError(f"{folder} holds a {kind.base}; a {kind.architecture} is needed")
     try:
-        encoder, decoder, shared = marian.read_config(values)
+        encoder, decoder, shared = kind.read_config(values)
     except (InputError, TypeError) as error:
         raise InputError(f"{path}: {error}") from None
     tensors, weights = read_weights(Path(folder))
     require_finite(tensors, weights)
-    weight_map = marian.weight_map(encoder, decoder, shared=shared)
+    weight_map = kind.weight_map(encoder, decoder, shared=shared, head=True)
     require_stacks(tensors, weight_map, encoder, decoder, weights)
-    model = new_translation(encoder, decoder, shared=shared)
+    model = new_translation(kind, encoder, decoder, shared=shared)
     require_fit(copy_weights(model, tensors, weight_map, our_names=True), weights)
     return model.eval(), values

@@ -11,6 +11,7 @@ from ownbert.families.family import OWN, Family
 from ownbert.families.mobilebert import MOBILEBERT
 from ownbert.families.modernbert import MODERNBERT
 from ownbert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from ownbert.families.t5 import T5, T5_ENCODER_DECODER
 from ownbert.families.vit import VIT
 from ownbert.families.xlnet import XLNET
 
@@ -27,9 +28,13 @@ FAMILIES = {
         ERNIE,
         MOBILEBERT,
         MODERNBERT,
+        T5,
         XLNET,
     )
 }
+
+# Models with a decoder that attends to the encoder.
+ENCODER_DECODERS = {kind.model_type: kind for kind in (marian.MARIAN, T5_ENCODER_DECODER)}
 
 # Families of image models.
 IMAGE_FAMILIES = {VIT.model_type: VIT}

@@ -12,7 +12,7 @@ from ownbert.families.weight_map import WeightMap
 POSITIONS = "ownbert_position_embedding_type"
 # A prefix of model_type: Transformers refuses these models, which it cannot compute.
 OWN = "ownbert-"
-_OWN_POSITIONS = ("rotary", "alibi")
+_OWN_POSITIONS = ("rotary", "alibi", "relative_buckets")
 # Fields that no family has a key for, and ours. A model with one of them is not in Transformers.
 OWN_FIELDS = {
     "layer_gate": "ownbert_layer_gate",
@@ -70,10 +70,13 @@ class Family:
         names: its keys for our fields where they differ.
         fixed: our fields that its format has no key for, and their only values.
         reads, writes: further fields of ours from its values, and its values from ours.
+        follows: keys that have another key's value where they are not given.
         required: keys that change the result, with the values that are supported.
         dropouts: by kind of head, the key of its dropout rate.
         activations: by kind of head, the key of the activation of its dense layer.
         labelled: further heads whose width is the number of labels.
+        with_decoder: Transformers' classes that have a decoder besides; their encoder can be read.
+        own_heads: heads that no class of Transformers has on this encoder.
         reads_head, writes_head: a head with what further keys say of it, and these keys from a
             head.
     """
@@ -86,10 +89,13 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     reads: Callable[[Mapping[str, Any]], dict[str, Any]] = lambda values: {}
     writes: Callable[[EncoderConfig], dict[str, Any]] = lambda config: {}
+    follows: Mapping[str, str] = field(default_factory=dict)
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     dropouts: Mapping[str, str] = field(default_factory=dict)
     activations: Mapping[str, str] = field(default_factory=dict)
     labelled: tuple[str, ...] = ()
+    with_decoder: tuple[str, ...] = ()
+    own_heads: tuple[HeadSpec, ...] = ()
     reads_head: Callable[[HeadSpec, Mapping[str, Any]], HeadSpec] = lambda spec, values: spec
     writes_head: Callable[[HeadSpec], dict[str, Any]] = lambda spec: {}
 
@@ -166,7 +172,8 @@ class Family:
 
     def spec_of(self, kind: str, values: Mapping[str, Any]) -> HeadSpec:
         """The head of a kind as this family has it, else as BERT has it."""
-        heads = (head for spec in self.architectures.values() for head in spec.heads)
+        heads = [head for spec in self.architectures.values() for head in spec.heads]
+        heads += self.own_heads
         found = next((head for head in heads if head.kind == kind), HeadSpec(kind))
         return self.adapted(found, values)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ownbert.config import ACTIVATIONS, EncoderConfig
 from ownbert.errors import InputError
+from ownbert.families.encoder_decoder import EncoderDecoder, require_expressed
 from ownbert.families.family import OWN, POSITIONS
 from ownbert.families.rules import Drop, Fuse, Rename, Reshape, Rule, Tie, written_out
 from ownbert.families.weight_map import WeightMap
@@ -114,11 +115,14 @@ _APART = (
 )
 
 
-def weight_map(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> WeightMap:
+def weight_map(
+    encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool, head: bool = True
+) -> WeightMap:
     """The weight map of a model of these two stacks, with rules that depend on no config.
 
     Args:
         shared: whether encoder, decoder and generator share their embeddings.
+        head: whether there is a generator, which this format always has.
     """
     words = decoder.vocab_size
     return WeightMap(
@@ -201,9 +205,15 @@ def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
         own[NORM_FIRST] = True
     if own:
         theirs |= {**own, "model_type": OWN + MODEL_TYPE}
-    again = read_config(theirs)
-    for old, new in zip((encoder, decoder), again, strict=False):
-        for name in EncoderConfig.__dataclass_fields__:
-            if getattr(old, name) != getattr(new, name):
-                raise InputError(f"{MODEL_TYPE} has no key for {name} {getattr(old, name)}")
+    require_expressed(MODEL_TYPE, (encoder, decoder), read_config(theirs)[:2])
     return theirs
+
+
+MARIAN = EncoderDecoder(
+    MODEL_TYPE,
+    ARCHITECTURE,
+    read_config=read_config,
+    write_config=write_config,
+    weight_map=weight_map,
+    dropouts=("dropout", "attention_dropout"),
+)

@@ -26,19 +26,26 @@ class Rename:
     Args:
         shared: several heads of theirs have the tensor under this name and start from the one that
             pretraining has made: each of ours takes it.
+        when: of which configs; None: of all.
     """
 
     ours: str
     theirs: str
     shared: bool = False
+    when: Callable[[EncoderConfig], bool] | None = None
 
 
 @dataclass(frozen=True)
 class Fuse:
-    """Several of theirs, concatenated along the first dimension, are one of ours."""
+    """Several of theirs, concatenated along the first dimension, are one of ours.
+
+    Args:
+        when: of which configs; None: of all.
+    """
 
     ours: str
     theirs: tuple[str, ...]
+    when: Callable[[EncoderConfig], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -91,10 +98,14 @@ class Tie:
     """Theirs is a second name of the tensor ``to`` (also theirs).
 
     Not written. If a checkpoint has both, they must be equal; one of them is enough.
+
+    Args:
+        always: a state dict of theirs has it whatever the heads are.
     """
 
     theirs: str
     to: str
+    always: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,11 +157,19 @@ def part_of(rule: Rule) -> str | None:
     return head_of(rule)
 
 
+def holds(rule: Rule, config: EncoderConfig) -> bool:
+    """Whether a rename or fuse is one of this config."""
+    when = rule.when if isinstance(rule, Rename | Fuse) else None
+    return when is None or when(config)
+
+
 def written_out(rules: tuple[Rule, ...], config: EncoderConfig) -> Iterator[Rule]:
     """The rules for each block of a network, and for weights and biases separately."""
     blocks = range(config.num_blocks)
     last = 0 if config.mobile is None else config.mobile.num_feedforward_networks - 1
     for rule in rules:
+        if not holds(rule, config):
+            continue
         names = their_names(rule)
         numbers = [
             values if any(sign in name for name in names for sign in signs) else (0,)
@@ -180,7 +199,7 @@ def _with_numbers(rule: Rule, numbers: dict[str, int], leaf: str) -> Rule:
     if isinstance(rule, Reshape):
         return Reshape(name(rule.ours), name(rule.theirs), rule.shape, rule.their_shape)
     if isinstance(rule, Tie):
-        return Tie(name(rule.theirs), name(rule.to))
+        return Tie(name(rule.theirs), name(rule.to), rule.always)
     if isinstance(rule, Make):
         return Make(name(rule.theirs), rule.when, rule.make, rule.head)
     return Drop(name(rule.theirs), rule.reason)

@@ -40,11 +40,13 @@ class WeightMap:
         rules: one for each tensor, or each kind of tensor in every block; reversible.
         prefix: of the base model's names in a model with a head.
         old_names: endings of names in old checkpoints, and today's.
+        other_parts: how names of tensors begin that belong to a part which is not read (a decoder).
     """
 
     rules: tuple[Rule, ...]
     prefix: str = ""
     old_names: Mapping[str, str] = field(default_factory=dict)
+    other_parts: tuple[str, ...] = ()
 
     def to_ours(
         self,
@@ -63,6 +65,7 @@ class WeightMap:
                 names.
             other_heads: ignore tensors of other heads of the family.
         """
+        theirs = {n: t for n, t in theirs.items() if not n.startswith(self.other_parts)}
         left = {self.full_name(name): tensor for name, tensor in theirs.items()}
         all_theirs, problems = dict(left), []
         if len(left) < len(theirs):

@@ -28,11 +28,13 @@ def _tokenizer(name: str) -> Any:
 
 def _model(name: str) -> Any:
     from ownbert.families import all_families
-    from ownbert.hf import marian
+    from ownbert.hf import marian, t5
     from ownbert.hf.classes import config_name, config_of, custom_model_of, model_of
 
     if name in (marian.MarianConfig.__name__, marian.MarianMTModel.__name__):
         return getattr(marian, name)
+    if name in (t5.T5Model.__name__, t5.T5ForConditionalGeneration.__name__):
+        return getattr(t5, name)
     for family in all_families().values():
         if name in family.architectures:
             return model_of(name)

@@ -26,9 +26,9 @@ _LABELS = {
 
 
 def config_name(family: Family) -> str:
-    """BertConfig of bert."""
+    """BertConfig of bert, T5Config of t5."""
     first = next(iter(family.architectures))
-    return re.sub("(Model|For.*)$", "", first) + "Config"
+    return re.sub("(EncoderModel|Model|For.*)$", "", first) + "Config"
 
 
 def reads_images(family: Family) -> bool:

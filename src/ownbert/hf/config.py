@@ -76,6 +76,8 @@ class PretrainedConfig:
     family: ClassVar[Family]
     defaults: ClassVar[Mapping[str, Any]]
     aliases: ClassVar[Mapping[str, str]]  # BERT's key to the family's own
+    # Keys that have another key's value where they are not given.
+    follows: ClassVar[Mapping[str, str]] = {}
     model_type: ClassVar[str]
 
     def __init__(self, *positional: Any, **values: Any) -> None:
@@ -93,6 +95,9 @@ class PretrainedConfig:
         merged.pop("model_type", None)
         for key, value in merged.items():
             setattr(self, self.aliases.get(key, key), value)
+        for key, other in self.follows.items():
+            if values.get(key) is None:
+                setattr(self, key, getattr(self, other))
         if labels is None or (count is not None and count != len(labels)):
             labels, numbers = _numbered(2 if count is None else count), None
         self.id2label: dict[int, str] = labels
@@ -296,6 +301,7 @@ def config_class(family: Family, name: str) -> type[PretrainedConfig]:
         "model_type": family.model_type,
         "defaults": family.defaults,
         "aliases": family.names,
+        "follows": family.follows,
         "__module__": "ownbert.hf",
         "__doc__": f"Configuration of {family.model_type}; keys and defaults as in Transformers.",
     }

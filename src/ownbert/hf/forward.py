@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ownbert.config import EncoderConfig
 from ownbert.errors import InputError
+from ownbert.families.t5 import T5
 from ownbert.hf import losses, xlnet
 from ownbert.hf.checks import check_inputs, check_tensors
 from ownbert.hf.inputs import PackedInputs, PaddedInputs, pack, pack_images
@@ -52,7 +53,7 @@ def forward(model: Any, given: dict[str, Any]) -> Any:
     states = bool(option(model, given, "output_hidden_states"))
     kept = memory is not None and memory.kept
     out = model.model(packed.batch, kinds, context=packed.context, keep_hidden=states or kept)
-    values = _values(kinds, out, packed, states=states)
+    values = _values(model, out, packed, states=states)
     if memory is not None:
         values |= {"mems": xlnet.next_memory(model, out, packed, memory) if kept else None}
     if not kinds and not model.with_pooler:
@@ -87,6 +88,8 @@ def _as_tuple(model: Any, named: ModelOutput) -> tuple[Any, ...]:
         if model.config.model_type == "modernbert" and model.kinds[0] in ("mlm", "classification"):
             # Hidden states and attention weights are only in the named values there.
             return tuple(named[name] for name in ("loss", "logits") if name in named)
+        if model.config.model_type == T5.model_type:
+            return (*(named[name] for name in ("loss", "logits") if name in named), ())
         return named.to_tuple()
     if "mem_len" in model.family.defaults:
         return named.to_tuple()
@@ -189,10 +192,9 @@ def _needs_padding(kinds: tuple[str, ...], given: dict[str, Any], decoder: bool)
     return bool((labelled & (mask != 1)).any())
 
 
-def _values(
-    kinds: tuple[str, ...], out: Outputs, packed: PackedInputs, *, states: bool
-) -> dict[str, Any]:
+def _values(model: Any, out: Outputs, packed: PackedInputs, *, states: bool) -> dict[str, Any]:
     """The outputs by name, padded."""
+    kinds = model.kinds
     logits = {
         kind: rows if kind in _PER_SEQUENCE else packed.answers(rows)
         for kind, rows in out.logits.items()
@@ -202,10 +204,16 @@ def _values(
         values["last_hidden_state"] = packed.answers(packed.last_stream(out.hidden))
         values["pooler_output"] = out.pooled
     if states:
-        values["hidden_states"] = tuple(x for h in out.hidden_states for x in packed.streams(h))
+        kept = all_hidden_states(model, out.hidden_states, out.hidden)
+        values["hidden_states"] = tuple(x for h in kept for x in packed.streams(h))
     if packed.context.cache is not None:
         values["past_key_values"] = packed.context.cache
     return values
+
+
+def all_hidden_states(model: Any, states: tuple[Tensor, ...], last: Tensor) -> tuple[Tensor, ...]:
+    """The hidden states of all layers: in T5 the last ones are those after the last norm."""
+    return (*states[:-1], last) if model.config.model_type == T5.model_type else states
 
 
 def attention_weights(packed: PackedInputs, stack: Encoder) -> dict[str, Any]:

@@ -255,7 +255,8 @@ def _padding_matters(mask: Tensor, config: EncoderConfig) -> bool:
     if not bool(mask[:, 0].all()):
         return True
     # Distances (and MobileBERT's neighbours) count padding too, so there must be no gaps.
-    counted = config.position_embedding_type in ("relative_key", "relative_key_query", "alibi")
+    counted = config.position_embedding_type.startswith("relative_")
+    counted = counted or config.position_embedding_type == "alibi"
     counted = counted or config.local_attention is not None
     neighbours = config.mobile is not None and config.mobile.trigram_input
     return (counted or neighbours) and bool((mask[:, 1:] & ~mask[:, :-1]).any())

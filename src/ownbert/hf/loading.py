@@ -7,12 +7,13 @@ from typing import Any
 from ownbert import checkpoint
 from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.description import describe_config
-from ownbert.checkpoint.translation import is_translation, save_translation
+from ownbert.checkpoint.translation import kind_of, save_translation
 from ownbert.config import HeadSpec
 from ownbert.errors import InputError
 from ownbert.hf.classes import config_of, model_of
-from ownbert.hf.marian import MarianConfig, MarianMTModel
+from ownbert.hf.marian import MarianMTModel
 from ownbert.hf.pretrained import PreTrainedModel
+from ownbert.hf.t5 import T5ForConditionalGeneration, T5Model
 from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
@@ -45,12 +46,16 @@ def load(
     folder = model_folder(folder)
     path = folder / checkpoint.CONFIG
     values = dict(read_config(path))
-    if is_translation(values):
+    kind = kind_of(values)
+    if kind is not None:
         if heads is not None or pooler is not None or labels:
             raise InputError(f"{folder} holds an encoder-decoder model, which has no other heads")
         if dropout is not None:
-            values |= {"dropout": dropout, "attention_dropout": dropout}
-        return MarianMTModel.from_pretrained(folder, config=MarianConfig.from_dict(values))
+            values |= dict.fromkeys(kind.dropouts, dropout)
+        classes = {c.architecture: c for c in (MarianMTModel, T5ForConditionalGeneration, T5Model)}
+        (named, *_) = values.get("architectures") or [kind.architecture]
+        found = classes.get(named, classes[kind.architecture])
+        return found.from_pretrained(folder, config=found.config_class.from_dict(values))
     description = describe_config(values, path)
     family = description.family
     model = checkpoint.load(

@@ -20,7 +20,10 @@ _WORDS = "encoder.embeddings.word.weight"
 def second_names(model: Model) -> tuple[str, ...]:
     """Our other names of the word embeddings, where an output layer shares them."""
     if model.share_embeddings:
-        return "decoder.embeddings.word.weight", "heads.generator.projection.weight"
+        generator = model.specs.get("generator")
+        tied = generator is not None and generator.tied
+        head = ("heads.generator.projection.weight",) if tied else ()
+        return ("decoder.embeddings.word.weight", *head)
     return ("heads.mlm.decoder.weight",) if "mlm" in model.specs else ()
 
 
@@ -38,10 +41,9 @@ def their_tensors(
     further = second_names(model)
     once = {name: tensor for name, tensor in ours.items() if name not in further}
     theirs = weight_map.to_theirs(once, model.config, bare=False)
-    if further:
-        for rule in written_out(weight_map.rules, model.config):
-            if isinstance(rule, Tie) and rule.to in theirs:
-                theirs[rule.theirs] = theirs[rule.to]
+    for rule in written_out(weight_map.rules, model.config):
+        if isinstance(rule, Tie) and rule.to in theirs and (further or rule.always):
+            theirs[rule.theirs] = theirs[rule.to]
     return theirs
 
 
@@ -159,10 +161,12 @@ def find(model: Model, weight_map: WeightMap, name: str) -> Any:
     ours = {their: our for our, their in names.items()}
     if f"{name}.weight" in ours:
         return model.get_submodule(ours[f"{name}.weight"].rsplit(".", 1)[0])
-    if second_names(model):
-        rules = written_out(weight_map.rules, model.config)
-        if any(isinstance(rule, Tie) and rule.theirs == f"{name}.weight" for rule in rules):
-            return model.get_submodule(second_names(model)[-1].rsplit(".", 1)[0])
+    for rule in written_out(weight_map.rules, model.config):
+        if isinstance(rule, Tie) and rule.theirs == f"{name}.weight":
+            if rule.always:
+                return find(model, weight_map, rule.to.removesuffix(".weight"))
+            if second_names(model):
+                return model.get_submodule(second_names(model)[-1].rsplit(".", 1)[0])
     parameters = dict(model.named_parameters(remove_duplicate=False))
     tensors = their_tensors(model, weight_map, parameters)
     if name in tensors:

@@ -33,7 +33,8 @@ class FeedForward(nn.Module):
         self.up = Linear(size, 2 * inner if self.gated else inner, bias=bias)
         self.down = Linear(inner, size, bias=bias)
         self.act = config.hidden_act
-        self.dropout = Dropout(config.activation_dropout) if config.activation_dropout else None
+        rate = config.hidden_dropout_prob if config.drop_everywhere else config.activation_dropout
+        self.dropout = Dropout(rate) if rate else None
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(T, D) -> (T, I) -> (T, D)"""

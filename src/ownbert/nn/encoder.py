@@ -25,6 +25,7 @@ class Encoder(nn.Module):
     to an encoder.
 
     Attributes:
+        buckets: of ``relative_buckets``, the table that all blocks share.
         gradient_checkpointing: false at first; whether activations inside of the blocks are
             computed again for the backward pass (Chen et al. 2016): less memory, a third more time.
 
@@ -40,11 +41,17 @@ class Encoder(nn.Module):
         )
         kind = EncoderBlock if config.mobile is None else BottleneckBlock
         self.blocks = nn.ModuleList(kind(config, i) for i in range(config.num_blocks))
+        self.buckets = None
+        if config.position_embedding_type == "relative_buckets":
+            self.buckets = self.blocks[0].attention.bias.table  # pyright: ignore
+            for block in self.blocks:
+                block.attention.bias.share(self.buckets)  # pyright: ignore
         self.norm = None
         if config.final_norm:
             self.norm = make_norm(config, config.hidden_size)
         self.gate = None if config.layer_gate is None else LayerGate(config)
-        self.dropout = Dropout(config.hidden_dropout_prob) if config.drop_output else None
+        dropped = config.drop_output or config.drop_everywhere
+        self.dropout = Dropout(config.hidden_dropout_prob) if dropped else None
 
     def forward(
         self, batch: Batch, context: Context | None = None, *, keep_hidden: bool = False

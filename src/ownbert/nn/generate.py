@@ -147,6 +147,7 @@ def beam_search(
     longest: Sequence[int],
     beams: int = 4,
     length_penalty: float = 0.6,
+    by_length: bool = False,
     cached: bool = True,
     banned: Sequence[int] = (),
 ) -> list[Hypothesis]:
@@ -160,6 +161,9 @@ def beam_search(
         beams: candidates at a time.
         length_penalty: a finished text of n tokens (its end included) is ranked by its
             log-probability over ((5 + n) / 6) ** length_penalty.
+        by_length: rank by n ** length_penalty instead, count a text without an end as finished at
+            its longest length, and stop when no candidate of this length would be better: as
+            Transformers does.
 
     Returns:
         The best hypothesis for each source.
@@ -168,7 +172,7 @@ def beam_search(
     """
     decoder = _Decoder(model, source, beams, cached=cached, banned=banned)
     device = source.token_ids.device
-    candidates = [_Candidates(beams, length_penalty, end, most) for most in longest]
+    candidates = [_Candidates(beams, length_penalty, end, most, by_length) for most in longest]
     alive = list(range(source.sequences))
     tokens = torch.full((len(alive) * beams, 1), start, device=device)
     # All beams begin alike: only the first one counts.
@@ -205,12 +209,13 @@ def beam_search(
 class _Candidates:
     """The finished candidates of one source."""
 
-    def __init__(self, beams: int, penalty: float, end: int, longest: int) -> None:
+    def __init__(self, beams: int, penalty: float, end: int, longest: int, by_length: bool) -> None:
         self.beams, self.penalty, self.end, self.longest = beams, penalty, end, longest
+        self.by_length = by_length
         self.finished: list[Hypothesis] = []
 
     def ranked(self, total: float, length: int) -> float:
-        return total / ((5 + length) / 6) ** self.penalty
+        return total / (length if self.by_length else (5 + length) / 6) ** self.penalty
 
     def take(
         self, totals: Sequence[float], parents: Sequence[int], news: Sequence[int], rows: Tensor
@@ -222,7 +227,7 @@ class _Candidates:
             if new == self.end:
                 if place < self.beams:  # what is not among the best beams would not be kept
                     self.finish(rows[parent, 1:].tolist(), total, length)
-            elif len(live) < self.beams:
+            elif len(live) < self.beams and not (full and self.by_length and place >= self.beams):
                 live.append((total, parent, new))
         if full:
             for total, parent, new in live:
@@ -230,7 +235,8 @@ class _Candidates:
             return []
         if len(self.finished) >= self.beams:
             # Log-probabilities only fall, and the penalty is the least at the greatest length.
-            best_possible = self.ranked(live[0][0], self.longest if self.penalty > 0 else length)
+            least = length if self.by_length or self.penalty <= 0 else self.longest
+            best_possible = self.ranked(live[0][0], least)
             worst = sorted(each.score for each in self.finished)[-self.beams]
             if best_possible <= worst:
                 return []
@@ -240,5 +246,5 @@ class _Candidates:
         self.finished.append(Hypothesis(tuple(ids), self.ranked(total, length), ended))
 
     def best(self) -> Hypothesis:
-        ended = [each for each in self.finished if each.ended]
+        ended = [each for each in self.finished if each.ended or self.by_length]
         return max(ended or self.finished, key=lambda each: each.score)

@@ -292,16 +292,21 @@ class NextTokenHead(nn.Module):
     Source: Vaswani et al. 2017, section 3.4.
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
         super().__init__()
-        self.projection = Linear(config.hidden_size, config.vocab_size)
+        self.scale = config.hidden_size**-0.5 if spec.scaled else 1.0
+        self.projection = Linear(config.hidden_size, config.vocab_size, bias=spec.output_bias)
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
-        return self.projection(hidden)
+        return self.logits(hidden)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(..., D) -> (..., V)"""
+        return self.projection(hidden if self.scale == 1.0 else hidden * self.scale)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V): log-probabilities, the log-softmax of the logits."""
-        return self.projection(hidden).float().log_softmax(-1)
+        return self.logits(hidden).float().log_softmax(-1)
 
 
 def _require_plain_pooling(spec: HeadSpec) -> None:
@@ -344,7 +349,7 @@ def make_head(spec: HeadSpec, config: EncoderConfig, labels: Sequence[str]) -> n
         outputs = 2 if spec.kind == "span" else len(labels)
         return TokenHead(config, spec, spec.output or outputs)
     if spec.kind == "generator":
-        return NextTokenHead(config)
+        return NextTokenHead(config, spec)
     if spec.kind == "embedding":
         return EmbeddingHead(config, spec)
     if spec.kind == "beam_span":

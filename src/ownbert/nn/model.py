@@ -54,8 +54,8 @@ class Model(nn.Module):
         model_type: Hugging Face's name of the family, in whose format the model is saved.
         decoder: that of an encoder-decoder Transformer, which the heads then stand on: it writes
             the sequences of a batch, and attends to the encoder's of ``batch.source``.
-        share_embeddings: encoder, decoder and next-token head have one word table (Vaswani et al.
-            2017, section 3.4).
+        share_embeddings: encoder, decoder and, if it is ``tied``, the next-token head have one word
+            table (Vaswani et al. 2017, section 3.4).
 
     Raises:
         ValueError: a head is not known, or needs a pooler where there is to be none.
@@ -95,10 +95,11 @@ class Model(nn.Module):
 
     def tie(self) -> None:
         """Make the word embeddings the matrix of the MLM decoder, and of what else shares it."""
-        for head in self.heads.values():
+        for kind, head in self.heads.items():
             if isinstance(head, MaskedLMHead):
                 head.decoder.weight = self.encoder.embeddings.word.weight
-            if isinstance(head, NextTokenHead) and self.share_embeddings:
+            shared = self.share_embeddings and self.specs[kind].tied
+            if isinstance(head, NextTokenHead) and shared:
                 head.projection.weight = self.encoder.embeddings.word.weight
         if self.decoder is not None and self.share_embeddings:
             self.decoder.embeddings.word.weight = self.encoder.embeddings.word.weight

@@ -12,7 +12,7 @@ from ownbert.nn.attention import attend
 from ownbert.nn.context import Context
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.linear import Linear
-from ownbert.nn.positions import Alibi, RelativeSinusoids, make_bias, rotate
+from ownbert.nn.positions import Alibi, RelativeBuckets, RelativeSinusoids, make_bias, rotate
 from ownbert.nn.sesame import blur
 
 # What ``MultiHeadAttention.fused`` counts, in its order.
@@ -147,6 +147,8 @@ class MultiHeadAttention(nn.Module):
         self.output = _part(self.output, rows, 1)
         if isinstance(self.bias, Alibi):
             self.bias = Alibi(config, kept).to(self.output.weight.device)
+        if isinstance(self.bias, RelativeBuckets):
+            self.bias.heads = kept
         if isinstance(self.bias, RelativeSinusoids):
             places = [self.kept.index(head) for head in kept]
             self.bias.keep(places, _part(self.bias.distance, rows, 0))

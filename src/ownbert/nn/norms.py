@@ -25,14 +25,16 @@ class NoNorm(nn.Module):
 
 
 def make_norm(config: EncoderConfig, size: int, *, eps: float | None = None) -> nn.Module:
-    """LayerNorm, or what MobileBERT has instead of it.
+    """LayerNorm, RMSNorm (T5), or what MobileBERT has instead of both.
 
     Args:
-        config: which of the two.
+        config: which of them.
         size: channels.
-        eps: of LayerNorm, by default the config's.
+        eps: by default the config's.
     """
     if config.mobile is not None and config.mobile.normalization_type == "no_norm":
         return NoNorm(size)
     eps = config.layer_norm_eps if eps is None else eps
+    if config.norm_type == "rms_norm":
+        return nn.RMSNorm(size, eps=eps)
     return nn.LayerNorm(size, eps=eps, bias=config.norm_bias)

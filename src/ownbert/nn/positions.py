@@ -237,12 +237,76 @@ class RelativeSinusoids(nn.Module):
         return f"sinusoids of distances, {SEGMENTS} segments{longest}"
 
 
+class RelativeBuckets(nn.Module):
+    """A learnt number for each bucket of distances and each head; all blocks share the table.
+
+    Half of the buckets are for keys behind the query; in a decoder, which sees none of these, all
+    are for keys before it. Small distances have a bucket each, larger ones share them, the more the
+    farther (logarithmically), and all from ``relative_max_distance`` on share the last one.
+
+    Args:
+        config: of the encoder or decoder.
+        heads: numbers of the heads of the block.
+
+    Attributes:
+        heads: the same.
+        table: of the ``Encoder``, which owns it; (buckets, H).
+
+    Source: Raffel et al. 2020, section 2.1.
+    """
+
+    def __init__(self, config: EncoderConfig, heads: Sequence[int]) -> None:
+        super().__init__()
+        self.heads = tuple(heads)
+        self.both, self.buckets = not config.is_decoder, config.relative_buckets
+        self.largest = config.relative_max_distance
+        # In a tuple it is no submodule: weights that are sharded block by block are in one block.
+        self._table = (nn.Embedding(config.relative_buckets, config.num_attention_heads),)
+
+    @property
+    def table(self) -> nn.Embedding:
+        return self._table[0]
+
+    def share(self, table: nn.Embedding) -> None:
+        """Take another block's table."""
+        self._table = (table,)
+
+    def forward(self, q: Tensor, k: Tensor, distances: Tensor) -> Tensor:
+        """(B or 1, S, S') -> (B or 1, H, S, S'), whatever the queries and keys."""
+        reach = max(q.shape[2], k.shape[2]) - 1
+        far = torch.arange(-reach, reach + 1, device=distances.device)
+        numbers = self.table.weight[self.bucket(far)].T  # (H, distances)
+        if len(self.heads) < len(numbers):
+            numbers = numbers[list(self.heads)]
+        index = distances.clamp(-reach, reach) + reach
+        return numbers.to(q.dtype)[:, index].transpose(0, 1)
+
+    def bucket(self, distances: Tensor) -> Tensor:
+        """The bucket of each distance, the position of a query minus that of a key."""
+        count, first = self.buckets, torch.zeros_like(distances)
+        if self.both:
+            count //= 2
+            first = (distances < 0) * count
+            distances = distances.abs()
+        distances = distances.clamp(min=0)
+        exact = count // 2
+        # In the order of Transformers, so that rounding puts no distance into another bucket.
+        share = torch.log(distances.float() / exact) / math.log(self.largest / exact)
+        shared = (exact + (share * (count - exact)).long()).clamp(max=count - 1)
+        return first + torch.where(distances < exact, distances, shared)
+
+    def extra_repr(self) -> str:
+        return f"buckets={self.buckets}, largest={self.largest}"
+
+
 def make_bias(config: EncoderConfig, heads: Sequence[int]) -> nn.Module | None:
     """What a block adds to the scores of ``heads``; None for position kinds that add nothing."""
     if config.position_embedding_type in ("relative_key", "relative_key_query"):
         return RelativeKeys(config)
     if config.position_embedding_type == "alibi":
         return Alibi(config, heads)
+    if config.position_embedding_type == "relative_buckets":
+        return RelativeBuckets(config, heads)
     if config.position_embedding_type == "transformer_xl":
         return RelativeSinusoids(config, heads)
     return None

@@ -117,7 +117,7 @@ class TextInputBuilder:
     @property
     def room(self) -> int:
         """The most tokens of a single text."""
-        return self.max_length - 2
+        return self.max_length - self.format.special(1)
 
     @property
     def pair_room(self) -> int:
@@ -155,7 +155,7 @@ class TextInputBuilder:
         return ([next(ids) for _ in row.texts] for row in rows)
 
     def one(self, ids: Sequence[int]) -> np.ndarray:
-        """[CLS] text [SEP], as a vector of ids."""
+        """[CLS] text [SEP], as a vector of ids; in T5 without [CLS]."""
         return np.asarray(self.format.one(ids[: self.room]), dtype=np.int64)
 
     def types_of(self, ids: np.ndarray) -> np.ndarray:
@@ -166,7 +166,7 @@ class TextInputBuilder:
         return types
 
     def pair(self, first: Sequence[int], second: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-        """[CLS] first [SEP] second [SEP], as a vector of ids and one of types.
+        """[CLS] first [SEP] second [SEP], as a vector of ids and one of types; in T5 without [CLS].
 
         If they are too long, the longer text loses its end, as with ``longest_first`` in
         Transformers.
@@ -237,7 +237,7 @@ class UnknownWords:
         """
         if (tokenizer := self.tokenizer) is None:
             return
-        special = np.asarray([tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id])
+        special = np.asarray([*tokenizer.start_ids, tokenizer.sep_id, tokenizer.pad_id])
         for example in examples:
             self.total += len(example.token_ids) - int(np.isin(example.token_ids, special).sum())
             self.unknown += int((example.token_ids == tokenizer.unk_id).sum())

@@ -10,7 +10,15 @@ from ownbert.files import open_text
 from ownbert.text.bert import wordpiece_rules
 from ownbert.text.config_file import read_ids_file
 from ownbert.text.sentencepiece import read_model
-from ownbert.text.styles import BERT, ROBERTA, SPECIAL_NAMES, XLM_ROBERTA, Style
+from ownbert.text.styles import (
+    BERT,
+    ROBERTA,
+    SPECIAL_NAMES,
+    T5,
+    XLM_ROBERTA,
+    Style,
+    additional_tokens,
+)
 from ownbert.text.subword import bpe_backend, pieces_backend
 
 if TYPE_CHECKING:
@@ -54,7 +62,9 @@ def build(
             raise InputError(f"{source} does not fit {files['vocab_file']}: {error}") from error
     stated = {**style.settings, **settings}
     known = {name: stated[name] for name in ALBERT_SETTINGS if stated.get(name) is not None}
-    return pieces_backend(read_model(files["vocab_file"]), style, **known)
+    # The first sentinel has the last id.
+    last = tuple(reversed(additional_tokens(style, settings))) if style is T5 else ()
+    return pieces_backend(read_model(files["vocab_file"]), style, last=last, **known)
 
 
 def special_token(
@@ -81,7 +91,7 @@ def special_token(
 
 
 def special_tokens(
-    style: Style, names: Mapping[str, str], *, built: bool
+    style: Style, names: Mapping[str, str], settings: Mapping[str, Any] = {}, *, built: bool
 ) -> list["str | tokenizers.AddedToken"]:
     """``special_token`` for each name in Transformers' order, the additional ones last."""
     found = [
@@ -89,7 +99,7 @@ def special_tokens(
         for name in SPECIAL_NAMES
         if name in names
     ]
-    return [*found, *style.additional]
+    return [*found, *additional_tokens(style, settings)]
 
 
 def register(
@@ -123,17 +133,25 @@ def register(
 def surround(
     backend: "tokenizers.Tokenizer",
     style: Style,
-    cls_token: str,
-    sep_token: str,
+    special: Mapping[str, str],
     *,
     add_prefix_space: bool = False,
     trim_offsets: bool = True,
 ) -> None:
-    """Put the special tokens of ``style`` around one text or two."""
+    """Put the special tokens of ``style``, named in ``special``, around one text or two."""
     from tokenizers import processors
 
-    cls = (cls_token, backend.token_to_id(cls_token))
+    sep_token = special[style.end]
     sep = (sep_token, backend.token_to_id(sep_token))
+    if style.start is None:
+        backend.post_processor = processors.TemplateProcessing(
+            single=["$A", sep_token],
+            pair=["$A", sep_token, "$B", sep_token],
+            special_tokens=[sep],
+        )
+        return
+    cls_token = special[style.start]
+    cls = (cls_token, backend.token_to_id(cls_token))
     if style.cls_last:
         backend.post_processor = processors.TemplateProcessing(
             single=["$A", sep_token, f"{cls_token}:2"],

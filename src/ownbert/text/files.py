@@ -25,10 +25,10 @@ from ownbert.text.styles import (
     BERT,
     CAMEMBERT,
     CLASSES,
-    NEEDED_NAMES,
     ROBERTA,
     SPECIAL_NAMES,
     STYLES,
+    T5,
     XLM_ROBERTA,
     XLNET,
     Style,
@@ -103,12 +103,12 @@ def read_folder(folder: str | os.PathLike[str]) -> TokenizerFiles:
         source = place / style.files["vocab_file"]
         special = special_names(place, config, style)
         backend = _from_vocabulary(place, style, config, special)
-    missing = [special[n] for n in NEEDED_NAMES if backend.token_to_id(special[n]) is None]
+    missing = [special[n] for n in style.needed if backend.token_to_id(special[n]) is None]
     if missing:
         raise InputError(f"{source} lacks the special tokens {' '.join(missing)}")
     if not (place / TOKENIZER).is_file():
-        register(backend, special_tokens(style, special, built=True))
-        surround(backend, style, special["cls_token"], special["sep_token"])
+        register(backend, special_tokens(style, special, config, built=True))
+        surround(backend, style, special)
     return TokenizerFiles(backend, special, config)
 
 
@@ -144,6 +144,9 @@ def guess_style(backend: "tokenizers.Tokenizer") -> Style:
     """The style of a tokenizer.json that nothing else describes."""
     if kind_of(backend) in ("blank", "wordpiece"):
         return BERT
+    maskless = kind_of(backend) == "unigram" and backend.token_to_id("<mask>") is None
+    if maskless and all(backend.token_to_id(t) is not None for t in T5.special.values()):
+        return T5
     last = ROBERTA if kind_of(backend) == "bpe" else XLM_ROBERTA
     for style in (BERT, ALBERT, XLNET, CAMEMBERT):
         tokens = [*style.special.values(), *style.additional]

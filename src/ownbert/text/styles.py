@@ -33,6 +33,8 @@ class Style:
         additional: more special tokens.
         cls_last: the first special token is the last one, behind the last separator, and has a type
             of its own; padding goes in front.
+        start: the token before a text, by its name in ``special``; None: there is none.
+        end: the token after each text.
     """
 
     name: str
@@ -43,6 +45,13 @@ class Style:
     double_sep: bool = False
     additional: tuple[str, ...] = ()
     cls_last: bool = False
+    start: str | None = "cls_token"
+    end: str = "sep_token"
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The names of the tokens without which its models have no use for a vocabulary."""
+        return tuple(dict.fromkeys(n for n in (*NEEDED_NAMES, self.end) if n in self.special))
 
 
 _BRACKETS = {
@@ -104,6 +113,18 @@ ALBERT = Style(
     _ALBERT,
     {"do_lower_case": True, "remove_space": True, "keep_accents": False},
 )
+# The sentinels of span corruption.
+SENTINEL = "<extra_id_{}>"
+T5 = Style(
+    "t5",
+    "T5Tokenizer",
+    {"vocab_file": "spiece.model"},
+    {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
+    {"extra_ids": 100},
+    additional=tuple(map(SENTINEL.format, range(100))),
+    start=None,
+    end="eos_token",
+)
 XLNET = Style(
     "xlnet",
     "XLNetTokenizer",
@@ -113,7 +134,7 @@ XLNET = Style(
     additional=("<eop>", "<eod>"),
     cls_last=True,
 )
-STYLES = (BERT, ROBERTA, ALBERT, XLM_ROBERTA, CAMEMBERT, XLNET)
+STYLES = (BERT, ROBERTA, ALBERT, T5, XLM_ROBERTA, CAMEMBERT, XLNET)
 
 # tokenizer_class of tokenizer_config.json -> its style, and the inputs of its models.
 CLASSES: dict[str, tuple[Style, tuple[str, ...]]] = {
@@ -125,6 +146,7 @@ CLASSES: dict[str, tuple[Style, tuple[str, ...]]] = {
     "XLMRobertaTokenizer": (XLM_ROBERTA, WITHOUT_TYPES),
     "CamembertTokenizer": (CAMEMBERT, WITHOUT_TYPES),
     "AlbertTokenizer": (ALBERT, WITH_TYPES),
+    "T5Tokenizer": (T5, WITHOUT_TYPES),
     "XLNetTokenizer": (XLNET, WITH_TYPES),
 }
 # model_type of config.json -> the same.
@@ -140,8 +162,17 @@ MODEL_TYPES = {
     "xlm-roberta-xl": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
     "albert": "AlbertTokenizer",
+    "t5": "T5Tokenizer",
     "xlnet": "XLNetTokenizer",
 }
+
+
+def additional_tokens(style: Style, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """The additional special tokens of a family: of T5, ``extra_ids`` sentinels."""
+    if style is not T5:
+        return style.additional
+    count = settings.get("extra_ids")
+    return tuple(map(SENTINEL.format, range(100 if count is None else int(count))))
 
 
 def class_name(config: Mapping[str, object], model_config: Mapping[str, object]) -> str | None:

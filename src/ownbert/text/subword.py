@@ -87,6 +87,7 @@ def pieces_backend(
     model: SentencePieceModel,
     style: Style,
     *,
+    last: tuple[str, ...] = (),
     do_lower_case: bool = True,
     keep_accents: bool = False,
 ) -> "tokenizers.Tokenizer":
@@ -95,11 +96,13 @@ def pieces_backend(
     Args:
         model: its contents.
         style: decides the ids and the normaliser.
+        last: tokens after those of the file.
         do_lower_case, keep_accents: ALBERT's and XLNet's settings.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     pieces, unk_id = _numbered(model, style)
+    pieces += [(token, 0.0) for token in last]
     if model.model_type == BPE:
         ids = {text: index for index, (text, _) in enumerate(pieces)}
         merges = _merges(model, dict(pieces))

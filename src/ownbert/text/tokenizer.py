@@ -14,7 +14,7 @@ from ownbert.text.blank import blank_backend
 from ownbert.text.build import register, special_tokens, surround
 from ownbert.text.files import guess_style, kind_of, never_split_of, read_folder, vocabulary_of
 from ownbert.text.input_format import InputFormat
-from ownbert.text.styles import NEEDED_NAMES, ROBERTA
+from ownbert.text.styles import ROBERTA
 from ownbert.text.writing import write_folder
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Tokenizer:
     Attributes:
         kind: ``blank`` (text that is already tokens), ``wordpiece`` (BERT's rules), ``bpe``
             (RoBERTa's byte-level BPE) or ``unigram`` (SentencePiece).
+        style: the family, which decides on the tokens around a text.
         max_length: the longest input of the model that it belongs to, if known; nothing is
             truncated here.
     """
@@ -56,8 +57,9 @@ class Tokenizer:
         Raises:
             InputError: the vocabulary lacks a special token.
         """
-        self.special = dict(special or guess_style(backend).special)
-        tokens = [self.special[name] for name in NEEDED_NAMES]
+        self.style = guess_style(backend)
+        self.special = dict(special or self.style.special)
+        tokens = [self.special[name] for name in self.style.needed]
         missing = [token for token in tokens if backend.token_to_id(token) is None]
         if missing:
             raise InputError(f"the vocabulary lacks the special tokens {' '.join(missing)}")
@@ -99,8 +101,7 @@ class Tokenizer:
     def byte_level(cls, backend: "tokenizers.Tokenizer") -> "Tokenizer":
         """From a byte-level BPE ``backend`` with RoBERTa's special tokens in its vocabulary."""
         register(backend, special_tokens(ROBERTA, ROBERTA.special, built=True))
-        cls_token, sep_token = ROBERTA.special["cls_token"], ROBERTA.special["sep_token"]
-        surround(backend, ROBERTA, cls_token, sep_token, add_prefix_space=True)
+        surround(backend, ROBERTA, ROBERTA.special, add_prefix_space=True)
         return cls(backend, special=ROBERTA.special, config={"add_prefix_space": True})
 
     @classmethod
@@ -153,26 +154,40 @@ class Tokenizer:
 
     @property
     def cls_id(self) -> int:
-        return self._ids[self.special["cls_token"]]
+        return self._special_id("cls_token")
 
     @property
     def sep_id(self) -> int:
-        return self._ids[self.special["sep_token"]]
+        """Of the token after each text, [SEP] or its equivalent."""
+        return self._special_id(self.style.end)
 
     @property
     def mask_id(self) -> int:
-        return self._ids[self.special["mask_token"]]
+        return self._special_id("mask_token")
+
+    @property
+    def start_ids(self) -> tuple[int, ...]:
+        """Of the tokens before a text: [CLS], and in T5 none."""
+        return () if self.style.start is None else (self._special_id(self.style.start),)
+
+    def _special_id(self, name: str) -> int:
+        if name not in self.style.needed:
+            raise InputError(f"a {self.style.name} tokenizer has no {name}")
+        return self._ids[self.special[name]]
 
     @property
     def special_ids(self) -> tuple[int, ...]:
-        """The ids of [PAD] [UNK] [CLS] [SEP] [MASK], or their equivalents, in this order."""
-        return tuple(self._ids[self.special[name]] for name in NEEDED_NAMES)
+        """The ids of [PAD] [UNK] [CLS] [SEP] [MASK], or their equivalents, in this order.
+
+        Those that the family lacks are left out.
+        """
+        return tuple(self._ids[self.special[name]] for name in self.style.needed)
 
     @cached_property
     def input_format(self) -> InputFormat:
         """Where the special tokens stand around texts."""
-        style = guess_style(self.backend)
-        return InputFormat(self.cls_id, self.sep_id, style.double_sep, style.cls_last)
+        start = None if self.style.start is None else self._special_id(self.style.start)
+        return InputFormat(start, self.sep_id, self.style.double_sep, self.style.cls_last)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text, without special tokens around it; uses all cores."""

@@ -28,6 +28,7 @@ PRESERVED = (
     "tokenizer_class",
     "model_input_names",
     "additional_special_tokens",
+    "extra_ids",
     "do_lower_case",
     "keep_accents",
     "add_prefix_space",

@@ -74,7 +74,8 @@ class Translator:
                 f"{folder}: the vocabulary has {vocab_size} tokens, the model only "
                 f"{model.config.vocab_size}; they do not belong together"
             )
-        self.start = _token_id(folder, values, "decoder_start_token_id", self.target.cls_id)
+        usual = (*self.target.start_ids, self.target.pad_id)[0]
+        self.start = _token_id(folder, values, "decoder_start_token_id", usual)
         self.end = _token_id(folder, values, "eos_token_id", self.target.sep_id)
         self.packed = self.device.type == "cpu"
         self.model = prepack(model, self.precision) if self.packed else model.to(self.device)
@@ -117,9 +118,9 @@ class Translator:
         """The best hypothesis for each text, with its score; None for a blank text."""
         rows = encode_sources(texts, self.source)
         found: list[Hypothesis | None] = [None] * len(texts)
-        order = [
-            i for i in np.argsort([len(row) for row in rows], kind="stable") if len(rows[i]) > 2
-        ]
+        sizes = [len(row) for row in rows]
+        around = len(self.source.start_ids) + 1
+        order = [i for i in np.argsort(sizes, kind="stable") if sizes[i] > around]
         for numbers in self._batches(order, rows):
             for i, best in zip(numbers, self._search([rows[i] for i in numbers]), strict=True):
                 found[i] = best

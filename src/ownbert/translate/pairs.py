@@ -175,9 +175,9 @@ def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
 
 
 def _with_specials(ids: Sequence[int], tokenizer: Tokenizer) -> np.ndarray:
-    return np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], dtype=np.int32)
+    return np.array([*tokenizer.start_ids, *ids, tokenizer.sep_id], dtype=np.int32)
 
 
 def encode_sources(texts: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """The ids of each text as the encoder reads them, between [CLS] and [SEP]."""
+    """The ids of each text as the encoder reads them, between [CLS] (not in T5) and [SEP]."""
     return [_with_specials(ids, tokenizer) for ids in _encode(texts, tokenizer)]

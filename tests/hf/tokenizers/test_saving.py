@@ -207,7 +207,12 @@ def test_added_tokens(name: str, folders: dict[str, Path], tmp_path: Path):
     for maker in (AutoTokenizer, transformers.AutoTokenizer):
         back = maker.from_pretrained(tmp_path)
         assert back.encode(text) == theirs.encode(text)
-        assert back.special_tokens_map == theirs.special_tokens_map
+        expected = theirs.special_tokens_map
+        if type(ours).__name__ == "T5Tokenizer":  # which puts its sentinels behind the others again
+            sentinels = [f"<extra_id_{i}>" for i in range(100)]
+            own = [*theirs.additional_special_tokens, *sentinels]
+            expected = {**expected, "additional_special_tokens": own}
+        assert back.special_tokens_map == expected
 
 
 def test_the_folder_decides_the_class(folders: dict[str, Path], tmp_path: Path):

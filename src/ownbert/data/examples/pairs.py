@@ -92,11 +92,13 @@ class PretrainingData:
     ) -> Example:
         """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], masked."""
         around = self.format
-        ids = np.full(1 + sum(map(len, parts)) + len(parts), around.sep_id, dtype=np.int64)
+        size = around.special(1) - 1 + sum(map(len, parts)) + len(parts)
+        ids = np.full(size, around.sep_id, dtype=np.int64)
         types = np.zeros(len(ids), dtype=np.int64)
         words = self._words
         begins = None if words is None else np.ones(len(ids), dtype=bool)
-        ids[-1 if around.cls_last else 0] = around.cls_id
+        if around.cls_id is not None:
+            ids[-1 if around.cls_last else 0] = around.cls_id
         at = around.before
         for kind, part in enumerate(parts):
             end = at + len(part)

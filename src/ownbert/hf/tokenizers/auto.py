@@ -27,6 +27,8 @@ _ORDERS = {
     "unk_token pad_token mask_token add_prefix_space",
     "albert": "vocab_file do_lower_case remove_space keep_accents bos_token eos_token unk_token "
     "sep_token pad_token cls_token mask_token",
+    "t5": "vocab_file tokenizer_file eos_token unk_token pad_token extra_ids "
+    "additional_special_tokens add_prefix_space",
 }
 _ORDERS["xlnet"] = _ORDERS["albert"]
 _PIECES_ORDER = "vocab_file bos_token eos_token sep_token cls_token unk_token pad_token mask_token"
@@ -56,6 +58,7 @@ XLNetTokenizer = XLNetTokenizerFast = _make("XLNetTokenizer")
 DistilBertTokenizer = DistilBertTokenizerFast = _make("DistilBertTokenizer")
 ElectraTokenizer = ElectraTokenizerFast = _make("ElectraTokenizer")
 MobileBertTokenizer = MobileBertTokenizerFast = _make("MobileBertTokenizer")
+T5Tokenizer = T5TokenizerFast = _make("T5Tokenizer")
 PreTrainedTokenizer = PreTrainedTokenizerFast
 
 

@@ -10,7 +10,7 @@ from ownbert.hf.tokenizers.special import text_of, unique_tokens
 from ownbert.text.bert import split_at_whitespace
 from ownbert.text.build import build, register, surround
 from ownbert.text.files import apply_case_settings, kind_of, never_split_of, read_backend
-from ownbert.text.styles import BERT, ROBERTA, Style
+from ownbert.text.styles import BERT, ROBERTA, SPECIAL_NAMES, Style
 
 if TYPE_CHECKING:
     import tokenizers
@@ -76,11 +76,11 @@ def apply_settings(
         return
     # Transformers builds the other families with their own two tokens, whatever the settings are.
     ends = special if style in (BERT, ROBERTA) else style.special
-    if "cls_token" not in ends or "sep_token" not in ends:
+    if style.end not in ends or (style.start and style.start not in ends):
         return
     if built:
-        cls, sep = text_of(ends["cls_token"]), text_of(ends["sep_token"])
-        surround(backend, style, cls, sep, add_prefix_space=prefix)
+        found = {name: text_of(token) for name, token in ends.items() if name in SPECIAL_NAMES}
+        surround(backend, style, found, add_prefix_space=prefix)
     _set_offsets(backend, prefix, bool(settings.get("trim_offsets")))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ownbert.errors import InputError
 from ownbert.text.build import special_token
-from ownbert.text.styles import SPECIAL_NAMES, Style
+from ownbert.text.styles import SPECIAL_NAMES, T5, Style, additional_tokens
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken
@@ -61,8 +61,8 @@ def initial_tokens(
             token = special_token(style, name, token, built=built)
         set_special(special, name, token)
     more = settings.get(ADDITIONAL)
-    if more is None:
-        more = style.additional if style else ()
+    if more is None or (style is T5 and not any("<extra_id_" in text_of(t) for t in more)):
+        more = [*(more or ()), *(additional_tokens(style, settings) if style else ())]
     set_special(special, ADDITIONAL, list(more))
     return special
 

@@ -332,25 +332,32 @@ class PreTrainedTokenizerFast:
         self, token_ids_0: Ids, token_ids_1: Ids | None = None
     ) -> Ids:
         """The ids of one text or two with the special tokens around them."""
-        style = self.style
-        if style is None:
-            return [*token_ids_0, *(token_ids_1 or ())]
-        cls, sep = [self.cls_token_id], [self.sep_token_id]
-        before, behind = ([], cls) if style.cls_last else (cls, [])
-        first = before + list(token_ids_0) + sep
+        cls, sep = self._around()
+        behind = []
+        if self.style is not None and self.style.cls_last:
+            cls, behind = behind, cls
+        first = cls + list(token_ids_0) + sep
         if token_ids_1 is None:
             return first + behind
-        between = sep if style.double_sep else []
+        between = sep if self.style is not None and self.style.double_sep else []
         return first + between + list(token_ids_1) + sep + behind
+
+    def _around(self) -> tuple[list[Any], list[Any]]:
+        """The ids before a text and after it."""
+        if self.style is None:
+            return [], []
+        start = [] if self.style.start is None else [self.cls_token_id]
+        return start, [getattr(self, f"{self.style.end}_id")]
 
     def create_token_type_ids_from_sequences(
         self, token_ids_0: Ids, token_ids_1: Ids | None = None
     ) -> Ids:
-        """0 for the first text, 1 for the second, with their special tokens; 0 only in RoBERTa, and
-        2 for XLNet's last token."""
+        """0 for the first text, 1 for the second, with their special tokens; 0 only in RoBERTa and
+        T5, and 2 for XLNet's last token."""
         first = self.build_inputs_with_special_tokens(token_ids_0)
         both = self.build_inputs_with_special_tokens(token_ids_0, token_ids_1)
-        second = 0 if self.style and self.style.double_sep else 1
+        alike = self.style and (self.style.double_sep or self.style.start is None)
+        second = 0 if alike else 1
         if self.style and self.style.cls_last:
             count = len(first) - 1
             return [0] * count + [second] * (len(both) - 1 - count) + [2]

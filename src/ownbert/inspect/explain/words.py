@@ -99,7 +99,7 @@ def joined(words: Sequence[Word]) -> Word:
 
 def _stretches(example: Example, tokenizer: Tokenizer) -> list[tuple[int, np.ndarray]]:
     """The stretches of ids between special tokens, each with its position in the example."""
-    borders = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id}
+    borders = {*tokenizer.start_ids, tokenizer.sep_id, tokenizer.pad_id}
     ends = set(np.cumsum(example.parts or (len(example.token_ids),)).tolist())
     found, start = [], 0
     for position, index in enumerate([*example.token_ids.tolist(), tokenizer.sep_id]):

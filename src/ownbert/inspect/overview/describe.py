@@ -96,7 +96,8 @@ def structure_of(description: Description) -> Model:
 
 def _overview(model: Model, **further: Any) -> Overview:
     modules = list(model.modules())
-    norms = Counter(type(m).__name__ for m in modules if isinstance(m, nn.LayerNorm | NoNorm))
+    kinds = nn.LayerNorm | nn.RMSNorm | NoNorm
+    norms = Counter(type(m).__name__ for m in modules if isinstance(m, kinds))
     dropouts = Counter(m.p for m in modules if isinstance(m, nn.Dropout) and m.p)
     attention = next(m for m in modules if isinstance(m, MultiHeadAttention))
     return Overview(

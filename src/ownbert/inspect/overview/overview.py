@@ -36,6 +36,8 @@ _POSITIONS = {
     "of every layer; made for {n} tokens",
     "rotary": "queries and keys of every layer are rotated by position; made for {n} tokens",
     "alibi": "scores of every layer fall with distance; made for {n} tokens",
+    "relative_buckets": "a learnt number for each bucket of distances and each head, in the scores "
+    "of every layer; made for {n} tokens",
     "transformer_xl": "sinusoids of each distance, and whether two tokens are of one segment, in "
     "the scores of every layer; made for {n} tokens",
 }

@@ -123,6 +123,9 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
     encoder = model.encoder
     groups = [ParameterGroup("embeddings", 1, parts(encoder.embeddings, "encoder.embeddings"))]
     groups += _folded([parts(b, f"encoder.blocks.{i}") for i, b in enumerate(encoder.blocks)])
+    if encoder.buckets is not None:
+        found = parts(encoder.buckets, "encoder.buckets")
+        groups.append(ParameterGroup("buckets of distances", 1, found))
     if encoder.gate is not None:
         groups.append(ParameterGroup("layer gate", 1, parts(encoder.gate, "encoder.gate")))
     if encoder.norm is not None:

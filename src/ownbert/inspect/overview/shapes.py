@@ -86,7 +86,7 @@ _STEPS = (
     ("heads.discriminator", "out", "discriminator", "T", "was this token replaced?"),
 )
 # Position kinds that add a term to the scores.
-_IN_SCORES = ("relative_key", "relative_key_query", "alibi", "transformer_xl")
+_IN_SCORES = ("relative_key", "relative_key_query", "alibi", "relative_buckets", "transformer_xl")
 # Length of the source text for a decoder with cross attention, in tokens.
 _SOURCE = 5
 

@@ -1,0 +1,60 @@
+"""An encoder-decoder kind of checkpoint: what Marian and T5 differ in."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.errors import InputError
+from ownbert.families.weight_map import WeightMap
+
+Stacks = tuple[EncoderConfig, EncoderConfig, bool]
+
+
+class _Writes(Protocol):
+    def __call__(
+        self, encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool
+    ) -> dict[str, Any]: ...
+
+
+class _Maps(Protocol):
+    def __call__(
+        self, encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool, head: bool
+    ) -> WeightMap: ...
+
+
+@dataclass(frozen=True)
+class EncoderDecoder:
+    """A kind of checkpoint with two stacks; both of one model read and write texts.
+
+    Args:
+        model_type: in its ``config.json``.
+        architecture: Transformers' class with the head that writes words.
+        base: the class without it, if there is one.
+        read_config: encoder, decoder, and whether the head has the word table as its matrix.
+        write_config: the keys of a ``config.json`` from these.
+        weight_map: its tensors by our names and back, for two stacks with or without a head.
+        head: the head, by whether its matrix is the word table.
+        one_table: whether the stacks have one word table even where the head has its own matrix.
+        dropouts: the keys of its dropout rates.
+    """
+
+    model_type: str
+    architecture: str
+    read_config: Callable[[Mapping[str, Any]], Stacks]
+    write_config: _Writes
+    weight_map: _Maps
+    base: str | None = None
+    head: Callable[[bool], HeadSpec] = lambda shared: HeadSpec("generator")
+    one_table: bool = False
+    dropouts: Sequence[str] = ()
+
+
+def require_expressed(
+    model_type: str, stacks: Sequence[EncoderConfig], again: Sequence[EncoderConfig]
+) -> None:
+    """``InputError`` if a field of the stacks is another one after it was written and read."""
+    for old, new in zip(stacks, again, strict=True):
+        for f in fields(EncoderConfig):
+            if getattr(old, f.name) != getattr(new, f.name):
+                raise InputError(f"{model_type} has no key for {f.name} {getattr(old, f.name)}")

@@ -1,0 +1,254 @@
+"""T5 (Raffel et al. 2020): relative positions in buckets, pre-norm with RMSNorm, no biases."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ownbert.config import ACTIVATIONS, EncoderConfig, HeadSpec
+from ownbert.errors import InputError, in_short
+from ownbert.families.encoder_decoder import EncoderDecoder, Stacks, require_expressed
+from ownbert.families.family import ArchitectureSpec, Family
+from ownbert.families.rules import Fuse, Rename, Rule, Tie, written_out
+from ownbert.families.weight_map import WeightMap
+
+MODEL_TYPE = "t5"
+# Of folders without ``n_positions``: texts are cut there where nothing else is asked for.
+_LENGTH = 512
+_GATED = "gated-"
+# The exact GELU is what "gelu" alone means; in a gate the name stands for the other one.
+_GATED_ACTIVATIONS = {"gelu": "gelu_new"}
+
+
+def _gated(config: EncoderConfig) -> bool:
+    return config.gated_feed_forward
+
+
+def _plain(config: EncoderConfig) -> bool:
+    return not config.gated_feed_forward
+
+
+def stack_rules(name: str, prefix: str = "") -> tuple[Rule, ...]:
+    """The rules of one of the two stacks, ``encoder`` or ``decoder``, without its words."""
+    ours, theirs = f"{name}.blocks.{{i}}.", f"{prefix}{name}.block.{{i}}."
+    attention, cross = theirs + "layer.0.", theirs + "layer.1."
+    network = theirs + ("layer.2." if name == "decoder" else "layer.1.")
+    dense = network + "DenseReluDense."
+    rules: list[Rule] = [
+        Rename(
+            f"{name}.buckets.weight",
+            f"{prefix}{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+        ),
+        Fuse(ours + "attention.qkv", tuple(f"{attention}SelfAttention.{x}" for x in "qkv")),
+        Rename(ours + "attention.output", attention + "SelfAttention.o"),
+        Rename(ours + "attention_norm", attention + "layer_norm"),
+        Rename(ours + "feed_forward.up", dense + "wi", when=_plain),
+        Fuse(ours + "feed_forward.up", (dense + "wi_0", dense + "wi_1"), when=_gated),
+        Rename(ours + "feed_forward.down", dense + "wo"),
+        Rename(ours + "feed_forward_norm", network + "layer_norm"),
+        Rename(f"{name}.norm", f"{prefix}{name}.final_layer_norm"),
+    ]
+    if name == "decoder":
+        rules += [
+            Rename(ours + "cross_attention.query", cross + "EncDecAttention.q"),
+            Fuse(
+                ours + "cross_attention.key_value",
+                tuple(f"{cross}EncDecAttention.{x}" for x in "kv"),
+            ),
+            Rename(ours + "cross_attention.output", cross + "EncDecAttention.o"),
+            Rename(ours + "cross_attention_norm", cross + "layer_norm"),
+        ]
+    return tuple(rules)
+
+
+def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The feed-forward network, and what is one setting there and several here."""
+    kind = values["feed_forward_proj"]
+    act = str(kind).removeprefix(_GATED)
+    if act not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise InputError(
+            f"feed_forward_proj {in_short(kind)} is not known; one of {known}, or one of these "
+            f"after {_GATED}"
+        )
+    gated = str(kind).startswith(_GATED)
+    # Transformers writes both keys too, and reads them rather than the other one.
+    act = values.get("dense_act_fn") or (_GATED_ACTIVATIONS.get(act, act) if gated else act)
+    gated = gated if values.get("is_gated_act") is None else values["is_gated_act"]
+    return {
+        "hidden_act": act,
+        "gated_feed_forward": gated,
+        "attention_probs_dropout_prob": values["dropout_rate"],
+        "max_position_embeddings": values.get("n_positions") or _LENGTH,
+    }
+
+
+def _writes(config: EncoderConfig) -> dict[str, Any]:
+    act, gated = config.hidden_act, config.gated_feed_forward
+    shown = next((n for n, real in _GATED_ACTIVATIONS.items() if gated and real == act), act)
+    return {
+        "feed_forward_proj": _GATED * gated + shown,
+        "dense_act_fn": act,
+        "is_gated_act": gated,
+        "n_positions": config.max_position_embeddings,
+    }
+
+
+_WORDS = "transformer.shared.weight"
+
+T5 = Family(
+    model_type=MODEL_TYPE,
+    weight_map=WeightMap(
+        rules=(
+            Rename("encoder.embeddings.word.weight", _WORDS),
+            Tie("transformer.encoder.embed_tokens.weight", _WORDS, always=True),
+            *stack_rules("encoder", "transformer."),
+            Rename("heads.tokens.dense", "classifier"),
+        ),
+        prefix="transformer.",
+        other_parts=("decoder.", "lm_head."),
+    ),
+    architectures={
+        "T5EncoderModel": ArchitectureSpec(pooler=False),
+        "T5ForTokenClassification": ArchitectureSpec((HeadSpec("tokens"),), pooler=False),
+    },
+    with_decoder=("T5ForConditionalGeneration", "T5Model", "T5WithLMHeadModel"),
+    # Its classes for these tasks stand on the decoder; an encoder has no first token to pool.
+    own_heads=(
+        HeadSpec("classification", pooling="mean"),
+        HeadSpec("choice", pooling="mean"),
+        HeadSpec("span"),
+    ),
+    defaults={
+        "vocab_size": 32128,
+        "d_model": 512,
+        "d_kv": 64,
+        "d_ff": 2048,
+        "num_layers": 6,
+        "num_decoder_layers": 6,
+        "num_heads": 8,
+        "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": 128,
+        "dropout_rate": 0.1,
+        "layer_norm_epsilon": 1e-6,
+        "initializer_factor": 1.0,
+        "feed_forward_proj": "relu",
+        "is_encoder_decoder": True,
+        "use_cache": True,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "classifier_dropout": 0.0,
+    },
+    names={
+        "hidden_size": "d_model",
+        "head_width": "d_kv",
+        "intermediate_size": "d_ff",
+        "num_hidden_layers": "num_layers",
+        "num_attention_heads": "num_heads",
+        "relative_buckets": "relative_attention_num_buckets",
+        "relative_max_distance": "relative_attention_max_distance",
+        "hidden_dropout_prob": "dropout_rate",
+        "layer_norm_eps": "layer_norm_epsilon",
+    },
+    follows={"num_decoder_layers": "num_layers"},
+    fixed={
+        "type_vocab_size": 0,
+        "position_embedding_type": "relative_buckets",
+        "norm_embeddings": False,
+        "norm_first": True,
+        "final_norm": True,
+        "norm_type": "rms_norm",
+        "norm_bias": False,
+        "qkv_bias": False,
+        "output_bias": False,
+        "feed_forward_bias": False,
+        "qk_scale": 1.0,
+        "drop_everywhere": True,
+    },
+    reads=_reads,
+    writes=_writes,
+    required={
+        "quantization_config": (None,),
+        "is_decoder": (False,),
+        # Transformers prunes a T5, but cannot load what it then saves.
+        "pruned_heads": (None, {}),
+    },
+    dropouts={"tokens": "classifier_dropout"},
+)
+
+
+def weight_map(
+    encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool, head: bool = True
+) -> WeightMap:
+    """The weight map of an encoder-decoder, with rules that depend on no config.
+
+    Args:
+        shared: whether the matrix of the head is the word table.
+        head: whether there is one.
+    """
+    words = "shared.weight"
+    rules: list[Rule] = [
+        Rename("encoder.embeddings.word.weight", words),
+        *(Tie(f"{name}.embed_tokens.weight", words) for name in ("encoder", "decoder")),
+        *written_out(stack_rules("encoder"), encoder),
+        *written_out(stack_rules("decoder"), decoder),
+    ]
+    matrix = "lm_head.weight"
+    if head and shared:
+        rules.append(Tie(matrix, words))
+    elif head:
+        rules.append(Rename("heads.generator.projection.weight", matrix))
+    return WeightMap(tuple(rules), other_parts=() if head else ("lm_head.",))
+
+
+def read_config(values: Mapping[str, Any]) -> Stacks:
+    """Encoder, decoder, and whether the head has the word table, from a ``config.json``.
+
+    Raises:
+        InputError: a value is not supported.
+    """
+    if values.get("tie_encoder_decoder"):
+        raise InputError("tie_encoder_decoder is True; supported is False")
+    encoder = T5.read_config(values)
+    layers = values.get("num_decoder_layers")
+    decoder = replace(
+        encoder,
+        num_hidden_layers=encoder.num_hidden_layers if layers is None else layers,
+        is_decoder=True,
+        add_cross_attention=True,
+    )
+    tied = values.get("tie_word_embeddings")
+    return encoder, decoder, True if tied is None else tied
+
+
+def write_config(encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool) -> dict[str, Any]:
+    """The ``config.json`` of the two.
+
+    Raises:
+        InputError: the format cannot express them.
+    """
+    theirs = {
+        **T5.write_config(encoder),
+        "num_decoder_layers": decoder.num_hidden_layers,
+        "tie_word_embeddings": shared,
+        "is_encoder_decoder": True,
+    }
+    require_expressed(MODEL_TYPE, (encoder, decoder), read_config(theirs)[:2])
+    return theirs
+
+
+def _head(shared: bool) -> HeadSpec:
+    """Scaled where its matrix is the word table, whose rows are long ones."""
+    return HeadSpec("generator", output_bias=False, tied=shared, scaled=shared)
+
+
+T5_ENCODER_DECODER = EncoderDecoder(
+    MODEL_TYPE,
+    "T5ForConditionalGeneration",
+    base="T5Model",
+    read_config=read_config,
+    write_config=write_config,
+    weight_map=weight_map,
+    head=_head,
+    one_table=True,
+    dropouts=("dropout_rate",),
+)
