@@ -30,8 +30,9 @@ ACTIVATIONS = (
 # sinusoidal_halves: the same channels in another order, all sines before all cosines (Marian);
 # relative_key: Shaw et al. 2018; relative_key_query: Huang et al. 2020, method 4; rotary: Su et al.
 # 2021; alibi: Press et al. 2022, symmetric where attention goes both ways; relative_buckets: Raffel
-# et al. 2020, section 2.1; transformer_xl: the sinusoids of distances (Dai et al. 2019), and whether
-# two tokens are of one segment (Yang et al. 2019).
+# et al. 2020, section 2.1; transformer_xl: the sinusoids of distances (Dai et al. 2019), and if two
+# tokens are of one segment (Yang et al. 2019); none: no position in the embeddings, and none in the
+# scores unless attention is disentangled (DeBERTa-v3).
 POSITIONS = (
     "absolute",
     "sinusoidal",
@@ -42,6 +43,7 @@ POSITIONS = (
     "alibi",
     "relative_buckets",
     "transformer_xl",
+    "none",
 )
 NORMS = ("layer_norm", "rms_norm")
 # Numbers of segments that ``transformer_xl`` tells apart: XLNet's two texts, <cls>, padding, and
@@ -50,6 +52,10 @@ SEGMENTS = 8
 
 # How the gated layers become one (nn/sesame.py): the last layer alone, or the sum of all.
 LAYER_GATES = ("last", "sum")
+
+# The terms of disentangled attention (He et al. 2021, equation 4): what a query asks of a distance,
+# and what a key asks of one.
+POSITION_TERMS = ("c2p", "p2c")
 
 # How the tokens of a sequence become one vector, without BERT's pooler (nn/pooling.py).
 POOLINGS = ("first", "last", "mean", "max", "attention", "gru", "lstm")
@@ -95,6 +101,7 @@ class HeadSpec:
         transform: whether an mlm head has its dense layer and norm (not in XLNet).
         tied: whether a generator's matrix is the word table where the stacks share it.
         scaled: whether a generator divides hidden states by sqrt(D) (T5).
+        dense_dropout: rate before the dense layer, if it is not ``dropout``.
     """
 
     kind: str
@@ -113,6 +120,7 @@ class HeadSpec:
     transform: bool = True
     tied: bool = True
     scaled: bool = False
+    dense_dropout: float | None = None
     features: tuple[int, ...] | None = None
     feature_size: int = 10
 
@@ -150,6 +158,70 @@ class Mobile:
                 f"classifier_activation is {in_short(self.classifier_activation)}; it must be "
                 "true or false"
             )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Disentangled:
+    """What DeBERTa-v2 (He et al. 2021) adds to BERT, by the keys of its ``config.json``.
+
+    Args:
+        relative_attention: whether scores have terms of distances.
+        pos_att_type: these terms, of ``POSITION_TERMS``. All scores are divided by sqrt(K (1 + n))
+            for n terms, also where ``relative_attention`` is false.
+        share_att_key: distances go through the matrices of queries and keys, and not through some
+            of their own.
+        position_buckets: rows of the table of distances on each side: near ones have their own,
+            farther ones share them in logarithmic steps (He et al. 2023, section 3); 0: every
+            distance has its own.
+        max_relative_positions: the distance from which on all are alike.
+        norm_rel_ebd: whether the table goes through a LayerNorm.
+        conv_kernel_size: width of a convolution beside the first block, an odd number; 0: none.
+        conv_groups, conv_act: of this convolution.
+        legacy: how Transformers names the tensors of the MLM head.
+
+    Raises:
+        InputError: values are impossible.
+    """
+
+    relative_attention: bool = True
+    pos_att_type: tuple[str, ...] = POSITION_TERMS
+    share_att_key: bool = False
+    position_buckets: int = 0
+    max_relative_positions: int = 512
+    norm_rel_ebd: bool = False
+    conv_kernel_size: int = 0
+    conv_groups: int = 1
+    conv_act: str = "tanh"
+    legacy: bool = True
+
+    def __post_init__(self) -> None:
+        _require_counts(self, ("max_relative_positions", "conv_groups"), least=1)
+        _require_counts(self, ("position_buckets", "conv_kernel_size"), least=0)
+        for name in ("relative_attention", "share_att_key", "norm_rel_ebd", "legacy"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(
+                    f"{name} is {in_short(getattr(self, name))}; it must be true or false"
+                )
+        for term in self.pos_att_type:
+            _require_known("pos_att_type", term, POSITION_TERMS)
+        object.__setattr__(self, "pos_att_type", tuple(dict.fromkeys(self.pos_att_type)))
+        if self.position_buckets == 1:
+            raise InputError("position_buckets is 1; it must be at least 2, or -1 for none")
+        if self.conv_kernel_size and self.conv_kernel_size % 2 == 0:
+            raise InputError(
+                f"conv_kernel_size is {self.conv_kernel_size}; it must be an odd number, or 0"
+            )
+        _require_known("conv_act", self.conv_act, ACTIVATIONS)
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The terms that are added to the scores."""
+        return self.pos_att_type if self.relative_attention else ()
+
+    @property
+    def span(self) -> int:
+        """Rows of the table of distances on each side."""
+        return self.position_buckets or self.max_relative_positions
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -252,6 +324,10 @@ _MOST = {
     "relative_buckets": limits.LENGTH,
     "relative_max_distance": limits.LENGTH,
     "channels": 4_096,
+    "position_buckets": limits.LENGTH,
+    "max_relative_positions": limits.LENGTH,
+    "conv_kernel_size": 1_024,
+    "conv_groups": limits.WIDTH,
 }
 # Names of classes; the largest sets of labels that are published have about as many.
 MOST_LABELS = 1_000_000
@@ -275,6 +351,7 @@ _TEXT_ONLY = {
     "task_type_vocab_size": 0,
     "embedding_size": None,
     "mobile": None,
+    "disentangled": None,
     "position_embedding_type": "absolute",
     "position_offset": 0,
 }
@@ -329,6 +406,7 @@ class EncoderConfig:
             which a second stream starts (Yang et al. 2019, section 2.3).
         drop_everywhere: dropout of hidden states also inside of the feed-forward network and after
             the last norm (T5).
+        disentangled: relative positions as in DeBERTa, and what else it has.
         image: read images instead of text (ViT).
 
     Raises:
@@ -389,6 +467,7 @@ class EncoderConfig:
     longest_distance: int | None = None
     mask_vector: bool = False
     drop_everywhere: bool = False
+    disentangled: Disentangled | None = None
     image: Image | None = None
 
     def __post_init__(self) -> None:
@@ -463,6 +542,8 @@ class EncoderConfig:
             raise InputError(
                 "local_attention does not go with num_hidden_groups: shared blocks are of one kind"
             )
+        if self.disentangled is not None:
+            self._check_disentangled(self.disentangled)
         if self.add_cross_attention and not self.is_decoder:
             raise InputError("add_cross_attention needs is_decoder true")
         if self.num_hidden_groups and self.num_hidden_groups > self.num_hidden_layers:
@@ -505,6 +586,21 @@ class EncoderConfig:
                 raise InputError(
                     f"{name} does not go with is_decoder: a token would know of those after it"
                 )
+
+    def _check_disentangled(self, disentangled: Disentangled) -> None:
+        others = ("mobile", "num_hidden_groups", "pruned_heads", "is_decoder")
+        for name in (name for name in others if getattr(self, name)):
+            raise InputError(f"disentangled attention does not go with {name}")
+        if self.position_embedding_type not in ("absolute", "none"):
+            raise InputError(
+                "disentangled attention goes with position_embedding_type absolute or none, not "
+                f"{self.position_embedding_type}"
+            )
+        if disentangled.conv_kernel_size and self.hidden_size % disentangled.conv_groups:
+            raise InputError(
+                f"hidden_size {self.hidden_size} cannot be shared by conv_groups "
+                f"{disentangled.conv_groups}: it must be a multiple"
+            )
 
     def _check_image(self, image: Image) -> None:
         for name, value in _TEXT_ONLY.items():
@@ -554,6 +650,15 @@ class EncoderConfig:
     @property
     def head_size(self) -> int:
         return self.head_width or self.attention_size // self.num_attention_heads
+
+    @property
+    def score_scale(self) -> float | None:
+        """Factor of the scores, if not 1 / sqrt(K): with n terms of distances 1 / sqrt(K (1 + n)).
+
+        Source: He et al. 2021, equation 4.
+        """
+        terms = 0 if self.disentangled is None else len(self.disentangled.pos_att_type)
+        return (self.head_size * (1 + terms)) ** -0.5 if terms else self.qk_scale
 
     @property
     def num_blocks(self) -> int:

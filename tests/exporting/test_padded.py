@@ -1,5 +1,6 @@
 """The padded graph computes what Transformers' classes of every family and head compute."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ownbert.checkpoint import load
-from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.config import Disentangled, EncoderConfig, HeadSpec
 from ownbert.data.batch import from_padded
 from ownbert.errors import InputError
 from ownbert.exporting.padded import PaddedModel
@@ -97,6 +98,13 @@ def test_local_attention_and_gates():
     config = EncoderConfig(**{**fields, "position_embedding_type": "rotary", "rotary_base": 50.0})
     head = HeadSpec("tokens", dense="gelu", dense_bias=False, dense_norm=True)
     against_packed(config, head)
+
+
+def test_distances_and_a_convolution():
+    fields = _fields(embedding_size=6, position_embedding_type="none")
+    settings = Disentangled(position_buckets=4, max_relative_positions=4, conv_kernel_size=3)
+    for own in (settings, replace(settings, share_att_key=True, norm_rel_ebd=True)):
+        against_packed(EncoderConfig(**{**fields, "disentangled": own}), "mlm")
 
 
 def test_ngrams_of_token_ids():

@@ -30,7 +30,7 @@ from support.parity_models import (
 )
 
 BASE = dict(BASES)
-UNLIKE_BERT = ("modernbert", "t5", "xlnet")
+UNLIKE_BERT = ("modernbert", "deberta-v2", "t5", "xlnet")
 RELATIVE = [m for m in FAMILIES if m not in ("distilbert", "mobilebert", *UNLIKE_BERT)]
 # Classes of encoder-decoders, which are tested in test_t5.py.
 WITH_DECODER = {
@@ -74,6 +74,7 @@ def test_defaults_are_those_of_transformers(model_type: str):
     own = {k for k in values if k not in general or values[k] != general[k]}
     # All but the first follow from others.
     own -= {"model_type", "true_hidden_size", "dense_act_fn", "is_gated_act", "d_head"}
+    own -= {"pooler_hidden_size"}
     defaults = FAMILIES[model_type].defaults
     assert own <= defaults.keys()
     assert {key: values[key] for key in defaults} == dict(defaults)
@@ -97,6 +98,20 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
     ("albert", "AlbertForMaskedLM", {"embedding_size": 16}),
     ("bert", "BertForPreTraining", {"layer_norm_eps": 0.1, "hidden_act": "gelu_new"}),
     ("camembert", "CamembertModel", {"pad_token_id": 3}),
+    ("deberta-v2", "DebertaV2Model", {"share_att_key": True, "position_biased_input": False}),
+    ("deberta-v2", "DebertaV2Model", {"pos_att_type": ["c2p"], "position_buckets": -1}),
+    ("deberta-v2", "DebertaV2Model", {"pos_att_type": ["p2c"], "max_relative_positions": 3}),
+    ("deberta-v2", "DebertaV2Model", {"pos_att_type": None, "conv_kernel_size": 0}),
+    ("deberta-v2", "DebertaV2Model", {"relative_attention": False, "conv_act": "gelu"}),
+    ("deberta-v2", "DebertaV2Model", {"norm_rel_ebd": "none", "conv_groups": 4}),
+    ("deberta-v2", "DebertaV2ForMaskedLM", {"embedding_size": 8, "type_vocab_size": 0}),
+    ("deberta-v2", "DebertaV2ForMaskedLM", {"legacy": False, "tie_word_embeddings": False}),
+    ("deberta-v2", "DebertaV2ForMultipleChoice", {"pooler_hidden_act": "tanh"}),
+    (
+        "deberta-v2",
+        "DebertaV2ForSequenceClassification",
+        {"pooler_dropout": 0.2, "layer_norm_eps": 0.1, "hidden_act": "relu"},
+    ),
     ("distilbert", "DistilBertForMaskedLM", {"sinusoidal_pos_embds": True}),
     ("distilbert", "DistilBertForSequenceClassification", {"activation": "relu"}),
     ("electra", "ElectraForMaskedLM", {"embedding_size": 16, "hidden_act": "relu"}),

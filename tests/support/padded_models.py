@@ -21,6 +21,16 @@ SIZES = {
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "albert": {"embedding_size": 16, "num_hidden_layers": 3},
+    "deberta-v2": {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": 4,
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+        "conv_kernel_size": 3,
+        "type_vocab_size": 2,
+    },
     "electra": {"embedding_size": 16},
     "ernie": {"use_task_id": True},
     "mobilebert": {"embedding_size": 16, "intra_bottleneck_size": 16},

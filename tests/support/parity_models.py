@@ -27,6 +27,15 @@ SIZES: dict[str, Any] = {
 # What a family is made with besides, so that nothing of it is left out.
 FURTHER: dict[str, dict[str, Any]] = {
     "albert": {"embedding_size": 8, "num_hidden_layers": 4, "num_hidden_groups": 2},
+    # Groups of distances from the third on, shared by texts of nine tokens.
+    "deberta-v2": {
+        "relative_attention": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": 4,
+        "norm_rel_ebd": "layer_norm",
+        "type_vocab_size": 2,
+        "conv_kernel_size": 3,
+    },
     "electra": {"embedding_size": 8},
     "ernie": {"use_task_id": True},
     "mobilebert": {
@@ -94,7 +103,7 @@ def padded(config: Any, architecture: str = "") -> dict[str, Tensor]:
         mask = mask.flip(1)
     ids = torch.randint(5, VOCAB, shape, generator=generator)
     given = {"input_ids": ids * mask + config.pad_token_id * (1 - mask), "attention_mask": mask}
-    if hasattr(config, "type_vocab_size"):
+    if getattr(config, "type_vocab_size", 0):
         types = torch.randint(0, config.type_vocab_size, shape, generator=generator)
         given["token_type_ids"] = types
     if config.model_type == "xlnet":

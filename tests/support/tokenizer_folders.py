@@ -109,6 +109,19 @@ def albert_folder(folder: Path) -> Path:
     return described(folder, "AlbertTokenizer", "albert")
 
 
+def deberta_folder(folder: Path) -> Path:
+    """Numbers of special tokens as in DeBERTa-v3; that of [MASK] follows the pieces."""
+    names = ("pad", "bos", "eos", "unk")
+    pieces(
+        folder / "spm.model",
+        **{f"{name}_id": number for number, name in enumerate(names)},
+        **dict(
+            zip((f"{n}_piece" for n in names), ("[PAD]", "[CLS]", "[SEP]", "[UNK]"), strict=True)
+        ),
+    )
+    return described(folder, "DebertaV2Tokenizer", "deberta-v2")
+
+
 def t5_folder(folder: Path) -> Path:
     pieces(
         folder / "spiece.model",
@@ -147,6 +160,7 @@ FOLDERS = {
     "XLMRoberta": xlm_roberta_folder,
     "Camembert": camembert_folder,
     "Albert": albert_folder,
+    "DebertaV2": deberta_folder,
     "T5": t5_folder,
     "XLNet": xlnet_folder,
 }

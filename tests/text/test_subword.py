@@ -23,6 +23,7 @@ SPECIAL = {
     "Albert": "<pad> <unk> [CLS] [SEP] [MASK]",
     "T5": "<pad> <unk> </s>",
     "XLNet": "<pad> <unk> <cls> <sep> <mask>",
+    "DebertaV2": "[PAD] [UNK] [CLS] [SEP] [MASK]",
 }
 KINDS = {"Bert": "wordpiece", "Roberta": "bpe"}
 

@@ -190,7 +190,7 @@ def _heads_json(model: "Model", family: Family) -> dict[str, Any]:
         key = family.dropouts.get(kind)
         if key is not None:
             rate = spec.dropout
-            if rate is None and family.defaults[key] is not None:
+            if rate is None and family.defaults.get(key) is not None:
                 # The encoder's rate, which the family's default would override.
                 rate = 0.0 if kind == "span" else model.config.hidden_dropout_prob
             values[key] = rate

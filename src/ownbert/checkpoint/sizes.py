@@ -93,6 +93,8 @@ def _sizes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
             hidden,
             config.num_attention_heads * config.head_width,
         )
+    if config.disentangled is not None and config.disentangled.terms:
+        found["encoder.distances.table"] = (2 * config.disentangled.span, hidden)
     if config.mobile is None:
         parts = 2 if config.gated_feed_forward else 1
         found[_BLOCK + "feed_forward.up"] = (parts * config.intermediate_size, hidden)

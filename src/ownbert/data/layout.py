@@ -101,6 +101,15 @@ class Layout:
         longest = (self.keys or self).max_seqlen
         return self.window is not None and longest - 1 > self.window
 
+    @cached_property
+    def is_token(self) -> Tensor | None:
+        """(T, 1), false for rows that do not see themselves, which are padding; None without a
+        mask."""
+        if self.mask is None:
+            return None
+        alike = self.mask[:, 0] if self.mask.shape[1] == 1 else self.mask.diagonal(dim1=1, dim2=2)
+        return alike.reshape(-1, 1)
+
     def within(self, window: int | None) -> "Layout":
         """The layout of local attention: a query sees keys at most ``window`` tokens away.
 

@@ -21,6 +21,8 @@ from ownbert.hf.outputs import logits_by_name
 from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.bottleneck import NarrowAttention
 from ownbert.nn.context import Context
+from ownbert.nn.convolution import Convolution
+from ownbert.nn.disentangled import DistanceTable, DistanceVectors, row_of
 from ownbert.nn.embeddings import Embeddings
 from ownbert.nn.heads import ClassificationHead, EmbeddingHead, Pooler, TokenHead
 from ownbert.nn.model import Model, Outputs
@@ -167,8 +169,10 @@ class PaddedEmbeddings(nn.Module):
             hidden = hidden + of.token_type.weight[0]
         if hasattr(of, "task_type"):
             hidden = hidden + of.task_type.weight[0]
+        if of.norm_last and hasattr(of, "projection"):
+            hidden = of.projection(hidden)
         hidden = hidden if of.norm is None else of.norm(hidden)
-        if not of.widen_first and hasattr(of, "projection"):
+        if not (of.widen_first or of.norm_last) and hasattr(of, "projection"):
             hidden = of.projection(hidden)
         return hidden
 
@@ -215,7 +219,7 @@ class PaddedAttention(nn.Module):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, H, S, K)
         scores = (q * of.head_size**-0.5) @ k.transpose(2, 3)
         if of.bias is not None:
-            scores = scores + _bias(of.bias, q, k)
+            scores = scores + _bias(of.bias_in(context, context.layout), q, k)
         hidden = batch.hidden
         if of.window is not None:
             near = _distances(q.shape[2], q.device).abs() <= of.window
@@ -230,7 +234,7 @@ def _distances(length: int, device: torch.device) -> Tensor:
     return distances(length, length, torch.zeros(1, dtype=torch.long, device=device))
 
 
-def _bias(bias: nn.Module, q: Tensor, k: Tensor) -> Tensor:
+def _bias(bias: Any, q: Tensor, k: Tensor) -> Tensor:
     """(B or 1, H, S, S), added to the scores."""
     far = _distances(q.shape[2], q.device)
     if not isinstance(bias, RelativeKeys):
@@ -265,6 +269,39 @@ class _Gate(nn.Module):
         mask = batch.mask[..., None].to(means.dtype)
         gates = self.of.gates((means * mask).sum(1) / mask.sum(1).clamp_min(1))  # (B, L)
         return self.of.gated(layers, gates[:, None])
+
+
+class PaddedDistances(nn.Module):
+    """The vectors of all distances that a text of any length has."""
+
+    def __init__(self, distances: DistanceTable, longest: int) -> None:
+        super().__init__()
+        self.of = distances
+        # From there on all distances are alike, and ``DistanceVectors`` takes the last one.
+        reach = max(longest, distances.of.max_relative_positions)
+        self.rows: Tensor
+        self.register_buffer("rows", row_of(torch.arange(-reach, reach + 1), distances.of))
+
+    def forward(self, layout: Any) -> DistanceVectors:
+        vectors = self.of.table.weight
+        return DistanceVectors(
+            vectors if self.of.norm is None else self.of.norm(vectors), self.rows
+        )
+
+
+class PaddedConvolution(nn.Module):
+    """``Convolution`` of padded texts: (B, S, D) twice -> (B, S, D)."""
+
+    def __init__(self, convolution: Convolution) -> None:
+        super().__init__()
+        self.of = convolution
+
+    def forward(self, embedded: Tensor, hidden: Tensor, batch: PaddedBatch) -> Tensor:
+        conv = self.of.conv
+        shown = (embedded * batch.mask[..., None]).transpose(1, 2)
+        width = conv.kernel_size[0] // 2
+        mixed = F.conv1d(shown, conv.weight, conv.bias, padding=width, groups=conv.groups)
+        return self.of.joined(mixed.transpose(1, 2), hidden)
 
 
 class _First(nn.Module):
@@ -360,6 +397,10 @@ def _padded_copy(model: Model) -> Model:
     encoder.embeddings = PaddedEmbeddings(encoder.embeddings)
     if encoder.gate is not None:
         encoder.gate = _Gate(encoder.gate)
+    if encoder.distances is not None:
+        encoder.distances = PaddedDistances(encoder.distances, config.longest)
+    if encoder.convolution is not None:
+        encoder.convolution = PaddedConvolution(encoder.convolution)
     for block in encoder.blocks:
         block.attention = PaddedAttention(block.attention)
         if isinstance(block, EncoderBlock):

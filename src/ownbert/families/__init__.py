@@ -4,6 +4,7 @@ from ownbert.errors import InputError
 from ownbert.families import marian
 from ownbert.families.albert import ALBERT
 from ownbert.families.bert import BERT
+from ownbert.families.deberta import DEBERTA
 from ownbert.families.distilbert import DISTILBERT
 from ownbert.families.electra import ELECTRA
 from ownbert.families.ernie import ERNIE
@@ -28,6 +29,7 @@ FAMILIES = {
         ERNIE,
         MOBILEBERT,
         MODERNBERT,
+        DEBERTA,
         T5,
         XLNET,
     )

@@ -56,7 +56,8 @@ def without_position_table(config: EncoderConfig) -> bool:
 
     Not for kinds that it does not know: the missing table keeps it from loading them.
     """
-    return config.position_embedding_type in ("sinusoidal", "relative_key", "relative_key_query")
+    kinds = ("sinusoidal", "relative_key", "relative_key_query", "none")
+    return config.position_embedding_type in kinds
 
 
 def position_table(config: EncoderConfig) -> "Tensor":

@@ -110,10 +110,11 @@ class Tie:
 
 @dataclass(frozen=True)
 class Drop:
-    """Theirs holds nothing that we need."""
+    """Theirs holds nothing that we need, for configs for which ``when`` is true."""
 
     theirs: str
     reason: str
+    when: Callable[[EncoderConfig], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Make:
 
 Rule = Rename | Fuse | Heads | Reshape | Tie | Drop | Make
 
-_LEAVES = ("weight", "bias", "position_ids", "token_type_ids")
+_LEAVES = ("weight", "bias", "position_ids", "token_type_ids", "_weight")
 
 
 def their_names(rule: Rule) -> tuple[str, ...]:
@@ -158,8 +159,8 @@ def part_of(rule: Rule) -> str | None:
 
 
 def holds(rule: Rule, config: EncoderConfig) -> bool:
-    """Whether a rename or fuse is one of this config."""
-    when = rule.when if isinstance(rule, Rename | Fuse) else None
+    """Whether a rule is one of this config."""
+    when = rule.when if isinstance(rule, Rename | Fuse | Drop) else None
     return when is None or when(config)
 
 
@@ -191,7 +192,7 @@ def _with_numbers(rule: Rule, numbers: dict[str, int], leaf: str) -> Rule:
         return text + leaf
 
     if isinstance(rule, Rename):
-        return Rename(name(rule.ours), name(rule.theirs), rule.shared)
+        return Rename(name(rule.ours), name(rule.theirs), rule.shared, rule.when)
     if isinstance(rule, Fuse):
         return Fuse(name(rule.ours), tuple(name(n) for n in rule.theirs))
     if isinstance(rule, Heads):
@@ -202,4 +203,4 @@ def _with_numbers(rule: Rule, numbers: dict[str, int], leaf: str) -> Rule:
         return Tie(name(rule.theirs), name(rule.to), rule.always)
     if isinstance(rule, Make):
         return Make(name(rule.theirs), rule.when, rule.make, rule.head)
-    return Drop(name(rule.theirs), rule.reason)
+    return Drop(name(rule.theirs), rule.reason, rule.when)

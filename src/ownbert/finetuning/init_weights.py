@@ -64,8 +64,11 @@ def make_model(
     if adapted is not None:
         take_encoder(model, adapted)
     if settings.freeze:
-        for part in (model.encoder.embeddings, *model.encoder.blocks[: settings.freeze]):
-            part.requires_grad_(False)
+        encoder = model.encoder
+        below = (encoder.embeddings, encoder.distances, encoder.convolution)
+        for part in (*below, *encoder.blocks[: settings.freeze]):
+            if part is not None:
+                part.requires_grad_(False)
     return model
 
 

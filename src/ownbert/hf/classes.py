@@ -99,6 +99,10 @@ def _signature(family: Family, spec: ArchitectureSpec) -> inspect.Signature:
         names += ["sliding_window_mask", "position_ids"]
         names += [] if kinds == ("span",) else ["inputs_embeds"]
         return signature([*names, *labels, *UNPADDED, *_LAST])
+    if "relative_attention" in family.defaults:
+        labels = _LABELS.get(kinds, ("labels",) if kinds else ())
+        names += ["token_type_ids", "position_ids", "inputs_embeds"]
+        return signature([*names, *labels, *_LAST])
     if family.fixed.get("type_vocab_size") != 0:
         names += ["token_type_ids", "position_ids"]
     if "task_type_vocab_size" in family.defaults:

@@ -247,6 +247,15 @@ def _loss(model: Any, values: dict[str, Any], given: dict[str, Any]) -> Tensor |
     logits = values["logits"]
     if model.architecture_spec.decoder:
         return losses.causal_lm(logits, labels, given.get("num_items_in_batch"))
+    if (
+        kinds == ("classification",)
+        and model.config.model_type == "deberta-v2"
+        and not model.config.problem_type
+    ):
+        loss = losses.sequence_by_shape(logits, labels)
+        if logits.shape[-1] == 1:
+            values["logits"] = logits.view(-1)  # as there
+        return loss
     if kinds == ("classification",):
         return losses.sequence(logits, labels, model.config)
     if kinds == ("discriminator",):

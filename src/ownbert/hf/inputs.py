@@ -204,6 +204,8 @@ def pack(given: PaddedInputs, config: EncoderConfig, *, dense: bool) -> PackedIn
     if dense:
         keys = make_layout([size[1] + past] * size[0], given.device) if past else None
         seen = by_others = mask if mask.ndim == 3 else mask[:, None]
+        if config.disentangled is not None and mask.ndim == 2:
+            seen = seen & mask[:, :, None]  # There padding sees nothing, too.
         if config.mask_vector:
             by_others = _permuted(seen, given.perm_mask, size, past)
             seen = by_others | _own_places(size[1], past, given.device)
@@ -257,7 +259,7 @@ def _padding_matters(mask: Tensor, config: EncoderConfig) -> bool:
     # Distances (and MobileBERT's neighbours) count padding too, so there must be no gaps.
     counted = config.position_embedding_type.startswith("relative_")
     counted = counted or config.position_embedding_type == "alibi"
-    counted = counted or config.local_attention is not None
+    counted = counted or config.local_attention is not None or config.disentangled is not None
     neighbours = config.mobile is not None and config.mobile.trigram_input
     return (counted or neighbours) and bool((mask[:, 1:] & ~mask[:, :-1]).any())
 

@@ -73,6 +73,36 @@ def sequence(logits: Tensor, labels: Tensor, config: Any) -> Tensor:
     )
 
 
+def sequence_by_shape(logits: Tensor, labels: Tensor) -> Tensor:
+    """Loss of the labels of sequences in DeBERTa, where ``config.problem_type`` is None.
+
+    Regression (mean squared error) for one output; one class for each text (cross entropy), none
+    where it is below 0; or shares of all classes.
+
+    Args:
+        logits: (B, C).
+        labels: (B) or (B, 1), numbers or classes, or (B, C), shares.
+
+    Raises:
+        InputError: labels do not fit.
+    """
+    count = logits.shape[-1]
+    if labels.numel() not in (len(logits), logits.numel()):
+        raise InputError(
+            f"labels has shape {tuple(labels.shape)}; it must be {(len(logits),)} or "
+            f"{tuple(logits.shape)}"
+        )
+    if count == 1:
+        return F.mse_loss(logits.view(-1).to(labels.dtype), labels.view(-1))
+    if labels.ndim > 1 and labels.shape[-1] > 1:
+        return -(logits.log_softmax(-1) * labels).sum(-1).mean()
+    classes = labels.view(-1).long()
+    there = classes >= 0
+    if not bool(there.any()):
+        return logits.new_zeros(())
+    return cross_entropy(logits[there].float(), classes[there])
+
+
 def span(start: Tensor, end: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
     """Mean of the cross entropies of an answer's start and end.
 

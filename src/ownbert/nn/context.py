@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ownbert.data.layout import Layout, make_layout
+from ownbert.nn.disentangled import DistanceVectors
 
 
 def per_sequence(rows: Tensor, layout: Layout) -> Tensor:
@@ -180,6 +181,7 @@ class Context:
         attentions, cross_attentions: the weights that are wanted, by layer, (H, S, S') for each
             sequence.
         query_attentions: those of the second stream, a row for each token.
+        distances: the vectors of distances that all layers of DeBERTa share.
         differentiable: whether these weights are part of the autograd graph (for
             ``torch.autograd.grad``), which is slower.
     """
@@ -196,4 +198,5 @@ class Context:
     attentions: dict[int, list[Tensor]] = field(default_factory=dict)
     cross_attentions: dict[int, list[Tensor]] = field(default_factory=dict)
     query_attentions: dict[int, list[Tensor]] = field(default_factory=dict)
+    distances: DistanceVectors | None = None
     differentiable: bool = False

@@ -21,7 +21,7 @@ class Embeddings(nn.Module):
 
     The Transformer of 2017 has no LayerNorm here. Where words have a width of their own (E),
     ``projection`` takes the sum to D (ALBERT, ELECTRA). MobileBERT widens the words alone, before
-    the sum, each with its two neighbours.
+    the sum, each with its two neighbours; DeBERTa widens the sum before its LayerNorm.
 
     Source: Devlin et al. 2019, figure 2.
     """
@@ -36,6 +36,7 @@ class Embeddings(nn.Module):
         self.word = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
         self.trigram = config.mobile is not None and config.mobile.trigram_input
         self.widen_first = config.mobile is not None
+        self.norm_last = config.disentangled is not None
         size = hidden if self.widen_first else width
         if self.kind == "absolute":
             self.position = nn.Embedding(config.max_position_embeddings, size)
@@ -46,10 +47,12 @@ class Embeddings(nn.Module):
         self.mask = nn.Parameter(torch.zeros(hidden)) if config.mask_vector else None
         # In Transformers 4.57.6 the LayerNorm of MobileBERT's embeddings has PyTorch's epsilon.
         eps = 1e-5 if self.widen_first else None
-        self.norm = make_norm(config, size, eps=eps) if config.norm_embeddings else None
+        normed = hidden if self.norm_last else size
+        self.norm = make_norm(config, normed, eps=eps) if config.norm_embeddings else None
         self.dropout = Dropout(config.hidden_dropout_prob)
         if config.embedding_size is not None:
-            self.projection = Linear(width * (3 if self.trigram else 1), hidden)
+            bias = not self.norm_last
+            self.projection = Linear(width * (3 if self.trigram else 1), hidden, bias=bias)
 
     def forward(self, batch: Batch) -> Tensor:
         """Packed batch -> (T, D).
@@ -81,8 +84,13 @@ class Embeddings(nn.Module):
         if hasattr(self, "task_type"):
             tasks = torch.zeros_like(batch.token_ids) if batch.task_ids is None else batch.task_ids
             hidden = hidden + self.task_type(tasks)
-        hidden = self.dropout(hidden if self.norm is None else self.norm(hidden))
-        if not self.widen_first and hasattr(self, "projection"):
+        if self.norm_last and hasattr(self, "projection"):
+            hidden = self.projection(hidden)
+        hidden = hidden if self.norm is None else self.norm(hidden)
+        if self.norm_last and batch.layout.is_token is not None:
+            hidden = hidden * batch.layout.is_token
+        hidden = self.dropout(hidden)
+        if not (self.widen_first or self.norm_last) and hasattr(self, "projection"):
             hidden = self.projection(hidden)
         return hidden
 

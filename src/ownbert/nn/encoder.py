@@ -11,6 +11,8 @@ from ownbert.data.batch import Batch
 from ownbert.nn.blocks import EncoderBlock
 from ownbert.nn.bottleneck import BottleneckBlock
 from ownbert.nn.context import Context, QueryStream
+from ownbert.nn.convolution import Convolution
+from ownbert.nn.disentangled import DistanceTable
 from ownbert.nn.embeddings import Embeddings
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.norms import make_norm
@@ -46,12 +48,15 @@ class Encoder(nn.Module):
             self.buckets = self.blocks[0].attention.bias.table  # pyright: ignore
             for block in self.blocks:
                 block.attention.bias.share(self.buckets)  # pyright: ignore
-        self.norm = None
+        self.norm = self.distances = self.convolution = None
         if config.final_norm:
             self.norm = make_norm(config, config.hidden_size)
         self.gate = None if config.layer_gate is None else LayerGate(config)
         dropped = config.drop_output or config.drop_everywhere
         self.dropout = Dropout(config.hidden_dropout_prob) if dropped else None
+        if config.disentangled is not None:
+            self.distances = DistanceTable(config) if config.disentangled.terms else None
+            self.convolution = Convolution(config) if config.disentangled.conv_kernel_size else None
 
     def forward(
         self, batch: Batch, context: Context | None = None, *, keep_hidden: bool = False
@@ -68,7 +73,9 @@ class Encoder(nn.Module):
                 tensors (T, D).
         """
         context = self.plain_context(batch) if context is None else context
-        hidden = self.embeddings(batch)
+        hidden = embedded = self.embeddings(batch)
+        if self.distances is not None:
+            context.distances = self.distances(context.layout)
         if context.query_stream is not None:
             predicted = self.embeddings.predicted(len(context.query_stream.rows))
             hidden = torch.cat((hidden, predicted.to(hidden.dtype)))
@@ -80,6 +87,8 @@ class Encoder(nn.Module):
                 hidden = checkpoint(block, hidden, context, layer, use_reentrant=False)
             else:
                 hidden = block(hidden, context, layer)
+            if layer == 0 and self.convolution is not None:
+                hidden = self.convolution(embedded, hidden, context.layout)
             if ends and (keep_hidden or self.gate is not None):
                 kept.append(hidden)
         if self.gate is not None:

@@ -131,7 +131,6 @@ class ClassificationHead(nn.Module):
         super().__init__()
         size, rate = config.hidden_size, spec.dropout
         self.dropout = Dropout(config.hidden_dropout_prob if rate is None else rate)
-        self.first = spec.dropout_first
         self.features = None if spec.features is None else WordFeatures(config, spec)
         if self.features is not None:
             size = self.features.size
@@ -141,6 +140,8 @@ class ClassificationHead(nn.Module):
         self.act = spec.dense
         self.norm = None
         if spec.dense is not None:
+            first = self.dropout.p if spec.dense_dropout is None else spec.dense_dropout
+            self.dense_dropout = Dropout(first if spec.dropout_first else 0.0)
             self.hidden = Linear(size, size, bias=spec.dense_bias)
             self.norm = make_norm(config, size) if spec.dense_norm else None
         self.ngrams = None if spec.ngrams is None else NgramTable(spec.ngrams)
@@ -156,8 +157,7 @@ class ClassificationHead(nn.Module):
         if self.segments is not None and batch.groups is not None:
             pooled = self.segments(pooled, make_layout(batch.groups, pooled.device))  # (answers, D)
         if self.act is not None:
-            pooled = self.dropout(pooled) if self.first else pooled
-            pooled = ACTIVATION[self.act](self.hidden(pooled))
+            pooled = ACTIVATION[self.act](self.hidden(self.dense_dropout(pooled)))
             pooled = pooled if self.norm is None else self.norm(pooled)
         assert pooled is not None
         rows = self.dropout(self._beside_ngrams(pooled, batch))

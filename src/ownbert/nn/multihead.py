@@ -10,7 +10,9 @@ from ownbert.config import EncoderConfig
 from ownbert.data.layout import Layout
 from ownbert.nn.attention import attend
 from ownbert.nn.context import Context
+from ownbert.nn.disentangled import DisentangledBias
 from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.equal_lengths import Bias
 from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.positions import Alibi, RelativeBuckets, RelativeSinusoids, make_bias, rotate
 from ownbert.nn.sesame import blur
@@ -45,7 +47,8 @@ class MultiHeadAttention(nn.Module):
         self.window = config.window_of(block)
         self.blur = config.attention_blur
         # Scores are divided by sqrt(K) later on, whatever the scale.
-        self.scaled = None if config.qk_scale is None else config.qk_scale * self.head_size**0.5
+        scale = config.score_scale
+        self.scaled = None if scale is None else scale * self.head_size**0.5
         self.fused: dict[str, int] = {}
         for name, linear in projections.items():
             self.add_module(name, linear)
@@ -103,14 +106,13 @@ class MultiHeadAttention(nn.Module):
         collected: dict[int, list[Tensor]],
     ) -> Tensor:
         """As ``attend``, by a layout of its own and without the output matrix: (T, H, K)."""
-        bias = self.bias
         out, weights = attend(
             q if self.scaled is None else q * self.scaled,
             k,
             v,
             layout,
             dropout=self.dropout.p if self.training else 0.0,
-            bias=bias.over(layout) if isinstance(bias, RelativeSinusoids) else bias,
+            bias=self.bias_in(context, layout),
             weights=layer in context.keep,
             backend="reference" if context.differentiable and layer in context.keep else None,
         )
@@ -128,6 +130,11 @@ class MultiHeadAttention(nn.Module):
     def layout_of(self, context: Context) -> tuple[Layout, dict[int, list[Tensor]]]:
         """Which keys each query sees, and where weights that are kept go, by layer."""
         return context.layout.within(self.window), context.attentions
+
+    def bias_in(self, context: Context, layout: Layout) -> Bias | None:
+        """What is added to the scores in this pass."""
+        bias = self.bias
+        return bias.over(layout) if isinstance(bias, RelativeSinusoids) else bias
 
     def head_scale(self, head_mask: Tensor, layer: int) -> Tensor:
         """The factors of the heads that are left, (H) or (B, H)."""
@@ -213,6 +220,12 @@ class Attention(MultiHeadAttention):
         kept = context.query_attentions
         predicted = self.attended(queries, k, v, context, layer, stream.layout, kept)
         return self.output(torch.cat((of_content, stream.of_tokens(predicted))).flatten(1))
+
+    def bias_in(self, context: Context, layout: Layout) -> Bias | None:
+        """Vectors of distances become scores by the matrices of this layer, once in a pass."""
+        if isinstance(self.bias, DisentangledBias) and context.distances is not None:
+            return self.bias.scores(self.project, context.distances)
+        return super().bias_in(context, layout)
 
 
 class CrossAttention(MultiHeadAttention):

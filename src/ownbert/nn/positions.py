@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ownbert.config import SEGMENTS, EncoderConfig
 from ownbert.data.layout import Layout
+from ownbert.nn.disentangled import DisentangledBias
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.linear import Linear
 
@@ -301,6 +302,8 @@ class RelativeBuckets(nn.Module):
 
 def make_bias(config: EncoderConfig, heads: Sequence[int]) -> nn.Module | None:
     """What a block adds to the scores of ``heads``; None for position kinds that add nothing."""
+    if config.disentangled is not None and config.disentangled.terms:
+        return DisentangledBias(config)
     if config.position_embedding_type in ("relative_key", "relative_key_query"):
         return RelativeKeys(config)
     if config.position_embedding_type == "alibi":

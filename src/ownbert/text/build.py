@@ -12,6 +12,7 @@ from ownbert.text.config_file import read_ids_file
 from ownbert.text.sentencepiece import read_model
 from ownbert.text.styles import (
     BERT,
+    DEBERTA,
     ROBERTA,
     SPECIAL_NAMES,
     T5,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 
 BERT_SETTINGS = ("do_lower_case", "strip_accents", "tokenize_chinese_chars", "do_basic_tokenize")
-ALBERT_SETTINGS = ("do_lower_case", "keep_accents")
+PIECES_SETTINGS = ("do_lower_case", "keep_accents", "split_by_punct")
 HEADER = "#version"
 
 
@@ -60,8 +61,8 @@ def build(
             raise
         except ValueError as error:
             raise InputError(f"{source} does not fit {files['vocab_file']}: {error}") from error
-    stated = {**style.settings, **settings}
-    known = {name: stated[name] for name in ALBERT_SETTINGS if stated.get(name) is not None}
+    defaults = {name: style.settings[name] for name in PIECES_SETTINGS if name in style.settings}
+    known = {name: bool(settings.get(name, value)) for name, value in defaults.items()}
     # The first sentinel has the last id.
     last = tuple(reversed(additional_tokens(style, settings))) if style is T5 else ()
     return pieces_backend(read_model(files["vocab_file"]), style, last=last, **known)
@@ -72,7 +73,7 @@ def special_token(
 ) -> "str | tokenizers.AddedToken":
     """A special token as Transformers registers it where it is given as a plain string.
 
-    Except for BERT, the mask token includes the space before it.
+    Except for BERT and DeBERTa, the mask token includes the space before it.
 
     Args:
         style: the family.
@@ -82,10 +83,10 @@ def special_token(
     """
     from tokenizers import AddedToken
 
-    if name == "mask_token" and style is not BERT:
+    if name == "mask_token" and style not in (BERT, DEBERTA):
         normalized = style is XLM_ROBERTA and not built
         return AddedToken(text, lstrip=True, rstrip=False, normalized=normalized, special=True)
-    if style is ROBERTA and built:
+    if built and (style is ROBERTA or (style is DEBERTA and name == "unk_token")):
         return AddedToken(text, normalized=True, special=True)
     return text
 

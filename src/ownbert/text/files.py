@@ -2,7 +2,8 @@
 
 tokenizer.json holds everything and takes precedence; a vocab.txt beside it must agree. Without it
 the family's own files are read: vocab.txt (how Google released BERT), vocab.json and
-merges.txt (RoBERTa), sentencepiece.bpe.model (XLM-R, CamemBERT), spiece.model (ALBERT, XLNet).
+merges.txt (RoBERTa), sentencepiece.bpe.model (XLM-R, CamemBERT), spiece.model (ALBERT, T5, XLNet),
+spm.model (DeBERTa).
 """
 
 import os
@@ -103,8 +104,11 @@ def read_folder(folder: str | os.PathLike[str]) -> TokenizerFiles:
         source = place / style.files["vocab_file"]
         special = special_names(place, config, style)
         backend = _from_vocabulary(place, style, config, special)
-    missing = [special[n] for n in style.needed if backend.token_to_id(special[n]) is None]
-    if missing:
+    absent = [name for name in style.needed if backend.token_to_id(special[name]) is None]
+    if not (place / TOKENIZER).is_file():
+        absent = [name for name in absent if name not in style.behind]
+    if absent:
+        missing = [special[name] for name in absent]
         raise InputError(f"{source} lacks the special tokens {' '.join(missing)}")
     if not (place / TOKENIZER).is_file():
         register(backend, special_tokens(style, special, config, built=True))

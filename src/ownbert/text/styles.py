@@ -35,6 +35,7 @@ class Style:
             of its own; padding goes in front.
         start: the token before a text, by its name in ``special``; None: there is none.
         end: the token after each text.
+        behind: special tokens that its files may lack; their ids follow those of the files.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Style:
     cls_last: bool = False
     start: str | None = "cls_token"
     end: str = "sep_token"
+    behind: tuple[str, ...] = ()
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -134,7 +136,15 @@ XLNET = Style(
     additional=("<eop>", "<eod>"),
     cls_last=True,
 )
-STYLES = (BERT, ROBERTA, ALBERT, T5, XLM_ROBERTA, CAMEMBERT, XLNET)
+DEBERTA = Style(
+    "deberta-v2",
+    "DebertaV2Tokenizer",
+    {"vocab_file": "spm.model"},
+    {"bos_token": "[CLS]", "eos_token": "[SEP]", **_BRACKETS},
+    {"do_lower_case": False, "split_by_punct": False},
+    behind=("mask_token",),
+)
+STYLES = (BERT, ROBERTA, ALBERT, T5, XLM_ROBERTA, CAMEMBERT, XLNET, DEBERTA)
 
 # tokenizer_class of tokenizer_config.json -> its style, and the inputs of its models.
 CLASSES: dict[str, tuple[Style, tuple[str, ...]]] = {
@@ -146,6 +156,7 @@ CLASSES: dict[str, tuple[Style, tuple[str, ...]]] = {
     "XLMRobertaTokenizer": (XLM_ROBERTA, WITHOUT_TYPES),
     "CamembertTokenizer": (CAMEMBERT, WITHOUT_TYPES),
     "AlbertTokenizer": (ALBERT, WITH_TYPES),
+    "DebertaV2Tokenizer": (DEBERTA, WITH_TYPES),
     "T5Tokenizer": (T5, WITHOUT_TYPES),
     "XLNetTokenizer": (XLNET, WITH_TYPES),
 }
@@ -162,6 +173,7 @@ MODEL_TYPES = {
     "xlm-roberta-xl": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
     "albert": "AlbertTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
     "t5": "T5Tokenizer",
     "xlnet": "XLNetTokenizer",
 }

@@ -1,4 +1,4 @@
-"""Byte-level BPE (RoBERTa) and SentencePiece models (XLM-R, CamemBERT, ALBERT).
+"""Byte-level BPE (RoBERTa) and SentencePiece models (XLM-R, CamemBERT, ALBERT, DeBERTa).
 
 Built from the parts of the ``tokenizers`` library, so that the ids are those of Transformers'
 fast tokenizers from the same files. ``ownbert.text.build`` adds special tokens and post-processors.
@@ -13,7 +13,7 @@ from ownbert.text.sentencepiece import (
     USER_DEFINED,
     SentencePieceModel,
 )
-from ownbert.text.styles import ALBERT, CAMEMBERT, XLM_ROBERTA, XLNET, Style
+from ownbert.text.styles import ALBERT, CAMEMBERT, DEBERTA, XLM_ROBERTA, XLNET, Style
 
 if TYPE_CHECKING:
     import tokenizers
@@ -90,6 +90,7 @@ def pieces_backend(
     last: tuple[str, ...] = (),
     do_lower_case: bool = True,
     keep_accents: bool = False,
+    split_by_punct: bool = False,
 ) -> "tokenizers.Tokenizer":
     """The tokenizer of a .model file.
 
@@ -97,7 +98,9 @@ def pieces_backend(
         model: its contents.
         style: decides the ids and the normaliser.
         last: tokens after those of the file.
-        do_lower_case, keep_accents: ALBERT's and XLNet's settings.
+        do_lower_case: of ALBERT, XLNet and DeBERTa.
+        keep_accents: of ALBERT and XLNet.
+        split_by_punct: of DeBERTa: each punctuation mark stands by itself.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -116,12 +119,16 @@ def pieces_backend(
             if piece.kind in (CONTROL, USER_DEFINED)
         ]
     )
-    backend.normalizer = (
-        _albert_normalizer(model, do_lower_case, keep_accents)
-        if style in (ALBERT, XLNET)
-        else _fairseq_normalizer(model)
-    )
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    words = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="always")
+    backend.pre_tokenizer = words
+    if style in (ALBERT, XLNET):
+        backend.normalizer = _albert_normalizer(model, do_lower_case, keep_accents)
+    elif style is DEBERTA:
+        backend.normalizer = _deberta_normalizer(model, do_lower_case)
+        marks = [pre_tokenizers.Punctuation(behavior="isolated")] if split_by_punct else []
+        backend.pre_tokenizer = pre_tokenizers.Sequence([*marks, words])
+    else:
+        backend.normalizer = _fairseq_normalizer(model)
     backend.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
     return backend
 
@@ -166,6 +173,17 @@ def _fairseq_normalizer(model: SentencePieceModel) -> "normalizers.Normalizer":
         steps.append(normalizers.Precompiled(model.charsmap))
     steps.append(normalizers.Strip(left=False, right=True))
     steps.append(normalizers.Replace(Regex(" {2,}"), SPACE))
+    return normalizers.Sequence(steps)
+
+
+def _deberta_normalizer(model: SentencePieceModel, do_lower_case: bool) -> "normalizers.Normalizer":
+    from tokenizers import Regex, normalizers
+
+    steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if do_lower_case else []
+    steps.append(normalizers.Strip())
+    if model.charsmap:
+        steps.append(normalizers.Precompiled(model.charsmap))
+    steps.append(normalizers.Replace(Regex(" {2,}"), " "))
     return normalizers.Sequence(steps)
 
 

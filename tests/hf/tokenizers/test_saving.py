@@ -61,6 +61,7 @@ def test_saved_for_transformers_and_for_us(name: str, folders: dict[str, Path], 
         ("Bert", {"strip_accents": False, "tokenize_chinese_chars": False}),
         ("Roberta", {"add_prefix_space": True, "trim_offsets": False}),
         ("Albert", {"keep_accents": True, "do_lower_case": False}),
+        ("DebertaV2", {"split_by_punct": True, "do_lower_case": True}),
         ("XLMRoberta", {"mask_token": "<m>", "additional_special_tokens": ["<x>", "dog"]}),
         ("Camembert", {"cls_token": "</s>", "padding_side": "left"}),
         ("Bert", {"unk_token": "the", "mask_token": "[M]", "bos_token": "quick"}),
@@ -225,7 +226,9 @@ def test_the_folder_decides_the_class(folders: dict[str, Path], tmp_path: Path):
         only.mkdir()
         Tokenizer.load(folder).save(only)
         (only / "tokenizer_config.json").unlink()
-        assert type(AutoTokenizer.from_pretrained(only)).__name__ == f"{name}Tokenizer"
+        # DeBERTa's special tokens are BERT's, and tell nothing.
+        alone = "PreTrainedTokenizerFast" if name == "DebertaV2" else f"{name}Tokenizer"
+        assert type(AutoTokenizer.from_pretrained(only)).__name__ == alone
     for model_type, name in (
         ("electra", "Electra"),
         ("ernie", "Bert"),

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ownbert.checkpoint import save
-from ownbert.config import EncoderConfig, HeadSpec, Mobile
+from ownbert.config import Disentangled, EncoderConfig, HeadSpec, Mobile
 from ownbert.errors import InputError
 from ownbert.inspect.overview.describe import Overview, describe
 from ownbert.inspect.overview.parameters import ranges
@@ -162,6 +163,20 @@ def test_a_family_with_narrow_words_bottlenecks_and_several_networks():
         "values": ("value", 3, 5),
     }
     assert "feed-forward 3 down" in rows(str(overview))
+
+
+def test_distances_and_a_convolution():
+    settings = Disentangled(position_buckets=4, norm_rel_ebd=True, conv_kernel_size=3)
+    for own in (settings, replace(settings, share_att_key=True, pos_att_type=("p2c",))):
+        with torch.device("meta"):
+            model = small("mlm", embedding_size=8, disentangled=own)
+        overview = describe(model, tokens=5)
+        assert overview.parameters == sum(p.numel() for p in model.parameters())
+        legend_holds(overview)
+        assert ("keys of distances" in rows(str(overview))) != own.share_att_key
+        assert f"/ sqrt({1 + len(own.pos_att_type)} K) and" in " ".join(str(overview).split())
+        assert "8 vectors, which far distances share" in str(overview)
+        assert "of 3 neighbouring embeddings" in str(overview)
 
 
 def test_what_a_decoder_does_is_shown():

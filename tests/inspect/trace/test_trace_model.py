@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ownbert.checkpoint import save
-from ownbert.config import EncoderConfig, Mobile
+from ownbert.config import Disentangled, EncoderConfig, Mobile
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.errors import InputError
 from ownbert.inspect.trace.model_trace import trace_model
@@ -63,6 +63,8 @@ KINDS = {
     "pre-norm": {"norm_first": True, "final_norm": True, "qkv_bias": False, "qk_scale": 0.3},
     "relative, own scale": {"position_embedding_type": "relative_key", "qk_scale": 0.3},
     "blurred": {"attention_blur": 0.5},
+    "distances": {"disentangled": Disentangled(position_buckets=4, conv_kernel_size=3)},
+    "distances, shared": {"disentangled": Disentangled(share_att_key=True)},
     "mobile": {"embedding_size": 8, "mobile": Mobile(intra_bottleneck_size=12)},
 }
 

@@ -29,6 +29,8 @@ _ORDERS = {
     "sep_token pad_token cls_token mask_token",
     "t5": "vocab_file tokenizer_file eos_token unk_token pad_token extra_ids "
     "additional_special_tokens add_prefix_space",
+    "deberta-v2": "vocab_file do_lower_case split_by_punct bos_token eos_token unk_token "
+    "sep_token pad_token cls_token mask_token",
 }
 _ORDERS["xlnet"] = _ORDERS["albert"]
 _PIECES_ORDER = "vocab_file bos_token eos_token sep_token cls_token unk_token pad_token mask_token"
@@ -55,6 +57,7 @@ XLMRobertaTokenizer = XLMRobertaTokenizerFast = _make("XLMRobertaTokenizer")
 CamembertTokenizer = CamembertTokenizerFast = _make("CamembertTokenizer")
 AlbertTokenizer = AlbertTokenizerFast = _make("AlbertTokenizer")
 XLNetTokenizer = XLNetTokenizerFast = _make("XLNetTokenizer")
+DebertaV2Tokenizer = DebertaV2TokenizerFast = _make("DebertaV2Tokenizer")
 DistilBertTokenizer = DistilBertTokenizerFast = _make("DistilBertTokenizer")
 ElectraTokenizer = ElectraTokenizerFast = _make("ElectraTokenizer")
 MobileBertTokenizer = MobileBertTokenizerFast = _make("MobileBertTokenizer")

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ownbert.config import EncoderConfig
+from ownbert.config import Disentangled, EncoderConfig
 from ownbert.families import all_families
 from ownbert.families.rules import Fuse, Heads
 from ownbert.inspect.overview.parameters import (
@@ -40,11 +40,13 @@ _POSITIONS = {
     "of every layer; made for {n} tokens",
     "transformer_xl": "sinusoids of each distance, and whether two tokens are of one segment, in "
     "the scores of every layer; made for {n} tokens",
+    "none": "the word vectors know no positions; made for {n} tokens",
 }
 _GATES = {
     "last": "last: the last layer times its gate, by squeeze and excitation over all layers",
     "sum": "sum: of all layers, each times its gate, by squeeze and excitation over them",
 }
+_TERMS = {"c2p": "queries", "p2c": "keys"}
 _SHOWN_TOKENS, _SHOWN_LABELS = 24, 8
 
 
@@ -156,6 +158,11 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
     kind = config.position_embedding_type
     words = _POSITIONS[kind].format(n=f"{config.longest:,}")
     yield "positions", f"{kind}: {words}"
+    if config.disentangled is not None and config.disentangled.terms:
+        yield "distances", _distances(config.disentangled)
+    if config.disentangled is not None and config.disentangled.conv_kernel_size:
+        width = config.disentangled.conv_kernel_size
+        yield "convolution", f"of {width} neighbouring embeddings, beside block 0"
     yield (
         "vocabulary",
         f"{config.vocab_size:,} tokens"
@@ -185,6 +192,15 @@ def _local_attention(config: EncoderConfig) -> str:
     layers = [i for i in range(config.num_hidden_layers) if config.window_of(i) is None]
     far = (config.local_attention or 0) // 2
     return f"a token sees {far:,} on each side of it; the whole text in layers {ranges(layers)}"
+
+
+def _distances(disentangled: Disentangled) -> str:
+    """What distances add to the scores."""
+    terms = " and ".join(_TERMS[term] for term in sorted(disentangled.terms))
+    rows = f"{2 * disentangled.span:,} vectors"
+    if disentangled.position_buckets:
+        return f"{rows}, which far distances share; in the scores of every layer, with {terms}"
+    return f"{rows}; in the scores of every layer, with {terms}"
 
 
 def _parameters(overview: Overview) -> Table:
@@ -234,7 +250,7 @@ def _attention_note(overview: Overview) -> str:
     d = config.hidden_size
     parts = {p.path.split(".", 3)[-1]: p.count for g in overview.groups for p in g.parts}
     count = parts.get("attention.qkv", 0) + parts.get("attention.output", 0)
-    if count != 4 * d * d + 4 * d:
+    if count != 4 * d * d + 4 * d or any(part.startswith("attention.bias.") for part in parts):
         return ""
     return (
         f"The attention of a block has 4 D² + 4 D = {count:,} parameters (D = {d:,}), whatever the "

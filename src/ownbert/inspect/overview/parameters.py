@@ -21,6 +21,8 @@ NAMES = {
     "attention.value": "values",
     "attention.output": "attention output",
     "attention.bias.distance": "distance table",
+    "attention.bias.key": "keys of distances",
+    "attention.bias.query": "queries of distances",
     "attention_norm": "attention norm",
     "cross_attention.query": "cross queries",
     "cross_attention.key_value": "cross keys, values",
@@ -128,6 +130,10 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
         groups.append(ParameterGroup("buckets of distances", 1, found))
     if encoder.gate is not None:
         groups.append(ParameterGroup("layer gate", 1, parts(encoder.gate, "encoder.gate")))
+    for name in ("distances", "convolution"):
+        module = getattr(encoder, name)
+        if module is not None:
+            groups.append(ParameterGroup(name, 1, parts(module, f"encoder.{name}")))
     if encoder.norm is not None:
         groups.append(ParameterGroup("last LayerNorm", 1, parts(encoder.norm, "encoder.norm")))
     if model.pooler is not None and (found := parts(model.pooler, "pooler")):

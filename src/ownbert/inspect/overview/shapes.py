@@ -157,6 +157,10 @@ def forward_shapes(
     steps = [ShapeStep("token ids", "T", tuple(batch.token_ids.shape), "the text in numbers")]
     for key, sizes in observed.items():
         name, letters, meaning = named[key]
+        own = config.disentangled
+        if name == "attention weights" and own is not None and own.pos_att_type:
+            meaning = meaning.replace("sqrt(K)", f"sqrt({1 + len(own.pos_att_type)} K)")
+            meaning = meaning.replace(": row", " and of distances: row" if own.terms else ": row")
         if name == "attention weights" and config.position_embedding_type in _IN_SCORES:
             meaning = meaning.replace("sqrt(K)", "sqrt(K) and of distances")
         steps.append(ShapeStep(name, _letters(letters, key[0], config), sizes, meaning))

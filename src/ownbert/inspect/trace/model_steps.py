@@ -19,6 +19,7 @@ from ownbert.inspect.trace.steps import (
     score_steps,
     weights_step,
 )
+from ownbert.nn.kernels.equal_lengths import Bias
 from ownbert.nn.multihead import MultiHeadAttention
 from ownbert.nn.sesame import blur
 
@@ -31,6 +32,7 @@ class CapturedAttention:
         causal, norm_first: of the model.
         projections: inputs (T, D) and outputs of each fused matrix, by its name.
         attended: queries, keys and values (T, H, K) as ``attend`` gets them.
+        bias: what is added to the scores.
         joined, output: input (T, HK) and output (T, D) of the output matrix.
     """
 
@@ -38,6 +40,7 @@ class CapturedAttention:
     norm_first: bool
     projections: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     attended: tuple[Tensor, ...] = ()
+    bias: Bias | None = None
     joined: Tensor | None = None
     output: Tensor | None = None
 
@@ -76,7 +79,7 @@ def attention_steps(
         ]
     factor = size**-0.5 * (attention.scaled or 1.0)
     squares = score_steps(q @ k.T, factor=factor, size=size)
-    if attention.bias is not None:
+    if captured.bias is not None:
         squares += _distances(attention, captured, index, squares[-1])
     squares += _masked(attention.window, captured.causal, squares[-1])
     squares.append(weights_step(_array(weights), squares[-1].key))
@@ -161,14 +164,16 @@ def _distances(
     attention: MultiHeadAttention, captured: CapturedAttention, index: int, scores: TraceStep
 ) -> list[TraceStep]:
     """What distances add to the scores, and the sum."""
-    assert attention.bias is not None
+    assert captured.bias is not None
     meaning = {
         "Alibi": "minus the distance times the slope of this head",
         "RelativeKeys": "queries (and keys) times a learnt vector for each distance",
+        "DisentangledBias": "queries (and keys) times what the layer makes of a vector for each "
+        "distance",
     }[type(attention.bias).__name__]
     q, k, _ = (x.transpose(0, 1)[None] for x in captured.attended)
     at = torch.arange(q.shape[2], device=q.device)
-    added = attention.bias(q * (attention.scaled or 1.0), k, (at[:, None] - at)[None])[0, index]
+    added = captured.bias(q * (attention.scaled or 1.0), k, (at[:, None] - at)[None])[0, index]
     distance = TraceStep("distance", "scores of distances", _array(added), "distance", meaning)
     total = TraceStep(
         "summed",

@@ -134,11 +134,12 @@ def _capturing(
     def project(name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         latest[name] = inputs[0], output
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, _: Context, number: int) -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor, context: Context, number: int) -> None:
         nonlocal at_layer
         at_layer = number == layer
         if at_layer:
             captured.projections, captured.attended = dict(latest), (q, k, v)
+            captured.bias = attention.bias_in(context, context.layout)
 
     def leave(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if at_layer:

@@ -134,7 +134,9 @@ def _depth(path: str, layers: int) -> int:
     """0 for embeddings, from 1 for blocks by their index, and above for heads."""
     if (found := _BLOCK_OF.search(path)) is not None:
         return 1 + int(found[1])
-    return 0 if ".embeddings" in path else layers + 1
+    # What DeBERTa has beside its blocks: vectors for all of them, and a convolution beside block 0.
+    beside = {".embeddings": 0, ".encoder.distances": 0, ".encoder.convolution": 1}
+    return next((at for part, at in beside.items() if part in path), layers + 1)
 
 
 def check_groups(model: nn.Module, groups: list[dict[str, Any]]) -> None:

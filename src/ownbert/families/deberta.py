@@ -1,0 +1,294 @@
+"""DeBERTa-v2 and v3 (He et al. 2021, 2023): disentangled attention, in one format for both."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from ownbert.config import Disentangled, EncoderConfig, HeadSpec
+from ownbert.errors import InputError, in_short
+from ownbert.families.bert import REQUIRED, SPAN, TOKENS, label_rules
+from ownbert.families.family import ArchitectureSpec, Family, activation_of
+from ownbert.families.rules import Drop, Fuse, Make, Rename, Rule, Tie
+from ownbert.families.weight_map import WeightMap
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_TABLES, _ENCODER = "deberta.embeddings.", "deberta.encoder."
+_LAYER, _BLOCK = _ENCODER + "layer.{i}.", "encoder.blocks.{i}."
+# Heads that begin with the dense layer that Transformers calls a pooler.
+_POOLED = ("classification", "choice")
+
+
+def _head(kind: str) -> HeadSpec:
+    return HeadSpec(kind, pooling="first", dense="gelu", dropout_first=False)
+
+
+def _reads_head(spec: HeadSpec, values: Mapping[str, Any]) -> HeadSpec:
+    """The activation of the pooler, and its dropout, which is not that of the last layer."""
+    if spec.kind not in _POOLED:
+        return spec
+    spec = replace(spec, dense=activation_of(values, "pooler_hidden_act"))
+    rate = values["pooler_dropout"]
+    return replace(spec, dropout_first=True, dense_dropout=rate) if rate else spec
+
+
+def _writes_head(spec: HeadSpec) -> dict[str, Any]:
+    if spec.kind not in _POOLED or spec.dense is None:
+        return {}
+    rate = spec.dropout if spec.dense_dropout is None else spec.dense_dropout
+    return {
+        "pooler_hidden_act": spec.dense,
+        "pooler_dropout": (rate or 0) if spec.dropout_first else 0,
+    }
+
+
+def _reads(values: Mapping[str, Any]) -> dict[str, Any]:
+    hidden, heads, legacy = values["hidden_size"], values["num_attention_heads"], values["legacy"]
+    if legacy and values.get("tie_word_embeddings", True) is not True:
+        raise InputError(f"tie_word_embeddings is {False}; supported is {True}")
+    _require(values, "pooler_hidden_size", hidden)
+    if isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
+        _require(values, "attention_head_size", hidden // heads)
+    longest = values["max_relative_positions"]
+    if isinstance(longest, int) and longest < 1:
+        longest = values["max_position_embeddings"]
+    settings: dict[str, Any] = {
+        "pos_att_type": _names("pos_att_type", values["pos_att_type"]),
+        "max_relative_positions": longest,
+        "position_buckets": _from_zero(values.get("position_buckets", -1)),
+        "norm_rel_ebd": "layer_norm" in _norms(values.get("norm_rel_ebd", "none")),
+        "conv_kernel_size": _from_zero(values.get("conv_kernel_size", 0)),
+        **{key: values[key] for key in ("relative_attention", "legacy")},
+        **{
+            key: values[key]
+            for key in ("share_att_key", "conv_groups", "conv_act")
+            if key in values
+        },
+    }
+    width = values.get("embedding_size", hidden)
+    biased = values["position_biased_input"]
+    return {
+        "position_embedding_type": "absolute" if biased else "none",
+        "embedding_size": None if width == hidden else width,
+        "disentangled": Disentangled(**settings),
+    }
+
+
+def _require(values: Mapping[str, Any], key: str, wanted: Any) -> None:
+    """``InputError`` for a width that Transformers has a key for and computes with one value."""
+    if values.get(key, wanted) != wanted:
+        raise InputError(f"{key} is {in_short(values[key])}; supported is {wanted}")
+
+
+def _names(key: str, value: Any) -> tuple[str, ...]:
+    """A list of names, or one text with bars between them, as in Microsoft's files."""
+    if value is None:
+        return ()
+    parts = value.split("|") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise InputError(f"{key} is {in_short(value)}; it must be a list of names")
+    return tuple(name for part in parts if (name := part.strip().lower()))
+
+
+def _norms(value: Any) -> tuple[str, ...]:
+    names = _names("norm_rel_ebd", value)
+    for name in names:
+        if name not in ("none", "layer_norm"):
+            raise InputError(f"norm_rel_ebd {name!r} is not known; one of none, layer_norm")
+    return names
+
+
+def _from_zero(value: Any) -> Any:
+    """Negative numbers mean none too."""
+    return max(0, value) if type(value) is int else value
+
+
+def _writes(config: EncoderConfig) -> dict[str, Any]:
+    if config.disentangled is None:
+        raise InputError("deberta-v2 needs a config with disentangled=Disentangled(...)")
+    own, longest = config.disentangled, config.max_position_embeddings
+    everywhere = own.max_relative_positions == longest
+    values: dict[str, Any] = {
+        **asdict(own),
+        "pos_att_type": list(own.pos_att_type) or None,
+        "position_buckets": own.position_buckets or -1,
+        "max_relative_positions": -1 if everywhere else own.max_relative_positions,
+        "norm_rel_ebd": "layer_norm" if own.norm_rel_ebd else "none",
+        "position_biased_input": config.position_embedding_type == "absolute",
+    }
+    if config.embedding_size is not None:
+        values["embedding_size"] = config.embedding_size
+    if not own.legacy:
+        # Else Transformers 4.57.6 takes the dense layer of the MLM head for its decoder.
+        values["tie_word_embeddings"] = False
+    return values
+
+
+def _of(config: EncoderConfig) -> Disentangled:
+    return config.disentangled or Disentangled()
+
+
+def _is_legacy(config: EncoderConfig) -> bool:
+    return _of(config).legacy
+
+
+def _is_new(config: EncoderConfig) -> bool:
+    return not _is_legacy(config)
+
+
+def _has_positions(config: EncoderConfig) -> bool:
+    return config.position_embedding_type == "absolute"
+
+
+def _has_no_positions(config: EncoderConfig) -> bool:
+    return not _has_positions(config)
+
+
+def _has_unused_table(config: EncoderConfig) -> bool:
+    return _of(config).relative_attention and not _of(config).terms
+
+
+def _has_unused_norm(config: EncoderConfig) -> bool:
+    return _of(config).norm_rel_ebd and not _of(config).terms
+
+
+def _table(config: EncoderConfig) -> "Tensor":
+    import torch
+
+    return torch.zeros(2 * _of(config).span, config.hidden_size)
+
+
+def _ones(config: EncoderConfig) -> "Tensor":
+    import torch
+
+    return torch.ones(config.hidden_size)
+
+
+def _zeros(config: EncoderConfig) -> "Tensor":
+    import torch
+
+    return torch.zeros(config.hidden_size)
+
+
+def _embedding_rules() -> tuple[Rule, ...]:
+    positions = _TABLES + "position_embeddings.weight"
+    return (
+        Rename("encoder.embeddings.word.weight", _TABLES + "word_embeddings.weight"),
+        Rename("encoder.embeddings.position.weight", positions, when=_has_positions),
+        Drop(positions, "not used", when=_has_no_positions),
+        Rename("encoder.embeddings.token_type.weight", _TABLES + "token_type_embeddings.weight"),
+        Rename("encoder.embeddings.projection.weight", _TABLES + "embed_proj.weight"),
+        Rename("encoder.embeddings.norm", _TABLES + "LayerNorm"),
+        Drop(_TABLES + "position_ids", "0, 1, 2, ...: a buffer"),
+        Drop(_TABLES + "word_embeddings._weight", "of pretraining"),
+        Drop(_TABLES + "position_embeddings._weight", "of pretraining"),
+        Make(_ENCODER + "rel_embeddings.weight", _has_unused_table, _table),
+        Rename("encoder.distances.table.weight", _ENCODER + "rel_embeddings.weight"),
+        Make(_ENCODER + "LayerNorm.weight", _has_unused_norm, _ones),
+        Make(_ENCODER + "LayerNorm.bias", _has_unused_norm, _zeros),
+        Rename("encoder.distances.norm", _ENCODER + "LayerNorm"),
+        Rename("encoder.convolution.conv", _ENCODER + "conv.conv"),
+        Rename("encoder.convolution.norm", _ENCODER + "conv.LayerNorm"),
+    )
+
+
+def _block_rules() -> tuple[Rule, ...]:
+    attention = _LAYER + "attention.self."
+    names = ("query_proj", "key_proj", "value_proj")
+    return (
+        Fuse(_BLOCK + "attention.qkv", tuple(attention + name for name in names)),
+        Rename(_BLOCK + "attention.bias.key", attention + "pos_key_proj"),
+        Rename(_BLOCK + "attention.bias.query", attention + "pos_query_proj"),
+        Rename(_BLOCK + "attention.output", _LAYER + "attention.output.dense"),
+        Rename(_BLOCK + "attention_norm", _LAYER + "attention.output.LayerNorm"),
+        Rename(_BLOCK + "feed_forward.up", _LAYER + "intermediate.dense"),
+        Rename(_BLOCK + "feed_forward.down", _LAYER + "output.dense"),
+        Rename(_BLOCK + "feed_forward_norm", _LAYER + "output.LayerNorm"),
+    )
+
+
+def _mlm_rules() -> tuple[Rule, ...]:
+    """Two names for the MLM head: a config says which are written, and both are read."""
+    old, new = "cls.predictions.", "lm_predictions.lm_head."
+    word = _TABLES + "word_embeddings.weight"
+    parts = (
+        ("dense", old + "transform.dense", new + "dense"),
+        ("norm", old + "transform.LayerNorm", new + "LayerNorm"),
+        ("decoder.bias", old + "bias", new + "bias"),
+    )
+    rules: list[Rule] = []
+    for ours, legacy, later in parts:
+        rules += [
+            Rename(f"heads.mlm.{ours}", legacy, when=_is_legacy),
+            Rename(f"heads.mlm.{ours}", later),
+            Rename(f"heads.mlm.{ours}", legacy, when=_is_new),
+        ]
+    return (*rules, Tie(old + "decoder.bias", old + "bias"), Tie(old + "decoder.weight", word))
+
+
+DEBERTA = Family(
+    model_type="deberta-v2",
+    weight_map=WeightMap(
+        rules=(
+            *_embedding_rules(),
+            *_block_rules(),
+            *_mlm_rules(),
+            *(Rename(f"heads.{kind}.hidden", "pooler.dense") for kind in _POOLED),
+            *label_rules("classification", "choice", "tokens"),
+            *(
+                # Its discriminator, which no class of Transformers has.
+                Drop("mask_predictions." + name, "of pretraining")
+                for name in ("dense", "LayerNorm", "classifier")
+            ),
+        ),
+        prefix="deberta.",
+    ),
+    architectures={
+        "DebertaV2Model": ArchitectureSpec(pooler=False),
+        **{
+            f"DebertaV2For{name}": ArchitectureSpec((head,), pooler=False)
+            for name, head in (
+                ("MaskedLM", HeadSpec("mlm")),
+                ("SequenceClassification", _head("classification")),
+                ("TokenClassification", TOKENS),
+                ("QuestionAnswering", SPAN),
+                ("MultipleChoice", _head("choice")),
+            )
+        },
+    },
+    defaults={
+        "vocab_size": 128100,
+        "hidden_size": 1536,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 24,
+        "intermediate_size": 6144,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 0,
+        "initializer_range": 0.02,
+        "layer_norm_eps": 1e-7,
+        "relative_attention": False,
+        "max_relative_positions": -1,
+        "pad_token_id": 0,
+        "position_biased_input": True,
+        "pos_att_type": None,
+        "pooler_dropout": 0,
+        "pooler_hidden_act": "gelu",
+        "legacy": True,
+    },
+    reads=_reads,
+    writes=_writes,
+    required={
+        **{key: values for key, values in REQUIRED.items() if key != "tie_word_embeddings"},
+        "position_embedding_type": ("absolute",),  # of every config of Transformers, and unused
+        "is_decoder": (False,),
+        "add_cross_attention": (False,),
+        "pruned_heads": (None, {}),
+    },
+    dropouts=dict.fromkeys(_POOLED, "cls_dropout"),
+    reads_head=_reads_head,
+    writes_head=_writes_head,
+)

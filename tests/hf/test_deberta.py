@@ -1,0 +1,168 @@
+"""DeBERTa-v2 and v3 with Transformers' API: what differs from their relatives."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import ownbert.hf as hf
+from ownbert.checkpoint import load, save
+from ownbert.config import Disentangled, EncoderConfig
+from ownbert.errors import InputError
+from ownbert.nn.model import Model
+from support.floats import assert_close
+from support.padded_models import padded, pair
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_gaps_and_padding_in_front_count_as_in_theirs(share: bool):
+    theirs, ours = pair("DebertaV2Model", share_att_key=share, position_biased_input=True)
+    given = padded("deberta-v2", (3, 12))
+    given["attention_mask"][:] = 1
+    given["attention_mask"][0, :3] = 0
+    given["attention_mask"][1, 4:6] = 0
+    given["attention_mask"][2, 10:] = 0
+    with torch.no_grad():
+        found, expected = ours(**given)[0], theirs(**given)[0]
+    keep = given["attention_mask"].bool()
+    assert_close(found[keep], expected[keep])
+
+
+def test_the_loss_of_answers_counts_padding_as_theirs():
+    theirs, ours = pair("DebertaV2ForQuestionAnswering")
+    given = padded("deberta-v2", (3, 12))
+    where = {
+        "start_positions": torch.tensor([1, 0, 11]),
+        "end_positions": torch.tensor([3, 12, 11]),
+    }
+    with torch.no_grad():
+        found, expected = ours(**given, **where), theirs(**given, **where)
+    for name in ("loss", "start_logits", "end_logits"):
+        assert_close(found[name], expected[name], name=name)
+
+
+@pytest.mark.parametrize(
+    ("count", "labels"),
+    [
+        (1, [0.5, -1.0, 2.0]),
+        (3, [0, 2, 1]),
+        (3, [2, -1, 0]),
+        (3, [-1, -1, -1]),
+        (3, [[0.2, 0.5, 0.3], [1.0, 0.0, 0.0], [0.0, 0.4, 0.6]]),
+    ],
+)
+def test_the_loss_of_sequences_is_by_the_shape_of_the_labels(count: int, labels: list):
+    theirs, ours = pair("DebertaV2ForSequenceClassification", num_labels=count)
+    given = padded("deberta-v2")
+    with torch.no_grad():
+        found = ours(**given, labels=torch.tensor(labels))
+        expected = theirs(**given, labels=torch.tensor(labels))
+    assert_close(found.loss, expected.loss)
+    assert_close(found.logits, expected.logits)
+    with pytest.raises(InputError, match=r"labels has shape \(2,.*; it must be \(3,\) or"):
+        ours(**given, labels=torch.tensor(labels)[:2])
+
+
+def v3_folder(folder: Path) -> transformers.PreTrainedModel:
+    """As Microsoft publishes v3: no architecture, and tensors of its pretraining."""
+    model, _ = pair("DebertaV2ForMaskedLM", legacy=False, tie_word_embeddings=False)
+    model.save_pretrained(folder)
+    values = json.loads((folder / "config.json").read_text())
+    values |= {"pos_att_type": "p2c|c2p"}
+    for key in ("architectures", "legacy", "tie_word_embeddings"):
+        values.pop(key)
+    (folder / "config.json").write_text(json.dumps(values))
+    tensors = load_file(folder / "model.safetensors")
+    words = tensors["deberta.embeddings.word_embeddings.weight"]
+    tensors |= {
+        "deberta.embeddings.word_embeddings._weight": torch.zeros_like(words),
+        "deberta.embeddings.position_embeddings.weight": torch.zeros(40, 32),
+        "mask_predictions.dense.weight": torch.zeros(32, 32),
+        "mask_predictions.classifier.bias": torch.zeros(1),
+    }
+    save_file(tensors, folder / "model.safetensors")
+    return model
+
+
+def test_a_folder_as_microsoft_publishes_it(tmp_path: Path):
+    theirs = v3_folder(tmp_path)
+    model = load(tmp_path, heads=["mlm"])
+    assert_close(model.heads["mlm"].dense.weight, theirs.lm_predictions.lm_head.dense.weight)
+    kind = hf.DebertaV2ForSequenceClassification
+    tuned, info = kind.from_pretrained(tmp_path, output_loading_info=True)
+    assert sorted(info["missing_keys"]) == [
+        *("classifier.bias", "classifier.weight"),
+        *("pooler.dense.bias", "pooler.dense.weight"),
+    ]
+    ids = torch.tensor([[5, 9, 7, 30]])
+    with torch.no_grad():
+        base = transformers.AutoModel.from_pretrained(tmp_path)(ids)[0]
+        assert_close(tuned(ids, output_hidden_states=True).hidden_states[-1], base)
+    # Written as config.json says, which is the older name of the head.
+    save(model, tmp_path / "again")
+    again = transformers.DebertaV2ForMaskedLM.from_pretrained(tmp_path / "again")
+    with torch.no_grad():
+        assert_close(again(ids).logits, theirs(ids).logits)
+
+
+def test_the_later_mlm_head_is_written_so_that_they_can_run_it(tmp_path: Path):
+    config = EncoderConfig(
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+        disentangled=Disentangled(legacy=False),
+    )
+    model = Model(config, ["mlm"], model_type="deberta-v2", pooler=False).eval()
+    save(model, tmp_path)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path)
+    ours = hf.DebertaV2ForMaskedLM.from_pretrained(tmp_path)
+    ids = torch.tensor([[5, 9, 7]])
+    with torch.no_grad():
+        assert_close(ours(ids).logits, theirs(ids).logits)
+
+
+def test_what_it_has_not_is_refused():
+    _, ours = pair("DebertaV2ForMaskedLM")
+    given = padded("deberta-v2")
+    wrong = [
+        (lambda: ours(**given, head_mask=torch.ones(4)), "has no argument 'head_mask'"),
+        (lambda: ours.prune_heads({0: [1]}), "deberta-v2 cannot be pruned: its format has no key"),
+        (lambda: hf.DebertaV2Config(is_decoder=True), "is_decoder is True; supported is False"),
+        (
+            lambda: hf.DebertaV2Config(tie_word_embeddings=False),
+            "tie_word_embeddings is False; supported is True",
+        ),
+        (
+            lambda: hf.DebertaV2Config(pooler_hidden_size=7),
+            "pooler_hidden_size is 7; supported is 1536",
+        ),
+        (
+            lambda: hf.DebertaV2Config(attention_head_size=7),
+            "attention_head_size is 7; supported is 64",
+        ),
+        (lambda: hf.DebertaV2Config(norm_rel_ebd="batch_norm"), "norm_rel_ebd 'batch_norm' is not"),
+        (lambda: hf.DebertaV2Config(pos_att_type="p2p|c2p"), "pos_att_type 'p2p' is not known"),
+        (lambda: hf.DebertaV2Config(pos_att_type=[1]), "pos_att_type is .*; it must be a list of"),
+    ]
+    for call, message in wrong:
+        with pytest.raises(InputError, match=message):
+            call()
+
+
+def test_dropout_before_the_pooler_has_a_rate_of_its_own(tmp_path: Path):
+    _, ours = pair("DebertaV2ForSequenceClassification", pooler_dropout=0.3, cls_dropout=0.2)
+    head = ours.model.heads["classification"]
+    assert (head.dense_dropout.p, head.dropout.p) == (0.3, 0.2)
+    save(ours.model, tmp_path)
+    again = load(tmp_path).heads["classification"]
+    assert (again.dense_dropout.p, again.dropout.p) == (0.3, 0.2)
+    theirs = transformers.AutoConfig.from_pretrained(tmp_path)
+    assert (theirs.pooler_dropout, theirs.cls_dropout) == (0.3, 0.2)
+    _, plain = pair("DebertaV2ForMultipleChoice")
+    head = plain.model.heads["choice"]
+    assert (head.dense_dropout.p, head.dropout.p) == (0.0, 0.1)
