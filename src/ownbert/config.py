@@ -50,6 +50,9 @@ NORMS = ("layer_norm", "rms_norm")
 # what others have. Eight channels keep the products aligned.
 SEGMENTS = 8
 
+# How the gated layers become one (nn/sesame.py): the last layer alone, or the sum of all.
+LAYER_GATES = ("last", "sum")
+
 # The terms of disentangled attention (He et al. 2021, equation 4): what a query asks of a distance,
 # and what a key asks of one.
 POSITION_TERMS = ("c2p", "p2c")
@@ -87,6 +90,9 @@ class HeadSpec:
         segments: how the vectors of a document's segments become one, one of
             ``POOLINGS``; None: each sequence has its own answer.
         crf: whether the tags of a sequence are decoded together.
+        features: rows of the tables of word features, one for each column of tags (nn/features.py);
+            None: the head reads no such columns.
+        feature_size: numbers that stand for the features of a word.
         ngrams: rows of a table of hashed n-grams whose sum stands beside the pooled vector; None:
             no such table.
         dense_bias, output_bias: whether the dense layer, and in an mlm head the decoder and in a
@@ -115,6 +121,12 @@ class HeadSpec:
     tied: bool = True
     scaled: bool = False
     dense_dropout: float | None = None
+    features: tuple[int, ...] | None = None
+    feature_size: int = 10
+
+    def __post_init__(self) -> None:
+        if self.features is not None:  # a list in JSON
+            object.__setattr__(self, "features", tuple(self.features))
 
     @property
     def needs_pooler(self) -> bool:
@@ -328,6 +340,8 @@ _MAY_BE_NONE = (
 )
 # Beyond it the slowest angles are zero in float32; models for 8,192 tokens have 160,000.
 _LARGEST_BASE = 1e15
+# With a kernel of three tokens it is even far below this.
+WIDEST_BLUR = 100
 _RATES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "activation_dropout")
 # Fields of text models only, and their values in an image model.
 _TEXT_ONLY = {
@@ -382,6 +396,10 @@ class EncoderConfig:
         feed_forward_bias: whether its matrices have biases.
         activation_dropout: rate inside the feed-forward network.
         attention_rate_on_output: the dropout after attention has the rate of the attention weights.
+        layer_gate: squeeze and excitation over layers (SesameBERT, Su and Cheng 2019), one of
+            ``LAYER_GATES``; None: none.
+        attention_blur: sigma, in tokens, of a Gaussian over what attention gives each token and
+            its two neighbours (SesameBERT); None: none.
         drop_output: whether the last hidden states have dropout.
         longest_distance: with ``transformer_xl``, distances beyond it count as it; None: all count.
         mask_vector: whether there is a learnt vector that stands for a token to be predicted, from
@@ -443,6 +461,8 @@ class EncoderConfig:
     feed_forward_bias: bool = True
     activation_dropout: float = 0.0
     attention_rate_on_output: bool = False
+    layer_gate: str | None = None
+    attention_blur: float | None = None
     drop_output: bool = False
     longest_distance: int | None = None
     mask_vector: bool = False
@@ -536,7 +556,36 @@ class EncoderConfig:
                 f"num_hidden_groups {self.num_hidden_groups} times inner_group_num "
                 f"{self.inner_group_num} is more than {_MOST['num_hidden_layers']:,} blocks"
             )
+        self._check_sesame()
         object.__setattr__(self, "pruned_heads", self._checked_heads())
+
+    def _check_sesame(self) -> None:
+        """``layer_gate`` and ``attention_blur``."""
+        if self.layer_gate is not None:
+            _require_known("layer_gate", self.layer_gate, LAYER_GATES)
+            if self.final_norm:
+                raise InputError(
+                    "layer_gate does not go with final_norm: the norm after the last layer would "
+                    "undo its gate"
+                )
+        if self.attention_blur is not None:
+            if not 0 < _number(self, "attention_blur") <= WIDEST_BLUR:
+                raise InputError(
+                    f"attention_blur is {in_short(self.attention_blur)}; it must be more than 0 "
+                    f"and at most {WIDEST_BLUR}"
+                )
+            if self.image is not None:
+                raise InputError("attention_blur is for texts: patches in a row are no neighbours")
+        for name in ("layer_gate", "attention_blur"):
+            if getattr(self, name) is not None and self.mask_vector:
+                raise InputError(
+                    f"{name} does not go with mask_vector: the rows of a second stream are no "
+                    "tokens of the text"
+                )
+            if getattr(self, name) is not None and self.is_decoder:
+                raise InputError(
+                    f"{name} does not go with is_decoder: a token would know of those after it"
+                )
 
     def _check_disentangled(self, disentangled: Disentangled) -> None:
         others = ("mobile", "num_hidden_groups", "pruned_heads", "is_decoder")

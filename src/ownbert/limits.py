@@ -32,6 +32,8 @@ COUNT = 2**31 - 1
 # A matrix of that width and height has four thousand million weights.
 WIDTH = 1 << 16
 LAYERS = 1_000
+# Columns of word features, each with a table of its own.
+FEATURES = 256
 # Pixels of a side of an image; its patches are a sequence.
 PIXELS = 1 << 13
 # Tokens of a unit that is masked; BERT reads 512.

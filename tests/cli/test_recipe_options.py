@@ -82,7 +82,7 @@ def test_every_setting_says_what_it_is():
     elsewhere = {"phases", "task.name", "data.text_column", "data.second_column"}
     for _, recipe in COMMANDS.values():
         silent = {name for name, about in settings_of(recipe).items() if not about.help}
-        assert silent <= elsewhere | {"data.label_column"}
+        assert silent <= elsewhere | {"data.label_column", "data.feature_columns"}
 
 
 def test_help_shows_defaults_in_their_panels():

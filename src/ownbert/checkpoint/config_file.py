@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ownbert import limits
 from ownbert.checkpoint.model_files import QUANTIZED_KEY, read_model_json
-from ownbert.config import ACTIVATIONS, HEADS, MOST_LABELS, POOLINGS
+from ownbert.config import ACTIVATIONS, HEADS, LAYER_GATES, MOST_LABELS, POOLINGS
 from ownbert.families import all_families, marian
 from ownbert.schema import (
     Check,
@@ -42,6 +43,8 @@ _HEAD = record(
         "dense_bias": truth,
         "dense_norm": truth,
         "output_bias": truth,
+        "features": maybe(list_of(whole(1, MOST_LABELS), most=limits.FEATURES)),
+        "feature_size": whole(1, limits.WIDTH),
         "transform": truth,
         "tied": truth,
         "scaled": truth,
@@ -57,6 +60,7 @@ _TASK = record(
         "columns": maybe(dict_of(maybe(text))),
         "max_length": maybe(whole(1, 1 << 20)),
         "pair": truth,
+        "features": dict_of(list_of(text, most=MOST_LABELS), most=limits.FEATURES),
         "first_label": maybe(_NUMBER),
         "threshold": maybe(_NUMBER),
     }
@@ -108,6 +112,8 @@ _KEYS: dict[str, Check] = {
     "ownbert_position_embedding_type": maybe(text),
     "ownbert_max_position_embeddings": _WHOLE,
     "ownbert_norm_first": truth,
+    "ownbert_layer_gate": maybe(one_of(*LAYER_GATES)),
+    "ownbert_attention_blur": maybe(_NUMBER),
     "ownbert_task": maybe(_TASK),
     "ownbert_vocabulary": maybe(text),
     QUANTIZED_KEY: maybe(_QUANTIZATION),

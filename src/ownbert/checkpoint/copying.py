@@ -10,9 +10,13 @@ from torch import Tensor
 from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import CONFIG
 from ownbert.errors import InputError
+from ownbert.families.family import OWN_FIELDS
 from ownbert.families.weight_map import MISSING, UNEXPECTED, WeightMap
 from ownbert.nn.kernels.int8 import QuantizedLinear
 from ownbert.nn.model import Model
+
+# How the names of the tensors of ``nn.sesame.LayerGate`` begin.
+GATE = "encoder.gate."
 
 
 @dataclass(frozen=True)
@@ -146,6 +150,9 @@ def _may_start_anew(name: str, description: Description, ours: Mapping[str, Tens
     A base model may lack its pooler: Transformers saves one without it under the same name.
     """
     part, *rest = name.split(".")
+    if name.startswith(GATE):
+        # A structure that fine-tuning gives an encoder that was pretrained without it.
+        return description.values.get(OWN_FIELDS["layer_gate"]) is None
     if part == "pooler":
         declared = description.pooler and bool(description.specs)
     else:

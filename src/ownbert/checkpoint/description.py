@@ -156,6 +156,8 @@ def _plain(spec: HeadSpec, config: EncoderConfig) -> HeadSpec:
         dense_bias=spec.dense_bias or not (dense or acts),
         dense_norm=spec.dense_norm and dense is not None,
         output_bias=spec.output_bias or spec.kind != "mlm",
+        features=spec.features,
+        feature_size=spec.feature_size if spec.features else HeadSpec.feature_size,
         transform=spec.transform or spec.kind != "mlm",
     )
 

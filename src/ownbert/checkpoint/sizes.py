@@ -43,6 +43,14 @@ def require_sizes(tensors: Mapping[str, Tensor], description: Description, path:
         tables = [t for name, t in tensors.items() if name.startswith(start) and t.ndim == 2]
         if spec.ngrams is not None and not any(len(table) == spec.ngrams for table in tables):
             problems.append(f"no tensor {start}* has {spec.ngrams:,} rows")
+    for spec in description.specs:
+        for number, rows in enumerate(spec.features or ()):
+            name = f"{OWN_TENSOR}heads.{spec.kind}.features.tables.{number}.weight"
+            shape = (rows, spec.feature_size)
+            if name not in tensors:
+                problems.append(MISSING + name)
+            elif tuple(tensors[name].shape) != shape:
+                problems.append(misshapen(name, tuple(tensors[name].shape), shape))
     require_fit(LoadReport(problems, [], []), path)
 
 

@@ -26,7 +26,15 @@ _FIRST = ("model.folder", "train", "dev")
 _COLUMNS = ("text_column", "second_column", "label_column")
 _LAST = (
     *("max_length", "batch_size", "from_scratch", "dropout", "freeze", "pretrain_steps"),
-    *("learning_rate", "layer_decay", "adversarial", "ema", "accumulate"),
+    *(
+        "layer_gate",
+        "attention_blur",
+        "learning_rate",
+        "layer_decay",
+        "adversarial",
+        "ema",
+        "accumulate",
+    ),
     *(
         "epochs",
         "patience",
@@ -49,7 +57,7 @@ _COMMON = frozenset(
     }
 )
 # Those of a task that reads single sentences or pairs.
-_SENTENCE = ("pooling", "ngrams", "long", "stride", "rdrop")
+_SENTENCE = ("feature_columns", "feature_size", "pooling", "ngrams", "long", "stride", "rdrop")
 # Two names of one task.
 _EMBED = (
     ("pooling", "temperature"),
@@ -119,7 +127,10 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "embed": _EMBED,
     "rank": _EMBED,
     "tag": (
-        ("crf", "tag_all", "label_smoothing", "stride", "rdrop"),
+        (
+            *("feature_columns", "feature_size", "crf", "tag_all", "label_smoothing"),
+            *("stride", "rdrop"),
+        ),
         """A tag per word: names of people and places, parts of speech, chunks.
 
         CoNLL columns (a word and its tag per line, a blank line between sentences; --text-column 1
@@ -148,14 +159,17 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
 # Settings that a task has no use for.
 _NOT: Mapping[str, tuple[str, ...]] = {
     "tag": ("second_column",),
-    "image": (*_COLUMNS, "max_length", "pretrain_steps", "adversarial"),
+    "image": (
+        *(*_COLUMNS, "max_length", "pretrain_steps", "adversarial"),
+        *("layer_gate", "attention_blur"),
+    ),
 }
 
 
 def _column_options(task: str) -> dict[str, Any]:
     """The options that name columns, whose meaning depends on the task."""
     return {
-        f"{spec.role}_column": Annotated[
+        spec.setting: Annotated[
             str | None,
             typer.Option(
                 spec.option, help=spec.help, show_default=spec.default, rich_help_panel=DATA

@@ -1,6 +1,7 @@
 """Sequences of any length laid end to end, with nothing between them.
 
-T tokens, B sequences, S longest sequence, E embedding size, M masked tokens, P patches, C labels.
+T tokens, B sequences, S longest sequence, E embedding size, M masked tokens, W words, F features of
+a word, P patches, C labels.
 An answer is given for each sequence, or for a group of consecutive sequences.
 
 Padding exists in ``from_padded`` and ``to_padded`` and, for a moment, inside attention.
@@ -35,6 +36,7 @@ class Batch:
         labels: (answers) or (answers, C).
         weights: (answers), of their losses; None: all 1.
         tags: (T), as in ``Example``.
+        words: (W, 1 + F), as in ``Example``.
         groups: how many consecutive sequences each answer is for; None: one each.
         task_ids: (T), for models that have them.
         embeds: (T, E), replaces the word embeddings of token_ids.
@@ -60,6 +62,7 @@ class Batch:
     labels: Tensor | None = None
     weights: Tensor | None = None
     tags: Tensor | None = None
+    words: Tensor | None = None
     groups: tuple[int, ...] | None = None
     task_ids: Tensor | None = None
     embeds: Tensor | None = None
@@ -139,6 +142,7 @@ def pack(examples: Sequence[Example]) -> Batch:
         labels=_column([e.label for e in examples]),
         weights=_column([e.weight for e in examples]),
         tags=None if head.tags is None else _join([e.tags for e in examples]),
+        words=None if head.words is None else _join([e.words for e in examples]),
         groups=None if head.parts is None else tuple(map(len, parts)),
         patches=_patches([e.patches for e in examples]),
         source=source,

@@ -1,6 +1,6 @@
 """A sequence before it is packed; no torch is needed to make one.
 
-T tokens, M masked tokens, P patches, C labels.
+T tokens, M masked tokens, W words, F features of a word, P patches, C labels.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,8 @@ class Example:
         label: a class, or numbers (C).
         weight: of the loss of the answer; None: 1.
         tags: (T), a class for each token, or -1 where there is none.
+        words: (W, 1 + F), for each word, special tokens included, of how many tokens it is, and the
+            ids of its F features.
         parts: the lengths of several sequences that lie in it end to end and have one answer
             (choices, segments of a document, texts to compare); they do not see each other.
         patches: (P, values), an image, whose token_ids mean nothing.
@@ -36,6 +38,7 @@ class Example:
     label: int | np.ndarray | None = None
     weight: np.float32 | None = None
     tags: np.ndarray | None = None
+    words: np.ndarray | None = None
     parts: tuple[int, ...] | None = None
     patches: np.ndarray | None = None
     source: "Example | None" = None

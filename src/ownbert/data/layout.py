@@ -82,6 +82,13 @@ class Layout:
         """The number of the sequence that each row belongs to (T)."""
         return torch.repeat_interleave(self.cu_seqlens.diff(), output_size=sum(self.lengths))
 
+    @cached_property
+    def neighbours(self) -> tuple[Tensor, Tensor]:
+        """The row before and after each in its sequence (T); at the ends, the row itself."""
+        rows = torch.arange(sum(self.lengths), device=self.cu_seqlens.device)
+        starts, ends = self.cu_seqlens[:-1].long(), self.cu_seqlens[1:].long() - 1
+        return (rows - 1).index_copy(0, starts, starts), (rows + 1).index_copy(0, ends, ends)
+
     @property
     def hides(self) -> bool:
         """Whether queries do not simply see all rows of their own sequence."""

@@ -30,6 +30,7 @@ from ownbert.nn.multihead import Attention, MultiHeadAttention
 from ownbert.nn.ngrams import NgramTable, hashed_ngrams
 from ownbert.nn.pooling import AttentionPooling, FirstPooling, MaxPooling, MeanPooling
 from ownbert.nn.positions import RelativeKeys, rotate, sinusoids
+from ownbert.nn.sesame import LayerGate, blurred
 
 # Outputs with a row for each token; the others have one for each text.
 _PER_TOKEN = frozenset(("last_hidden_state", "start_logits", "end_logits", "prediction_logits"))
@@ -218,13 +219,14 @@ class PaddedAttention(nn.Module):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, H, S, K)
         scores = (q * of.head_size**-0.5) @ k.transpose(2, 3)
         if of.bias is not None:
-            scores = scores + _bias(of.bias_in(context), q, k)
+            scores = scores + _bias(of.bias_in(context, context.layout), q, k)
         hidden = batch.hidden
         if of.window is not None:
             near = _distances(q.shape[2], q.device).abs() <= of.window
             hidden = torch.where(near[:, None], hidden, lowest(torch.float32))
         weights = (scores + hidden).softmax(-1)
-        return of.output((weights @ v).transpose(1, 2).flatten(2))
+        out = (weights @ v).transpose(1, 2).flatten(2)  # (B, S, HK)
+        return of.output(out if of.blur is None else _blur(out, batch, of.blur))
 
 
 def _distances(length: int, device: torch.device) -> Tensor:
@@ -245,6 +247,28 @@ def _bias(bias: Any, q: Tensor, k: Tensor) -> Tensor:
         of_keys = (k @ bias.distance.weight.T).gather(-1, index.transpose(2, 3))
         scores = scores + of_keys.transpose(2, 3)
     return scores * bias.scale
+
+
+def _blur(out: Tensor, batch: PaddedBatch, sigma: float) -> Tensor:
+    """(B, S, ...) -> (B, S, ...): each row and its neighbours; the ends of a text repeat."""
+    before = torch.cat((out[:, :1], out[:, :-1]), 1)
+    more = F.pad(batch.mask[:, 1:], (0, 1))  # whether a token follows
+    after = torch.where(more[..., None], F.pad(out, (0, 0, 0, 1))[:, 1:], out)
+    return blurred(out, before, after, sigma)
+
+
+class _Gate(nn.Module):
+    """The gate of the layers of padded texts: L times (B, S, D) -> (B, S, D)."""
+
+    def __init__(self, gate: LayerGate) -> None:
+        super().__init__()
+        self.of = gate
+
+    def forward(self, layers: list[Tensor], batch: PaddedBatch) -> Tensor:
+        means = torch.stack([hidden.mean(2) for hidden in layers], 2)  # (B, S, L)
+        mask = batch.mask[..., None].to(means.dtype)
+        gates = self.of.gates((means * mask).sum(1) / mask.sum(1).clamp_min(1))  # (B, L)
+        return self.of.gated(layers, gates[:, None])
 
 
 class PaddedDistances(nn.Module):
@@ -371,6 +395,8 @@ def _padded_copy(model: Model) -> Model:
     made = copy.deepcopy(model, {id(p): p for p in model.parameters()}).eval()
     encoder: Any = made.encoder
     encoder.embeddings = PaddedEmbeddings(encoder.embeddings)
+    if encoder.gate is not None:
+        encoder.gate = _Gate(encoder.gate)
     if encoder.distances is not None:
         encoder.distances = PaddedDistances(encoder.distances, config.longest)
     if encoder.convolution is not None:
@@ -384,6 +410,10 @@ def _padded_copy(model: Model) -> Model:
     if made.pooler is not None:
         made.pooler = _Pooler(made.pooler)  # pyright: ignore[reportAttributeAccessIssue]
     for head in made.heads.values():
+        if getattr(head, "features", None) is not None:
+            raise InputError(
+                "a model that reads word features cannot be exported: an engine takes texts alone"
+            )
         if isinstance(head, ClassificationHead | EmbeddingHead) and head.pooling is not None:
             head.pooling = _pooling(head.pooling)
         if isinstance(head, ClassificationHead) and head.segments is not None:

@@ -13,6 +13,11 @@ POSITIONS = "ownbert_position_embedding_type"
 # A prefix of model_type: Transformers refuses these models, which it cannot compute.
 OWN = "ownbert-"
 _OWN_POSITIONS = ("rotary", "alibi", "relative_buckets")
+# Fields that no family has a key for, and ours. A model with one of them is not in Transformers.
+OWN_FIELDS = {
+    "layer_gate": "ownbert_layer_gate",
+    "attention_blur": "ownbert_attention_blur",
+}
 
 
 def label_count(values: Mapping[str, Any]) -> int:
@@ -117,6 +122,7 @@ class Family:
         ours |= self.reads(values)
         if theirs.get(POSITIONS) is not None:
             ours["position_embedding_type"] = theirs[POSITIONS]
+        ours |= {name: theirs.get(key) for name, key in OWN_FIELDS.items()}
         return EncoderConfig(**ours)
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
@@ -144,6 +150,9 @@ class Family:
                 theirs[POSITIONS] = kind
             if kind in _OWN_POSITIONS:
                 theirs["model_type"] = OWN + self.model_type
+        for name, key in OWN_FIELDS.items():
+            if (value := getattr(config, name)) is not None:
+                theirs |= {key: value, "model_type": OWN + self.model_type}
         again = self.read_config(theirs)
         if again != config:
             name = next(n for n, v in asdict(config).items() if v != asdict(again)[n])

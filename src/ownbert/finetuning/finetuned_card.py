@@ -221,6 +221,12 @@ def _usage_elsewhere(
     parts: Sequence[LabelledSplit],
 ) -> Iterator[str]:
     """How other libraries load the folder, and predict with it."""
+    if description.values.get("model_type") != description.family.model_type:
+        yield (
+            "Transformers and sentence-transformers cannot compute this encoder, and refuse the "
+            f"folder (`model_type` is `{description.values['model_type']}` in config.json)."
+        )
+        return
     if task.library == "sentence-transformers":
         yield "In sentence-transformers:"
         yield code(

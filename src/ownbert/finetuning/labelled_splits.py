@@ -130,6 +130,7 @@ class LabelledSplits:
         known = f"the training data {source}".rstrip()
         if not learnt:
             task.learn(self.train_rows, source)
+            task.learn_features(self.train_rows)
         task.check(self.train_rows, source, known)
         if self.dev_rows is not None:
             if task.takes_soft_targets:

@@ -385,7 +385,9 @@ def _ngram_tables(model: Model) -> list[NgramTable]:
 
 def _task(recipe: FinetuneRecipe, labels: Sequence[str]) -> Task:
     data = recipe.data
-    columns = ColumnNames(data.text_column, data.second_column, data.label_column)
+    columns = ColumnNames(
+        data.text_column, data.second_column, data.label_column, features=data.feature_columns
+    )
     return task_class(recipe.task.name)(recipe.task, columns, labels)
 
 

@@ -17,6 +17,7 @@ from ownbert.nn.embeddings import Embeddings
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.norms import make_norm
 from ownbert.nn.patches import PatchEmbeddings
+from ownbert.nn.sesame import LayerGate
 
 
 class Encoder(nn.Module):
@@ -50,6 +51,7 @@ class Encoder(nn.Module):
         self.norm = self.distances = self.convolution = None
         if config.final_norm:
             self.norm = make_norm(config, config.hidden_size)
+        self.gate = None if config.layer_gate is None else LayerGate(config)
         dropped = config.drop_output or config.drop_everywhere
         self.dropout = Dropout(config.hidden_dropout_prob) if dropped else None
         if config.disentangled is not None:
@@ -67,7 +69,8 @@ class Encoder(nn.Module):
             batch: of T tokens.
             context: by default ``plain_context``.
             keep_hidden: also return the hidden states before and after each layer (of the last one
-                before ``final_norm``, as in Transformers' ViT), L + 1 tensors (T, D).
+                before ``final_norm``, as in Transformers' ViT, and before ``layer_gate``), L + 1
+                tensors (T, D).
         """
         context = self.plain_context(batch) if context is None else context
         hidden = embedded = self.embeddings(batch)
@@ -86,8 +89,10 @@ class Encoder(nn.Module):
                 hidden = block(hidden, context, layer)
             if layer == 0 and self.convolution is not None:
                 hidden = self.convolution(embedded, hidden, context.layout)
-            if keep_hidden and ends:
+            if ends and (keep_hidden or self.gate is not None):
                 kept.append(hidden)
+        if self.gate is not None:
+            hidden = self.gate(kept[1:], context.layout)
         hidden = hidden if self.norm is None else self.norm(hidden)
         hidden = hidden if self.dropout is None else self.dropout(hidden)
         return hidden, tuple(kept) if keep_hidden else ()

@@ -15,6 +15,7 @@ from ownbert.data.layout import make_layout
 from ownbert.data.sampled_softmax import Candidates
 from ownbert.errors import InputError
 from ownbert.nn.activations import ACTIVATION
+from ownbert.nn.features import WordFeatures
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.linear import Linear, linear
 from ownbert.nn.ngrams import WIDTH, NgramTable
@@ -122,13 +123,18 @@ class ClassificationHead(nn.Module):
 
     With ``spec.segments`` the vectors of a group of sequences (a long document) become one, and
     there are as many rows as ``batch.answers``. With ``spec.ngrams`` the last layer also sees the
-    vector of the tokens' n-grams.
+    vector of the tokens' n-grams; with ``spec.features`` the rows that are pooled are words with
+    their features.
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec, outputs: int) -> None:
         super().__init__()
         size, rate = config.hidden_size, spec.dropout
         self.dropout = Dropout(config.hidden_dropout_prob if rate is None else rate)
+        self.features = None if spec.features is None else WordFeatures(config, spec)
+        if self.features is not None:
+            size = self.features.size
+            _require_plain_pooling(spec)
         self.pooling = None if spec.needs_pooler else POOLINGS[spec.pooling](config)
         self.segments = None if spec.segments is None else POOLINGS[spec.segments](config)
         self.act = spec.dense
@@ -142,8 +148,11 @@ class ClassificationHead(nn.Module):
         self.dense = Linear(size if spec.ngrams is None else size + WIDTH, outputs)
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
+        layout = batch.layout
+        if self.features is not None:
+            hidden, layout, _ = self.features(hidden, batch)  # (W, D + Z)
         if self.pooling is not None:
-            pooled = self.pooling(hidden, batch.layout)  # (B, D)
+            pooled = self.pooling(hidden, layout)  # (B, D)
         assert pooled is not None
         if self.segments is not None and batch.groups is not None:
             pooled = self.segments(pooled, make_layout(batch.groups, pooled.device))  # (answers, D)
@@ -182,7 +191,8 @@ class TokenHead(nn.Module):
     """Scores of each token: of the labels (T, C), or of the start and end of an answer (T, 2).
 
     With ``spec.dense`` a dense layer comes first (ModernBERT). With ``spec.crf`` there are scores
-    of neighbouring tags too, for decoding (Lafferty, McCallum, Pereira 2001).
+    of neighbouring tags too, for decoding (Lafferty, McCallum, Pereira 2001). With
+    ``spec.features`` every token of a word has the vector of the word and its features.
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec, outputs: int) -> None:
@@ -191,6 +201,9 @@ class TokenHead(nn.Module):
         usual = 0.0 if spec.kind == "span" else config.hidden_dropout_prob
         self.dropout = Dropout(usual if spec.dropout is None else spec.dropout)
         size, self.act, self.norm = config.hidden_size, spec.dense, None
+        self.features = None if spec.features is None else WordFeatures(config, spec)
+        if self.features is not None:
+            size = self.features.size
         if spec.dense is not None:
             self.hidden = Linear(size, size, bias=spec.dense_bias)
             self.norm = make_norm(config, size) if spec.dense_norm else None
@@ -198,6 +211,9 @@ class TokenHead(nn.Module):
         self.crf = _crf(outputs) if spec.crf else None
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
+        if self.features is not None:
+            words, _, word_of = self.features(hidden, batch)
+            hidden = words[word_of]  # (T, D + Z)
         if self.act is not None:
             hidden = ACTIVATION[self.act](self.hidden(hidden))
             hidden = hidden if self.norm is None else self.norm(hidden)
@@ -291,6 +307,15 @@ class NextTokenHead(nn.Module):
     def log_probs(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (..., V): log-probabilities, the log-softmax of the logits."""
         return self.logits(hidden).float().log_softmax(-1)
+
+
+def _require_plain_pooling(spec: HeadSpec) -> None:
+    """``InputError`` if a pooling has weights for vectors without features."""
+    if spec.pooling not in ("first", "mean", "max") or spec.segments is not None:
+        name = spec.pooling if spec.segments is None else f"{spec.segments} over segments"
+        raise InputError(
+            f"word features are pooled by first, mean or max, not by {name}; long texts are cut"
+        )
 
 
 def _crf(tags: int) -> nn.Module:

@@ -112,6 +112,8 @@ class Model(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
+        if self.encoder.gate is not None:
+            self.encoder.gate.initialize()
         for vector in self._vectors():
             nn.init.trunc_normal_(vector, std=std, a=-2 * std, b=2 * std)
         for head in self.heads.values():

@@ -15,6 +15,7 @@ from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.equal_lengths import Bias
 from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.positions import Alibi, RelativeBuckets, RelativeSinusoids, make_bias, rotate
+from ownbert.nn.sesame import blur
 
 # What ``MultiHeadAttention.fused`` counts, in its order.
 _KINDS = ("queries", "keys", "values")
@@ -34,6 +35,7 @@ class MultiHeadAttention(nn.Module):
     Attributes:
         kept: the numbers of the heads that pruning has left.
         window: how far a token sees in self-attention; None: the whole sequence.
+        blur: sigma of the Gaussian over the heads' outputs of neighbouring tokens; None: none.
         fused: how many matrices are side by side in each projection, by its name.
     """
 
@@ -43,6 +45,7 @@ class MultiHeadAttention(nn.Module):
         self.rotary = config.position_embedding_type == "rotary"
         self.rotary_base = config.rotary_base_of(block)
         self.window = config.window_of(block)
+        self.blur = config.attention_blur
         # Scores are divided by sqrt(K) later on, whatever the scale.
         scale = config.score_scale
         self.scaled = None if scale is None else scale * self.head_size**0.5
@@ -123,7 +126,7 @@ class MultiHeadAttention(nn.Module):
                 weights = [w * s for w, s in zip(weights, scales, strict=True)]
         if weights is not None:
             collected[layer] = weights
-        return out
+        return out if self.blur is None else blur(out, layout, self.blur)
 
     def layout_of(self, context: Context) -> tuple[Layout, dict[int, list[Tensor]]]:
         """Which keys each query sees, and where weights that are kept go, by layer."""
@@ -161,7 +164,8 @@ class MultiHeadAttention(nn.Module):
     def extra_repr(self) -> str:
         numbers = "" if self.kept == tuple(range(self.heads)) else f", kept={list(self.kept)}"
         window = "" if self.window is None else f", window={self.window}"
-        lines = [f"heads={self.heads}, head_size={self.head_size}{numbers}{window}"]
+        blur = "" if self.blur is None else f", blur={self.blur}"
+        lines = [f"heads={self.heads}, head_size={self.head_size}{numbers}{window}{blur}"]
         kinds = iter(_KINDS)
         for name, parts in self.fused.items():
             made = ", ".join(next(kinds) for _ in range(parts))

@@ -36,7 +36,7 @@ class MeanPooling(FirstPooling):
 
     def forward(self, hidden: Tensor, layout: Layout) -> Tensor:
         counts = layout.cu_seqlens.diff()[:, None]
-        return (_sums(hidden, layout) / counts).to(hidden.dtype)
+        return (sums_per_sequence(hidden, layout) / counts).to(hidden.dtype)
 
 
 class MaxPooling(FirstPooling):
@@ -65,7 +65,9 @@ class AttentionPooling(nn.Module):
         # Subtracted for the sake of range alone: a softmax does not change by it.
         highest = torch.segment_reduce(scores.detach(), "max", lengths=lengths)
         weights = (scores - highest[layout.sequences]).exp()
-        return (_sums(hidden * weights, layout) / _sums(weights, layout)).to(hidden.dtype)
+        return (
+            sums_per_sequence(hidden * weights, layout) / sums_per_sequence(weights, layout)
+        ).to(hidden.dtype)
 
 
 class RecurrentPooling(nn.Module):
@@ -93,7 +95,7 @@ class LSTMPooling(RecurrentPooling):
     layer = nn.LSTM
 
 
-def _sums(x: Tensor, layout: Layout) -> Tensor:
+def sums_per_sequence(x: Tensor, layout: Layout) -> Tensor:
     """(T, ...) summed over each sequence: (B, ...), in float32 at least."""
     x = _wide(x)
     zeros = x.new_zeros(len(layout.lengths), *x.shape[1:])

@@ -164,7 +164,13 @@ class ClassificationTask(SingleLabelTask, SentenceTask):
     def read(self, path: Source) -> list[Row]:
         (label,), rows = self.read_table(path)
         return [
-            Row(row.line, row.texts, label_text(row.cells[0], row.where, label)) for row in rows
+            Row(
+                row.line,
+                row.texts,
+                label_text(row.cells[0], row.where, label),
+                features=row.features,
+            )
+            for row in rows
         ]
 
 

@@ -70,6 +70,9 @@ class ImageTask(SingleLabelTask):
     def describe_base(self, model: FinetuneModel) -> Description | None:
         if model.pretrain_steps:
             raise InputError("model.pretrain_steps is of no use to image: images have no words")
+        for name in ("layer_gate", "attention_blur"):
+            if getattr(model, name) is not None:
+                raise InputError(f"model.{name} is of no use to image: it is for models of texts")
         if not model.folder:
             if model.from_scratch:
                 raise InputError("model.from_scratch takes the size of a model; --model is needed")

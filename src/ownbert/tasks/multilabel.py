@@ -79,7 +79,13 @@ class MultiLabelTask(SentenceTask):
             # Kept, so that every other file is read in the same way.
             self.settings = replace(self.settings, separator=separator)
         return [
-            Row(row.line, row.texts, self._labels(row.cells[0], path, row.where)) for row in rows
+            Row(
+                row.line,
+                row.texts,
+                self._labels(row.cells[0], path, row.where),
+                features=row.features,
+            )
+            for row in rows
         ]
 
     def _labels(self, cell: Any, path: Source, where: str) -> tuple[str, ...]:

@@ -171,7 +171,7 @@ def _rows(path: Source, given: ColumnNames, *, labelled: bool) -> Iterator[Row]:
     def rows() -> Iterator[Row]:
         cells_of = [*choices, *labels]
         table = read_table(path, found["text"], cells_of, id=given.id)
-        for line, where, texts, cells, id in table:
+        for line, where, texts, cells, id, _ in table:
             target = cells[-1] if labels else None
             if labels and (target is None or not str(target).strip()):
                 raise InputError(f"{where}: {labels[0]!r} is missing or empty; a label is needed")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ownbert import limits
+from ownbert.config import LAYER_GATES, WIDEST_BLUR
 from ownbert.config import POOLINGS as POOLING_NAMES
 from ownbert.errors import InputError
 from ownbert.settings import (
@@ -49,6 +50,12 @@ class TaskSettings:
                 "shown": "mean",
             },
         },
+    )
+    feature_size: int = setting(
+        10,
+        "With --feature-columns: numbers that stand for the features of a word.",
+        MODEL,
+        check=up_to(limits.WIDTH),
     )
     ngrams: int | None = setting(
         None,
@@ -237,6 +244,7 @@ class FinetuneData:
     text_column: str | None = setting(None, panel=DATA)
     second_column: str | None = setting(None, panel=DATA)
     label_column: str | None = setting(None, panel=DATA)
+    feature_columns: str | None = setting(None, panel=DATA)
     labels_per_class: int | None = setting(
         None,
         "Learn from this many texts of each label, drawn by --seed.",
@@ -343,6 +351,22 @@ class FinetuneModel:
         check=between(0, 1, "[)"),
         shown="0.1",
         commands={"image": {"shown": "0"}},
+    )
+    layer_gate: str | None = setting(
+        None,
+        "Weigh layers by squeeze and excitation (SesameBERT): last (the last layer times its gate) "
+        "or sum (of all layers, each times its own).",
+        MODEL,
+        check=one_of(*LAYER_GATES),
+        shown="none",
+    )
+    attention_blur: float | None = setting(
+        None,
+        "Blur what attention gives neighbouring tokens by a Gaussian of this width (SesameBERT: "
+        "0.3).",
+        MODEL,
+        check=up_to(WIDEST_BLUR),
+        shown="none",
     )
     freeze: int = setting(
         0,

@@ -50,9 +50,9 @@ class RegressionTask(SentenceTask):
     def read(self, path: Source) -> list[Row]:
         names, table = self.read_table(path)
         rows = []
-        for line, where, texts, cells, _ in table:
-            numbers = map(_number, cells, names, [where] * len(names))
-            rows.append(Row(line, texts, tuple(numbers)))
+        for row in table:
+            numbers = map(_number, row.cells, names, [row.where] * len(names))
+            rows.append(Row(row.line, row.texts, tuple(numbers), features=row.features))
         self.labels = self.labels or names
         return rows
 

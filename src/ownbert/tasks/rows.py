@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from ownbert.data.readers.columns import id_column, id_value
 from ownbert.data.readers.tables import Source, as_text, at_least_one, place, read_values
 from ownbert.errors import InputError
+from ownbert.tasks.word_features import Cells, read_features
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Row:
         target: what it should answer, None if unknown.
         weight: of its loss in training, 1 on average.
         id: what the file calls the row, None if it has no column of ids.
+        features: for each column of word features, the tags of the words.
     """
 
     line: int
@@ -26,6 +28,7 @@ class Row:
     target: Any = None
     weight: float = field(default=1.0, kw_only=True)
     id: Any = field(default=None, kw_only=True)
+    features: Cells = field(default=(), kw_only=True)
 
     def place(self, source: Source) -> str:
         """The place of the row in a file, for messages."""
@@ -62,6 +65,7 @@ class TableRow(NamedTuple):
         where: its place, for messages.
         cells: the values of other columns.
         id: what the table calls the row.
+        features: as of a ``Row``.
     """
 
     line: int
@@ -69,10 +73,16 @@ class TableRow(NamedTuple):
     texts: tuple[str, ...]
     cells: tuple[Any, ...]
     id: Any = None
+    features: Cells = ()
 
 
 def read_table(
-    path: Source, texts: Sequence[str], others: Sequence[str] = (), *, id: str | None = None
+    path: Source,
+    texts: Sequence[str],
+    others: Sequence[str] = (),
+    *,
+    id: str | None = None,
+    features: Sequence[str] = (),
 ) -> Iterator[TableRow]:
     """Stream the rows of a table, including empty texts.
 
@@ -80,17 +90,23 @@ def read_table(
         path: of the table.
         texts, others: names of columns.
         id: that of the ids; None: found by its usual name.
+        features: those of word features, a tag for each word of the first text, where words are
+            what blanks separate.
 
     Raises:
-        InputError: a text is missing, or the table has no rows.
+        InputError: a text is missing, the table has no rows, or words and tags differ in number.
     """
-    ids = id_column(path, [*texts, *others], id)
-    end = len(texts) + len(others)
-    for line, values in at_least_one(read_values(path, [*texts, *others, *ids]), path):
+    ids = id_column(path, [*texts, *others, *features], id)
+    start = len(texts) + len(others)
+    end = start + len(features)
+    wanted = [*texts, *others, *features, *ids]
+    for line, values in at_least_one(read_values(path, wanted), path):
         where = place(path, line)
         found = tuple(as_text(values[i], name, where) for i, name in enumerate(texts))
         own = id_value(values[end]) if ids else None
-        yield TableRow(line, where, found, values[len(texts) : end], own)
+        words = len(found[0].split())
+        tags = read_features(values[start:end], features, words, where)
+        yield TableRow(line, where, found, values[len(texts) : start], own, tags)
 
 
 def label_text(value: Any, where: str, column: str | None = None) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
 from ownbert.data.example import Example
-from ownbert.data.readers.columns import ColumnNames, find_columns
+from ownbert.data.readers.columns import ColumnNames, feature_columns, find_columns
 from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import Source, at_least_one, kind_of
 from ownbert.errors import InputError
@@ -23,13 +23,15 @@ from ownbert.tasks.scores import mean_per_row
 from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
+from ownbert.tasks.token_classification.word_windows import encode_words
+from ownbert.tasks.word_features import cut_words, refuse_plain_text, word_table
 
 # In the model card: the scores of one text by Transformers.
 LOGITS = 'logits = model(**tokenizer(TEXTS, truncation=True, return_tensors="pt")).logits'
 
 # Settings of all these tasks; those of windows are filled in by ``long`` "auto".
 _WINDOWS = ("long", "window", "stride", "max_windows", "train_windows")
-COMMON = frozenset({*_WINDOWS, "pooling", "rdrop", "ngrams"})
+COMMON = frozenset({*_WINDOWS, "pooling", "rdrop", "ngrams", "feature_size"})
 
 # With ``long`` "auto" documents are cut where no more than this share of the training rows is
 # affected. Otherwise they are read in windows of this length, the one that pretraining saw most, up
@@ -76,15 +78,23 @@ class SentenceTask(Task):
     def read_table(self, path: Source) -> tuple[tuple[str, ...], list[TableRow]]:
         """The columns of the targets, and the rows with these as cells; at least one."""
         texts, labels = self.find_columns(path)
-        rows = list(read_table(path, texts, labels))
+        features = feature_columns(path, self.columns)
+        if features and len(texts) == 2:
+            raise InputError(
+                f"{path}: feature columns are of single texts, and the rows have two; name one "
+                "column with --text-column"
+            )
+        rows = list(read_table(path, texts, labels, features=features))
         self.pair = len(texts) == 2
         return labels, rows
 
     def stream(self, path: Source) -> Iterator[Row]:
         if isinstance(path, MemoryTable) or kind_of(path) != "txt":
             texts, _ = self.find_columns(path, labelled=False)
-            rows = read_table(path, texts, id=self.columns.id)
-            return (Row(row.line, row.texts, id=row.id) for row in rows)
+            features = feature_columns(path, self.columns)
+            rows = read_table(path, texts, id=self.columns.id, features=features)
+            return (Row(row.line, row.texts, id=row.id, features=row.features) for row in rows)
+        refuse_plain_text(path, self.columns.features)
         if self.pair:
             raise InputError(f"{path} is plain text; two texts per row need a table")
         return (Row(line, (text,)) for line, text in at_least_one(open_text(path), path))
@@ -119,7 +129,9 @@ class SentenceTask(Task):
 
     def head_spec(self, description: Description) -> HeadSpec:
         spec, settings = super().head_spec(description), self.settings
-        if settings.pooling is not None:
+        if spec.features is not None:
+            spec = _pooled_words(spec, settings.pooling)
+        elif settings.pooling is not None:
             spec = replace(spec, pooling=settings.pooling)
         if settings.long == "segments":
             spec = replace(spec, segments="attention")
@@ -152,7 +164,16 @@ class SentenceTask(Task):
     def encode(self, rows: Sequence[Row], builder: Any, *, training: bool) -> EncodedRows:
         if self.pair is None and rows:
             self.pair = len(rows[0].texts) == 2
-        ids_by_row = list(builder.ids_by_row(rows))
+        if self.features and self.reads_windows:
+            raise InputError(
+                f"task.long {self.settings.long} is for texts alone; with feature columns take "
+                "task.long cut"
+            )
+        tables: Sequence[np.ndarray | None] = [None] * len(rows)
+        if self.features:
+            ids_by_row, tables = self._ids_of_words(rows, builder)
+        else:
+            ids_by_row = list(builder.ids_by_row(rows))
         if training and self.settings.long == "auto":
             self._choose_long(ids_by_row, builder)
         settings, examples, truncated = self.settings, [], 0
@@ -164,8 +185,11 @@ class SentenceTask(Task):
                 f"below {room}"
             )
         weighted = any(row.weight != 1 for row in rows)
-        for row, target, own in zip(rows, self.targets(rows), ids_by_row, strict=True):
+        given = zip(rows, self.targets(rows), ids_by_row, tables, strict=True)
+        for row, target, own, table in given:
             label = {} if target is None else {"label": target}
+            if table is not None:
+                label["words"] = table
             if weighted:
                 label["weight"] = np.float32(row.weight)
             if not self.reads_windows:
@@ -184,11 +208,24 @@ class SentenceTask(Task):
         windows = settings.train_windows if training else None
         return EncodedRows(examples, truncated, [None] * len(examples), windows, self.seed)
 
+    def _ids_of_words(
+        self, rows: Sequence[Row], builder: Any
+    ) -> tuple[list[list[list[int]]], list[np.ndarray]]:
+        """The ids of each text, encoded word by word, and its words with their features."""
+        words = [row.texts[0].split() for row in rows]
+        ids = encode_words([word for own in words for word in own], builder)
+        texts, tables, special = [], [], (builder.format.before, builder.format.behind)
+        for row, own in zip(rows, words, strict=True):
+            text, sizes = cut_words([ids[word] for word in own], builder.room)
+            texts.append([text])
+            tables.append(word_table(sizes, row.features, self.features, special))
+        return texts, tables
+
     def _choose_long(self, ids_by_row: Sequence[Sequence[Sequence[int]]], builder: Any) -> None:
         """Replace ``long`` "auto" in the settings by what the training rows call for."""
         settings = self.settings
         long = sum(len(own[0]) > builder.room for own in ids_by_row)
-        if self.pair or long <= _FEW_LONG * len(ids_by_row):
+        if self.pair or self.features or long <= _FEW_LONG * len(ids_by_row):
             self.settings = replace(settings, long="cut")
             return
         window = min(settings.window or _WINDOW, builder.max_length)
@@ -216,3 +253,11 @@ class SentenceTask(Task):
         self, logits: np.ndarray, examples: Sequence[Example], network: RowNetwork
     ) -> list[np.ndarray]:
         return list(mean_per_row(self.probabilities(logits), examples))
+
+
+def _pooled_words(spec: HeadSpec, pooling: str | None) -> HeadSpec:
+    """The head on words with features: their mean by default, since the first one is [CLS], which
+    has none. As in SemBERT the first one goes through a layer of its own."""
+    if pooling in ("pooler", "first"):
+        return replace(spec, pooling="first", dense="tanh", dropout_first=False)
+    return replace(spec, pooling=pooling or "mean", dense=None)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vi
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
+from ownbert.tasks.word_features import learn_features
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
@@ -115,6 +117,8 @@ class Task(ABC):
     reads_arrays: ClassVar[bool] = False
     # Of random draws for single rows in training.
     seed = 0
+    # The tags of each column of word features, once they are learnt from training rows.
+    features: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def __init__(
         self,
@@ -147,7 +151,7 @@ class Task(ABC):
         description = describe(model.folder)
         require_float(description.values, model.folder)
         self.check_modality(description, model.folder)
-        return description
+        return _with_sesame(description, model)
 
     def describe_new(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Description:
         """The description of a new model for the training rows, if no folder was given."""
@@ -221,6 +225,20 @@ class Task(ABC):
         """
         return
 
+    def learn_features(self, rows: Sequence[Row]) -> None:
+        """Take the tags of word features from the training rows.
+
+        Raises:
+            InputError: the task reads no features, and the user named some.
+        """
+        given = self.columns.features
+        if given is None:
+            return
+        names = [name.strip() for name in given.split(",")]
+        if len(rows[0].features) == 1:
+            names = [given]  # A single column may have a comma in its name.
+        self.features = learn_features([row.features for row in rows], names)
+
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
         """Check that the targets can be learnt and evaluated.
 
@@ -238,7 +256,11 @@ class Task(ABC):
 
     def head_spec(self, description: Description) -> HeadSpec:
         """The head for a model of this family."""
-        return description.family.spec_of(self.head, description.values)
+        spec = description.family.spec_of(self.head, description.values)
+        if not self.features:
+            return spec
+        tables = tuple(len(tags) + 1 for tags in self.features.values())
+        return replace(spec, features=tables, feature_size=self.settings.feature_size)
 
     def has_pooler(self, description: Description) -> bool | None:
         """Whether the model to train has a pooler; None: if its head needs one."""
@@ -354,6 +376,7 @@ class Task(ABC):
             "settings": self.settings.changed(),
             "columns": columns,
             **{name: getattr(self, name) for name in self.saved_attributes},
+            **({"features": dict(self.features)} if self.features else {}),
         }
         return {KEY: saved, **({"problem_type": self.problem_type} if self.problem_type else {})}
 
@@ -362,6 +385,8 @@ class Task(ABC):
         for name in self.saved_attributes:
             if name in saved:
                 setattr(self, name, saved[name])
+        if saved.get("features"):
+            self.features = saved["features"]
 
     # For the user.
 
@@ -402,6 +427,16 @@ class Task(ABC):
     def texts_of(self, rows: Sequence[Row]) -> Iterator[str]:
         """The texts of all rows."""
         return (text for row in rows for text in self.pretraining_texts(row))
+
+
+def _with_sesame(description: Description, model: FinetuneModel) -> Description:
+    """The description with what the recipe adds to the encoder (``nn/sesame.py``)."""
+    given = {"layer_gate": model.layer_gate, "attention_blur": model.attention_blur}
+    given = {name: value for name, value in given.items() if value is not None}
+    try:
+        return replace(description, config=replace(description.config, **given))
+    except InputError as error:
+        raise InputError(f"{model.folder}: {error}") from None
 
 
 def named_probabilities(labels: Sequence[str], probabilities: np.ndarray) -> dict[str, float]:
@@ -446,9 +481,11 @@ def task_of(
     if name == "embed" and not saved:
         return untrained_similarity(folder, columns)
     try:
-        return restored_task(name, saved, description.labels, columns)
+        task = restored_task(name, saved, description.labels, columns)
     except (InputError, TypeError) as error:
         raise InputError(f"{Path(folder) / CONFIG}: {KEY}: {error}") from None
+    _require_tables(task, description, folder)
+    return task
 
 
 def restored_task(
@@ -474,6 +511,16 @@ def restored_task(
     task = task_class(name)(settings, found, labels)
     task.restore(saved)
     return task
+
+
+def _require_tables(task: Task, description: Description, folder: str | Path) -> None:
+    """``InputError`` unless the tables of word features have a row for each tag."""
+    found = next((spec.features for spec in description.specs if spec.kind == task.head), None)
+    if (found or ()) != tuple(len(tags) + 1 for tags in task.features.values()):
+        raise InputError(
+            f"{Path(folder) / CONFIG}: {KEY}.features and the head do not agree on the tags of "
+            "word features"
+        )
 
 
 def load_finetuned(folder: str | Path) -> "tuple[Task, Model]":

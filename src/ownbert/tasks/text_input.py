@@ -83,7 +83,7 @@ class EncodedRows:
         """The number and the digest of the examples, which differ for other rows or targets."""
         digest = hashlib.sha256()
         for e in self.examples:
-            for part in (e.token_ids, e.label, e.tags, e.parts, e.weight):
+            for part in (e.token_ids, e.label, e.tags, e.parts, e.weight, e.words):
                 if part is not None:
                     digest.update(np.asarray(part).tobytes())
         return f"{len(self):,} examples ({digest.hexdigest()[:12]})"

@@ -62,6 +62,7 @@ KINDS = {
     "shared": {"num_hidden_groups": 1},
     "pre-norm": {"norm_first": True, "final_norm": True, "qkv_bias": False, "qk_scale": 0.3},
     "relative, own scale": {"position_embedding_type": "relative_key", "qk_scale": 0.3},
+    "blurred": {"attention_blur": 0.5},
     "distances": {"disentangled": Disentangled(position_buckets=4, conv_kernel_size=3)},
     "distances, shared": {"disentangled": Disentangled(share_att_key=True)},
     "mobile": {"embedding_size": 8, "mobile": Mobile(intra_bottleneck_size=12)},

@@ -63,6 +63,7 @@ class ColumnNames:
     second: str | None = None
     label: str | None = None
     id: str | None = None
+    features: str | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class ColumnSpec:
     """A column that a task reads, and how it is found where the user does not name it.
 
     Args:
-        role: text, second or label, as in ``ColumnNames``; others have no option.
+        role: text, second, label or features, as in ``ColumnNames``; others have no option.
         what: what it holds, in messages.
         help: of the option.
         names: the usual ones in small letters, in the order of preference.
@@ -105,11 +106,18 @@ class ColumnSpec:
     @property
     def option(self) -> str:
         """The option that names the column."""
-        return f"--{self.role}-column"
+        return f"--{self.setting.replace('_', '-')}"
+
+    @property
+    def setting(self) -> str:
+        """The name of its setting."""
+        return "feature_columns" if self.role == "features" else f"{self.role}_column"
 
     @property
     def default(self) -> str:
         """What is taken where the column is not named, for --help."""
+        if not self.names and not self.pairs:
+            return "none"
         names = ", ".join(self.names)
         if self.role == "second" and self.pairs:
             pairs = ", ".join(f"{one} and {two}" for one, two in self.pairs)
@@ -207,6 +215,15 @@ def find_columns(
     return found
 
 
+def feature_columns(path: Source, given: ColumnNames) -> tuple[str, ...]:
+    """The columns of word features that the user named, now or in training.
+
+    Raises:
+        InputError: one is not there.
+    """
+    return find_columns(path, [_FEATURES], given).get("features", ())
+
+
 def id_column(path: Source, taken: Sequence[str] = (), named: str | None = None) -> tuple[str, ...]:
     """The column with the ids of the rows of a table, if it has one.
 
@@ -290,8 +307,10 @@ def _named(
     several = [given]
     if spec.several and given not in names:
         several = [name.strip() for name in given.split(",")]
+    # A finished model reads those that it has learnt from.
+    option = spec.option + " of ownbert finetune" * (spec.role == "features")
     for name in several:
-        require_column(names, name, source=path, option=spec.option)
+        require_column(names, name, source=path, option=option)
     return tuple(several)
 
 
@@ -412,6 +431,15 @@ _LABEL = ColumnSpec(
     labelled=True,
 )
 
+_FEATURES = ColumnSpec(
+    "features",
+    "word features",
+    "Columns of tags, one for each word of the text (parts of speech, semantic roles, flags of a "
+    "dictionary), which are read beside it; commas between them.",
+    several=True,
+    required=False,
+)
+
 _STARTS = ("answer_start", "start")
 _OF_QUESTIONS = (
     ColumnSpec(
@@ -487,15 +515,17 @@ _OF_PAIRS = (
 
 # What each task reads, by its name; images have no columns.
 COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
-    "classify": (_TEXT, _SECOND, _LABEL),
+    "classify": (_TEXT, _SECOND, _FEATURES, _LABEL),
     "multilabel": (
         _TEXT,
         _SECOND,
+        _FEATURES,
         replace(_LABEL, help="Column of the labels; a cell holds all those of a text."),
     ),
     "regress": (
         _TEXT,
         _SECOND,
+        _FEATURES,
         replace(
             _LABEL,
             help="Column of the numbers, or several columns with commas between them.",
@@ -513,6 +543,11 @@ COLUMNS: Mapping[str, tuple[ColumnSpec, ...]] = {
             help="Column of the words; in CoNLL files its number, from 1.",
             names=tuple(dict.fromkeys((*WORD_NAMES, *TEXT_NAMES))),
             note="in CoNLL the first one",
+        ),
+        replace(
+            _FEATURES,
+            help="Columns of tags, one for each word (parts of speech, flags of a dictionary), "
+            "which are read beside it; commas between them; in CoNLL files their numbers, from 1.",
         ),
         replace(
             _LABEL,

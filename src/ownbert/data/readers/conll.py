@@ -26,11 +26,13 @@ class ConllSentence:
         line: that of its first word.
         words: of the sentence.
         tags: one per word; none where they are not read.
+        features: of each column of word features, one per word.
     """
 
     line: int
     words: tuple[str, ...]
     tags: tuple[str, ...]
+    features: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,49 +45,59 @@ class _Layout:
     width: int
     word: int
     tag: int | None
+    features: tuple[int, ...] = ()
 
-    def read(self, number: int, fields: list[str]) -> tuple[str, str | None]:
-        """The word of a line, and its tag if asked for."""
+    def read(self, number: int, fields: list[str]) -> tuple[str, str | None, list[str]]:
+        """The word of a line, its tag if asked for, and its features."""
         where = f"{self.path}, line {number}"
         if len(fields) != self.width:
             raise InputError(
                 f"{where}: {_counted(len(fields))}, but line {self.first} has {self.width}; "
                 f"{_needed(self.tag)}"
             )
-        for index, what in ((self.word, "word"), (self.tag, "tag")):
+        features = [(index, "word feature") for index in self.features]
+        for index, what in ((self.word, "word"), (self.tag, "tag"), *features):
             if index is not None and not fields[index]:
                 raise InputError(f"{where}: the {what} (column {index + 1}) is empty")
-        return fields[self.word], None if self.tag is None else fields[self.tag].strip()
+        tag = None if self.tag is None else fields[self.tag].strip()
+        return fields[self.word], tag, [fields[index].strip() for index in self.features]
 
 
 def read_conll(
-    path: PathLike, *, tags: bool, word_column: str | None = None, tag_column: str | None = None
+    path: PathLike,
+    *,
+    tags: bool,
+    word_column: str | None = None,
+    tag_column: str | None = None,
+    feature_columns: str | None = None,
 ) -> Iterator[ConllSentence]:
     """Stream the sentences; without ``tags`` a file of words alone will do.
 
     Args:
         word_column, tag_column: numbers from 1.
+        feature_columns: numbers of the columns of word features, with commas between them.
 
     Raises:
         InputError: a column is not there, a line has another number of columns, or a word or tag is
             empty, with file and line; at the end, if the file has no word at all.
     """
-    layout = _layout(Path(path), tags, word_column, tag_column)
-    line, words, kept = 0, [], []
+    layout = _layout(Path(path), tags, word_column, tag_column, feature_columns)
+    line, words, kept, features = 0, [], [], []
     for number, text in _lines(layout.path):
         fields = _fields(text, layout.tabs)
         if text.startswith("#") and len(fields) != layout.width:
             continue
         if text:
-            word, tag = layout.read(number, fields)
+            word, tag, of_word = layout.read(number, fields)
             line = line or number
             words.append(word)
             kept += [] if tag is None else [tag]
+            features.append(of_word)
         elif words:
-            yield ConllSentence(line, tuple(words), tuple(kept))
-            line, words, kept = 0, [], []
+            yield ConllSentence(line, tuple(words), tuple(kept), tuple(zip(*features, strict=True)))
+            line, words, kept, features = 0, [], [], []
     if words:
-        yield ConllSentence(line, tuple(words), tuple(kept))
+        yield ConllSentence(line, tuple(words), tuple(kept), tuple(zip(*features, strict=True)))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -100,7 +112,9 @@ def _fields(line: str, tabs: bool) -> list[str]:
     return line.split("\t") if tabs else [field for field in line.split(" ") if field]
 
 
-def _layout(path: Path, tags: bool, word: str | None, tag: str | None) -> _Layout:
+def _layout(
+    path: Path, tags: bool, word: str | None, tag: str | None, features: str | None
+) -> _Layout:
     first, line = 0, ""
     for number, text in _lines(path):
         if text and (not first or not text.startswith("#")):
@@ -113,17 +127,23 @@ def _layout(path: Path, tags: bool, word: str | None, tag: str | None) -> _Layou
     width = len(_fields(line, tabs))
     if tags and tag is None and width < 2:
         raise InputError(f"{path}, line {first}: {_counted(width)}; {_needed(1)}")
-    last = None if not tags else width - 1 if tag is None else _column(path, "label", tag, width)
-    index = 0 if word is None else _column(path, "text", word, width)
+    last = None
+    if tags:
+        last = width - 1 if tag is None else _column(path, "--label-column", tag, width)
+    index = 0 if word is None else _column(path, "--text-column", word, width)
     if index == last:
         raise InputError(f"{path}: column {index + 1} cannot be both the word and the tag")
-    return _Layout(path, first, tabs, width, index, last)
+    several = [] if features is None else [name.strip() for name in features.split(",")]
+    numbers = tuple(_column(path, "--feature-columns", name, width) for name in several)
+    if twice := [i for i in numbers if i in (index, last) or numbers.count(i) > 1]:
+        raise InputError(f"{path}: column {twice[0] + 1} cannot be both of two things")
+    return _Layout(path, first, tabs, width, index, last, numbers)
 
 
-def _column(path: Path, kind: str, given: str, width: int) -> int:
+def _column(path: Path, option: str, given: str, width: int) -> int:
     if not given.isdecimal() or not 1 <= int(given) <= width:
         raise InputError(
-            f"{path} has no column {given!r} (--{kind}-column); its lines are CoNLL columns, "
+            f"{path} has no column {given!r} ({option}); its lines are CoNLL columns, "
             f"numbered from 1 to {width}"
         )
     return int(given) - 1

@@ -42,6 +42,10 @@ _POSITIONS = {
     "the scores of every layer; made for {n} tokens",
     "none": "the word vectors know no positions; made for {n} tokens",
 }
+_GATES = {
+    "last": "last: the last layer times its gate, by squeeze and excitation over all layers",
+    "sum": "sum: of all layers, each times its gate, by squeeze and excitation over them",
+}
 _TERMS = {"c2p": "queries", "p2c": "keys"}
 _SHOWN_TOKENS, _SHOWN_LABELS = 24, 8
 
@@ -144,6 +148,13 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
     gate = ", times a gate" if config.gated_feed_forward else ""
     wide = f"{inner:,} to {config.intermediate_size:,} and back"
     yield "feed-forward", f"{wide}, {config.hidden_act}{gate}"
+    if config.attention_blur is not None:
+        yield (
+            "attention blur",
+            f"a Gaussian of {config.attention_blur:g} over 3 neighbouring tokens",
+        )
+    if config.layer_gate is not None:
+        yield "layer gate", _GATES[config.layer_gate]
     kind = config.position_embedding_type
     words = _POSITIONS[kind].format(n=f"{config.longest:,}")
     yield "positions", f"{kind}: {words}"

@@ -40,6 +40,8 @@ NAMES = {
     "feed_forwards.#.network.up": "feed-forward # up",
     "feed_forwards.#.network.down": "feed-forward # down",
     "feed_forwards.#.norm": "feed-forward # norm",
+    "down": "layers squeezed",
+    "up": "gates",
 }
 
 
@@ -126,6 +128,8 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
     if encoder.buckets is not None:
         found = parts(encoder.buckets, "encoder.buckets")
         groups.append(ParameterGroup("buckets of distances", 1, found))
+    if encoder.gate is not None:
+        groups.append(ParameterGroup("layer gate", 1, parts(encoder.gate, "encoder.gate")))
     for name in ("distances", "convolution"):
         module = getattr(encoder, name)
         if module is not None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ownbert.data.layout import make_layout
 from ownbert.inspect.trace.steps import (
     PROJECTIONS,
     Derivation,
@@ -20,6 +21,7 @@ from ownbert.inspect.trace.steps import (
 )
 from ownbert.nn.kernels.equal_lengths import Bias
 from ownbert.nn.multihead import MultiHeadAttention
+from ownbert.nn.sesame import blur
 
 
 @dataclass
@@ -82,7 +84,7 @@ def attention_steps(
     squares += _masked(attention.window, captured.causal, squares[-1])
     squares.append(weights_step(_array(weights), squares[-1].key))
     steps += [replace(step, rows=tokens, columns=tokens) for step in squares]
-    return [*steps, *_outputs(attention, cut, captured, tokens)]
+    return [*steps, *_outputs(attention, cut, captured, tokens, _array(weights))]
 
 
 def _masked(window: int | None, causal: bool, scores: TraceStep) -> list[TraceStep]:
@@ -189,24 +191,18 @@ def _outputs(
     cut: HeadSlice,
     captured: CapturedAttention,
     tokens: tuple[str, ...],
+    weights: np.ndarray,
 ) -> list[TraceStep]:
-    """The head's outputs, its share of what leaves the layer, and all of that."""
+    """The head's outputs, blurred or not, its share of what leaves the layer, and all of that."""
     assert captured.joined is not None
     assert captured.output is not None
     first, last = cut.rows
     outputs = _array(captured.joined[:, first : last + 1])
     w = _array(attention.output.weight[:, first : last + 1].T)
+    values = _array(captured.attended[2][:, first // cut.head_size])
     share, total = outputs @ w, _array(captured.output)
     return [
-        TraceStep(
-            "outputs",
-            "the head's outputs",
-            outputs,
-            "outputs = weights x values",
-            "the sum of what each token takes",
-            Derivation("product", left="weights", right="values"),
-            rows=tokens,
-        ),
+        *_head_outputs(attention.blur, outputs, weights @ values, tokens),
         TraceStep(
             "output",
             "output matrix",
@@ -239,6 +235,48 @@ def _outputs(
             "attended = share + rest",
             f"the sum of the shares of all {len(cut.heads)} heads and the bias leaves the layer",
             Derivation("add", left="share", right="rest"),
+            rows=tokens,
+        ),
+    ]
+
+
+def _head_outputs(
+    sigma: float | None, outputs: np.ndarray, sharp: np.ndarray, tokens: tuple[str, ...]
+) -> list[TraceStep]:
+    """What the head gives each token, and if it is blurred, by which matrix."""
+    made = Derivation("product", left="weights", right="values")
+    title, meaning = "the head's outputs", "the sum of what each token takes"
+    if sigma is None:
+        formula = "outputs = weights x values"
+        return [TraceStep("outputs", title, outputs, formula, meaning, made, rows=tokens)]
+    layout = make_layout([len(tokens)])
+    kernel = _array(blur(torch.eye(len(tokens), dtype=torch.float64), layout, sigma))
+    return [
+        TraceStep(
+            "sharp",
+            "the head's outputs before the blur",
+            sharp,
+            "sharp = weights x values",
+            meaning,
+            made,
+            rows=tokens,
+        ),
+        TraceStep(
+            "gaussian",
+            "Gaussian of neighbouring tokens",
+            kernel,
+            "gaussian",
+            f"row i: the shares of token i and its two neighbours (attention_blur {sigma:g})",
+            rows=tokens,
+            columns=tokens,
+        ),
+        TraceStep(
+            "outputs",
+            title,
+            outputs,
+            "outputs = gaussian x sharp",
+            "each token with a little of its neighbours",
+            Derivation("product", left="gaussian", right="sharp"),
             rows=tokens,
         ),
     ]

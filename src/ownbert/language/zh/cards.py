@@ -97,6 +97,7 @@ CARDS = {
     "{} folds": "{} 折",
     "On the dev rows.": "取自验证集。",
     "By label, the {} with the lowest F1:": "各标签的指标，F1 最低的 {} 个：",
+    "Transformers and sentence-transformers cannot compute this encoder, and refuse the folder (`model_type` is `{}` in config.json).": "Transformers 和 sentence-transformers 不能计算这个编码器，会拒绝这个目录（config.json 中 `model_type` 为 `{}`）。",
     "Transformers loads only the encoder: it has no such head, which is kept in the same files under names of ownbert (`ownbert_heads` in config.json).": "Transformers 只加载编码器：它没有这种输出头；输出头以 ownbert 的名称存放在同样的文件里（config.json 中的 `ownbert_heads`）。",
     "ownbert splits texts of more than {} tokens into windows (task.long {}); Transformers does not.": "超过 {} 个词元的文本，ownbert 会切成窗口（task.long {}）；Transformers 不会。",
     # translate.

@@ -30,11 +30,13 @@ from ownbert.tasks.token_classification.entities import (
 )
 from ownbert.tasks.token_classification.tag_rows import read_sentences, stream_sentences, text_of
 from ownbert.tasks.token_classification.word_windows import (
+    WordWindow,
     encode_words,
     join_windows,
     split_into_windows,
     window_example,
 )
+from ownbert.tasks.word_features import word_table
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
@@ -79,7 +81,7 @@ class TaggingTask(Task):
     gives_probabilities = True
     output_options = frozenset({"threshold"})
     text_keys = ()  # the text of ``output_row`` may be that of the words
-    uses = frozenset({"stride", "label_smoothing", "crf", "tag_all", "rdrop"})
+    uses = frozenset({"stride", "label_smoothing", "crf", "tag_all", "rdrop", "feature_size"})
     unit = "sentences"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -138,18 +140,36 @@ class TaggingTask(Task):
         if training and self.settings.tag_all:
             continuation = [indices.get(continuation_tag(tag), i) for tag, i in indices.items()]
         examples: list[Example] = []
+        special = builder.format.before, builder.format.behind
         for row in rows:
             tags = None if row.target is None else [indices[tag] for tag in row.target]
             pieces = [ids[word] for word in row.texts]
             sizes = list(map(len, pieces))
             windows = split_into_windows(sizes, builder.room, self.settings.stride)
             made = [
-                window_example(window, pieces, tags, builder, continuation=continuation)
+                window_example(
+                    window,
+                    pieces,
+                    tags,
+                    builder,
+                    continuation=continuation,
+                    words=self._word_table(row, window, sizes, special),
+                )
                 for window in windows
             ]
             # In training each window is an example; in use those of a sentence are one.
             examples += map(join_windows, [[one] for one in made] if training else [made])
         return EncodedRows(examples, 0, [None] * len(examples))
+
+    def _word_table(
+        self, row: Row, window: WordWindow, sizes: Sequence[int], special: tuple[int, int]
+    ) -> np.ndarray | None:
+        """The words of a window with their features, None for a model without features."""
+        if not self.features:
+            return None
+        own = slice(window.start, window.stop)
+        cells = tuple(tags[own] for tags in row.features)
+        return word_table(sizes[own], cells, self.features, special)
 
     def objective(self, model: "Model") -> "TaggingObjective":
         from ownbert.nn.heads import TokenHead

@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ownbert.data.readers.columns import (
     COLUMNS,
@@ -41,6 +40,7 @@ from ownbert.data.readers.tables import (
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.tasks.rows import Row
+from ownbert.tasks.word_features import read_features, refuse_plain_text, split_cell
 
 CONLL = frozenset(
     (".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes", ".iobes", ".bilou", ".ner", ".tsv")
@@ -103,8 +103,14 @@ def read_sentences(path: Source, given: ColumnNames) -> list[Row]:
     if isinstance(path, MemoryTable) or _is_table(path, given):
         rows = list(_tagged(path, given))
     else:
-        found = read_conll(path, tags=True, word_column=given.text, tag_column=given.label)
-        rows = [Row(s.line, s.words, s.tags) for s in found]
+        found = read_conll(
+            path,
+            tags=True,
+            word_column=given.text,
+            tag_column=given.label,
+            feature_columns=given.features,
+        )
+        rows = [Row(s.line, s.words, s.tags, features=s.features) for s in found]
     if not rows:
         raise InputError(f"{path} has no rows")
     return rows
@@ -115,9 +121,10 @@ def stream_sentences(path: Source, given: ColumnNames) -> Iterator[Row]:
     if isinstance(path, MemoryTable) or _is_table(path, given):
         rows = _untagged(path, given)
     elif _ending(path) in CONLL:
-        found = read_conll(path, tags=False, word_column=given.text)
-        rows = (Row(s.line, s.words) for s in found)
+        found = read_conll(path, tags=False, word_column=given.text, feature_columns=given.features)
+        rows = (Row(s.line, s.words, features=s.features) for s in found)
     else:
+        refuse_plain_text(path, given.features)
         rows = (split_text(line, text) for line, text in open_text(path))
     return at_least_one(rows, path)
 
@@ -135,22 +142,24 @@ def _is_table(path: PathLike, given: ColumnNames) -> bool:
 
 
 def _columns(path: Source, given: ColumnNames, *, labelled: bool) -> list[str]:
-    """The columns of a table that hold words and, if ``labelled``, tags."""
+    """The columns of a table that hold words, if ``labelled`` tags, and word features."""
     names = columns(path)
     # Numbers of columns are for CoNLL files; tables ignore them.
     text, label = (
         None if name not in names and (name or "").isdecimal() else name
         for name in (given.text, given.label)
     )
-    found = find_columns(path, COLUMNS["tag"], ColumnNames(text, label=label), labelled=labelled)
-    return [name for several in map(found.get, ("text", "label")) for name in several or ()]
+    own = ColumnNames(text, label=label, features=given.features)
+    found = find_columns(path, COLUMNS["tag"], own, labelled=labelled)
+    roles = ("text", "label", "features")
+    return [name for several in map(found.get, roles) for name in several or ()]
 
 
 def _tagged(path: Source, given: ColumnNames) -> Iterator[Row]:
-    column, label = _columns(path, given, labelled=True)
-    for line, (words, tags) in read_values(path, [column, label]):
+    column, label, *names = _columns(path, given, labelled=True)
+    for line, (words, tags, *cells) in read_values(path, [column, label, *names]):
         where = place(path, line)
-        words, tags = _items(words, column, where), _items(tags, label, where)
+        words, tags = split_cell(words, column, where), split_cell(tags, label, where)
         if len(words) != len(tags):
             raise InputError(
                 f"{where}: {len(words)} words, but {len(tags)} tags; every word needs one"
@@ -159,24 +168,21 @@ def _tagged(path: Source, given: ColumnNames) -> Iterator[Row]:
             raise InputError(f"{where}: there are no words")
         if "" in tags:
             raise InputError(f"{where}: the tag of word {tags.index('') + 1} is empty")
-        yield Row(line, words, tags)
+        features = read_features(cells, names, len(words), where)
+        yield Row(line, words, tags, features=features)
 
 
 def _untagged(path: Source, given: ColumnNames) -> Iterator[Row]:
-    (column,) = _columns(path, given, labelled=False)
-    ids = id_column(path, [column], given.id)
-    for line, (value, *id) in read_values(path, [column, *ids]):
+    column, *names = _columns(path, given, labelled=False)
+    ids = id_column(path, [column, *names], given.id)
+    for line, (value, *cells) in read_values(path, [column, *names, *ids]):
         where = place(path, line)
         if isinstance(value, list):
-            row = Row(line, _items(value, column, where))
+            row = Row(line, split_cell(value, column, where))
         else:
-            text = as_text(value, column, where)
-            row = split_text(line, text, chinese=column.lower() not in WORD_NAMES)
-        yield replace(row, id=id_value(id[0])) if ids else row
-
-
-def _items(value: Any, column: str, where: str) -> tuple[str, ...]:
-    """The items of a list, or of a text separated by blanks."""
-    if isinstance(value, list):
-        return tuple(as_text(item, column, where) for item in value)
-    return tuple(as_text(value, column, where).split())
+            # Features are of the words that blanks separate.
+            text, chinese = as_text(value, column, where), column.lower() not in WORD_NAMES
+            row = split_text(line, text, chinese=chinese and not names)
+        features = read_features(cells[: len(names)], names, len(row.texts), where)
+        row = replace(row, features=features) if names else row
+        yield replace(row, id=id_value(cells[-1])) if ids else row

@@ -94,6 +94,7 @@ def window_example(
     builder: TextInputBuilder,
     *,
     continuation: Sequence[int] | None = None,
+    words: np.ndarray | None = None,
 ) -> Example:
     """A window as an example with a tag for each token.
 
@@ -104,6 +105,7 @@ def window_example(
             mark them.
         builder: adds the special tokens.
         continuation: for each class, that of the other pieces of a word; None: they have no tag.
+        words: as of an ``Example``.
     """
     ids: list[int] = []
     token_tags = [NO_TAG] * builder.format.before
@@ -115,11 +117,13 @@ def window_example(
             tag = 0 if tags is None else tags[word]
             rest = NO_TAG if continuation is None else continuation[tag]
         token_tags += [tag, *[rest] * (len(own) - 1)]
-    behind = [NO_TAG] * builder.format.behind
-    return builder.example([ids], tags=np.asarray([*token_tags, *behind], dtype=np.int64))[0]
+    token_tags += [NO_TAG] * builder.format.behind
+    targets = {"tags": np.asarray(token_tags, dtype=np.int64), "words": words}
+    return builder.example([ids], **targets)[0]
 
 
 def join_windows(examples: Sequence[Example]) -> Example:
     """Windows of a sentence as one example."""
     tags = np.concatenate([e.tags for e in examples if e.tags is not None])
-    return join(examples, tags=tags)
+    words = [e.words for e in examples if e.words is not None]
+    return join(examples, tags=tags, words=np.concatenate(words) if words else None)

@@ -1,0 +1,105 @@
+"""Word features of rows: columns with a tag for each word, from cells to ids.
+
+W words of a text, F columns.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ownbert.data.readers.tables import as_text
+from ownbert.errors import InputError
+
+# Tags by their columns, in the order of their ids from 1 on. 0 is none: of special tokens, and of
+# tags that training has not seen.
+Features = Mapping[str, Sequence[str]]
+Cells = tuple[tuple[str, ...], ...]
+
+
+def read_features(
+    cells: Sequence[Any], names: Sequence[str], words: int | None, where: str
+) -> Cells:
+    """The tags of each column, from lists or from texts with blanks between the tags.
+
+    Args:
+        cells: of the columns.
+        names: of the columns.
+        words: of the text, which each column must have a tag for; None: not checked.
+        where: the row, for messages.
+
+    Raises:
+        InputError: a cell is missing or has another number of tags.
+    """
+    found = tuple(map(split_cell, cells, names, [where] * len(names)))
+    for name, tags in zip(names, found, strict=True):
+        if words is not None and len(tags) != words:
+            raise InputError(
+                f"{where}: {words} words, but {len(tags)} tags in column {name!r}; every word "
+                "needs one"
+            )
+    return found
+
+
+def split_cell(value: Any, column: str, where: str) -> tuple[str, ...]:
+    """The items of a list, or of a text separated by blanks."""
+    if isinstance(value, list):
+        return tuple(as_text(item, column, where) for item in value)
+    return tuple(as_text(value, column, where).split())
+
+
+def learn_features(cells: Sequence[Cells], names: Sequence[str]) -> dict[str, list[str]]:
+    """The tags of each column, those of training rows, sorted."""
+    return {
+        name: sorted({tag for row in cells for tag in row[number]})
+        for number, name in enumerate(names)
+    }
+
+
+def refuse_plain_text(path: Any, names: str | None) -> None:
+    """``InputError`` if the rows are plain texts and the model reads columns ``names``."""
+    if names is not None:
+        raise InputError(
+            f"{path} is plain text; the model reads word features beside the text (the columns "
+            f"{names}), so it needs a table"
+        )
+
+
+def cut_words(pieces: Sequence[Sequence[int]], room: int) -> tuple[list[int], list[int]]:
+    """The ids of a text, and how many each word keeps of its own where ``room`` ids are left."""
+    sizes: list[int] = []
+    for piece in pieces:
+        size = min(len(piece), room - sum(sizes))
+        if not size:
+            break
+        sizes.append(size)
+    return [i for piece in pieces for i in piece], sizes
+
+
+def word_table(
+    sizes: Sequence[int], cells: Cells, features: Features, special: tuple[int, int]
+) -> np.ndarray:
+    """(W, 1 + F): the words of a sequence and its special tokens, as in ``Example.words``.
+
+    Args:
+        sizes: the number of tokens of each word.
+        cells: the tags of each word, by column.
+        features: the known tags, by column.
+        special: how many special tokens stand before and behind the text.
+
+    Raises:
+        InputError: the row has no features.
+    """
+    if len(cells) != len(features):
+        raise InputError(
+            "the model reads word features beside the text: rows need the columns "
+            f"{', '.join(features)}"
+        )
+    before, behind = special
+    first, last = before, before + len(sizes)
+    table = np.zeros((last + behind, 1 + len(features)), dtype=np.int64)
+    table[:, 0] = [*[1] * before, *sizes, *[1] * behind]
+    for number, (tags, known) in enumerate(zip(cells, features.values(), strict=True), 1):
+        ids = {tag: index for index, tag in enumerate(known, 1)}
+        table[first:last, number] = [ids.get(tag, 0) for tag in tags[: len(sizes)]]
+    return table
