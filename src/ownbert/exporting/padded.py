@@ -219,7 +219,7 @@ class PaddedAttention(nn.Module):
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, H, S, K)
         scores = (q * of.head_size**-0.5) @ k.transpose(2, 3)
         if of.bias is not None:
-            scores = scores + _bias(of.bias_in(context, context.layout), q, k)
+            scores = scores + _bias(of.bias_in(context), q, k)
         hidden = batch.hidden
         if of.window is not None:
             near = _distances(q.shape[2], q.device).abs() <= of.window

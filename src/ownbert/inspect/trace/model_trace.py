@@ -139,7 +139,7 @@ def _capturing(
         at_layer = number == layer
         if at_layer:
             captured.projections, captured.attended = dict(latest), (q, k, v)
-            captured.bias = attention.bias_in(context, context.layout)
+            captured.bias = attention.bias_in(context)
 
     def leave(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if at_layer:
