@@ -9,6 +9,7 @@ import pytest
 from ownbert.data.corpus.store import Store
 from ownbert.data.examples.pairs import pretraining_data
 from ownbert.data.examples.spans import Spans, hold_out, split_into_spans
+from ownbert.text.input_format import InputFormat
 
 # Documents given by their lengths, with a sentence every ten tokens.
 CORPORA = {
@@ -70,7 +71,7 @@ def test_the_length_of_sequences_and_pairs_change_nothing(name: str, sentence: i
         for length in (16, 128, 512):
             train, held = pretraining_data(
                 store,  # pyright: ignore[reportArgumentType]
-                SimpleNamespace(cls_id=2, sep_id=3),  # pyright: ignore[reportArgumentType]
+                SimpleNamespace(input_format=InputFormat(2, 3)),  # pyright: ignore
                 None,
                 max_length=length,
                 pairs=pairs,
