@@ -134,7 +134,10 @@ WRONG_CONFIG = [
     ({"quantization_config": {"bits": 4}}, "quantization_config is {'bits': 4}"),
     ({"model_type": "gpt2"}, "model_type 'gpt2' is not known; one of bert"),
     ({"model_type": "albert"}, "architecture 'BertForSequenceClassification' is not supported"),
-    ({"model_type": ...}, "config.json: model_type is missing; one of bert"),
+    (
+        {"model_type": ..., "type_vocab_size": ...},
+        "config.json: model_type is missing; one of bert",
+    ),
     ({"architectures": ["BertForWeather"]}, "architecture 'BertForWeather' is not supported"),
     ({"vocab_size": ...}, "vocab_size is missing"),
     ({"hidden_size": "8"}, "hidden_size is '8'"),

@@ -8,6 +8,7 @@ from ownbert import limits
 from ownbert.checkpoint.model_files import QUANTIZED_KEY, read_model_json
 from ownbert.config import ACTIVATIONS, HEADS, LAYER_GATES, MOST_LABELS, POOLINGS
 from ownbert.families import all_families, marian
+from ownbert.families.bert import BERT
 from ownbert.schema import (
     Check,
     anything,
@@ -133,12 +134,17 @@ def _of_defaults() -> dict[str, Check]:
 
 
 CONFIG_KEYS = record({**_of_defaults(), **_KEYS})
+# What BERT's configs had before they had a model_type; ALBERT and ELECTRA have an embedding_size.
+_OF_BERT = {"vocab_size", "hidden_size", "num_attention_heads", "type_vocab_size"}
 
 
 def read_config(path: Path) -> Mapping[str, Any]:
-    """The values of a config.json.
+    """The values of a config.json; the model_type is BERT's where an old one has none.
 
     Raises:
         InputError: it is missing or damaged, or a key holds what it cannot hold.
     """
-    return read_model_json(path, check=CONFIG_KEYS)
+    values = read_model_json(path, check=CONFIG_KEYS)
+    if "model_type" not in values and values.keys() >= _OF_BERT and "embedding_size" not in values:
+        return {"model_type": BERT.model_type, **values}
+    return values

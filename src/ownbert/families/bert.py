@@ -163,9 +163,18 @@ def bert_rules(prefix: str) -> tuple[Rule, ...]:
     )
 
 
+# What TinyBERT learnt by from a larger model: one matrix, or one for each of at most 7 states.
+_DISTILLATION = tuple(
+    Drop(f"{name}.{leaf}", "of distillation")
+    for name in ("fit_dense", *(f"fit_denses.{number}" for number in range(7)))
+    for leaf in ("weight", "bias")
+)
+
 BERT = Family(
     model_type="bert",
-    weight_map=WeightMap(rules=bert_rules("bert."), prefix="bert.", old_names=OLD_NAMES),
+    weight_map=WeightMap(
+        rules=(*bert_rules("bert."), *_DISTILLATION), prefix="bert.", old_names=OLD_NAMES
+    ),
     architectures=bert_architectures("Bert"),
     defaults=DEFAULTS,
     required=REQUIRED,

@@ -94,7 +94,8 @@ class PretrainedConfig:
         merged = {**copy.deepcopy({**common, **self.defaults}), **values}
         merged.pop("model_type", None)
         for key, value in merged.items():
-            setattr(self, self.aliases.get(key, key), value)
+            if not callable(getattr(type(self), key, None)):  # TinyBERT has a key "structure"
+                setattr(self, self.aliases.get(key, key), value)
         for key, other in self.follows.items():
             if values.get(key) is None:
                 setattr(self, key, getattr(self, other))

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ownbert.checkpoint import describe, load, load_tokenizer
+from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer
+from ownbert.checkpoint.description import describe_config
 from ownbert.data.batch import Example, pack
 from ownbert.data.permutation import permuted_view
 from ownbert.errors import InputError
@@ -87,7 +88,7 @@ class Filler:
         folder = model_folder(folder)
         if not folder.is_dir():
             raise InputError(f"no such folder: {folder}")
-        description = describe(folder)
+        description = _with_its_head(describe(folder), folder)
         if "mlm" not in {spec.kind for spec in description.specs}:
             raise InputError(
                 f"{folder} is a {description.architecture}, which has no masked-language-model "
@@ -99,7 +100,7 @@ class Filler:
                 "a model that sees both sides (is_decoder false)"
             )
         self.tokenizer = load_tokenizer(folder, config=description.config)
-        self.model = load(folder, heads=["mlm"]).to(pick_device(device))
+        self.model = load(folder, heads=["mlm"], description=description).to(pick_device(device))
         self.top = min(top, self.tokenizer.vocab_size)
         self.longest = description.config.max_length
         self.spelling = _spelling(self.tokenizer)
@@ -237,6 +238,18 @@ def fill(
     """
     filler = Filler(folder, top=top, device=device)
     return list(filler([texts] if isinstance(texts, str) else texts))
+
+
+def _with_its_head(description: Description, folder: Path) -> Description:
+    """Of an old folder that names no architecture, as of one with the head; whether it has that is
+    seen when it is loaded."""
+    if description.values.get("architectures"):
+        return description
+    for name, architecture in description.family.architectures.items():
+        kinds = [spec.kind for spec in architecture.heads]
+        if kinds == ["mlm"] and not architecture.decoder:
+            return describe_config({**description.values, "architectures": [name]}, folder / CONFIG)
+    return description
 
 
 def _spelling(tokenizer: Tokenizer) -> re.Pattern[str]:
