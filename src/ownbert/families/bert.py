@@ -165,7 +165,7 @@ def bert_rules(prefix: str) -> tuple[Rule, ...]:
 
 # What TinyBERT learnt by from a larger model: one matrix, or one for each of at most 7 states.
 _DISTILLATION = tuple(
-    Drop(f"{name}.{leaf}", "of distillation")
+    Drop(f"{name}.{leaf}", "of pretraining")
     for name in ("fit_dense", *(f"fit_denses.{number}" for number in range(7)))
     for leaf in ("weight", "bias")
 )

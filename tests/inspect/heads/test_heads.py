@@ -1,6 +1,7 @@
 """Importance of attention heads, and models without the least important ones."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from transformers import AutoModelForSequenceClassification
 
 import ownbert
 from ownbert import InputError
+from ownbert.config import EncoderConfig
 from ownbert.data.batch import from_padded
 from ownbert.inspect.heads.importance import (
     gradient_importance,
@@ -20,6 +22,7 @@ from ownbert.inspect.heads.importance import (
     masking_importance,
 )
 from ownbert.inspect.heads.pruning import Pruning
+from ownbert.nn.model import Model
 from support.cli import run_cli
 from support.plots import matplotlib_installed
 from support.tiny import LABELS, change_config, made
@@ -105,6 +108,17 @@ def test_layers_are_dropped_from_the_top(tmp_path: Path):
     torch.testing.assert_close(states[1][0], kept[1], atol=1e-5, rtol=1e-5)
     assert len(states) == 2
     assert 0 <= ownbert.evaluate(tmp_path / "small", ROWS).accuracy <= 1
+
+
+def test_layers_that_share_or_are_weighed_stay(tmp_path: Path):
+    for name, config, message in (
+        ("shared", {"num_hidden_groups": 1}, "share their weights"),
+        ("gate", {"layer_gate": "sum"}, "weighs all layers"),
+    ):
+        model = Model(replace(EncoderConfig.of_size("tiny", vocab_size=10), **config), [])
+        with pytest.raises(InputError, match=message):
+            model.keep_layers(1)
+        assert model.config.num_hidden_layers == 2, name
 
 
 def test_what_is_left_is_trained_on_in_between(tmp_path: Path, topics: Path, classifier: Path):

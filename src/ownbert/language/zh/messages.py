@@ -7,6 +7,7 @@ MESSAGES = {
     "{} of {} heads are {}; from 1 to {} can be pruned: a layer keeps one head": "{1} 个头的 {0} 是 {2} 个；可以剪去 1 到 {3} 个：每层至少保留一个头",
     "--prune or --drop-layers and -o belong together: what goes, and the folder for the rest": "--prune 或 --drop-layers 与 -o 须同时给出：去掉什么，和其余部分的目录",
     "--prune and --drop-layers are two things to take away; take one": "--prune 和 --drop-layers 去掉的东西不同；请只用一个",
+    "the model weighs all layers (layer_gate): none can be taken away": "模型对所有层加权（layer_gate）：不能去掉任何一层",
     "the layers share their weights (ALBERT): none can be taken away": "各层共享权重（ALBERT）：不能去掉任何一层",
     "the training rows have other labels than the model": "训练行的标签与模型的不同",
     "{} layers cannot be kept: the model has {}": "不能保留 {} 层：模型有 {} 层",
