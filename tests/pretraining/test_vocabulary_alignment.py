@@ -212,7 +212,7 @@ def test_positions_without_a_table_may_be_longer(tmp_path: Path):
     [
         ({"model_type": "roberta"}, (), "model_type is 'roberta'.*from 'bert' only"),
         ({"model_type": "gpt2"}, (), "model_type is 'gpt2'.*from 'bert' only"),
-        ({"model_type": ...}, (), "model_type is 'None'.*from 'bert' only"),
+        ({"model_type": ..., "type_vocab_size": ...}, (), "model_type is 'None'.*from 'bert' only"),
         ({"is_decoder": True, "add_cross_attention": True}, (), "add_cross_attention is true"),
         ({"type_vocab_size": 1}, ("mlm", "sop"), "has sop, but .* has type_vocab_size 1"),
     ],
