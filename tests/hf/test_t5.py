@@ -16,6 +16,7 @@ import ownbert  # noqa: E402
 import ownbert.hf as hf  # noqa: E402
 from ownbert.checkpoint import load, save  # noqa: E402
 from ownbert.errors import InputError  # noqa: E402
+from ownbert.serve.served_model import ServedModel  # noqa: E402
 from ownbert.tasks.text_input import TextInputBuilder  # noqa: E402
 from ownbert.transformer import log_probs  # noqa: E402
 from ownbert.translate.decode import Translator  # noqa: E402
@@ -186,6 +187,8 @@ def test_texts_of_a_folder(tmp_path: Path):
         written = theirs.generate(ids, max_new_tokens=9)[0]
         assert ours == translator.target.decode(written, skip_special_tokens=True).strip()
     assert any(found)
+    served = ServedModel("t5", tmp_path)
+    assert (served.task, served.operations) == ("translate", ["translate"])
     vectors = ownbert.Embedder(tmp_path).encode(texts[::2])
     for text, vector in zip(texts[::2], vectors, strict=True):
         with torch.no_grad():

@@ -98,6 +98,15 @@ def kind_of(values: Mapping[str, Any]) -> EncoderDecoder | None:
     return kind if named in (kind.architecture, kind.base, *_OLD_NAMES) else None
 
 
+def is_translation(folder: Path) -> bool:
+    """Whether ``load_translation`` is for a folder: it has two stacks, and the head of words."""
+    if not (folder / CONFIG).exists():
+        return False
+    values = read_config(folder / CONFIG)
+    kind = kind_of(values)
+    return kind is not None and kind.base not in (values.get("architectures") or ())
+
+
 def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
     """The model of such a folder, in evaluation mode, and its config.json.
 

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ownbert.checkpoint import CONFIG, describe
+from ownbert.checkpoint import describe
+from ownbert.checkpoint.translation import is_translation
 from ownbert.errors import InputError
-from ownbert.families import marian
-from ownbert.files import read_json
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.engines import AUTO, TORCH
 from ownbert.inference.fill_mask import Filled, Filler
@@ -113,8 +112,7 @@ class ServedModel:
 
     def _load(self) -> None:
         given: dict[str, Any] = {"device": self.device, "precision": self.precision}
-        config = self.folder / CONFIG
-        if config.exists() and read_json(config).get("model_type") == marian.MODEL_TYPE:
+        if is_translation(self.folder):
             if self.engine not in (None, TORCH, AUTO):
                 raise InputError(f"{self.folder} translates, which only torch does")
             self.translator = Translator(self.folder, **given)
