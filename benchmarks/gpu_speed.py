@@ -536,7 +536,7 @@ def graphed_step(way: Any, batch: Batch, about: Machine) -> Callable[[], object]
     def passes() -> None:
         # A cache of converted weights would belong to the graph, and be used after it.
         with torch.autocast("cuda", BF16, cache_enabled=False):
-            found = way.objective(way.model(batch, ["mlm"]).logits["mlm"], batch)
+            found = way.learner(batch)["mlm"]
         (found.total / found.count).backward()
 
     side = torch.cuda.Stream()

@@ -5,7 +5,7 @@ T tokens, B sequences, S longest sequence, M masked tokens.
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,17 +114,15 @@ class OwnBERT:
 
     def __init__(self, model: Any, device: torch.device, *, sampled: bool = False) -> None:
         from ownbert.data.sampled_softmax import CandidateSampler
-        from ownbert.objectives import MaskedLM
+        from ownbert.objectives import Learner, MaskedLM
         from ownbert.train.optim.optimizers import make_optimizer
         from ownbert.train.recipe import Optim
 
         self.model, self.device = model.to(device).train(), device
-        self.objective = MaskedLM()
-        self.sampler = None
-        if sampled:
-            even = torch.zeros(VOCABULARY)
-            even[FIRST_WORD:] = 1 / (VOCABULARY - FIRST_WORD)
-            self.sampler = CandidateSampler(even)
+        even = torch.zeros(VOCABULARY, device=device)
+        even[FIRST_WORD:] = 1 / (VOCABULARY - FIRST_WORD)
+        sampler = CandidateSampler(even) if sampled else None
+        self.learner = Learner(self.model, [MaskedLM()], sampler=sampler)
         self.optimizer = make_optimizer(self.model, Optim(learning_rate=1e-4))
 
     def batch(self, text: Text) -> Any:
@@ -137,12 +135,8 @@ class OwnBERT:
         return batch.to(self.device)
 
     def loss(self, batch: Any, dtype: torch.dtype) -> torch.Tensor:
-        from ownbert.objectives import unmasked
-
-        if self.sampler is not None:
-            batch = replace(batch, candidates=self.sampler(unmasked(batch)))
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
-            found = self.objective(self.model(batch, ["mlm"]).logits["mlm"], batch)
+            found = self.learner(batch)["mlm"]
             return found.total / found.count
 
 

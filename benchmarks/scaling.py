@@ -219,6 +219,20 @@ def random_text(shape: Shape) -> Any:
     return make_text(rng, np.full(shape.batch, shape.length), VOCABULARY)
 
 
+def sizes(shape: Shape) -> dict[str, Any]:
+    """The config.json of both."""
+    return {
+        "vocab_size": VOCABULARY,
+        "hidden_size": shape.width,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.width // HEAD,
+        "intermediate_size": 4 * shape.width,
+        "max_position_embeddings": max(512, shape.length),
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+
+
 def make_ours(shape: Shape, device: torch.device) -> OwnBERT:
     return OwnBERT(make_ours_model(shape), device)
 
@@ -227,33 +241,13 @@ def make_ours_model(shape: Shape) -> Any:
     from ownbert.config import EncoderConfig
     from ownbert.nn.model import Model
 
-    config = EncoderConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=shape.width,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.width // HEAD,
-        intermediate_size=4 * shape.width,
-        max_position_embeddings=max(512, shape.length),
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    return Model(config, ["mlm"])
+    return Model(EncoderConfig(**sizes(shape)), ["mlm"])
 
 
 def make_theirs(shape: Shape, device: torch.device) -> Transformers:
     from transformers import BertConfig, BertForMaskedLM
 
-    config = BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=shape.width,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.width // HEAD,
-        intermediate_size=4 * shape.width,
-        max_position_embeddings=max(512, shape.length),
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        attn_implementation="sdpa",
-    )
+    config = BertConfig(**sizes(shape), attn_implementation="sdpa")
     return Transformers(BertForMaskedLM(config), device)
 
 

@@ -117,7 +117,7 @@ class CausalLM:
 
 
 @dataclass(frozen=True)
-class PermutationLM:
+class PermutationLM(MaskedLM):
     """Cross entropy of tokens that are predicted one after the other, in a random order.
 
     Each is predicted by a query stream, from the tokens that are not predicted and those before it
@@ -126,16 +126,8 @@ class PermutationLM:
     Source: Yang et al. 2019, sections 2.2 and 2.3.
     """
 
-    weight: float = 1.0
     name: str = "plm"
-    head: str = "mlm"
     input_view: str = "permuted"
-
-    def count(self, batch: Batch) -> int:
-        return 0 if batch.masked_ids is None else batch.masked_ids.numel()
-
-    def __call__(self, logits: Tensor, batch: Batch) -> Loss:
-        return _cross_entropy(logits, _targets(batch))  # (M, V), (M)
 
 
 @dataclass(frozen=True)

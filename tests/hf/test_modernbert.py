@@ -12,7 +12,7 @@ from ownbert.checkpoint import load, save
 from ownbert.config import HeadSpec
 from ownbert.errors import InputError
 from support.floats import assert_close
-from support.padded_models import padded, pair
+from support.padded_models import assert_gaps_count_alike, padded, pair
 
 
 def test_fine_tuning_begins_with_the_dense_layer_of_the_mlm_head(tmp_path):
@@ -43,15 +43,7 @@ def test_fine_tuning_begins_with_the_dense_layer_of_the_mlm_head(tmp_path):
 
 def test_gaps_and_padding_in_front_count_as_in_theirs():
     theirs, ours = pair("ModernBertModel")
-    given = padded("modernbert", (3, 12))
-    given["attention_mask"][:] = 1
-    given["attention_mask"][0, :3] = 0
-    given["attention_mask"][1, 4:6] = 0
-    given["attention_mask"][2, 10:] = 0
-    with torch.no_grad():
-        found, expected = ours(**given)[0], theirs(**given)[0]
-    keep = given["attention_mask"].bool()
-    assert_close(found[keep], expected[keep])
+    assert_gaps_count_alike("modernbert", ours, theirs)
 
 
 def test_far_positions_have_the_same_angles():

@@ -86,7 +86,7 @@ def heads(
     """
     import json as json_module
 
-    from ownbert.inspect.explain.curves import figure_class
+    from ownbert.inspect.figures import figure_class
     from ownbert.inspect.heads.importance import (
         gradient_importance,
         heads_table,

@@ -36,8 +36,8 @@ class CandidateSampler:
     off its logit, so that the expected sum over candidates is the sum over all words.
 
     Args:
-        probabilities: (V), of the words in the corpus; 0 for tokens that are never predicted, which
-            are candidates where a batch has them.
+        probabilities: (V), of the words in the corpus, on the device of the batches; 0 for tokens
+            that are never predicted, which are candidates where a batch has them.
         draws: N.
 
     Source: Bengio and Senecal 2008 (importance sampling by word frequencies); Jean et al. 2015,
@@ -49,9 +49,8 @@ class CandidateSampler:
 
     def __call__(self, ids: Tensor) -> Candidates:
         """The candidates for a batch of these token ids (T)."""
-        probabilities = self.probabilities.to(ids.device)
-        drawn = torch.multinomial(probabilities, self.draws, replacement=True)
+        drawn = torch.multinomial(self.probabilities, self.draws, replacement=True)
         found = torch.cat((ids, drawn)).unique()
-        expected = (len(ids) + self.draws) * probabilities[found]
+        expected = (len(ids) + self.draws) * self.probabilities[found]
         chance = -torch.expm1(-expected)
         return Candidates(found, torch.where(expected > 0, -chance.log(), 0.0))

@@ -36,7 +36,7 @@ def new_config(
     """
     if recipe.model.init_from:
         return init_config(saved or recipe.model.init_from, tokenizer, recipe)
-    objectives = {name for task, _ in recipe.parts for name in task.objectives}
+    objectives = recipe.objectives
     config = EncoderConfig.of_size(
         recipe.model.size,
         vocab_size=tokenizer.vocab_size,
@@ -60,7 +60,7 @@ def new_learner(
     permutation language modelling an XLNet, else an encoder with the heads that any phase needs.
     """
     torch.manual_seed(recipe.seed)
-    names = {name for task, _ in recipe.parts for name in task.objectives}
+    names = recipe.objectives
     if "rtd" in names:
         model = Model(config, ["discriminator"], pooler=False, model_type="electra")
         return Learner(model, objectives, generator=_generator(model, recipe.model.generator))

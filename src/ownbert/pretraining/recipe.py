@@ -231,6 +231,11 @@ class PretrainRecipe:
     run: Run = section(Run(), max_minutes={"shown": f"{DEFAULT_MINUTES:g} without --max-steps"})
     phases: tuple[PhaseRecipe, ...] = ()
 
+    @property
+    def objectives(self) -> set[str]:
+        """Those of all phases."""
+        return {name for task, _ in self.parts for name in task.objectives}
+
     def __post_init__(self) -> None:
         validate(self)
         if self.phases:

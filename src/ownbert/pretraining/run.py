@@ -144,11 +144,10 @@ class Pretraining(TrainingRun):
 
     def _softmax(self, recipe: PretrainRecipe) -> str:
         """Whether words are compared with all or with some."""
-        objectives = {name for task, _ in recipe.parts for name in task.objectives}
         if recipe.task.softmax != "auto":
             return recipe.task.softmax
         gains = self.device.type == "cpu" and self.config.vocab_size >= SAMPLED_FROM
-        return "sampled" if gains and "rtd" not in objectives else "full"
+        return "sampled" if gains and "rtd" not in recipe.objectives else "full"
 
     def _identity(self) -> dict[str, str]:
         store, tokenizer = self.store, self.tokenizer

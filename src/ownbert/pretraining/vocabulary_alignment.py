@@ -290,7 +290,7 @@ def init_config(folder: str | Path, tokenizer: Tokenizer, recipe: PretrainRecipe
             f"task.objectives has {pairs}, but {path / CONFIG} has type_vocab_size "
             f"{config.type_vocab_size}; pairs need 2: take mlm alone"
         )
-    objectives = {name for task, _ in recipe.parts for name in task.objectives}
+    objectives = recipe.objectives
     return replace(
         config,
         vocab_size=tokenizer.vocab_size,

@@ -2,26 +2,9 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from ownbert.errors import InputError
-from ownbert.files import atomic_path
 from ownbert.inspect.explain.faithfulness import RANDOM, SHARES, Faithfulness
-
-
-def figure_class(path: Path) -> Any:
-    """matplotlib's, before anything is measured.
-
-    Raises:
-        InputError: matplotlib is missing, or the name is no picture's.
-    """
-    if path.suffix.lower() != ".png":
-        raise InputError(f"{path}: the name of a picture ends with .png")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("a picture needs matplotlib: pip install 'ownbert[plot]'") from None
-    return Figure
+from ownbert.inspect.figures import figure_class, save_figure
 
 
 def draw_curves(found: Mapping[str, Faithfulness], path: Path) -> None:
@@ -41,5 +24,4 @@ def draw_curves(found: Mapping[str, Faithfulness], path: Path) -> None:
         axis.grid(alpha=0.3)
     figure.axes[0].set_ylabel("fall of the answer")
     figure.axes[1].legend(fontsize=8, frameon=False)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+    save_figure(figure, path)

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ownbert.files import atomic_path
-from ownbert.inspect.explain.curves import figure_class
+from ownbert.inspect.figures import figure_class, save_figure
 from ownbert.inspect.heads.pruning import PruningRound
 
 # Inches of a cell, in which a number of three digits can be read.
@@ -36,8 +35,7 @@ def draw_importance(
         axis.text(head, layer, f"{value:.2g}", ha="center", va="center", color=color, fontsize=8)
     axis.set(title=title, xlabel="head", ylabel="layer", xticks=range(heads), yticks=range(layers))
     figure.colorbar(picture, ax=axis)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+    save_figure(figure, path)
 
 
 def draw_rounds(found: Sequence[PruningRound], path: Path) -> None:
@@ -60,5 +58,4 @@ def draw_rounds(found: Sequence[PruningRound], path: Path) -> None:
         axis.invert_xaxis()
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+    save_figure(figure, path)
