@@ -12,10 +12,11 @@ import ownbert
 
 SOURCE = Path(ownbert.__file__).parent
 # What each part may import of the others; the parts below all of them are for everyone.
-EVERYONE = {"errors", "files", "hub", "language", "limits", "schema", "settings", "terminal"}
+EVERYONE = {"errors", "files", "fonts", "hub", "language", "limits", "schema", "settings", "terminal"}
 ALLOWED = {
     "errors": set(),
     "files": set(),
+    "fonts": set(),
     "hub": set(),
     "language": set(),
     "limits": set(),

@@ -59,6 +59,12 @@ def explain(
             show_default=False,
         ),
     ] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw the answers and the texts in colours as a picture.", show_default=False
+        ),
+    ] = None,
     layers: Annotated[
         str | None,
         typer.Option(
@@ -83,16 +89,22 @@ def explain(
     Example: ownbert explain runs/clf "my parcel has still not arrived"
 
     Example: ownbert explain runs/clf dev.csv --rows 50 --html explained.html
+
+    Example: ownbert explain runs/clf "my parcel has still not arrived" --png explained.png
     """
     from itertools import islice
 
     from ownbert.errors import InputError
     from ownbert.inspect.explain.explain import Explainer
     from ownbert.inspect.explain.page import write_page
+    from ownbert.inspect.explain.picture import draw_explanations
+    from ownbert.inspect.figures import figure_class
     from ownbert.inspect.internals.observation import BUDGET, HeadChoice, Observation
 
     if html is None and (layers is not None or heads is not None):
         raise InputError("--layers and --heads are of a page; name it with --html")
+    if png is not None:
+        figure_class(png)
     choice = HeadChoice(_numbers("--layers", layers), _numbers("--heads", heads))
 
     given: Any = given_input(texts or (), data, missing=_NOTHING)
@@ -114,15 +126,25 @@ def explain(
     for number, each in enumerate(found):
         if json:
             echo(json_module.dumps(each.to_dict(), ensure_ascii=False))
-        elif html is None:
+        elif html is None and png is None:
             if number:
                 output.print()
             _show(each, top, output)
     if html is not None:
         write_page(found, html, title=folder.name, inside=inside)
         echo(translated(f"saved {html}"), err=json)
-    elif not found:
+    if png is not None:
+        answers = [each for each in found if html is None or target or _is_answer(each)]
+        if (warning := draw_explanations(answers, png, title=folder.name)) is not None:
+            echo(translated(f"warning: {warning}"), err=True)
+        echo(translated(f"saved {png}"), err=json)
+    if html is None and png is None and not found:
         echo(translated("nothing to explain: no words, or nothing found in them"), err=True)
+
+
+def _is_answer(found: "Explanation") -> bool:
+    """Whether it is of the likeliest answer, not of one that a page can be switched to."""
+    return len(found.answers) < 2 or found.target == found.answers[0][0]
 
 
 def _numbers(option: str, given: str | None) -> list[int] | None:

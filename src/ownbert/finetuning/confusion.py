@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.files import atomic_path
+from ownbert.fonts import CJK_FONTS, PLAIN_FONT, fonts_for
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import shortened
 
@@ -18,13 +19,6 @@ _NUMBERS, _NAMES = 15, 40
 _NAMED = 24
 _LONGEST = 28  # the most characters of a name
 _DPI = 120
-# Fonts with Chinese, Japanese and Korean characters, to complement matplotlib's own.
-_FONTS = (
-    *("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Zen Hei"),
-    *("WenQuanYi Micro Hei", "PingFang SC", "Heiti SC", "Hiragino Sans GB", "Microsoft YaHei"),
-    *("SimHei", "Noto Sans CJK JP", "Noto Sans CJK KR", "Droid Sans Fallback", "Arial Unicode MS"),
-)
-_PLAIN = "DejaVu Sans"
 
 
 def most_confused(scores: Scores, most: int = 3) -> list[str]:
@@ -47,7 +41,7 @@ def most_confused(scores: Scores, most: int = 3) -> list[str]:
     return [f"{labels[i]} taken for {labels[j]}: {wrong[i, j]:,}" for i, j in cells if wrong[i, j]]
 
 
-def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = _FONTS) -> str | None:
+def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = CJK_FONTS) -> str | None:
     """Plot the confusion matrix as a PNG file; colours are shares of the rows, the true labels.
 
     Numbers in the cells are counts. With many labels only the most confused ones are named. Any
@@ -72,7 +66,7 @@ def draw_confusion(path: Path, scores: Scores, *, fonts: Sequence[str] = _FONTS)
     labels, warning = [score.label for score in scores.labels], None
     family = fitting_fonts(labels, fonts)
     if family is None:
-        family, labels = [_PLAIN], [str(i) for i in range(len(labels))]
+        family, labels = [PLAIN_FONT], [str(i) for i in range(len(labels))]
         warning = (
             f"{path.name}: no font here has the labels' characters; it shows their numbers "
             "(id2label in config.json)"
@@ -143,21 +137,10 @@ def _bar(figure: Any, image: Any, axis: Any) -> None:
     bar.outline.set_visible(False)
 
 
-def fitting_fonts(labels: Sequence[str], fonts: Sequence[str] = _FONTS) -> list[str] | None:
+def fitting_fonts(labels: Sequence[str], fonts: Sequence[str] = CJK_FONTS) -> list[str] | None:
     """Fonts that together have all characters of the labels; None if there are none."""
-    from matplotlib import font_manager
-
-    def known(font: str) -> set[int]:
-        path = font_manager.findfont(font, fallback_to_default=False)
-        return set(font_manager.get_font(path).get_charmap())
-
-    missing = {ord(c) for label in labels for c in _shown(label)} - known(_PLAIN)
-    if not missing:
-        return [_PLAIN]
-    installed = {font.name for font in font_manager.fontManager.ttflist}
-    fitting = (font for font in fonts if font in installed and missing <= known(font))
-    font = next(fitting, None)
-    return None if font is None else [_PLAIN, font]
+    family, missing = fonts_for(map(_shown, labels), fonts)
+    return None if missing else family
 
 
 def _shown(label: str) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 from ownbert.errors import InputError
 from ownbert.files import atomic_path
 
+DPI = 110
+
 
 def figure_class(path: Path) -> Any:
     """matplotlib's, before anything is measured.
@@ -25,4 +27,4 @@ def figure_class(path: Path) -> Any:
 def save_figure(figure: Any, path: Path) -> None:
     """Write a figure, completely or not at all."""
     with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+        figure.savefig(temporary, format="png", dpi=DPI)

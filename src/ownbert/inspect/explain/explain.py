@@ -19,7 +19,7 @@ from ownbert.hub import model_folder
 from ownbert.inference.pipeline import Predictor
 from ownbert.inference.predictor import NetworkPredictor
 from ownbert.inspect.explain.methods import ExplainedTarget, Relevance, method_named
-from ownbert.inspect.explain.targets import Target, masked_word, targets_of
+from ownbert.inspect.explain.targets import Target, likeliest, masked_word, targets_of
 from ownbert.inspect.explain.words import Word, sentences_of, words_of
 from ownbert.inspect.internals.observation import (
     ALL_HEADS,
@@ -59,6 +59,7 @@ class Explanation:
         words: U of them, by their characters in the texts.
         values: (U), how much each word is for the target (above 0) or against it.
         gap: of integrated gradients, see ``Relevance``.
+        answers: the likeliest answers with their probabilities, where it is one of several.
     """
 
     row: int
@@ -69,6 +70,7 @@ class Explanation:
     words: tuple[Word, ...]
     values: np.ndarray
     gap: float | None = None
+    answers: tuple[tuple[str, float], ...] = ()
 
     def word(self, index: int) -> str:
         """The word as it stands in its text."""
@@ -226,6 +228,7 @@ class Explainer:
                         name,
                         tuple(encoded.words),
                         *self._mean([own(explained) for explained in of_models]),
+                        found.answers,
                     )
                     for found, of_models in self.explained_targets(encoded)
                     for name, own in methods.items()
@@ -356,12 +359,12 @@ class Explainer:
         if wanted is not None and token is None:
             raise InputError(f"{wanted!r} is no token of the vocabulary")
         targets = []
-        for number in range(len(masks)):
-            first = _likeliest(model, example, number) if token is None else token
-            target = masked_word(example, first, number, tokenizer.tokens([first])[0], 0.0)
-            explained = ExplainedTarget(model, "mlm", example, (), target, tokenizer.mask_id)
-            shown = float(explained.values([ids], probability=True)[0])
-            targets.append(masked_word(example, first, number, target.name, shown))
+        for number, found in enumerate(_word_probabilities(model, example)):
+            first = int(found.argmax()) if token is None else token
+            (best,) = tokenizer.tokens([first])
+            answers = likeliest(found, lambda index: tokenizer.tokens([index])[0])
+            shown = float(found[first])
+            targets.append(masked_word(example, first, number, best, shown, answers))
         return example, targets
 
 
@@ -378,9 +381,11 @@ def explain(
     return Explainer(folder, device=device)(data, method=method, target=target, by=by)
 
 
-def _likeliest(model: Model, example: Example, number: int) -> int:
+def _word_probabilities(model: Model, example: Example) -> np.ndarray:
+    """(masks, V)."""
     with evaluating(model), torch.inference_mode():
-        return int(model(pack([example]).to(model.device), ["mlm"]).logits["mlm"][number].argmax())
+        logits = model(pack([example]).to(model.device), ["mlm"]).logits["mlm"]
+    return logits.float().softmax(-1).cpu().numpy()
 
 
 def _label_probabilities(logits: Tensor, batch: Batch) -> Tensor:

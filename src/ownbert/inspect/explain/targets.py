@@ -23,6 +23,8 @@ from ownbert.tasks.task import Task
 from ownbert.tasks.token_classification.entities import are_entity_tags, entities
 
 Score = Callable[[Tensor, Batch], Tensor]
+# The likeliest answers that are named beside one.
+_ANSWERS = 3
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Target:
         probability: likewise, from 0 to 1; None: the answer has none.
         reads: (T), how much of what the head reads is each token's.
         shown: the row's probability, or its number, for people.
+        answers: the likeliest answers with their probabilities, where it is one of several.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Target:
     probability: Score | None
     reads: np.ndarray
     shown: float
+    answers: tuple[tuple[str, float], ...] = ()
 
 
 def targets_of(
@@ -80,7 +84,14 @@ def targets_of(
     raise InputError(f"{task.name} reads images; take ownbert relevance")
 
 
-def masked_word(example: Example, token: int, mask: int, name: str, shown: float) -> Target:
+def masked_word(
+    example: Example,
+    token: int,
+    mask: int,
+    name: str,
+    shown: float,
+    answers: tuple[tuple[str, float], ...] = (),
+) -> Target:
     """The logit of a token at the masked position of number ``mask``."""
     assert example.masked_positions is not None
     count, length = len(example.masked_positions), len(example.token_ids)
@@ -96,6 +107,7 @@ def masked_word(example: Example, token: int, mask: int, name: str, shown: float
         lambda logits, batch: own(logits).softmax(-1)[:, token],
         reads,
         shown,
+        answers,
     )
 
 
@@ -130,7 +142,9 @@ def _labels(
 
         name = str(task.labels[index]) if len(task.labels) > index else "value"
         likely = None if task.name == "regress" else probability
-        return Target(name, score, likely, reads, float(raw[index]))
+        return Target(name, score, likely, reads, float(raw[index]), answers)
+
+    answers = likeliest(raw, task.labels.__getitem__) if isinstance(task, SingleLabelTask) else ()
 
     return [made(index) for index in chosen]
 
@@ -150,7 +164,8 @@ def _choice(example: Example, raw: np.ndarray, wanted: str | None) -> Target:
     def probability(logits: Tensor, batch: Batch) -> Tensor:
         return pad_choices(logits, batch).softmax(-1)[:, index]
 
-    return Target(f"choice {index}", score, probability, reads, float(raw[index]))
+    answers = likeliest(raw, "choice {}".format)
+    return Target(f"choice {index}", score, probability, reads, float(raw[index]), answers)
 
 
 def _tags(
@@ -236,6 +251,14 @@ def _similarity(example: Example, raw: np.ndarray) -> Target:
         return (vectors[:, 0] * vectors[:, 1]).sum(-1)
 
     return Target("similarity", score, None, reads, float(raw[0] @ raw[1]))
+
+
+def likeliest(
+    probabilities: np.ndarray, name: Callable[[int], Any]
+) -> tuple[tuple[str, float], ...]:
+    """The answers (C) with the largest probabilities; ``name`` gives their names."""
+    order = np.argsort(-probabilities, kind="stable")[:_ANSWERS]
+    return tuple((str(name(i)), float(probabilities[i])) for i in order.tolist())
 
 
 def _pooled(model: Model, example: Example) -> np.ndarray:

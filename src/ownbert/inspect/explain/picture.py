@@ -1,0 +1,278 @@
+"""Explanations as one picture: each answer with its probabilities, and its text in colours."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from ownbert.errors import InputError
+from ownbert.fonts import fonts_for
+from ownbert.inspect.explain.explain import Explanation
+from ownbert.inspect.figures import DPI, figure_class, save_figure
+
+# Pixels: width, margin, height of a line and of the colour behind a word, and between blocks.
+_WIDTH, _MARGIN, _LINE, _WORD, _GAP = 1000, 24, 27, 22, 16
+_POINTS = 11  # of the text
+_MOST_LINES = 600  # some 16,000 pixels, which most programs still show
+# Of words for the answer and against it, as in the page: blue and orange on white.
+_FOR, _AGAINST = (0x5A, 0x96, 0xD2), (0xE5, 0x8A, 0x2C)
+_TEXT, _SOFT, _RULE = "#1c2126", "#5c6670", "#d3d9df"
+_BAR = 90  # pixels of a probability of 1
+# Where lines break: between words, and around signs of writing without spaces.
+_PIECES = re.compile(r"\s+|[\u1100-\u11ff\u3000-\u9fff\uac00-\ud7af\uff00-\uffef]|[^\s\u1100-\u11ff"
+                     r"\u3000-\u9fff\uac00-\ud7af\uff00-\uffef]+")  # fmt: skip
+_UNKNOWN = "?"
+_MOST_SIGNS = 400  # of a word that are measured; so many are longer than a line
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Text at a place, with the share of the largest value that is its word's."""
+
+    text: str
+    left: float
+    line: int
+    width: float
+    share: float | None
+
+
+class _Measure:
+    """Widths of texts in pixels, in fonts that have their characters."""
+
+    def __init__(self, figure: Any, family: Sequence[str]) -> None:
+        from matplotlib.font_manager import FontProperties
+
+        self._renderer = figure.canvas.get_renderer()
+        self.fonts = {
+            weight: FontProperties(family=list(family), size=_POINTS, weight=weight)
+            for weight in ("normal", "bold")
+        }
+        self._known: dict[tuple[str, str], float] = {}
+
+    def __call__(self, text: str, weight: str = "normal") -> float:
+        """The width; spaces at the ends count."""
+        key = text, weight
+        if key not in self._known:
+            font = self.fonts[weight]
+            # A space alone has no ink, and so no width of its own.
+            width, edge = (
+                self._renderer.get_text_width_height_descent(own, font, False)[0]
+                for own in (f"|{text}|", "||")
+            )
+            self._known[key] = float(width - edge)
+        return self._known[key]
+
+
+def draw_explanations(found: Sequence[Explanation], path: Path, *, title: str) -> str | None:
+    """Draw explanations, one block for each, into a PNG file.
+
+    Args:
+        found: those of one row stand together.
+        path: of the picture.
+        title: at its head.
+
+    Returns:
+        A warning, if any: characters that no font here has are drawn as question marks.
+
+    Raises:
+        InputError: matplotlib is missing, there is nothing to draw, it would be too long, or no
+            font has most of its characters.
+    """
+    made = figure_class(path)
+    if not found:
+        raise InputError("a picture needs something to explain: no words, or nothing found in them")
+    shown = [title, *(f"{each.target} {each.texts}" for each in found)]
+    shown += [name for each in found for name, _ in each.answers]
+    family, missing = fonts_for({" ".join(text.split()) for text in shown})
+    warning = _warning(missing, "".join(text for each in found for text in each.texts))
+    figure = made(figsize=(_WIDTH / DPI, 1), dpi=DPI)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)  # which measures
+    picture = _Picture(figure, _Measure(figure, family), missing)
+    picture.head(title)
+    for number, (_, own) in enumerate(groupby(found, key=lambda each: each.row)):
+        if number:
+            picture.rule()
+        for each in own:
+            picture.block(each)
+    picture.finish()
+    save_figure(figure, path)
+    return warning
+
+
+def _warning(missing: frozenset[str], text: str) -> str | None:
+    """What is not drawn as it should be."""
+    if not missing:
+        return None
+    written = [c for c in text if not c.isspace()]
+    unknown = [c for c in written if c in missing]
+    names = "".join(sorted(missing)[:3])
+    advice = "install one such as Noto Sans CJK, or write a page with --html"
+    if 2 * len(unknown) > len(written):
+        raise InputError(f"no font here has most of the characters, such as {names}; {advice}")
+    return f"the picture shows {_UNKNOWN} for characters that no font here has ({names}); {advice}"
+
+
+class _Picture:
+    """Blocks below each other."""
+
+    def __init__(self, figure: Any, measure: _Measure, missing: frozenset[str]) -> None:
+        self._figure, self._measure = figure, measure
+        self._unknown = str.maketrans(dict.fromkeys(missing, _UNKNOWN))
+        self._axis = figure.add_axes((0, 0, 1, 1))
+        self._axis.set_axis_off()
+        self._down = float(_MARGIN)
+        self._lines = 0
+
+    def head(self, title: str) -> None:
+        """The title, and what the colours mean."""
+        self._text(title, _MARGIN, weight="bold")
+        left = _WIDTH - _MARGIN - self._measure("for it")
+        self._text("for it", left, color=_SOFT)
+        left -= 92
+        for step in range(41):
+            self._box(left + 2 * step, 2.2, step / 20 - 1)
+        self._text(
+            "against the answer", left - 10 - self._measure("against the answer"), color=_SOFT
+        )
+        self._down += _LINE + _GAP
+
+    def rule(self) -> None:
+        """A line between rows."""
+        self._axis.plot(
+            [_MARGIN, _WIDTH - _MARGIN], [self._down] * 2, color=_RULE, linewidth=1, zorder=0
+        )
+        self._down += _GAP
+
+    def block(self, found: Explanation) -> None:
+        """An answer, the likeliest ones, and the text in colours."""
+        method = found.method.replace("_", " ")
+        right = _WIDTH - _MARGIN - self._measure(method)
+        name = self._cut(found.target, right - _MARGIN - 120)
+        self._text(name, _MARGIN, weight="bold")
+        after = _MARGIN + self._measure(name, "bold") + 10
+        self._text(f"{found.probability:.3f}", after, color=_SOFT)
+        self._text(method, right, color=_SOFT)
+        self._next()
+        if len(found.answers) > 1:
+            self._probabilities(found.answers)
+        largest = max(map(abs, found.values.tolist()), default=0.0) or 1.0
+        for number, text in enumerate(found.texts):
+            pieces = list(self._laid_out(text, number, found, largest))
+            for piece in pieces:
+                self._piece(piece)
+            self._next(1 + max((piece.line for piece in pieces), default=0))
+        self._down += _GAP
+
+    def _probabilities(self, answers: Sequence[tuple[str, float]]) -> None:
+        left = float(_MARGIN)
+        for name, probability in answers:
+            name = self._cut(name, 300)
+            wide = self._measure(name) + _BAR + 90
+            if left + wide > _WIDTH - _MARGIN:
+                left = float(_MARGIN)
+                self._next()
+            self._text(name, left, color=_SOFT)
+            left += self._measure(name) + 8
+            for width, color in ((_BAR, "#eef1f4"), (_BAR * probability, "#7a8590")):
+                self._rectangle(left, 7, width, 10, color)
+            self._text(f"{probability:.3f}", left + _BAR + 8, color=_SOFT)
+            left += _BAR + 82
+        self._next()
+
+    def _laid_out(
+        self, text: str, number: int, found: Explanation, largest: float
+    ) -> Iterator[_Piece]:
+        """Pieces of a text in lines that are not too long."""
+        left, line, width = 0.0, 0, _WIDTH - 2 * _MARGIN
+        for part, share in _marked(text, number, found, largest):
+            for piece in _PIECES.findall(part):
+                piece = " " if piece.isspace() else self._drawable(piece)
+                for own in self._split(piece, width):
+                    wide = self._measure(own)
+                    if left and left + wide > width:
+                        left, line = 0.0, line + 1
+                    if left or own != " ":
+                        yield _Piece(own, left, line, wide, share)
+                        left += wide
+
+    def _split(self, piece: str, width: float) -> Iterator[str]:
+        """A word that is longer than a line in parts."""
+        while len(piece) > 1 and (wide := self._measure(piece[:_MOST_SIGNS])) > width:
+            size = max(1, int(min(len(piece), _MOST_SIGNS) * width / wide) - 1)
+            yield piece[:size]
+            piece = piece[size:]
+        yield piece
+
+    def _piece(self, piece: _Piece) -> None:
+        down = piece.line * _LINE
+        if piece.share is not None:
+            self._box(_MARGIN + piece.left, piece.width, piece.share, down)
+        if piece.text != " ":
+            self._text(piece.text, _MARGIN + piece.left, down=down)
+
+    def _box(self, left: float, width: float, share: float, down: float = 0) -> None:
+        full = _FOR if share > 0 else _AGAINST
+        color = tuple((255 + abs(share) * (c - 255)) / 255 for c in full)
+        self._rectangle(left, down, width, _WORD, color)
+
+    def _rectangle(self, left: float, down: float, width: float, height: float, color: Any) -> None:
+        from matplotlib.patches import Rectangle
+
+        top = self._down + down
+        self._axis.add_patch(Rectangle((left, top), width, height, color=color, linewidth=0))
+
+    def _text(
+        self, text: str, left: float, *, weight: str = "normal", color: str = _TEXT, down: float = 0
+    ) -> None:
+        self._axis.text(
+            left,
+            self._down + down + 16,
+            self._drawable(text),
+            fontproperties=self._measure.fonts[weight],
+            color=color,
+            parse_math=False,
+        )
+
+    def _drawable(self, text: str) -> str:
+        return " ".join(text.translate(self._unknown).split()) if text.strip() else text
+
+    def _cut(self, text: str, width: float) -> str:
+        """As much of a name as a line has room for."""
+        text = self._drawable(text)
+        if self._measure(text, "bold") <= width:
+            return text
+        while text and self._measure(text + "…", "bold") > width:
+            text = text[:-1]
+        return text + "…"
+
+    def _next(self, lines: int = 1) -> None:
+        self._down += lines * _LINE
+        self._lines += lines
+        if self._lines > _MOST_LINES:
+            raise InputError(
+                f"a picture of more than {_MOST_LINES} lines; draw fewer rows, or write a page "
+                "with --html"
+            )
+
+    def finish(self) -> None:
+        """Give the figure its height."""
+        height = self._down + _MARGIN - _GAP
+        self._axis.set(xlim=(0, _WIDTH), ylim=(height, 0))
+        self._figure.set_size_inches(_WIDTH / DPI, height / DPI)
+
+
+def _marked(
+    text: str, number: int, found: Explanation, largest: float
+) -> Iterator[tuple[str, float | None]]:
+    """The parts of a text, with the share of the largest value where they are a word's."""
+    end = 0
+    for word, value in zip(found.words, found.values.tolist(), strict=True):
+        if word.text == number and word.start >= end:
+            yield text[end : word.start], None
+            yield text[word.start : word.end], value / largest
+            end = word.end
+    yield text[end:], None
