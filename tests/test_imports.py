@@ -12,7 +12,17 @@ import ownbert
 
 SOURCE = Path(ownbert.__file__).parent
 # What each part may import of the others; the parts below all of them are for everyone.
-EVERYONE = {"errors", "files", "fonts", "hub", "language", "limits", "schema", "settings", "terminal"}
+EVERYONE = {
+    "errors",
+    "files",
+    "fonts",
+    "hub",
+    "language",
+    "limits",
+    "schema",
+    "settings",
+    "terminal",
+}
 ALLOWED = {
     "errors": set(),
     "files": set(),

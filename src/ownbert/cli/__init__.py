@@ -54,6 +54,8 @@ _AS_ARGUMENT = {
     "trace": ("--text",),
     "explain": ("--text",),
     "faithfulness": ("--data", "--input"),
+    "heads": ("--data", "--input"),
+    "errors": ("--data", "--input"),
 }
 
 # The same for what stands first: the folder.

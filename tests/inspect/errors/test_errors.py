@@ -10,7 +10,7 @@ import pytest
 from ownbert import InputError, Predictor
 from ownbert.inspect.errors.analysis import analyse_errors
 from support.cli import run_cli
-from support.tiny import change_config, made
+from support.tiny import made
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +63,10 @@ def test_on_the_command_line(classifier: Path, topics: Path, tmp_path: Path):
     assert found["rows"] == len((topics / "test.csv").read_text().splitlines()) - 1
     done = run_cli("errors", classifier, topics / "test.csv", "--train", topics / "train.csv")
     assert "rows are wrong" in done.stdout.splitlines()[0]
-    made(tmp_path / "numbers", "classification")
-    change_config(tmp_path / "numbers", ownbert_task={"name": "regress"})
-    done = run_cli("errors", tmp_path / "numbers", topics / "test.csv")
+    made(tmp_path / "pairs")
+    (tmp_path / "pairs" / "modules.json").write_text("[]")
+    done = run_cli("errors", tmp_path / "pairs", "--data", topics / "test.csv")
     assert done.returncode == 2
-    assert "is a model for regress; errors are those of classify" in done.stderr
+    assert "is a model for embed; errors are those of classify, multilabel" in done.stderr
     with pytest.raises(InputError, match="is not in the model"):
         analyse_errors(classifier, [("a", "no such label"), ("b", "c")])

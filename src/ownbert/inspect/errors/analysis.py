@@ -1,5 +1,6 @@
-"""The errors of a classifier on labelled rows. N rows, C labels, D size of a vector."""
+"""The errors of a trained model on labelled rows. N rows, D size of a vector."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import sqrt
@@ -9,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.fitting.report.label_errors import find_label_errors
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.embedder import Embedder
-from ownbert.inference.predict import decide_all, read_labelled_rows
+from ownbert.inference.predict import read_labelled_rows
+from ownbert.inference.predictor import characters
+from ownbert.inspect.errors.judgement import JUDGES, WrongAnswer
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.language import translated
+from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 
@@ -22,16 +25,19 @@ from ownbert.tasks.task import Task
 # that of all rows.
 _FEWEST, _CLEARLY = 10, 2.0
 _EXPLAINED_WORDS = 5
+# Clusters of vectors: rows of each on average, how many at most, and words that name one.
+_ROWS_OF_CLUSTER, _CLUSTERS, _NAMING_WORDS = 25, 12, 3
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A row that is answered wrongly.
+    """Something that is answered wrongly.
 
     Args:
         line: of the file, or the number of the row.
         texts, label: of the row.
-        predicted, probability: the answer.
+        predicted, probability: the answer; of a number its distance from the right one stands in
+            place of a probability.
         words: that speak most for the answer, if explained.
         neighbour: the training row that is most alike, if there are training rows: its label and
             text.
@@ -53,7 +59,7 @@ class FailingGroup:
     Args:
         name: what they have in common.
         rows: how many.
-        errors: the share that is wrong.
+        errors: the share that is wrong; of numbers the mean distance.
     """
 
     name: str
@@ -66,14 +72,16 @@ class ErrorAnalysis:
     """What is wrong, and where.
 
     Args:
+        task: of the model.
         rows: N.
-        errors: the share that is wrong.
+        errors: the share that is wrong; of numbers the mean distance from the right ones.
         confusions: (label, predicted, how often), the most frequent first.
-        mistakes: the most confident first.
+        mistakes: the most confident first; of numbers the largest distances.
         groups: the worst first.
         label_errors: rows whose label the model contradicts, the most probable first.
     """
 
+    task: str
     rows: int
     errors: float
     confusions: tuple[tuple[str, str, int], ...]
@@ -94,92 +102,147 @@ def analyse_errors(
     most: int = 10,
     device: str = "auto",
 ) -> ErrorAnalysis:
-    """Where a classifier of texts is wrong on rows that it was not trained on.
+    """Where a model is wrong on rows that it was not trained on.
+
+    What a mistake is, and how sure the model was of it, each task defines (``JUDGES``).
 
     Args:
-        folder: of a model that ``ownbert finetune classify`` or ``fit`` made.
+        folder: of a model that ``ownbert finetune`` or ``fit`` made.
         data: labelled rows, as for ``ownbert.evaluate``.
         train: the rows that it was trained on, of which the nearest is named for each mistake.
         most: so many mistakes, confusions and label errors.
         device: auto, cpu or cuda.
 
     Raises:
-        InputError: it is no classifier of texts, or rows cannot be read.
+        InputError: the task has no errors to be shown, or rows cannot be read.
 
     Source: of label errors Northcutt, Jiang and Chuang 2021, section 3.
     """
     predictor = open_predictor(folder, device=device)
     task: Any = predictor.task
-    if task.name != "classify":
-        raise InputError(f"{folder} is a model for {task.name}; errors are those of classify")
+    if task.name not in JUDGES:
+        raise InputError(
+            f"{folder} is a model for {task.name}; errors are those of {', '.join(JUDGES)}"
+        )
+    if train is not None and task.reads_arrays:
+        raise InputError("training rows are compared by vectors of texts; leave --train out")
     rows = read_labelled_rows(task, data, folder)
-    raws = np.stack(decide_all(predictor, rows, None))
-    truth = np.asarray([task.label_indices[row.target] for row in rows])
-    found = raws.argmax(1)
-    wrong = np.flatnonzero(found != truth)
-    order = wrong[np.argsort(-raws[wrong].max(1), kind="stable")][:most]
-    suspects = [error.row for error in find_label_errors(raws, truth)][:most]
-    mistakes = {i: _mistake(task, rows[i], raws[i]) for i in {*order.tolist(), *suspects}}
-    chosen = sorted(mistakes)
+    raws, decided = _answers(predictor, rows)
+    found = JUDGES[task.name](task, rows, raws, decided)
+    wrong = sorted(found.wrong, key=lambda each: -each.confidence)[:most]
+    wrong = list(found.wrong)[:most] if task.name == "regress" else wrong  # in their order
+    doubtful = list(found.doubtful)[:most]
+    chosen = list(dict.fromkeys((*wrong, *doubtful)))
+    vectors = None if task.reads_arrays else _Vectors(folder, device)
+    made: dict[WrongAnswer, Mistake] = {}
     if chosen:
-        words = _words_of(folder, [rows[i] for i in chosen], device)
-        near = _neighbours(folder, task, [rows[i] for i in chosen], train, device)
-        for i, own, neighbour in zip(chosen, words, near, strict=True):
-            mistakes[i] = Mistake(
-                **{**vars(mistakes[i]), "words": tuple(own), "neighbour": neighbour}
+        words = _words_of(folder, task, rows, chosen, device)
+        near = _neighbours(folder, task, [rows[each.row] for each in chosen], train, vectors)
+        for each, own, neighbour in zip(chosen, words, near, strict=True):
+            row = rows[each.row]
+            made[each] = Mistake(
+                row.line,
+                _texts_of(task, row),
+                *(each.label, each.predicted, each.confidence),
+                tuple(own),
+                neighbour,
             )
-    names = task.labels
-    pairs, counts = np.unique(np.stack([truth[wrong], found[wrong]], 1), axis=0, return_counts=True)
-    often = np.argsort(-counts, kind="stable")[:most]
+    members = {**found.groups, **_common_groups(predictor, rows)}
+    if vectors is not None:
+        members |= _clusters(vectors, rows)
     return ErrorAnalysis(
+        task.name,
         len(rows),
-        len(wrong) / len(rows),
-        tuple((names[pairs[k, 0]], names[pairs[k, 1]], int(counts[k])) for k in often),
-        tuple(mistakes[i] for i in order.tolist()),
-        tuple(_groups(predictor, rows, truth, found != truth, names)),
-        tuple(mistakes[i] for i in suspects),
+        float(found.badness.mean()),
+        tuple((a, b, n) for (a, b), n in Counter(found.pairs).most_common(most)),
+        tuple(made[each] for each in wrong),
+        tuple(_failing(members, found.badness)),
+        tuple(made[each] for each in doubtful),
     )
 
 
-def _mistake(task: Any, row: Row, raw: np.ndarray) -> Mistake:
-    best = int(raw.argmax())
-    return Mistake(row.line, row.texts, row.target, task.labels[best], float(raw[best]))
+def _answers(predictor: Any, rows: Sequence[Row]) -> tuple[list[np.ndarray], list[Any]]:
+    """The scores of each row, and what the task decides by them."""
+    raws: list[np.ndarray] = []
+    decided: list[Any] = []
+    for block in blocks(rows, size=characters):
+        own, notes = predictor.raws(block)
+        raws += list(own)
+        decided += [predictor.task.decide(*each) for each in zip(own, block, notes, strict=True)]
+    return raws, decided
 
 
-def _words_of(folder: str | Path, rows: Sequence[Row], device: str) -> list[list[str]]:
+def _texts_of(task: Any, row: Any) -> tuple[str, ...]:
+    """What is shown of a row: its texts, of tags as one, of choices the prompt."""
+    if task.reads_arrays:
+        return (row.image.name,)
+    if task.head == "tokens":
+        return (" ".join(row.texts),)
+    return row.texts[:1] if task.head == "choice" else row.texts
+
+
+def _words_of(
+    folder: str | Path,
+    task: Any,
+    rows: Sequence[Row],
+    chosen: Sequence[WrongAnswer],
+    device: str,
+) -> list[list[str]]:
     """The words of each row that speak most for the answer of the folder's network."""
+    if task.reads_arrays:
+        return [[] for _ in chosen]
     explainer = Explainer(folder, device=device)
-    data: list[Any] = [row.texts[0] if len(row.texts) == 1 else row.texts for row in rows]
-    found: dict[tuple[str, ...], list[str]] = {}
-    for each in explainer(data, method="leave_one_out"):
-        order = np.argsort(-each.values, kind="stable")[:_EXPLAINED_WORDS]
-        found[each.texts] = [each.word(int(i)) for i in order if each.values[i] > 0]
-    return [found.get(row.texts, []) for row in rows]  # a text without words has none
+    found = []
+    for each in chosen:
+        own = []
+        if each.target is not None:
+            try:
+                own = explainer([rows[each.row]], method="leave_one_out", target=each.wanted)
+            except InputError:  # of a blend the network may answer otherwise
+                own = []
+        named = [one for one in own if one.target == each.target]
+        if not named:  # a text without words has none
+            found.append([])
+            continue
+        values = -named[0].values if each.against else named[0].values
+        order = np.argsort(-values, kind="stable")[:_EXPLAINED_WORDS].tolist()
+        found.append([named[0].word(i) for i in order if values[i] > 0])
+    return found
+
+
+class _Vectors:
+    """Vectors of rows, each computed once."""
+
+    def __init__(self, folder: str | Path, device: str) -> None:
+        self._folder, self._device = folder, device
+        self._embedder: Embedder | None = None
+
+    def __call__(self, rows: Sequence[Row]) -> np.ndarray:
+        """(N, D), of length 1."""
+        if self._embedder is None:
+            self._embedder = Embedder(self._folder, device=self._device)
+        return self._embedder.encode([" ".join(row.texts) for row in rows], normalize=True)
 
 
 def _neighbours(
-    folder: str | Path, task: Task, rows: Sequence[Row], train: Any, device: str
+    folder: str | Path, task: Task, rows: Sequence[Row], train: Any, vectors: Any
 ) -> list[tuple[str, str] | None]:
     """Label and text of the training row with the most similar vector."""
     if train is None:
         return [None] * len(rows)
     known = read_labelled_rows(task, train, folder)
-    embedder = Embedder(folder, device=device)
-
-    def vectors(of: Sequence[Row]) -> np.ndarray:
-        return embedder.encode([" ".join(row.texts) for row in of], normalize=True)
-
     nearest = (vectors(rows) @ vectors(known).T).argmax(1)
-    return [(known[i].target, " ".join(known[i].texts)) for i in nearest.tolist()]
+    return [
+        (task.readable_target(known[i]), " / ".join(_texts_of(task, known[i])))
+        for i in nearest.tolist()
+    ]
 
 
-def _groups(
-    predictor: Any, rows: Sequence[Row], truth: np.ndarray, wrong: np.ndarray, names: Sequence[str]
-) -> list[FailingGroup]:
-    """Groups by label, length and unknown words whose errors are clearly above those of all."""
-    members: dict[str, np.ndarray] = {
-        f"label {name}": truth == index for index, name in enumerate(names)
-    }
+def _common_groups(predictor: Any, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    """Groups by length and unknown words; images have none."""
+    if predictor.task.reads_arrays:
+        return {}
+    members: dict[str, np.ndarray] = {}
     lengths = np.asarray([sum(map(len, row.texts)) for row in rows])
     limits = np.quantile(lengths, (0.25, 0.75))
     members[f"texts of up to {limits[0]:,.0f} characters"] = lengths <= limits[0]
@@ -188,29 +251,64 @@ def _groups(
         ids = tokenizer.encode_batch([" ".join(row.texts) for row in rows])
         unknown = np.asarray([own.count(tokenizer.unk_id) / max(1, len(own)) for own in ids])
         members["texts with a tenth of unknown words or more"] = unknown >= 0.1
-    mean = float(wrong.mean())
-    spread = sqrt(mean * (1 - mean))
+    return members
+
+
+def _clusters(vectors: _Vectors, rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    """Rows whose vectors are alike (k-means), named by the words that are most their own."""
+    from scipy.cluster.vq import kmeans2
+
+    count = min(_CLUSTERS, len(rows) // _ROWS_OF_CLUSTER)
+    if count < 2:
+        return {}
+    cluster = kmeans2(vectors(rows), count, minit="++", seed=0, missing="warn")[1]
+    words = [set(" ".join(row.texts).lower().split()) for row in rows]
+    everywhere = Counter(word for own in words for word in own)
+    found: dict[str, np.ndarray] = {}
+    for number in range(count):
+        own = cluster == number
+        size = int(own.sum())
+        inside = Counter(word for i in np.flatnonzero(own) for word in words[i])
+        # How much more of these rows than of all have the word.
+        excess = {w: n / size - everywhere[w] / len(rows) for w, n in inside.items()}
+        names = sorted(excess, key=lambda w: (-excess[w], w))[:_NAMING_WORDS]
+        if names:
+            found[f"texts that are alike, such as with {', '.join(names)}"] = own
+    return found
+
+
+def _failing(members: Mapping[str, np.ndarray], badness: np.ndarray) -> list[FailingGroup]:
+    """Groups that are clearly worse than all rows."""
+    mean, spread = float(badness.mean()), float(badness.std())
     found = []
     for name, own in members.items():
         count = int(own.sum())
-        if _FEWEST <= count < len(rows):
-            share = float(wrong[own].mean())
-            if share > mean + _CLEARLY * spread / sqrt(count):
-                found.append(FailingGroup(name, count, share))
+        if _FEWEST <= count < len(badness):
+            own_mean = float(badness[own].mean())
+            if own_mean > mean + _CLEARLY * spread / sqrt(count):
+                found.append(FailingGroup(name, count, own_mean))
     return sorted(found, key=lambda group: -group.errors)
 
 
 def as_lines(found: ErrorAnalysis, most_characters: int = 100) -> list[str]:
     """The analysis for a terminal."""
-    lines = [translated(f"{found.errors:.1%} of {found.rows:,} rows are wrong")]
+    numbers = found.task == "regress"
+    share = "{:.4g}" if numbers else "{:.1%}"
+    lines = [
+        translated(f"{found.rows:,} rows, {found.errors:.4g} from the right numbers on average")
+        if numbers
+        else translated(f"{found.errors:.1%} of {found.rows:,} rows are wrong")
+    ]
     if found.confusions:
         shown = "; ".join(f"{a} -> {b}: {n:,}" for a, b, n in found.confusions)
         lines += ["", translated("label -> answer, most often"), f"  {shown}"]
     if found.groups:
         lines += ["", translated("groups that are wrong more often than all rows")]
-        lines += [f"  {translated(g.name)}: {g.errors:.1%} ({g.rows:,})" for g in found.groups]
+        lines += [
+            f"  {translated(g.name)}: {share.format(g.errors)} ({g.rows:,})" for g in found.groups
+        ]
     sections: Mapping[str, Sequence[Mistake]] = {
-        "the most confident mistakes": found.mistakes,
+        "the largest distances" if numbers else "the most confident mistakes": found.mistakes,
         "labels that may be wrong": found.label_errors,
     }
     for title, mistakes in sections.items():

@@ -184,7 +184,7 @@ class Explainer:
         """Explanations of the answers to rows: one for each, or one for each entity or label.
 
         Args:
-            data: rows, as ``Predictor`` takes them.
+            data: rows, as ``Predictor`` takes them, or a list of ``Row``.
             method: a name of ``METHODS``, or several.
             target: a label, the number of a choice, the type of an entity; by default the answer.
             by: word, or sentence.
@@ -328,7 +328,8 @@ class Explainer:
         self, predictor: Predictor, data: Any, target: str | None, labels: int
     ) -> Iterator[tuple[Row, Example, list[Target]]]:
         task, reader = predictor.task, self._reader(predictor)
-        for rows in blocks(predictor.rows(data), _ROWS, size=lambda row: 0):
+        read = data if _are_rows(data) else predictor.rows(data)
+        for rows in blocks(read, _ROWS, size=lambda row: 0):
             encoded = reader.encoded(rows)
             parts = (rows, encoded.examples, reader.raws_of(encoded), encoded.notes)
             for row, example, raw, note in zip(*parts, strict=True):
@@ -391,6 +392,10 @@ def _word_probabilities(model: Model, example: Example) -> np.ndarray:
 def _label_probabilities(logits: Tensor, batch: Batch) -> Tensor:
     """(C), means over the windows of a document."""
     return mean_per_row(logits.float().softmax(-1), batch)[0]
+
+
+def _are_rows(data: Any) -> bool:
+    return isinstance(data, list) and bool(data) and all(isinstance(row, Row) for row in data)
 
 
 def _text_rows(data: Any) -> Iterator[Row]:

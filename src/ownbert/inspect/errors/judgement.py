@@ -1,0 +1,315 @@
+"""What a mistake is, and how sure the model was of it, task by task.
+
+N rows, C labels, W words of a row.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ownbert.fitting.report.label_errors import find_label_errors
+from ownbert.tasks.question_answering.answer_metrics import compare
+from ownbert.tasks.rows import Row
+from ownbert.tasks.token_classification.entities import are_entity_tags, entities
+
+NONE = "none"
+_NO_ANSWER, _AN_ANSWER = "no answer", "an answer"
+
+
+@dataclass(frozen=True)
+class WrongAnswer:
+    """One thing that a row is answered wrongly; a row may have several.
+
+    Args:
+        row: its index.
+        label, predicted: what is right, and what the model answers.
+        confidence: how sure the model is: a probability; of a number its distance from the right
+            one.
+        target: what ``Explainer`` calls the answer; None: nothing is there to be explained.
+        wanted: what ``Explainer`` is asked for to have this target, by default the answer.
+        against: whether the answer is that the target does not hold.
+    """
+
+    row: int
+    label: str
+    predicted: str
+    confidence: float
+    target: str | None = None
+    wanted: str | None = None
+    against: bool = False
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The answers to N rows, compared with what is right.
+
+    Args:
+        badness: (N), 1 for a row with a wrong answer, else 0; of numbers the mean distance.
+        wrong: in any order; of numbers all rows are.
+        pairs: (label, answer) of all that was taken for another, for a table of confusions.
+        groups: names, and which rows (N) are in them.
+        doubtful: rows whose label may be wrong, the most probable first.
+    """
+
+    badness: np.ndarray
+    wrong: Sequence[WrongAnswer]
+    pairs: Sequence[tuple[str, str]] = ()
+    groups: Mapping[str, np.ndarray] = field(default_factory=dict)
+    doubtful: Sequence[WrongAnswer] = ()
+
+
+def judge_labels(
+    task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray], _: Sequence[Any]
+) -> Judgement:
+    """One label of several: the label is another, with its probability."""
+    found = np.stack(raws)
+    truth = np.asarray([task.label_indices[row.target] for row in rows])
+    best = found.argmax(1)
+
+    def answer(i: int) -> WrongAnswer:
+        name = task.labels[best[i]]
+        return WrongAnswer(i, rows[i].target, name, float(found[i, best[i]]), name)
+
+    wrong = np.flatnonzero(best != truth).tolist()
+    return Judgement(
+        (best != truth).astype(float),
+        [answer(i) for i in wrong],
+        [(task.labels[truth[i]], task.labels[best[i]]) for i in wrong],
+        {f"label {name}": truth == index for index, name in enumerate(task.labels)},
+        [answer(error.row) for error in find_label_errors(found, truth)],
+    )
+
+
+def judge_label_sets(
+    task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray], _: Sequence[Any]
+) -> Judgement:
+    """Several labels: each that is missing, and each that is too much, with the probability of
+    just that. A missing one is confused with those that stand in its place."""
+    found = np.stack(raws)  # (N, C)
+    truth = np.stack([task.target(row) for row in rows]) > 0.5
+    answered = found >= task.threshold
+
+    def answer(i: int, c: int) -> WrongAnswer:
+        name, holds = task.labels[c], bool(answered[i, c])
+        sure = found[i, c] if holds else 1 - found[i, c]
+        both = (f"not {name}", name) if holds else (name, f"not {name}")
+        return WrongAnswer(i, *both, float(sure), name, name, not holds)
+
+    pairs: list[tuple[str, str]] = []
+    for true, own in zip(truth, answered, strict=True):
+        missing = [task.labels[c] for c in np.flatnonzero(true & ~own)]
+        extra = [task.labels[c] for c in np.flatnonzero(own & ~true)]
+        if missing or extra:
+            pairs += [(a, b) for a in missing or [NONE] for b in extra or [NONE]]
+    doubtful = []
+    for c in range(len(task.labels)):
+        of_label = np.stack([1 - found[:, c], found[:, c]], 1)
+        for error in find_label_errors(of_label, truth[:, c].astype(int)):
+            if answered[error.row, c] != truth[error.row, c]:
+                doubtful.append((error.score, answer(error.row, c)))
+    doubtful.sort(key=lambda pair: -pair[0])
+    places = np.argwhere(answered != truth).tolist()
+    return Judgement(
+        (answered != truth).any(1).astype(float),
+        [answer(i, c) for i, c in places],
+        pairs,
+        {f"label {name}": truth[:, c] for c, name in enumerate(task.labels)},
+        [each for _, each in doubtful],
+    )
+
+
+def judge_numbers(
+    task: Any, rows: Sequence[Row], _: Sequence[np.ndarray], decided: Sequence[Any]
+) -> Judgement:
+    """Numbers: how far each is from the right one. No row is right or wrong."""
+    truth = np.asarray([row.target for row in rows], dtype=float)  # (N, C)
+    found = np.stack(decided)
+    distance = np.abs(found - truth)
+    one = len(task.labels) == 1
+    # Columns may have different units, so each is ordered by its own spread.
+    spread = np.maximum(truth.std(0), 1e-9)
+    column = (distance / spread).argmax(1)
+
+    def answer(i: int) -> WrongAnswer:
+        c = int(column[i])
+        name = task.labels[c]
+        start = "" if one else f"{name} "
+        shown = f"{start}{truth[i, c]:.4g}", f"{start}{found[i, c]:.4g}"
+        return WrongAnswer(i, *shown, float(distance[i, c]), name, None if one else name)
+
+    groups: dict[str, np.ndarray] = {}
+    for c, name in enumerate(task.labels):
+        low, high = np.quantile(truth[:, c], (0.25, 0.75))
+        start = "" if one else f"{name} "
+        groups[f"numbers {start}up to {low:.4g}"] = truth[:, c] <= low
+        groups[f"numbers {start}from {high:.4g}"] = truth[:, c] >= high
+    order = np.argsort(-(distance / spread).max(1), kind="stable").tolist()
+    return Judgement(distance.mean(1), [answer(i) for i in order], groups=groups)
+
+
+def judge_tags(
+    task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray], decided: Sequence[Any]
+) -> Judgement:
+    """Tags: of entities each that is missing, of another type, of other words or too much, with the
+    mean probability of the answer's tags; of other tags each word."""
+    are_entities = are_entity_tags(task.labels)
+    wrong: list[WrongAnswer] = []
+    pairs: list[tuple[str, str]] = []
+    for i, (row, own) in enumerate(zip(rows, decided, strict=True)):
+        compared = _entities_of if are_entities else _words_of
+        for true, found, label, predicted in compared(row.target, own.tags):
+            start, end = (found or true)[1:]
+            kind = None if found is None else found[0]
+            name = None if found is None else f"{kind}: {' '.join(row.texts[start:end])}"
+            shown = [
+                NONE if one is None else f"{one[0]}: {' '.join(row.texts[one[1] : one[2]])}"
+                for one in (true, found)
+            ]
+            sure = float(own.probabilities[start:end].mean())
+            wrong.append(WrongAnswer(i, *shown, sure, name, kind))
+            pairs.append((label, predicted))
+    kinds = sorted({kind for row in rows for kind in _kinds(row.target, are_entities)})
+    groups = {
+        f"label {kind}": np.asarray([kind in _kinds(row.target, are_entities) for row in rows])
+        for kind in kinds
+    }
+    badness = np.asarray(
+        [float(tuple(o.tags) != tuple(r.target)) for r, o in zip(rows, decided, strict=True)]
+    )
+    return Judgement(badness, wrong, pairs, groups, _doubtful_tags(task, rows, raws))
+
+
+def _kinds(tags: Sequence[str], are_entities: bool) -> set[str]:
+    return {kind for kind, _, _ in entities(tags)} if are_entities else set(tags)
+
+
+def _entities_of(truth: Sequence[str], found: Sequence[str]) -> list[tuple[Any, Any, str, str]]:
+    """Entities that differ: what is right, what is found, and both for the table."""
+    right, own = entities(truth), entities(found)
+    differing = []
+    for entity in right:
+        if entity in own:
+            continue
+        other = next((o for o in own if o[1] < entity[2] and entity[1] < o[2]), None)
+        name = NONE if other is None else other[0]
+        same = other is not None and other[0] == entity[0]
+        differing.append((entity, other, entity[0], f"{name}, other words" if same else name))
+    for other in own:
+        if all(o[2] <= other[1] or other[2] <= o[1] for o in right):
+            differing.append((None, other, NONE, other[0]))
+    return differing
+
+
+def _words_of(truth: Sequence[str], found: Sequence[str]) -> list[tuple[Any, Any, str, str]]:
+    return [
+        ((a, i, i + 1), (b, i, i + 1), a, b)
+        for i, (a, b) in enumerate(zip(truth, found, strict=True))
+        if a != b
+    ]
+
+
+def _doubtful_tags(task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray]) -> list[WrongAnswer]:
+    """Words whose tag may be wrong."""
+    indices = {label: c for c, label in enumerate(task.labels)}
+    places = [(i, w) for i, row in enumerate(rows) for w in range(len(row.target))]
+    truth = np.asarray([indices[tag] for row in rows for tag in row.target])
+    found = np.concatenate(raws)
+    return [
+        WrongAnswer(
+            places[error.row][0],
+            *(
+                f"{task.labels[c]}: {rows[places[error.row][0]].texts[places[error.row][1]]}"
+                for c in (error.given, error.suggested)
+            ),
+            float(found[error.row, error.suggested]),
+        )
+        for error in find_label_errors(found, truth)
+    ]
+
+
+def judge_answers(
+    task: Any, rows: Sequence[Row], _: Sequence[np.ndarray], decided: Sequence[Any]
+) -> Judgement:
+    """Answers in a text: those that match none of the right ones, with their probability, and
+    whether start or end is right."""
+    wrong, pairs, badness = [], [], np.zeros(len(rows))
+    for i, (row, own) in enumerate(zip(rows, decided, strict=True)):
+        if compare([gold.text for gold in row.target], own.text)[0] == 1:
+            continue
+        badness[i] = 1
+        right = repr(row.target[0].text) if row.target else _NO_ANSWER
+        name = own.text or _NO_ANSWER
+        shown = repr(own.text) if own.text else _NO_ANSWER
+        wrong.append(WrongAnswer(i, right, shown, own.score, name))
+        pairs.append((_AN_ANSWER if row.target else _NO_ANSWER, _place(row, own)))
+    starts = [row.texts[0].split()[:1] for row in rows]
+    begins = {words[0].lower() for words in starts if words}
+    groups = {
+        f"questions that begin with {word}": np.asarray(
+            [bool(own) and own[0].lower() == word for own in starts]
+        )
+        for word in sorted(begins)
+    }
+    groups["questions without an answer"] = np.asarray([not row.target for row in rows])
+    return Judgement(badness, wrong, pairs, groups)
+
+
+def _place(row: Row, found: Any) -> str:
+    """Where a wrong answer stands, beside the right ones."""
+    if found.start is None:
+        return _NO_ANSWER
+    if not row.target:
+        return _AN_ANSWER
+    spans = []
+    for gold in row.target:
+        start = row.texts[1].find(gold.text) if gold.start is None else gold.start
+        if start >= 0:
+            spans.append((start, start + len(gold.text)))
+    if any(start == found.start for start, _ in spans):
+        return "right start, other end"
+    if any(end == found.end for _, end in spans):
+        return "other start, right end"
+    if any(start < found.end and found.start < end for start, end in spans):
+        return "other start and end, overlapping"
+    return "elsewhere"
+
+
+def judge_choices(
+    task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray], _: Sequence[Any]
+) -> Judgement:
+    """A choice: another one, with its probability. Choices of different rows have nothing in
+    common, so there is no table of confusions; but a place may be preferred."""
+    best = [int(raw.argmax()) for raw in raws]
+    badness = np.asarray([float(b != r.target) for b, r in zip(best, rows, strict=True)])
+    wrong = [
+        WrongAnswer(
+            i,
+            rows[i].texts[1 + rows[i].target],
+            rows[i].texts[1 + best[i]],
+            float(raws[i][best[i]]),
+            f"choice {best[i]}",
+        )
+        for i in np.flatnonzero(badness).tolist()
+    ]
+    most = max(len(raw) for raw in raws)
+    groups = {
+        f"rows whose right choice is number {place + task.first_label}": np.asarray(
+            [row.target == place for row in rows]
+        )
+        for place in range(most)
+    }
+    return Judgement(badness, wrong, groups=groups)
+
+
+# By the name of the task.
+JUDGES: Mapping[str, Callable[[Any, Any, Any, Any], Judgement]] = {
+    "classify": judge_labels,
+    "multilabel": judge_label_sets,
+    "regress": judge_numbers,
+    "tag": judge_tags,
+    "answer": judge_answers,
+    "choose": judge_choices,
+    "image": judge_labels,
+}
