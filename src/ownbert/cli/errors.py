@@ -1,4 +1,4 @@
-"""errors: where a classifier is wrong."""
+"""errors: where a model is wrong."""
 
 from pathlib import Path
 from typing import Annotated
@@ -29,11 +29,15 @@ def errors(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Show where a classifier of texts is wrong, and why.
+    """Show where a model is wrong, and why.
 
-    Labels that are taken for others; groups of rows (by label, length, unknown words) that are
-    wrong clearly more often than all; the most confident mistakes, with the words that the network
-    answers so for; and rows whose label may be wrong (confident learning).
+    Labels, entities or parts of answers that are taken for others; groups of rows (by label,
+    length, unknown words, cluster of vectors) that are wrong clearly more often than all; the most
+    confident mistakes, with the words that the network answers so for; and rows whose label may be
+    wrong (confident learning). Of numbers the largest distances are shown.
+
+    Every task of ownbert finetune but embed: classify, multilabel, regress, tag, answer, choose,
+    image.
 
     Example: ownbert errors runs/clf test.csv --train train.csv
     """

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from ownbert.inspect.explain.explain import Explanation
 
 _BAR = 16
+_METHOD = "integrated_gradients"
 _LABELS = 3  # of a page
 _NOTHING = 'nothing to explain; give a text, as in ownbert explain FOLDER "a text", or a file'
 
 
 def explain(
     folder: Annotated[
-        Path, typer.Argument(help="Folder of a trained model that reads texts.", show_default=False)
+        Path,
+        typer.Argument(help="Folder of a trained model of texts or images.", show_default=False),
     ],
     texts: TextsOrFile = None,
     data: Data = None,
@@ -32,9 +34,10 @@ def explain(
         str,
         typer.Option(
             help="integrated_gradients, gradient_x_input, attention_rollout, "
-            "attention_x_gradient, leave_one_out or shapley; for a page several, with commas."
+            "attention_x_gradient, leave_one_out or shapley; for a page several, with commas. Of "
+            "images attention_x_gradient and attention_rollout."
         ),
-    ] = "integrated_gradients",
+    ] = _METHOD,
     target: Annotated[
         str | None,
         typer.Option(
@@ -82,7 +85,8 @@ def explain(
     """Tell how much each word of a text has to do with a model's answer.
 
     Any task on texts: a label, several labels, a number, the entities of tags, an answer, a choice,
-    how alike two texts are, and the word that is predicted for a mask. Values above 0 are for the
+    how alike two texts are, the word that is predicted for a mask, and each word of a translation.
+    Of images the patches are shown, on a page or as a picture. Values above 0 are for the
     answer, values below 0 against it; those of integrated_gradients add up to what all words
     together do. ownbert faithfulness tells which method is true of a model.
 
@@ -101,13 +105,19 @@ def explain(
     from ownbert.inspect.figures import figure_class
     from ownbert.inspect.internals.observation import BUDGET, HeadChoice, Observation
 
+    given: Any = given_input(texts or (), data, missing=_NOTHING)
+    if (description := _of_images(folder)) is not None:
+        paths = [given] if isinstance(given, Path) else list(map(Path, given))
+        if layers is not None or heads is not None or by != "word":
+            raise InputError("images have no words: leave --by, --layers and --heads out")
+        _explain_images(folder, description, paths, method, target, rows, html, png, json, device)
+        return
     if html is None and (layers is not None or heads is not None):
         raise InputError("--layers and --heads are of a page; name it with --html")
     if png is not None:
         figure_class(png)
     choice = HeadChoice(_numbers("--layers", layers), _numbers("--heads", heads))
 
-    given: Any = given_input(texts or (), data, missing=_NOTHING)
     if not isinstance(given, list | Path):
         given = list(islice(given, rows))
     explainer = Explainer(folder, device=device)
@@ -140,6 +150,63 @@ def explain(
         echo(translated(f"saved {png}"), err=json)
     if html is None and png is None and not found:
         echo(translated("nothing to explain: no words, or nothing found in them"), err=True)
+
+
+def _of_images(folder: Path) -> Any:
+    """The description of a model that reads images; None: it reads texts."""
+    from ownbert.checkpoint import CONFIG, describe
+    from ownbert.checkpoint.translation import is_translation
+    from ownbert.hub import model_folder
+
+    folder = model_folder(folder)
+    if not (folder / CONFIG).is_file() or is_translation(folder):
+        return None
+    description = describe(folder)
+    return None if description.config.image is None else description
+
+
+def _explain_images(
+    folder: Path,
+    description: Any,
+    images: list[Path],
+    method: str,
+    target: str | None,
+    rows: int,
+    html: Path | None,
+    png: Path | None,
+    json: bool,
+    device: str,
+) -> None:
+    """The classes of images, on a page or as a picture with the relevance of their patches."""
+    from ownbert.hub import model_folder
+    from ownbert.inspect.explain.images import IMAGE_METHODS, explain_images
+    from ownbert.inspect.explain.page import write_page
+    from ownbert.inspect.relevance.overlay import draw_relevance
+
+    methods = [name.strip() for name in method.split(",")]
+    if method == _METHOD:  # the default is for texts
+        methods = list(IMAGE_METHODS) if html is not None else [IMAGE_METHODS[0]]
+    found, pixels = explain_images(
+        model_folder(folder),
+        description,
+        images,
+        methods=methods,
+        target=target,
+        rows=rows,
+        classes=1 if html is None else _LABELS,
+        device=device,
+    )
+    for each in found:
+        if json:
+            echo(json_module.dumps(each.to_dict(), ensure_ascii=False))
+        elif html is None and png is None:
+            echo(translated(f"{each.name}: {each.target}, probability {each.probability:.3f}"))
+    if html is not None:
+        write_page(found, html, title=folder.name, pixels=pixels)
+        echo(translated(f"saved {html}"), err=json)
+    if png is not None:
+        draw_relevance(folder, images, png, label=target)
+        echo(translated(f"saved {png}"), err=json)
 
 
 def _is_answer(found: "Explanation") -> bool:

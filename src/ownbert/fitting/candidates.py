@@ -116,14 +116,22 @@ def probe_scores(
     """A linear model on the vectors of a network, and its held-out scores. seconds: that fitting it
     may take, more or less."""
     embedder = Embedder(encoder)
-    vectors = embed_rows(embedder, rows.texts())
+    features, mean, scale = standardised(embed_rows(embedder, rows.texts()), rows)
+    model, scores = fit_on_folds(features, rows, seconds=seconds, required=True)
+    return FrozenProbe(embedder, mean, scale, model), scores
+
+
+def standardised(
+    vectors: np.ndarray, rows: LabelledRows
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Vectors (N, F) of all rows, less a mean and over a scale (F) of those that are learnt from;
+    and both."""
     learnt = vectors[rows.learnt]
     mean = learnt.mean(0)
     # So that vectors have a length of about 1, as those of the views.
     scale = np.maximum(learnt.std(0), 1e-6) * np.sqrt(vectors.shape[1])
     features = ((vectors - mean) / scale).astype(np.float32)
-    model, scores = fit_on_folds(features, rows, seconds=seconds, required=True)
-    return FrozenProbe(embedder, mean, scale.astype(np.float32), model), scores
+    return features, mean, scale.astype(np.float32)
 
 
 def fit_on_folds(

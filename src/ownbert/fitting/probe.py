@@ -2,17 +2,25 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from ownbert.checkpoint import CONFIG, describe
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.files import make_folder, missing_folders
-from ownbert.fitting.candidates import ComparedModel, Comparison, fit_probe
-from ownbert.fitting.labelled_rows import find_task, read_labelled
+from ownbert.fitting.candidates import (
+    ComparedModel,
+    Comparison,
+    fit_on_folds,
+    fit_probe,
+    standardised,
+)
+from ownbert.fitting.labelled_rows import LabelledRows, find_task, read_labelled
 from ownbert.fitting.networks import copy_encoder
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
-from ownbert.inference.frozen_probe import ENCODER
+from ownbert.inference.frozen_probe import ENCODER, embed_rows
+from ownbert.inference.layer_embedder import LayerEmbedder
 from ownbert.run.file_names import BLEND
 from ownbert.tasks.metrics import Scores
 
@@ -57,9 +65,7 @@ def probe(
     if any((folder / name).exists() for name in (BLEND, CONFIG)) and not overwrite:
         raise InputError(f"{folder} already holds a model; replace it with --overwrite")
     columns = ColumnNames(text_column, second_column, label_column)
-    found = find_task(train, columns, task)
-    found.check_modality(describe(model), model)
-    rows = read_labelled(found, train, dev, seed=seed)
+    found, rows = _read(model, train, dev, task, columns, seed)
     new = missing_folders(folder)
     work = make_folder(folder / "members" / f".{_NAME}.part")
     try:
@@ -76,3 +82,57 @@ def probe(
         shutil.rmtree(new[-1] if new else work, ignore_errors=True)
         raise
     return compared.metrics(compared.blended), rows.source
+
+
+def probe_layers(
+    model: str | Path,
+    train: str | Path,
+    *,
+    dev: str | Path | None = None,
+    task: str | None = None,
+    text_column: str | None = None,
+    second_column: str | None = None,
+    label_column: str | None = None,
+    seed: int = 0,
+) -> tuple[list[Scores], str]:
+    """As ``probe``, for the vectors of each layer: which of them hold what the labels ask for.
+
+    Each layer has a linear model of its own, with its own penalty; nothing is written.
+
+    Args:
+        model, train, dev, task, text_column, second_column, label_column, seed: as of ``probe``.
+
+    Returns:
+        The metrics on the held-out rows for each layer, the embeddings first, and what these rows
+        are.
+
+    Raises:
+        InputError: files or labels cannot be used.
+
+    Source: Alain and Bengio 2016, "Understanding intermediate layers using linear classifier
+    probes".
+    """
+    columns = ColumnNames(text_column, second_column, label_column)
+    _, rows = _read(model, train, dev, task, columns, seed)
+    embedder = LayerEmbedder(model_folder(model))
+    found = []
+    for vectors in embedder.by_layer(embed_rows(embedder, rows.texts())):
+        features, _, _ = standardised(vectors, rows)
+        _, scores = fit_on_folds(features, rows, required=True)
+        compared = Comparison(rows, [ComparedModel(_NAME, _NAME, "frozen", (), 0.0, scores)])
+        found.append(compared.metrics(compared.blended))
+    return found, rows.source
+
+
+def _read(
+    model: str | Path,
+    train: str | Path,
+    dev: str | Path | None,
+    task: str | None,
+    columns: ColumnNames,
+    seed: int,
+) -> tuple[Any, LabelledRows]:
+    """The task, and its rows."""
+    found = find_task(train, columns, task)
+    found.check_modality(describe(model), model)
+    return found, read_labelled(found, train, dev, seed=seed)

@@ -55,10 +55,12 @@ class PackedEncoder:
 
     def _hidden(self, ids: Sequence[np.ndarray], precision: str | None) -> tuple[Tensor, Batch]:
         """The last hidden states of the sequences of a batch: float32 (T, D)."""
-        encoder = self._encoder(precision or self.precision)
-        batch = pack([Example(i, self._types(i)) for i in ids]).to(self.model.device)
+        encoder, batch = self._encoder(precision or self.precision), self._batch(ids)
         hidden, _ = encoder(batch)  # (T, D)
         return hidden.float(), batch
+
+    def _batch(self, ids: Sequence[np.ndarray]) -> Batch:
+        return pack([Example(i, self._types(i)) for i in ids]).to(self.model.device)
 
     def _types(self, ids: np.ndarray) -> np.ndarray:
         """The types of the tokens of one text."""

@@ -1,5 +1,6 @@
 """Pictures that a command writes where it is told to."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,3 +29,23 @@ def save_figure(figure: Any, path: Path) -> None:
     """Write a figure, completely or not at all."""
     with atomic_path(path) as temporary:
         figure.savefig(temporary, format="png", dpi=DPI)
+
+
+def draw_layers(values: Sequence[float], name: str, path: Path) -> None:
+    """A metric against the layer that it is of, from the embeddings (0) to the last."""
+    figure = figure_class(path)(figsize=(7, 3.6), layout="constrained")
+    axis = figure.subplots()
+    best = max(range(len(values)), key=lambda layer: values[layer])
+    axis.plot(range(len(values)), values, marker="o")
+    axis.annotate(
+        f"{values[best]:.3f}",
+        (best, values[best]),
+        (0, 7),
+        textcoords="offset points",
+        ha="center",
+        fontsize=9,
+    )
+    axis.set(xlabel="layer (0: embeddings)", ylabel=name, xticks=range(len(values)))
+    axis.margins(y=0.15)
+    axis.grid(alpha=0.3)
+    save_figure(figure, path)

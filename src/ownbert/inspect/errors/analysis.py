@@ -300,7 +300,9 @@ def as_lines(found: ErrorAnalysis, most_characters: int = 100) -> list[str]:
         else translated(f"{found.errors:.1%} of {found.rows:,} rows are wrong")
     ]
     if found.confusions:
-        shown = "; ".join(f"{a} -> {b}: {n:,}" for a, b, n in found.confusions)
+        shown = "; ".join(
+            f"{translated(a)} -> {translated(b)}: {n:,}" for a, b, n in found.confusions
+        )
         lines += ["", translated("label -> answer, most often"), f"  {shown}"]
     if found.groups:
         lines += ["", translated("groups that are wrong more often than all rows")]

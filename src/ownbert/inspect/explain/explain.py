@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ownbert.checkpoint import describe, load, load_tokenizer
+from ownbert.checkpoint.translation import is_translation
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.data.readers.columns import read_texts
 from ownbert.errors import InputError
@@ -20,6 +21,7 @@ from ownbert.inference.pipeline import Predictor
 from ownbert.inference.predictor import NetworkPredictor
 from ownbert.inspect.explain.methods import ExplainedTarget, Relevance, method_named
 from ownbert.inspect.explain.targets import Target, likeliest, masked_word, targets_of
+from ownbert.inspect.explain.translation import ExplainedTranslator
 from ownbert.inspect.explain.words import Word, sentences_of, words_of
 from ownbert.inspect.internals.observation import (
     ALL_HEADS,
@@ -133,10 +135,12 @@ class Explainer:
     """A folder, loaded once, whose answers are to be explained.
 
     Of a folder of ``fit`` it is the network that is explained. A folder without a task head, but
-    with one for masked words, is explained by the words that it predicts for [MASK].
+    with one for masked words, is explained by the words that it predicts for [MASK]; one that
+    translates by the words of each translation.
 
     Args:
-        folder: of a fine-tuned model that reads texts, or of a pretrained one.
+        folder: of a fine-tuned model that reads texts, of a pretrained one or of one that
+            translates.
         device: auto, cpu or cuda.
         predictor: of the folder, if it is loaded already.
 
@@ -149,6 +153,12 @@ class Explainer:
     ) -> None:
         self.folder = model_folder(folder)
         self.predictor: Predictor | None = predictor
+        self.translator: ExplainedTranslator | None = None
+        if predictor is None and is_translation(self.folder):
+            self.translator = ExplainedTranslator(self.folder, device)
+            self.models = [self.translator.model]
+            self.tokenizer, self.head = self.translator.tokenizer, self.translator.head
+            return
         try:
             if predictor is None:
                 self.predictor = Predictor(self.folder, device=device, network=True)
@@ -237,8 +247,9 @@ class Explainer:
 
     def observe(
         self, encoded: ExplainedRow, *, choice: HeadChoice = ALL_HEADS, budget: int = BUDGET
-    ) -> Observation:
-        """What happens inside of the model on a row; of several models, of the first.
+    ) -> Observation | None:
+        """What happens inside of the model on a row; of several models, of the first. Of one that
+        translates nothing is shown.
 
         Args:
             encoded: of ``explained``.
@@ -248,6 +259,12 @@ class Explainer:
         Raises:
             InputError: there is no such layer or head, or there are too many.
         """
+        if self.translator is not None:
+            if choice != ALL_HEADS:
+                raise InputError(
+                    "a page of translations has no attention: leave --layers and --heads out"
+                )
+            return None
         return observe(
             self.models[0],
             self.tokenizer,
@@ -285,11 +302,16 @@ class Explainer:
                         encoded.example,
                         encoded.words,
                         target,
-                        self.tokenizer.mask_id,
+                        self._placeholder,
                     )
                     for model in self.models
                 ],
             )
+
+    @property
+    def _placeholder(self) -> int:
+        """The token that stands in place of one that is taken away."""
+        return self.tokenizer.mask_id if self.translator is None else self.translator.unknown
 
     @staticmethod
     def _reader(predictor: Predictor) -> NetworkPredictor:
@@ -306,13 +328,16 @@ class Explainer:
         self, data: Any, target: str | None = None, by: str = "word", labels: int = 1
     ) -> Iterator[ExplainedRow]:
         """Rows as the model reads them, with their words and targets; see a call."""
-        if self.predictor is None:
+        if self.translator is not None:
+            rows = self.translator.translated(_text_rows(data), target)
+        elif self.predictor is None:
             rows = ((row, *self._masked(row, target)) for row in _text_rows(data))
         else:
             rows = self._answered(self.predictor, data, target, labels)
         for row, example, targets in rows:
             are_words = self.head == "tokens"
-            words = words_of(example, row.texts, self.tokenizer, are_words=are_words)
+            read = example.source or example
+            words = words_of(read, row.texts, self.tokenizer, are_words=are_words)
             masks = () if example.masked_positions is None else example.masked_positions.tolist()
             words = [word for word in words if not set(masks) & set(word.positions)]
             words = words if by == "word" else sentences_of(words, row.texts)

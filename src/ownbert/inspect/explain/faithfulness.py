@@ -126,7 +126,7 @@ def _falls(explained: ExplainedTarget, values: np.ndarray) -> tuple[np.ndarray, 
     signed = explained.target.probability is not None
     order = np.argsort(-values if signed else -np.abs(values), kind="stable")
     counts = [max(1, round(share * len(order))) for share in SHARES]
-    inputs = [explained.example.token_ids]
+    inputs = [explained.read.token_ids]
     inputs += [explained.without(order[:count].tolist()) for count in counts]
     inputs += [explained.without(order[count:].tolist()) for count in counts]
     found = explained.values(inputs, probability=True)

@@ -27,6 +27,8 @@ from ownbert.nn.model import Model
 
 # Tokens in a forward pass; with gradients all activations are kept.
 _TOKENS, _GRADIENT_TOKENS = 8192, 4096
+# Tokens of a text that take about as much memory as one that is written, with its logits.
+_WRITTEN = 16
 # Integrated gradients: steps at first and at most, and the gap at which they suffice, as a share of
 # the difference that the words make.
 _STEPS, _MOST_STEPS, GAP = 16, 256, 0.02
@@ -43,7 +45,7 @@ class ExplainedTarget:
         example: the input.
         words: U of them; all else stays as it is.
         target: the number.
-        mask: the id of [MASK].
+        mask: the id of [MASK], or what stands in its place.
     """
 
     model: Model
@@ -53,9 +55,14 @@ class ExplainedTarget:
     target: Target
     mask: int
 
+    @property
+    def read(self) -> Example:
+        """What the words stand in: the example, or its source."""
+        return self.example.source or self.example
+
     def without(self, taken: Sequence[int]) -> np.ndarray:
         """The ids (T) without some words. taken: their indices."""
-        ids = self.example.token_ids.copy()
+        ids = self.read.token_ids.copy()
         for index in taken:
             ids[list(self.words[index].positions)] = self.mask
         return ids
@@ -71,7 +78,7 @@ class ExplainedTarget:
         value = value or self.target.score
         found = []
         with evaluating(self.model), torch.inference_mode():
-            for part in _parts(ids, len(self.example.token_ids), _TOKENS):
+            for part in _parts(ids, self._tokens, _TOKENS):
                 batch = self._batch(part)
                 logits = self.model(batch, [self.head]).logits[self.head]
                 found.append(value(logits, batch).double().cpu().numpy())
@@ -81,11 +88,14 @@ class ExplainedTarget:
         """Scores (N), and their gradients with respect to word embeddings (N, T, E)."""
         scores, gradients = [], []
         with evaluating(self.model), torch.enable_grad():
-            for part in _parts(embeds, embeds.shape[1], _GRADIENT_TOKENS):
+            for part in _parts(embeds, self._tokens, _GRADIENT_TOKENS):
                 own = part.detach().requires_grad_()
-                batch = replace(
-                    self._batch([self.example.token_ids] * len(own)), embeds=own.flatten(0, 1)
-                )
+                batch = self._batch([self.read.token_ids] * len(own))
+                if batch.source is None:
+                    batch = replace(batch, embeds=own.flatten(0, 1))
+                else:
+                    source = replace(batch.source, embeds=own.flatten(0, 1))
+                    batch = replace(batch, source=source)
                 found = self.target.score(self.model(batch, [self.head]).logits[self.head], batch)
                 (gradient,) = torch.autograd.grad(found.sum(), own)
                 scores.append(found.detach().double().cpu().numpy())
@@ -101,8 +111,16 @@ class ExplainedTarget:
         """(T) -> (U): the sum over the tokens of each word."""
         return np.asarray([tokens[list(word.positions)].sum() for word in self.words])
 
+    @property
+    def _tokens(self) -> int:
+        """Tokens of an input; each that is written takes the memory of many more (V logits)."""
+        written = 0 if self.example.source is None else _WRITTEN * len(self.example.token_ids)
+        return len(self.read.token_ids) + written
+
     def _batch(self, ids: Sequence[np.ndarray]) -> Batch:
-        copies = [replace(self.example, token_ids=own) for own in ids]
+        copies = [replace(self.read, token_ids=own) for own in ids]
+        if self.example.source is not None:
+            copies = [replace(self.example, source=own) for own in copies]
         return pack(copies).to(self.model.device)
 
 
@@ -134,7 +152,7 @@ def integrated_gradients(explained: ExplainedTarget) -> Relevance:
     _refuse_ngrams(explained)
     first, last = _way(explained)
     masked = explained.without(range(len(explained.words)))
-    ends = explained.values([masked, explained.example.token_ids])
+    ends = explained.values([masked, explained.read.token_ids])
     difference = float(ends[1] - ends[0])
     steps, way = _STEPS, (last - first)[None]
     while True:
@@ -181,7 +199,7 @@ def attention_x_gradient(explained: ExplainedTarget) -> Relevance:
 def leave_one_out(explained: ExplainedTarget) -> Relevance:
     """The difference that each word makes when it alone is masked."""
     inputs = [explained.without([i]) for i in range(len(explained.words))]
-    values = explained.values([explained.example.token_ids, *inputs])
+    values = explained.values([explained.read.token_ids, *inputs])
     return Relevance(values[0] - values[1:])
 
 
@@ -213,7 +231,7 @@ def shapley(explained: ExplainedTarget) -> Relevance:
 
 def random_order(explained: ExplainedTarget) -> Relevance:
     """Values that mean nothing: what a method must be better than."""
-    seed = [len(explained.words), int(explained.example.token_ids.sum())]
+    seed = [len(explained.words), int(explained.read.token_ids.sum())]
     return Relevance(np.random.default_rng(seed).normal(size=len(explained.words)))
 
 
@@ -244,6 +262,11 @@ def _by_attention(
     """Values by ``combine``, which makes (S, S) of the attention (H, S, S) of each layer and its
     gradient; rows are weighted by what the head reads."""
     model, example = explained.model, explained.example
+    if example.source is not None:
+        raise InputError(
+            "a word of a translation is explained by integrated_gradients, gradient_x_input, "
+            "leave_one_out or shapley: attention alone does not tell what a decoder has read"
+        )
     batch = explained._batch([example.token_ids])
     layers = range(len(model.encoder.schedule()))
     context = replace(
@@ -268,7 +291,7 @@ def _by_attention(
 def _way(explained: ExplainedTarget) -> tuple[Tensor, Tensor]:
     """Embeddings (T, E) of the input with all words masked, and as it is."""
     masked = explained.without(range(len(explained.words)))
-    return explained.embeds(masked), explained.embeds(explained.example.token_ids)
+    return explained.embeds(masked), explained.embeds(explained.read.token_ids)
 
 
 def _refuse_ngrams(explained: ExplainedTarget) -> None:

@@ -1,8 +1,9 @@
 // Texts with the relevance of their words, and for the opened row what happens inside of the model.
 "use strict";
-const { rows, inside, title } = JSON.parse(document.getElementById("data").textContent);
-const { make, mode, picture, save, signed, observationView } = inspector;
-const say = { gap: "not accounted for", open: "Attention and layers", cut: "the grey end was not read: the text is too long" };
+const { rows, inside, pictures, title } = JSON.parse(document.getElementById("data").textContent);
+const { make, mode, picture, save, shade, signed, sized, unpacked, observationView } = inspector;
+const say = { gap: "not accounted for", open: "Attention and layers", cut: "the grey end was not read: the text is too long",
+  seen: "as the model sees it", patch: "patch" };
 const CUT = 20; // characters at the end of a text that belong to no word
 const at = id => document.getElementById(id), main = document.querySelector("main");
 const methods = [...new Set(rows.flatMap(row => row.map(each => each.method)))];
@@ -54,6 +55,53 @@ function marked(text, number, found) {
   } else line.append(left);
   return line;
 }
+// An image as the model sees it, and in grey under the relevance of its patches.
+const COVER = [0.3, 0.78]; // of the least relevant patch and of the most relevant one
+const images = pictures.map(async ({ width, height, pixels }) => {
+  const bytes = new Uint8Array(await unpacked(pixels));
+  return [false, true].map(grey => {
+    const canvas = make("canvas"), brush = canvas.getContext("2d");
+    Object.assign(canvas, { width, height });
+    const data = brush.createImageData(width, height);
+    for (let i = 0; i < width * height; i++) {
+      const [r, g, b] = bytes.subarray(3 * i, 3 * i + 3), mean = 38 + 0.8 * (r + g + b) / 3;
+      data.data.set(grey ? [mean, mean, mean, 255] : [r, g, b, 255], 4 * i);
+    }
+    brush.putImageData(data, 0, 0);
+    return canvas;
+  });
+});
+async function pictured(index, found) {
+  const { width, height } = pictures[index], side = Math.min(340, Math.max(140, main.clientWidth / 2 - 16));
+  const wide = Math.round(side * Math.min(1, width / height)), high = Math.round(wide * height / width);
+  const box = make("div", undefined, undefined, "pictures"), [plain, grey] = await images[index];
+  const largest = Math.max(...found.patches.flat(), 1e-12), down = found.patches.length, across = found.patches[0].length;
+  const drawings = [[say.seen, plain], [found.method.replaceAll("_", " "), grey]].map(([name, source]) => {
+    const figure = make("figure", undefined, box), canvas = make("canvas", undefined, figure);
+    const caption = make("figcaption", name, figure), brush = sized(canvas, wide, high);
+    brush.imageSmoothingEnabled = width > 128;
+    brush.drawImage(source, 0, 0, wide, high);
+    if (source !== grey) return canvas;
+    found.patches.forEach((row, i) => row.forEach((value, j) => {
+      const share = Math.max(0, value / largest), [x, y] = [j * wide / across, i * high / down];
+      brush.globalAlpha = COVER[0] + (COVER[1] - COVER[0]) * share;
+      brush.fillStyle = shade(share);
+      const [right, bottom] = [(j + 1) * wide / across, (i + 1) * high / down].map(Math.round);
+      brush.fillRect(Math.round(x), Math.round(y), right - Math.round(x), bottom - Math.round(y));
+    }));
+    brush.globalAlpha = 1;
+    canvas.dataset.largest = largest;
+    canvas.onpointermove = event => {
+      const [i, j] = [Math.floor(event.offsetY / high * down), Math.floor(event.offsetX / wide * across)];
+      const value = found.patches[i]?.[j];
+      if (value !== undefined) caption.textContent = `${say.patch} ${i}, ${j}: ${value.toPrecision(3)}`;
+    };
+    canvas.onpointerleave = () => { caption.textContent = name; };
+    return canvas;
+  });
+  return [box, drawings];
+}
+const drawings = {}; // of the images that are shown, for the button PNG
 const articles = rows.map(() => make("article", undefined, main));
 function show(index) {
   const article = articles[index], [own, found] = ofMethod(index);
@@ -76,6 +124,14 @@ function show(index) {
   });
   const texts = make("div", undefined, undefined, "texts"), parts = [targets, texts];
   texts.append(...found.texts.map((text, number) => marked(text, number, found)));
+  if (pictures[index]) {
+    parts.push(make("div"));
+    pictured(index, found).then(([box, own]) => {
+      if (ofMethod(index)[1] !== found) return; // another one was chosen in the meantime
+      parts.at(-1).replaceWith(box);
+      drawings[index] = own;
+    });
+  }
   if (found.gap !== undefined)
     parts.push(make("p", `${say.gap}: ${(100 * found.gap).toFixed(1)} %`, undefined, "note"));
   if (inside[index] && rows.length > 1) {
@@ -143,7 +199,7 @@ function drawnText(index, width) {
 }
 at("png").onclick = () => {
   const width = Math.min(760, main.clientWidth), shown = state.row >= 0 ? [state.row] : rows.map((_, i) => i).slice(0, 30);
-  picture(`${title}.png`, title, [...shown.map(index => drawnText(index, width)), ...(opened?.canvases() ?? [])]);
+  picture(`${title}.png`, title, [...shown.flatMap(index => [drawnText(index, width), ...(drawings[index] ?? [])]), ...(opened?.canvases() ?? [])]);
 };
 at("json").onclick = () => {
   const found = { title, explanations: rows, ...(opened ? { row: state.row, inside: opened.facts() } : {}) };

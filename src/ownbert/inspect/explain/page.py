@@ -10,9 +10,12 @@ from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 
+import numpy as np
+
 from ownbert.errors import InputError
 from ownbert.files import write_text
 from ownbert.inspect.explain.explain import Explanation
+from ownbert.inspect.explain.images import PatchExplanation, picture_data
 from ownbert.inspect.internals.observation import Observation
 from ownbert.inspect.internals.page_parts import as_data, as_json, script, style, weights_of
 from ownbert.language import translated_page
@@ -22,18 +25,23 @@ _MOST_BYTES = 50_000_000
 
 
 def write_page(
-    found: Sequence[Explanation],
+    found: Sequence[Explanation | PatchExplanation],
     path: Path,
     *,
     title: str,
     inside: Sequence[Observation | None] = (),
+    pixels: Sequence[np.ndarray] = (),
 ) -> None:
     """Write ``as_page(...)`` atomically."""
-    write_text(path, as_page(found, title=title, inside=inside))
+    write_text(path, as_page(found, title=title, inside=inside, pixels=pixels))
 
 
 def as_page(
-    found: Sequence[Explanation], *, title: str, inside: Sequence[Observation | None] = ()
+    found: Sequence[Explanation | PatchExplanation],
+    *,
+    title: str,
+    inside: Sequence[Observation | None] = (),
+    pixels: Sequence[np.ndarray] = (),
 ) -> str:
     """The page as HTML.
 
@@ -41,6 +49,7 @@ def as_page(
         found: those of one row stand together, by one method or by several.
         title: of the page.
         inside: what happens inside of the model on each row.
+        pixels: of each image, (height, width, channels) from 0 to 1, if the rows are images.
 
     Raises:
         InputError: there is nothing to show, or it would be too large to open.
@@ -56,6 +65,7 @@ def as_page(
             "title": title,
             "rows": rows,
             "inside": [None if each is None else as_data(each) for each in observed],
+            "pictures": [picture_data(each) for each in pixels],
         }
     )
     if len(data) > _MOST_BYTES:

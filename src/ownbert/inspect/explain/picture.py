@@ -110,10 +110,15 @@ def _warning(missing: frozenset[str], text: str) -> str | None:
     written = [c for c in text if not c.isspace()]
     unknown = [c for c in written if c in missing]
     names = "".join(sorted(missing)[:3])
-    advice = "install one such as Noto Sans CJK, or write a page with --html"
     if 2 * len(unknown) > len(written):
-        raise InputError(f"no font here has most of the characters, such as {names}; {advice}")
-    return f"the picture shows {_UNKNOWN} for characters that no font here has ({names}); {advice}"
+        raise InputError(
+            f"no font here has most of the characters, such as {names}; install one such as Noto "
+            "Sans CJK, or write a page with --html"
+        )
+    return (
+        f"the picture shows {_UNKNOWN} for characters that no font here has ({names}); install one "
+        "such as Noto Sans CJK, or write a page with --html"
+    )
 
 
 class _Picture:

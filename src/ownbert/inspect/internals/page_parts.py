@@ -16,7 +16,10 @@ from ownbert.inspect.internals.observation import Observation
 from ownbert.language import translated, translated_page
 
 _SCRIPTS = ("words.js", "view.js", "attention.js", "arcs.js", "matrix.js", "layers.js")
-_FUNCTIONS = ("make", "mode", "picture", "save", "signed", "text", "observationView")
+_FUNCTIONS = (
+    *("make", "mode", "picture", "save", "shade", "signed", "sized", "text", "unpacked"),
+    "observationView",
+)
 
 
 def style() -> str:

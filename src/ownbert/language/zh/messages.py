@@ -1,7 +1,22 @@
 """Messages of mistakes: those of ``InputError``, and what they are put together from."""
 
 MESSAGES = {
-    "{} is a model for {}; errors are those of classify": "{} 是用于 {} 的模型；errors 只用于 classify",
+    "{} is a model for {}; errors are those of {}": "{} 是用于 {} 的模型；errors 只用于 {}",
+    "training rows are compared by vectors of texts; leave --train out": "训练行按文本的向量比较；请去掉 --train",
+    # Explanations as pictures, of translations and of images.
+    "a picture needs something to explain: no words, or nothing found in them": "图片需要可解释的内容：没有词，或词中没有找到什么",
+    "a picture of more than {} lines; draw fewer rows, or write a page with --html": "图片将超过 {} 行；请减少行数，或用 --html 写网页",
+    "no font here has most of the characters, such as {}; install one such as Noto Sans CJK, or write a page with --html": "这里没有字体含有大部分字符，例如 {}；请安装 Noto Sans CJK 之类的字体，或用 --html 写网页",
+    "a page of translations has no attention: leave --layers and --heads out": "译文的网页不含注意力：请去掉 --layers 和 --heads",
+    "a word of a translation is explained by integrated_gradients, gradient_x_input, leave_one_out or shapley: attention alone does not tell what a decoder has read": "译文的词可用 integrated_gradients、gradient_x_input、leave_one_out 或 shapley 解释：仅凭注意力看不出解码器读了什么",
+    "the translation has no {}; it is {}": "译文中没有 {}；译文是 {}",
+    "a text has {} tokens; the model takes at most {}": "一条文本有 {} 个词元；模型最多接受 {} 个",
+    "images have no words: leave --by, --layers and --heads out": "图像没有词：请去掉 --by、--layers 和 --heads",
+    "images are explained by {}; there is no {} for them": "图像用 {} 解释；没有 {}",
+    # Probes of layers.
+    "--layers writes no folder: leave -o out": "--layers 不写目录：请去掉 -o",
+    "--png draws the comparison of --layers": "--png 画的是 --layers 的比较结果",
+    "-o is needed: the folder for the result; or take --layers": "需要 -o：结果的目录；或者用 --layers",
     # Attention heads.
     "{} is there already and not empty; choose another folder": "{} 已存在且不为空；请换一个目录",
     "{} of {} heads are {}; from 1 to {} can be pruned: a layer keeps one head": "{1} 个头的 {0} 是 {2} 个；可以剪去 1 到 {3} 个：每层至少保留一个头",

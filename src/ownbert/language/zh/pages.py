@@ -13,6 +13,8 @@ TEMPLATES = {
     'gap: "not accounted for"': 'gap: "未能解释"',
     'open: "Attention and layers"': 'open: "注意力与各层"',
     'cut: "the grey end was not read: the text is too long"': 'cut: "灰色的结尾没有读入：文本太长"',
+    'seen: "as the model sees it"': 'seen: "模型所见"',
+    'patch: "patch"': 'patch: "图块"',
     # What happens inside of a model: attention.
     'attention: "Attention"': 'attention: "注意力"',
     'size: "{0} layers of {1} heads, {2} tokens."': 'size: "{0} 层，每层 {1} 个头，{2} 个词元。"',
