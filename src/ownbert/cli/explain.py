@@ -99,19 +99,27 @@ def explain(
     from itertools import islice
 
     from ownbert.errors import InputError
+    from ownbert.files import refuse_same
     from ownbert.inspect.explain.explain import Explainer
     from ownbert.inspect.explain.page import write_page
     from ownbert.inspect.explain.picture import draw_explanations
     from ownbert.inspect.figures import figure_class
     from ownbert.inspect.internals.observation import BUDGET, HeadChoice, Observation
 
-    given: Any = given_input(texts or (), data, missing=_NOTHING)
     if (description := _of_images(folder)) is not None:
-        paths = [given] if isinstance(given, Path) else list(map(Path, given))
+        paths = [*map(Path, texts or ()), *([] if data is None else [data])]
         if layers is not None or heads is not None or by != "word":
             raise InputError("images have no words: leave --by, --layers and --heads out")
+        if not paths:
+            raise InputError(_NOTHING)
+        for output in filter(None, (html, png)):
+            refuse_same(paths, output)
         _explain_images(folder, description, paths, method, target, rows, html, png, json, device)
         return
+    given: Any = given_input(texts or (), data, missing=_NOTHING)
+    if isinstance(given, Path):
+        for output in filter(None, (html, png)):
+            refuse_same([given], output)
     if html is None and (layers is not None or heads is not None):
         raise InputError("--layers and --heads are of a page; name it with --html")
     if png is not None:
@@ -132,14 +140,14 @@ def explain(
         found += own
         if html is not None:
             inside.append(explainer.observe(encoded, choice=choice, budget=BUDGET // expected))
-    output = console()
+    shown = console()
     for number, each in enumerate(found):
         if json:
             echo(json_module.dumps(each.to_dict(), ensure_ascii=False))
         elif html is None and png is None:
             if number:
-                output.print()
-            _show(each, top, output)
+                shown.print()
+            _show(each, top, shown)
     if html is not None:
         write_page(found, html, title=folder.name, inside=inside)
         echo(translated(f"saved {html}"), err=json)

@@ -44,6 +44,8 @@ METHOD = "integrated_gradients"
 UNITS = ("word", "sentence")
 # Words of an input: the model is run for each of them.
 _MOST_WORDS = 8192
+# Tokens of a text above which one label alone is explained: each takes all passes anew.
+_LONG = 1024
 # Rows whose answers are computed together.
 _ROWS = 32
 
@@ -219,7 +221,8 @@ class Explainer:
         """Rows as the model reads them, each with its explanations; see a call.
 
         Args:
-            labels: where the answer is one label of several, so many of the likeliest.
+            labels: where the answer is one label of several, so many of the likeliest; of long
+                texts only the answer.
         """
         methods = {
             name: method_named(name) for name in ([method] if isinstance(method, str) else method)
@@ -358,7 +361,8 @@ class Explainer:
             encoded = reader.encoded(rows)
             parts = (rows, encoded.examples, reader.raws_of(encoded), encoded.notes)
             for row, example, raw, note in zip(*parts, strict=True):
-                found = targets_of(task, self.models[0], row, example, raw, note, target, labels)
+                most = labels if len(example.token_ids) <= _LONG else 1
+                found = targets_of(task, self.models[0], row, example, raw, note, target, most)
                 yield row, example, found
 
     def _masked(self, row: Row, wanted: str | None) -> tuple[Example, list[Target]]:

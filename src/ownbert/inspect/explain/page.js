@@ -1,7 +1,7 @@
 // Texts with the relevance of their words, and for the opened row what happens inside of the model.
 "use strict";
 const { rows, inside, pictures, title } = JSON.parse(document.getElementById("data").textContent);
-const { make, mode, picture, save, shade, signed, sized, unpacked, observationView } = inspector;
+const { heat, make, mode, picture, save, signed, sized, unpacked, observationView } = inspector;
 const say = { gap: "not accounted for", open: "Attention and layers", cut: "the grey end was not read: the text is too long",
   seen: "as the model sees it", patch: "patch" };
 const CUT = 20; // characters at the end of a text that belong to no word
@@ -85,7 +85,7 @@ async function pictured(index, found) {
     found.patches.forEach((row, i) => row.forEach((value, j) => {
       const share = Math.max(0, value / largest), [x, y] = [j * wide / across, i * high / down];
       brush.globalAlpha = COVER[0] + (COVER[1] - COVER[0]) * share;
-      brush.fillStyle = shade(share);
+      brush.fillStyle = heat(share);
       const [right, bottom] = [(j + 1) * wide / across, (i + 1) * high / down].map(Math.round);
       brush.fillRect(Math.round(x), Math.round(y), right - Math.round(x), bottom - Math.round(y));
     }));
@@ -156,7 +156,8 @@ async function open(index) {
 function refresh() {
   at("method").value = state.method;
   rows.forEach((_, index) => show(index));
-  const stops = Array.from({ length: 17 }, (_, i) => signed(i / 8 - 1)).join(", ");
+  const stops = Array.from({ length: 17 }, (_, i) => pictures.length ? heat(i / 16) : signed(i / 8 - 1)).join(", ");
+  at("scale").previousElementSibling.hidden = pictures.length > 0; // nothing is against a class
   at("scale").style.background = `linear-gradient(90deg, ${stops})`;
 }
 at("method").onchange = () => { state.method = at("method").value; refresh(); changed(); };

@@ -26,6 +26,8 @@ SHARES = ("itself", "previous", "next", "first", "separators")
 _BYTE = 255
 # A weight and its place take so many bytes when they are compressed: at worst, and at best.
 WORST_BYTES, BEST_BYTES = 2.0, 0.35
+# How many times more weights than of the first layer may fit of others.
+_MARGIN = 4
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ class WeightsCollector(dict[int, list[Tensor]]):
         wanted: heads that are of interest; None: all.
         most: weights that are kept of each token.
         separators: their places in each sequence.
+        budget: bytes that each head may take, in base64. The first layer tells how many weights
+            of each token that is about, and of the others not many more are looked for.
     """
 
     def __init__(
@@ -86,17 +90,24 @@ class WeightsCollector(dict[int, list[Tensor]]):
         wanted: Sequence[int] | None,
         most: int,
         separators: Sequence[Sequence[int]],
+        budget: int,
     ) -> None:
         super().__init__()
         self.kept, self.wanted, self.most, self.separators = kept, wanted, most, separators
         self.heads: list[HeadWeights] = []
+        self._budget = budget
 
     def __setitem__(self, layer: int, weights: list[Tensor]) -> None:
+        first = not self.heads
+        names = [h for h in self.kept[layer] if self.wanted is None or h in self.wanted]
         for sequence, own in enumerate(weights):
-            names = [h for h in self.kept[layer] if self.wanted is None or h in self.wanted]
-            chosen = own[[self.kept[layer].index(h) for h in names]].float()  # (H, S, S)
+            if len(names) < len(own):
+                own = own[[self.kept[layer].index(h) for h in names]]
             if names:
-                self._collect(sequence, layer, names, chosen)
+                self._collect(sequence, layer, names, own.float())  # (H, S, S)
+        if first and self.heads and self.most < max(own.shape[-1] for own in weights):
+            _, fitting = pack_heads(self.heads, self.most, self._budget * len(self.heads))
+            self.most = min(self.most, _MARGIN * fitting)
 
     def _collect(self, sequence: int, layer: int, names: Sequence[int], weights: Tensor) -> None:
         size = weights.shape[-1]
@@ -157,6 +168,7 @@ def pack_heads(heads: Sequence[HeadWeights], most: int, budget: int) -> tuple[li
         most: at most so many.
         budget: bytes of all together.
     """
+    most = min([most, *(head.values.shape[1] for head in heads if head.keys is not None)])
     sample = heads[:: max(1, len(heads) // 12)]
     while most > 1:  # a few heads tell how many about
         size = sum(len(head.packed(most)) for head in sample) * len(heads) / len(sample)

@@ -159,7 +159,8 @@ def observe(
     ids = np.split(example.token_ids, np.cumsum(sizes)[:-1])
     ends = {tokenizer.cls_id, tokenizer.sep_id}
     separators = [[i for i, x in enumerate(own) if i and int(x) in ends] for own in ids]
-    collector = WeightsCollector(kept, choice.heads, most, separators)
+    share = budget // max(1, count * len(sizes))
+    collector = WeightsCollector(kept, choice.heads, most, separators, share)
     context = replace(
         model.encoder.plain_context(batch), keep=frozenset(layers), attentions=collector
     )

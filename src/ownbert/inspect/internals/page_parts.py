@@ -17,7 +17,7 @@ from ownbert.language import translated, translated_page
 
 _SCRIPTS = ("words.js", "view.js", "attention.js", "arcs.js", "matrix.js", "layers.js")
 _FUNCTIONS = (
-    *("make", "mode", "picture", "save", "shade", "signed", "sized", "text", "unpacked"),
+    *("heat", "make", "mode", "picture", "save", "signed", "sized", "text", "unpacked"),
     "observationView",
 )
 

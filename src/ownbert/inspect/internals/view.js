@@ -51,6 +51,8 @@ const SCALES = {
   dark: ["#171c22", "#1d3553", "#2a5f93", "#4d94cb", "#93c9e8", "#f1f8d4"],
   // For and against, from the background: blue and orange, which all readers can tell apart.
   for: ["#ffffff", "#5a96d2"], against: ["#ffffff", "#e58a2c"],
+  // Over grey images, as ``ownbert relevance`` has it: viridis (van der Walt and Smith 2015).
+  heat: ["#440154", "#3b528b", "#21918c", "#5ec962", "#fde725"],
   forDark: ["#14181c", "#2767ab"], againstDark: ["#14181c", "#a35a0c"],
 };
 const made = {};
@@ -65,6 +67,7 @@ function ramp(name) {
 }
 const css = ([r, g, b]) => `rgb(${r}, ${g}, ${b})`;
 const shade = share => css(ramp(mode.dark ? "dark" : "light")[Math.round(255 * clamp(share, 0, 1))]);
+const heat = share => css(ramp("heat")[Math.round(255 * clamp(share, 0, 1))]);
 // The colour of a value from -1 (against) to 1 (for).
 function signed(value) {
   const name = (value < 0 ? "against" : "for") + (mode.dark ? "Dark" : "");

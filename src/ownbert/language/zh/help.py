@@ -366,6 +366,7 @@ HELP = {
     "Tell how much each word of a text has to do with a model's answer.": "给出文本中每个词与模型预测的关系有多大。",
     "Any task on texts: a label, several labels, a number, the entities of tags, an answer, a choice, how alike two texts are, the word that is predicted for a mask, and each word of a translation. Of images the patches are shown, on a page or as a picture. Values above 0 are for the answer, values below 0 against it; those of integrated_gradients add up to what all words together do. ownbert faithfulness tells which method is true of a model.": "适用于所有文本任务：一个标签、多个标签、数值、序列标注的实体、答案、选项、两条文本的相似度、掩码处预测的词，以及译文的每个词。对图像，在网页或图片中显示各图块。大于 0 的值支持该预测，小于 0 的值反对它；integrated_gradients 的各值相加，等于所有词共同造成的变化。哪种方法如实反映一个模型，由 ownbert faithfulness 测量。",
     "Folder of a trained model of texts or images.": "已训练的文本或图像模型的目录。",
+    "Folder of a trained model that reads texts.": "已训练的文本模型的目录。",
     "integrated_gradients, gradient_x_input, attention_rollout, attention_x_gradient, leave_one_out or shapley; for a page several, with commas. Of images attention_x_gradient and attention_rollout.": "integrated_gradients、gradient_x_input、attention_rollout、attention_x_gradient、leave_one_out 或 shapley；网页可用逗号分隔多个。图像可用 attention_x_gradient 和 attention_rollout。",
     "What to explain: a label, the number of a choice, the type of an entity, a token for the mask.": "解释什么：一个标签、选项的序号、实体的类型、掩码处的词元。",
     "Add up over each word or each sentence.": "按每个词（word）或每个句子（sentence）累加。",
