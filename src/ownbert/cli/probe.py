@@ -69,6 +69,7 @@ def probe(
 
     Example: ownbert probe runs/bert --train train.csv --dev dev.csv --layers --png layers.png
     """
+    from ownbert.data.readers.columns import ColumnNames
     from ownbert.errors import InputError
     from ownbert.fitting.probe import probe as run
     from ownbert.fitting.probe import probe_layers
@@ -80,9 +81,6 @@ def probe(
     options: dict[str, Any] = {
         "dev": dev,
         "task": task,
-        "text_column": text_column,
-        "second_column": second_column,
-        "label_column": label_column,
         "seed": seed,
     }
     if layers:
@@ -90,7 +88,9 @@ def probe(
             raise InputError("--layers writes no folder: leave -o out")
         if png is not None:
             figure_class(png)
-        found, source = probe_layers(model, train, **options)
+        found, source = probe_layers(
+            model, train, columns=ColumnNames(text_column, second_column, label_column), **options
+        )
         names = list(found[0].values)
         if not quiet:
             echo(f"{translated(source)}:")
@@ -108,7 +108,16 @@ def probe(
         raise InputError("--png draws the comparison of --layers")
     if output is None:
         raise InputError("-o is needed: the folder for the result; or take --layers")
-    scores, source = run(model, train, output, overwrite=overwrite, **options)
+    scores, source = run(
+        model,
+        train,
+        output,
+        text_column=text_column,
+        second_column=second_column,
+        label_column=label_column,
+        overwrite=overwrite,
+        **options,
+    )
     if not quiet:
         named = "   ".join(f"{translated(shown_name(n))} {v:.4f}" for n, v in scores.values.items())
         echo(f"{translated(source)}: {named}\n{translated(f'saved {output}')}")

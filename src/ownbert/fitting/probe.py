@@ -25,6 +25,7 @@ from ownbert.run.file_names import BLEND
 from ownbert.tasks.metrics import Scores
 
 _NAME = "probe"
+_BY_NAME = ColumnNames()
 
 
 def probe(
@@ -88,11 +89,9 @@ def probe_layers(
     model: str | Path,
     train: str | Path,
     *,
+    columns: ColumnNames = _BY_NAME,
     dev: str | Path | None = None,
     task: str | None = None,
-    text_column: str | None = None,
-    second_column: str | None = None,
-    label_column: str | None = None,
     seed: int = 0,
 ) -> tuple[list[Scores], str]:
     """As ``probe``, for the vectors of each layer: which of them hold what the labels ask for.
@@ -100,7 +99,8 @@ def probe_layers(
     Each layer has a linear model of its own, with its own penalty; nothing is written.
 
     Args:
-        model, train, dev, task, text_column, second_column, label_column, seed: as of ``probe``.
+        model, train, dev, task, seed: as of ``probe``.
+        columns: by default found by their usual names.
 
     Returns:
         The metrics on the held-out rows for each layer, the embeddings first, and what these rows
@@ -112,7 +112,6 @@ def probe_layers(
     Source: Alain and Bengio 2016, "Understanding intermediate layers using linear classifier
     probes".
     """
-    columns = ColumnNames(text_column, second_column, label_column)
     _, rows = _read(model, train, dev, task, columns, seed)
     embedder = LayerEmbedder(model_folder(model))
     found = []

@@ -37,7 +37,7 @@ def pixels(path: Path) -> np.ndarray:
     return (255 * imread(path)[..., :3]).round().astype(int)
 
 
-def area(picture: np.ndarray, color: tuple[int, int, int]) -> tuple[int, int, int]:
+def area(picture: np.ndarray, color: tuple[int, ...]) -> tuple[int, int, int]:
     """Left and right end of the pixels of a colour below the head, and how many there are."""
     found = (np.abs(picture[60:] - color) <= 2).all(-1)
     columns = np.flatnonzero(found.any(0))

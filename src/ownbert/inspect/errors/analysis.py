@@ -261,7 +261,8 @@ def _clusters(vectors: _Vectors, rows: Sequence[Row]) -> dict[str, np.ndarray]:
     count = min(_CLUSTERS, len(rows) // _ROWS_OF_CLUSTER)
     if count < 2:
         return {}
-    cluster = kmeans2(vectors(rows), count, minit="++", seed=0, missing="warn")[1]
+    # Versions of scipy differ in what they call the seed; they all take this one.
+    cluster = kmeans2(vectors(rows), count, minit="++", seed=0)[1]  # pyright: ignore[reportCallIssue]
     words = [set(" ".join(row.texts).lower().split()) for row in rows]
     everywhere = Counter(word for own in words for word in own)
     found: dict[str, np.ndarray] = {}

@@ -163,12 +163,12 @@ def judge_tags(
             start, end = (found or true)[1:]
             kind = None if found is None else found[0]
             name = None if found is None else f"{kind}: {' '.join(row.texts[start:end])}"
-            shown = [
+            right, answered = (
                 NONE if one is None else f"{one[0]}: {' '.join(row.texts[one[1] : one[2]])}"
                 for one in (true, found)
-            ]
+            )
             sure = float(own.probabilities[start:end].mean())
-            wrong.append(WrongAnswer(i, *shown, sure, name, kind))
+            wrong.append(WrongAnswer(i, right, answered, sure, name, kind))
             pairs.append((label, predicted))
     kinds = sorted({kind for row in rows for kind in _kinds(row.target, are_entities)})
     groups = {
@@ -216,17 +216,14 @@ def _doubtful_tags(task: Any, rows: Sequence[Row], raws: Sequence[np.ndarray]) -
     places = [(i, w) for i, row in enumerate(rows) for w in range(len(row.target))]
     truth = np.asarray([indices[tag] for row in rows for tag in row.target])
     found = np.concatenate(raws)
-    return [
-        WrongAnswer(
-            places[error.row][0],
-            *(
-                f"{task.labels[c]}: {rows[places[error.row][0]].texts[places[error.row][1]]}"
-                for c in (error.given, error.suggested)
-            ),
-            float(found[error.row, error.suggested]),
+    doubtful = []
+    for error in find_label_errors(found, truth):
+        i, w = places[error.row]
+        right, likely = (
+            f"{task.labels[c]}: {rows[i].texts[w]}" for c in (error.given, error.suggested)
         )
-        for error in find_label_errors(found, truth)
-    ]
+        doubtful.append(WrongAnswer(i, right, likely, float(found[error.row, error.suggested])))
+    return doubtful
 
 
 def judge_answers(

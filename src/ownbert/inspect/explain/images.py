@@ -13,6 +13,7 @@ from ownbert.checkpoint import Description, load
 from ownbert.data.images.image_files import stream_images
 from ownbert.data.images.pixels import Processor
 from ownbert.errors import InputError
+from ownbert.inspect.explain.targets import likeliest
 from ownbert.inspect.internals.page_parts import packed_bytes
 from ownbert.inspect.relevance.attribution import class_number
 from ownbert.inspect.relevance.overlay import ImageExplanation, explain
@@ -100,7 +101,7 @@ def explain_images(
     for row, file in enumerate(files):
         (first,) = explain(model, processor, [file])
         order = np.argsort(-first.probabilities, kind="stable")
-        answers = tuple((model.labels[i], float(first.probabilities[i])) for i in order[:3])
+        answers = likeliest(first.probabilities, model.labels.__getitem__)
         pixels.append(first.pixels)
         for number in order[:classes].tolist() if wanted is None else wanted:
             label = model.labels[number]
