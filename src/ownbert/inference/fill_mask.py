@@ -130,11 +130,15 @@ class Filler:
                 rows = [block[i] for i in chosen], [ids[i] for i in chosen]
                 yield from self._fill(*rows, targets)
 
-    def _encode(self, texts: Sequence[str], before: int) -> list[np.ndarray]:
-        """The ids of each text between its special tokens; ``before`` texts preceded them."""
+    def with_masks(self, text: str) -> str:
+        """The text with its masks as the tokenizer writes them."""
         # Text that is already tokens is split only at blanks, so a mask needs them around it.
         mask = f" {self.mask} " if self.tokenizer.kind == "blank" else self.mask
-        masked = [self.spelling.sub(lambda _: mask, text) for text in texts]
+        return self.spelling.sub(lambda _: mask, text)
+
+    def _encode(self, texts: Sequence[str], before: int) -> list[np.ndarray]:
+        """The ids of each text between its special tokens; ``before`` texts preceded them."""
+        masked = [self.with_masks(text) for text in texts]
         rows = []
         for number, piece in enumerate(self.tokenizer.encode_batch(masked), before + 1):
             row = np.asarray(self.tokenizer.input_format.one(piece), dtype=np.int64)

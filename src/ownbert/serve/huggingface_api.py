@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from ownbert import limits
+from ownbert.serve.answers import json_answer
 from ownbert.serve.refusals import Refusal, bad_field, too_large
 from ownbert.serve.served_model import ServedModel
 from ownbert.serve.service import Service, texts_of
@@ -164,7 +165,7 @@ async def _features(
     texts = texts_of(inputs)
     prompt = model.prompt(parameters.get("prompt_name"))
     vectors = await service.embed(request, model, texts, normalize=normalize, prompt=prompt)
-    return vectors.tolist()
+    return await json_answer(vectors, vectors.size)
 
 
 async def _similar(

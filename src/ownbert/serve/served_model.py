@@ -11,6 +11,7 @@ import torch
 
 from ownbert.checkpoint import describe
 from ownbert.checkpoint.translation import is_translation
+from ownbert.data.example import Example
 from ownbert.errors import InputError
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.engines import AUTO, TORCH
@@ -18,6 +19,7 @@ from ownbert.inference.fill_mask import Filled, Filler
 from ownbert.inference.pipeline import Predictor
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import METHODS
+from ownbert.inspect.internals.attention_maps import ChosenHeads, attention_maps, chosen_heads
 from ownbert.serve.refusals import Refusal, bad_field
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead
@@ -51,6 +53,24 @@ _PASSES = {
 }
 # Words of the texts that are computed before the first request.
 _WARM_LENGTHS = (1, 8, 32, 128)
+
+
+@dataclass(frozen=True)
+class AttentionQuery:
+    """An input, and the heads whose attention to it is wanted."""
+
+    example: Example
+    heads: ChosenHeads
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """The tokens of each sequence that the model reads."""
+        return self.example.parts or (len(self.example.token_ids),)
+
+    @property
+    def numbers(self) -> int:
+        """How many weights there are."""
+        return sum(n * n for n in self.lengths) * sum(map(len, self.heads.values()))
 
 
 @dataclass(frozen=True)
@@ -168,8 +188,7 @@ class ServedModel:
         """Tokens of the longest input, if there is a limit."""
         if self.embedder is not None:
             return self.embedder.max_length
-        rows_predictor = getattr(self.predictor, "rows_predictor", None)
-        return getattr(rows_predictor, "max_length", None)
+        return getattr(self._rows_predictor, "max_length", None)
 
     @property
     def tokenizer(self) -> Any:
@@ -178,7 +197,11 @@ class ServedModel:
             return self.embedder.tokenizer
         if self.translator is not None:
             return self.translator.source
-        return getattr(self.predictor.rows_predictor if self.predictor else None, "tokenizer", None)
+        return getattr(self._rows_predictor, "tokenizer", None)
+
+    @property
+    def _rows_predictor(self) -> Any:
+        return getattr(self.predictor, "rows_predictor", None)
 
     def warm_up(self) -> None:
         """Compute inputs of several lengths, so that the first requests find everything ready."""
@@ -201,8 +224,7 @@ class ServedModel:
     @property
     def explains(self) -> bool:
         """Whether ``explain`` can be asked of it: a network for texts whose weights are here."""
-        rows_predictor = getattr(self.predictor, "rows_predictor", None)
-        return self.task != "image" and bool(getattr(rows_predictor, "models", None))
+        return self.task != "image" and bool(getattr(self._rows_predictor, "models", None))
 
     def require(self, operation: str) -> None:
         """Raise a ``Refusal`` unless the model can do this."""
@@ -294,7 +316,82 @@ class ServedModel:
         total = [a * b * c for a, b, c in zip(tokens, passes, targets, strict=True)]
         return Items(list(data), total)
 
+    def attention_query(
+        self, given: Any, layers: Sequence[int], heads: Sequence[int] | None
+    ) -> AttentionQuery:
+        """An input whose attention is wanted.
+
+        Args:
+            given: one input of the model's task; of a model without a task a text, or a mapping
+                with text and text_pair.
+            layers, heads: as of ``chosen_heads``.
+
+        Raises:
+            Refusal: the model has no attention to show, or none of these layers and heads, or the
+                input is of another kind.
+        """
+        model = self._attentive_model
+        if model is None:
+            raise Refusal(422, f"the model {self.name} shows no attention", "wrong_task")
+        chosen: ChosenHeads = {}
+        for field, wanted in (("layers", None), ("heads", heads)):
+            try:
+                chosen = chosen_heads(model, layers, wanted)
+            except InputError as error:
+                raise bad_field(str(error), field) from None
+        return AttentionQuery(self._example(given), chosen)
+
+    @property
+    def _attentive_model(self) -> Any:
+        """The model of texts that torch computes; of an ensemble the first one."""
+        if self.embedder is not None:
+            return self.embedder.model
+        if self.task == "image":
+            return None
+        return next(iter(getattr(self._rows_predictor, "models", None) or ()), None)
+
+    def _example(self, given: Any) -> Example:
+        """An input as the model reads it."""
+        if self.embedder is None:
+            (row,) = self.rows([given]).items
+            builder = self._rows_predictor.builder
+            return self._rows_predictor.task.encode([row], builder, training=False).examples[0]
+        texts = [given]
+        if isinstance(given, Mapping) and {*given} in ({"text"}, {"text", "text_pair"}):
+            texts = [given[key] for key in ("text", "text_pair") if key in given]
+        if not all(isinstance(text, str) for text in texts):
+            raise bad_field("an input is a text, or an object with text and text_pair", "inputs")
+        texts[0] = self.embedder.embedding_config.prompt + texts[0]
+        if self.filler is not None:
+            texts = [self.filler.with_masks(text) for text in texts]
+        builder = self.embedder.builder
+        if len(texts) > 1 and builder.pair_room < 2:
+            raise bad_field(f"the model {self.name} reads one text, not a pair", "inputs")
+        return builder.example(builder.ids(texts))[0]
+
     # What the computing thread does.
+
+    def attention(self, queries: list[AttentionQuery]) -> Sequence[list[dict[str, Any]]]:
+        """The attention weights of each query: tokens and layers of each sequence."""
+        return [self._attention(query) for query in queries]
+
+    def _attention(self, query: AttentionQuery) -> list[dict[str, Any]]:
+        example, ends = query.example, np.cumsum(query.lengths)[:-1]
+        maps = attention_maps(self._attentive_model, example, query.heads)
+        found = []
+        for ids, own in zip(np.split(example.token_ids, ends), maps, strict=True):
+            layers = [
+                {
+                    "layer": layer,
+                    "heads": [
+                        {"head": head, "weights": np.round(weights.astype(np.float64), 6)}
+                        for head, weights in zip(query.heads[layer], of_layer, strict=True)
+                    ],
+                }
+                for layer, of_layer in own.items()
+            ]
+            found.append({"tokens": self.tokenizer.tokens(ids.tolist()), "layers": layers})
+        return found
 
     def decide(self, rows: list[Row]) -> Sequence[Any]:
         """What the task decides for each row."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from starlette.requests import Request
@@ -12,8 +12,10 @@ from starlette.requests import Request
 from ownbert.serve.metrics import Metrics
 from ownbert.serve.refusals import Refusal, bad_field, too_large
 from ownbert.serve.scheduler import QueuedRequest, Scheduler
-from ownbert.serve.served_model import Items, Models, ServedModel
+from ownbert.serve.served_model import AttentionQuery, Items, Models, ServedModel
 from ownbert.serve.settings import ServeSettings
+
+T = TypeVar("T")
 
 # Texts of more characters are tokenised in a thread, so that other requests do not wait.
 _IN_THREAD = 20_000
@@ -127,6 +129,24 @@ class Service:
         work = partial(model.explain, method=method)
         return await self.compute(request, model, ("explain", method), work, items)
 
+    async def attention(
+        self,
+        request: Request,
+        model: ServedModel,
+        query: AttentionQuery,
+    ) -> list[dict[str, Any]]:
+        """The attention weights of an input, for each sequence that the model reads."""
+        self.require_room(query.numbers, "attention weights")
+        items = Items([query], [sum(query.lengths)])
+        (found,) = await self.compute(request, model, "attention", model.attention, items)
+        return found
+
+    def require_room(self, numbers: int, what: str = "numbers") -> None:
+        """Raise a ``Refusal`` if an answer would have more numbers than it may."""
+        most = self.settings.answer_numbers
+        if numbers > most:
+            raise too_large(f"the answer would have {numbers:,} {what}; at most {most:,}")
+
     async def embed(
         self,
         request: Request,
@@ -155,6 +175,7 @@ class Service:
         size = model.embedder.size
         if dimensions is not None and not 1 <= dimensions <= size:
             raise bad_field(f"dimensions is {dimensions}; it must be 1 to {size}", "dimensions")
+        self.require_room(len(items.items) * (dimensions or size))
         unit = model.embedder.embedding_config.normalize if normalize is None else normalize
         work = partial(model.embed, normalize=unit)
         found = await self.compute(request, model, ("embed", unit), work, items)
@@ -216,7 +237,7 @@ class Service:
         items = await self.prepared(texts, model.texts, texts)
         return await self.compute(request, model, "translate", model.translate, items)
 
-    async def prepared(self, data: Sequence[Any], work: Callable[..., Items], *given: Any) -> Items:
+    async def prepared(self, data: Sequence[Any], work: Callable[..., T], *given: Any) -> T:
         """Items of a request, made in a thread where there is much text."""
         if len(data) > self.settings.items:
             raise too_large(f"{len(data):,} texts; at most {self.settings.items:,} in a request")

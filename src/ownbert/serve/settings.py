@@ -42,6 +42,8 @@ class ServeSettings:
     # Of one request.
     body_bytes: int = setting(8_000_000, check=between(1, 1 << 30, "[]"))
     items: int = setting(2048, check=between(1, 1_000_000, "[]"))
+    # Of one answer: vectors of tokens and attention weights may be far more than the tokens.
+    answer_numbers: int = setting(1 << 22, check=between(1, 1 << 32, "[]"))
     # What clients must send.
     key: str | None = None
 
