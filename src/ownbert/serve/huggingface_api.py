@@ -136,7 +136,7 @@ async def _fill(
     targets = parameters.get("targets")
     targets = None if targets is None else texts_of(targets, "targets")
     top = _top(parameters, _TOP_WORDS) or _TOP_WORDS
-    filled = await service.fill(request, model, texts_of(inputs), targets)
+    filled = await service.fill(request, model, texts_of(inputs), targets, top)
     assert model.filler is not None
     found = []
     for each in filled:
@@ -148,7 +148,7 @@ async def _fill(
                     "token_str": one.text,
                     "sequence": model.filler.replaced(each.text, number, one),
                 }
-                for one in mask.candidates[:top]
+                for one in mask.candidates
             ]
             for number, mask in enumerate(each.masks)
         ]

@@ -164,8 +164,9 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
             decided = await service.decide(request, served, rows)
             answers: Any = [served.answer(*each, **top) for each in decided]
         elif task == "fill":
-            filled = await service.fill(request, served, texts_of(inputs), body.targets)
-            answers = [_candidates(each, body.top_k or 5) for each in filled]
+            top = body.top_k or 5
+            filled = await service.fill(request, served, texts_of(inputs), body.targets, top)
+            answers = [_candidates(each) for each in filled]
         elif task == "translate":
             answers = list(await service.translate(request, served, texts_of(inputs)))
         else:
@@ -181,11 +182,11 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
         return await _reply(request, served.name, answers, numbers)
 
 
-def _candidates(filled: Any, top: int) -> dict[str, Any]:
+def _candidates(filled: Any) -> dict[str, Any]:
     return {
         "text": filled.filled,
         "masks": [
-            [{"token": c.text, "id": c.id, "score": c.probability} for c in mask.candidates[:top]]
+            [{"token": c.text, "id": c.id, "score": c.probability} for c in mask.candidates]
             for mask in filled.masks
         ],
     }

@@ -14,7 +14,7 @@ from ownbert.checkpoint.translation import is_translation
 from ownbert.data.example import Example
 from ownbert.errors import InputError
 from ownbert.inference.embedder import Embedder
-from ownbert.inference.engines import AUTO, TORCH
+from ownbert.inference.engines import AUTO, TORCH, MissingOutput
 from ownbert.inference.fill_mask import Filled, Filler
 from ownbert.inference.pipeline import Predictor
 from ownbert.inspect.explain.explain import Explainer
@@ -38,7 +38,7 @@ PIPELINES = {
     "fill": "fill-mask",
     "translate": "translation",
 }
-# Candidates for a mask that are computed; a request may ask for fewer.
+# Candidates for a mask.
 MOST_CANDIDATES = 100
 # Tokens of an image, about: its size decides.
 _IMAGE_TOKENS = 256
@@ -146,10 +146,18 @@ class ServedModel:
             if predictor.task.name != "embed":
                 self.predictor = predictor
                 return
-        self.embedder = Embedder(self.folder, **given)
-        kinds = {spec.kind for spec in describe(self.folder).specs}
-        if "mlm" in kinds and self.embedder.engine.packed:
-            self.filler = Filler(self.folder, top=MOST_CANDIDATES, device=self.device)
+        missing: list[MissingOutput] = []  # an exported file gives either vectors or candidates
+        if "mlm" in {spec.kind for spec in describe(self.folder).specs}:
+            try:
+                self.filler = Filler(self.folder, device=self.device, engine=self.engine)
+            except MissingOutput as error:
+                missing.append(error)
+        try:
+            self.embedder = Embedder(self.folder, **given)
+        except MissingOutput as error:
+            missing.append(error)
+        if self.filler is None and self.embedder is None:
+            raise missing[0]
 
     def reloaded(self) -> "ServedModel":
         """The folder as it is now."""
@@ -164,9 +172,10 @@ class ServedModel:
     @property
     def note(self) -> str:
         """What the engine auto has chosen; empty without it."""
-        if self.embedder is not None:
-            return self.embedder.engine.note
-        return "; ".join(self.predictor.rows_predictor.notes()) if self.predictor else ""
+        notes = [each.engine.note for each in (self.filler, self.embedder) if each is not None]
+        if self.predictor is not None:
+            notes = list(self.predictor.rows_predictor.notes())
+        return "; ".join(note for note in dict.fromkeys(notes) if note)
 
     @property
     def pipeline(self) -> str:
@@ -188,6 +197,8 @@ class ServedModel:
         """Tokens of the longest input, if there is a limit."""
         if self.embedder is not None:
             return self.embedder.max_length
+        if self.filler is not None:
+            return self.filler.longest
         return getattr(self._rows_predictor, "max_length", None)
 
     @property
@@ -195,6 +206,8 @@ class ServedModel:
         """The tokenizer; None of a blend without a network."""
         if self.embedder is not None:
             return self.embedder.tokenizer
+        if self.filler is not None:
+            return self.filler.tokenizer
         if self.translator is not None:
             return self.translator.source
         return getattr(self._rows_predictor, "tokenizer", None)
@@ -209,6 +222,9 @@ class ServedModel:
             text = " ".join(["a"] * length)
             if self.embedder is not None:
                 self.embed(self.embed_items([text]).items)
+            if self.filler is not None:
+                room = (self.filler.longest or length) // 2  # a longer text is refused
+                self.fill([" ".join([self.filler.mask, *text.split()[:room]])])
             if self.translator is not None:
                 self.translate([text])
             if self.predictor is not None and self.task != "image":
@@ -346,6 +362,8 @@ class ServedModel:
         """The model of texts that torch computes; of an ensemble the first one."""
         if self.embedder is not None:
             return self.embedder.model
+        if self.filler is not None:
+            return None  # an exported file
         if self.task == "image":
             return None
         return next(iter(getattr(self._rows_predictor, "models", None) or ()), None)
@@ -437,10 +455,12 @@ class ServedModel:
         assert self.embedder is not None
         return self.embedder.token_vectors(ids)
 
-    def fill(self, texts: list[str], targets: Sequence[int] | None = None) -> Sequence[Filled]:
+    def fill(
+        self, texts: list[str], targets: Sequence[int] | None = None, top: int | None = None
+    ) -> Sequence[Filled]:
         """Candidates for the masks of texts, of all tokens or of some."""
         assert self.filler is not None
-        return list(self.filler(texts, targets=targets))
+        return list(self.filler(texts, targets=targets, top=top))
 
     def translate(self, texts: list[str]) -> Sequence[str]:
         """Translations."""

@@ -12,13 +12,15 @@ from starlette.requests import Request
 from ownbert.serve.metrics import Metrics
 from ownbert.serve.refusals import Refusal, bad_field, too_large
 from ownbert.serve.scheduler import QueuedRequest, Scheduler
-from ownbert.serve.served_model import AttentionQuery, Items, Models, ServedModel
+from ownbert.serve.served_model import MOST_CANDIDATES, AttentionQuery, Items, Models, ServedModel
 from ownbert.serve.settings import ServeSettings
 
 T = TypeVar("T")
 
 # Texts of more characters are tokenised in a thread, so that other requests do not wait.
 _IN_THREAD = 20_000
+# What a candidate for a mask takes, in numbers of an answer.
+_PER_CANDIDATE = 20
 
 
 @dataclass
@@ -141,11 +143,17 @@ class Service:
         (found,) = await self.compute(request, model, "attention", model.attention, items)
         return found
 
-    def require_room(self, numbers: int, what: str = "numbers") -> None:
-        """Raise a ``Refusal`` if an answer would have more numbers than it may."""
-        most = self.settings.answer_numbers
-        if numbers > most:
-            raise too_large(f"the answer would have {numbers:,} {what}; at most {most:,}")
+    def require_room(self, count: int, what: str = "numbers", size: int = 1) -> None:
+        """Raise a ``Refusal`` if an answer would have more of something than it may.
+
+        Args:
+            count: of them.
+            what: they are.
+            size: of each, in numbers.
+        """
+        most = self.settings.answer_numbers // size
+        if count > most:
+            raise too_large(f"the answer would have {count:,} {what}; at most {most:,}")
 
     async def embed(
         self,
@@ -220,14 +228,18 @@ class Service:
         model: ServedModel,
         texts: Sequence[str],
         targets: Sequence[str] | None = None,
+        top: int = 5,
     ) -> Sequence[Any]:
-        """Candidates for the masks of texts."""
+        """Candidates for the masks of texts, so many of each, or as many as there are targets."""
         model.require("fill")
+        assert model.filler is not None
         ids = None if targets is None else tuple(_target_ids(model, targets))
+        top = min(top, MOST_CANDIDATES)
+        masks = sum(len(model.filler.spelling.findall(text)) for text in texts)
+        self.require_room(masks * top, "candidates", _PER_CANDIDATE)
         items = await self.prepared(texts, model.texts, texts)
-        return await self.compute(
-            request, model, ("fill", ids), partial(model.fill, targets=ids), items
-        )
+        work = partial(model.fill, targets=ids, top=top)
+        return await self.compute(request, model, ("fill", ids, top), work, items)
 
     async def translate(
         self, request: Request, model: ServedModel, texts: Sequence[str]
