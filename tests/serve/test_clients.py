@@ -334,6 +334,43 @@ def test_attention_beyond_the_limit_is_not_computed(server: Served):
     np.testing.assert_allclose(weights.sum(1), 1, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/embed?model=vectors", b'{"inputs": "\\ud83d a"}', 422, "'\\ud83d', which is half of a"),
+        ("/tokenize?model=topics", b'{"inputs": "\\uDE00"}', 422, "which is half of a character"),
+        ("/models/tags", {"inputs": None}, 422, "an input is a text"),
+        ("/models/tags", {"inputs": 7}, 422, "an input is a text"),
+        (
+            "/models/vectors",
+            {"inputs": "a", "prompt_name": ["a"]},
+            422,
+            "prompt_name must be a tex",
+        ),
+        (
+            "/pipeline/question-answering/tags",
+            {"inputs": "a"},
+            422,
+            "for token-classification, not",
+        ),
+        ("/models/words", {"inputs": "[MASK] " * 50_000}, 413, "250,000 candidates; at most 209,7"),
+    ],
+)
+def test_bodies_that_no_model_reads(
+    server: Served, path: str, body: Any, status: int, message: str
+):
+    found, error, _ = server.post(path, body)
+    assert found == status
+    assert message in error["error"]
+
+
+def test_escaped_characters_are_read(server: Served):
+    """A pair of halves is a character, and a backslash may be escaped itself."""
+    for text in ("\U0001f600", "\\ud800"):
+        (tokens,) = server.post("/tokenize?model=vectors", {"inputs": text})[1]
+        assert tokens[1]["text"] == text
+
+
 def _rounded(answer: Any) -> Any:
     if isinstance(answer, list):
         return [_rounded(each) for each in answer]

@@ -61,6 +61,9 @@ async def _answer(
     found = task or _task_of(model, inputs)
     if found not in _ANSWERS:
         raise Refusal(404, f"there is no task {found!r} here", "wrong_task")
+    if found not in model.pipelines:
+        known = ", ".join(sorted(model.pipelines))
+        raise Refusal(422, f"the model {model.name} is for {known}, not for {found}", "wrong_task")
     return await _ANSWERS[found](service, request, model, inputs, parameters)
 
 
@@ -101,7 +104,7 @@ async def _tag(
     if how not in _AGGREGATIONS:
         known = ", ".join(_AGGREGATIONS)
         raise bad_field(f"aggregation_strategy is {how!r}; one of {known}", "parameters")
-    single = isinstance(inputs, str)
+    single = not isinstance(inputs, list)
     decided = await service.decide(request, model, [inputs] if single else inputs)
     # Every word has one tag, so all ways of joining the tags of its pieces are the same.
     work = model.words if how == "none" else model.answer

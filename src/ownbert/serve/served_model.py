@@ -183,6 +183,12 @@ class ServedModel:
         return PIPELINES[self.task]
 
     @property
+    def pipelines(self) -> set[str]:
+        """The names of all that it can do on the hub."""
+        features = {"feature-extraction"} if "embed" in self.operations else set()
+        return features | {PIPELINES[operation] for operation in self.operations}
+
+    @property
     def pair(self) -> bool:
         """Whether a row is two texts."""
         return bool(self.predictor and getattr(self.predictor.task, "pair", False))
@@ -433,10 +439,16 @@ class ServedModel:
         words = [word for word in tagged_words(decided, row) if word["entity"] != OUTSIDE]
         return [{key: word[key] for key in word if key != "index"} for word in words]
 
-    def prompt(self, name: str | None) -> str | None:
-        """The prompt of a name in the folder; None for the default one."""
+    def prompt(self, name: Any) -> str | None:
+        """The prompt of a name in the folder; None for the default one.
+
+        Raises:
+            Refusal: there is no such prompt.
+        """
         if name is None or self.embedder is None:
             return None
+        if not isinstance(name, str):
+            raise bad_field("prompt_name must be a text", "prompt_name")
         prompts = self.embedder.embedding_config.prompts
         if name not in prompts:
             known = ", ".join(prompts) or "none"
@@ -505,15 +517,19 @@ class Models:
         """Load a folder anew and use it from then on; if that fails, the old one stays.
 
         Raises:
-            Refusal: the folder cannot be used.
+            Refusal: the folder cannot be used, or another one is being loaded.
         """
         old = self.get(name)
-        torch.set_num_threads(1)  # of this thread: no second team beside that which computes
-        with self._exchange:
-            try:
-                new = old.reloaded()
-                new.warm_up()
-            except InputError as error:
-                raise Refusal(409, f"{old.name} stays as it was: {error}", "not_loaded") from None
+        if not self._exchange.acquire(blocking=False):
+            # Those that wait would load it again and again, and take the threads of others.
+            raise Refusal(429, "a model is being loaded; come back later", "loading", retry_after=1)
+        try:
+            torch.set_num_threads(1)  # of this thread: no second team beside that which computes
+            new = old.reloaded()
+            new.warm_up()
             self._models[old.name] = new
+        except InputError as error:
+            raise Refusal(409, f"{old.name} stays as it was: {error}", "not_loaded") from None
+        finally:
+            self._exchange.release()
         return new

@@ -51,3 +51,5 @@ class ServeSettings:
         validate(self)
         if self.key is not None and not self.key.strip():
             raise InputError("the key is empty; give one of 16 characters or more, or none")
+        if self.key is not None and (len(self.key.split()) != 1 or not self.key.isascii()):
+            raise InputError("the key must be one word of ASCII characters, as a header has them")
