@@ -86,9 +86,12 @@ class Gate:
             try:
                 self._require(request)
                 whole = await self._body(request, receive)
-                _require_unicode(whole)
             except Refusal as refusal:
                 await self._discard(receive, refusal)
+                await send_error(refusal, scope["path"], sending)
+                return
+            if half := half_of_character(whole):
+                refusal = bad_field(f"a text has {half}, which is half of a character")
                 await send_error(refusal, scope["path"], sending)
                 return
             await self.app(scope, replaying(whole, receive), sending)
@@ -172,18 +175,18 @@ class Gate:
         print(json.dumps(row), file=self.log, flush=True)
 
 
-def _require_unicode(body: bytes) -> None:
-    """Refuse JSON with half of a character, which no tokenizer takes."""
+def half_of_character(body: bytes) -> str | None:
+    """The escape of half of a character in JSON, which no tokenizer takes; None: there is none."""
     if _HALF.search(body) is None:
-        return
+        return None
     try:
         # An escaped backslash before the u is none of this.
         json.dumps(json.loads(body), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        half = ascii(error.object[error.start])
-        raise bad_field(f"a text has {half}, which is half of a character") from None
+        return ascii(error.object[error.start])
     except (ValueError, RecursionError):
-        return  # It is not JSON, as its reader will say.
+        return None  # It is not JSON, as its reader will say.
+    return None
 
 
 def _has_key(request: Request, key: str) -> bool:

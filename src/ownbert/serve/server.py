@@ -150,7 +150,6 @@ def serve(
     except ImportError as error:
         raise InputError("serve needs more packages: pip install 'ownbert[serve]'") from error
     from ownbert.serve.app import make_app
-    from ownbert.serve.connections import Bounds
     from ownbert.serve.served_model import Models, ServedModel
     from ownbert.serve.service import Service
     from ownbert.serve.settings import ServeSettings
@@ -165,7 +164,6 @@ def serve(
             for name, folder in named.items()
         ]
         service = Service(Models(models), limits)
-        bounds = Bounds(limits.idle_seconds, limits.connections)
         config = uvicorn.Config(
             make_app(service, sys.stderr if log else None),  # type: ignore[arg-type]
             log_config=None,
@@ -173,12 +171,12 @@ def serve(
             lifespan="off",
             timeout_keep_alive=max(1, int(limits.idle_seconds)),
             server_header=False,
-            http=bounds.protocol,
+            http=service.bounds.protocol,
             backlog=_BACKLOG,
         )
         server = uvicorn.Server(config)
         address = "http://{}:{}".format(*listening.getsockname()[:2])
-        with _listening(server, service, bounds, listening):
+        with _listening(server, service, listening):
             for model in models:
                 model.warm_up()
             service.ready = True
@@ -191,7 +189,7 @@ def serve(
 
 
 @contextlib.contextmanager
-def _listening(server: Any, service: Any, bounds: Any, listening: socket.socket) -> Iterator[None]:
+def _listening(server: Any, service: Any, listening: socket.socket) -> Iterator[None]:
     """Answer requests in a second thread, until SIGTERM or Ctrl-C or the end of the block; the
     block computes."""
 
@@ -200,7 +198,7 @@ def _listening(server: Any, service: Any, bounds: Any, listening: socket.socket)
 
     # uvicorn's own handlers would raise the signal again in the end, and the exit code be that.
     server.capture_signals = contextlib.nullcontext
-    thread = threading.Thread(target=lambda: asyncio.run(_run(server, service, bounds, listening)))
+    thread = threading.Thread(target=lambda: asyncio.run(_run(server, service, listening)))
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     thread.start()
     try:
@@ -212,8 +210,8 @@ def _listening(server: Any, service: Any, bounds: Any, listening: socket.socket)
             signal.signal(number, handler)
 
 
-async def _run(server: Any, service: Any, bounds: Any, listening: socket.socket) -> None:
-    sweep = asyncio.ensure_future(bounds.sweep(server.server_state.connections))
+async def _run(server: Any, service: Any, listening: socket.socket) -> None:
+    sweep = asyncio.ensure_future(service.bounds.sweep(server.server_state.connections))
     try:
         await server.serve(sockets=[listening])
     finally:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from starlette.requests import Request
 
+from ownbert.serve.connections import Bounds
 from ownbert.serve.metrics import Metrics
 from ownbert.serve.refusals import Refusal, bad_field, too_large
 from ownbert.serve.scheduler import QueuedRequest, Scheduler
@@ -56,12 +57,14 @@ class Service:
         settings: its limits.
 
     Attributes:
+        bounds: of its connections.
         ready: whether the models are warm.
     """
 
     def __init__(self, models: Models, settings: ServeSettings) -> None:
         self.models, self.settings = models, settings
-        self.metrics = Metrics(lambda: self.scheduler.waiting)
+        self.bounds = Bounds(settings.idle_seconds, settings.connections)
+        self.metrics = Metrics(lambda: self.scheduler.waiting, lambda: len(self.bounds.connections))
         self.scheduler = Scheduler(
             batch_tokens=settings.batch_tokens,
             queue_tokens=settings.queue_tokens,
