@@ -10,6 +10,7 @@ import numpy as np
 import openai
 import pytest
 from huggingface_hub import InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
 from PIL import Image
 
 import ownbert
@@ -142,6 +143,34 @@ def test_the_hubs_client_tags_and_answers(server: Served, folders: dict[str, Pat
     assert (answer.answer, answer.start, answer.end) == tuple(
         expected[key] for key in ("answer", "start", "end")
     )
+
+
+def test_the_hubs_client_has_its_parameters(server: Served, folders: dict[str, Path]):
+    context = "b c d e"
+    expected = Predictor(folders["answers"])(question="a", context=context, top_k=3)
+    several: Any = hub(server, "answers").question_answering("a", context, top_k=3)
+    assert [(e.answer, e.start, e.end) for e in several] == [
+        (e["answer"], e["start"], e["end"]) for e in expected
+    ]
+    best = Predictor(folders["answers"])(question="a", context=context)
+    assert (len(several), several[0].answer) == (3, best["answer"])
+    client = hub(server, "tags")
+    every = client.token_classification("a b", aggregation_strategy="none")
+    kinds = {str(each.entity) for each in every}
+    assert kinds
+    kept = client.token_classification("a b", aggregation_strategy="none", ignore_labels=[*kinds])
+    assert kept == []
+    topics = hub(server, "topics")
+    assert topics.text_classification("red1", function_to_apply="softmax")
+    with pytest.raises(HfHubHTTPError, match="function_to_apply: the model has softmax"):
+        topics.text_classification("red1", function_to_apply="sigmoid")
+    vectors = hub(server, "vectors")
+    assert vectors.feature_extraction("a b c d", truncate=False).shape == (1, 8)
+    assert vectors.feature_extraction("a b c d e", truncate=True).shape == (1, 8)
+    with pytest.raises(HfHubHTTPError, match="more than 6 tokens, and truncate is false"):
+        vectors.feature_extraction("a b c d e", truncate=False)
+    with pytest.raises(HfHubHTTPError, match="long texts lose their ends"):
+        vectors.feature_extraction("a", truncation_direction="Left")
 
 
 def test_the_hubs_client_fills_masks(server: Served, folders: dict[str, Path]):

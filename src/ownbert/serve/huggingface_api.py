@@ -88,8 +88,9 @@ def _top(parameters: Mapping[str, Any], default: int | None) -> int | None:
 async def _classify(
     service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
 ) -> Any:
-    if parameters.get("function_to_apply") == "none":
-        raise bad_field("function_to_apply none: the model gives probabilities", "parameters")
+    applied = {"regress": "none", "multilabel": "sigmoid"}.get(model.task, "softmax")
+    if parameters.get("function_to_apply") not in (None, applied):
+        raise bad_field(f"function_to_apply: the model has {applied}", "parameters")
     rows = inputs if isinstance(inputs, list) else [inputs]
     top = _top(parameters, None)
     decided = await service.decide(request, model, rows)
@@ -104,11 +105,15 @@ async def _tag(
     if how not in _AGGREGATIONS:
         known = ", ".join(_AGGREGATIONS)
         raise bad_field(f"aggregation_strategy is {how!r}; one of {known}", "parameters")
+    ignored = texts_of(parameters.get("ignore_labels") or [], "ignore_labels")
     single = not isinstance(inputs, list)
     decided = await service.decide(request, model, [inputs] if single else inputs)
     # Every word has one tag, so all ways of joining the tags of its pieces are the same.
     work = model.words if how == "none" else model.answer
-    found = [work(*each) for each in decided]
+    found = [
+        [one for one in work(*each) if one.get("entity_group", one.get("entity")) not in ignored]
+        for each in decided
+    ]
     return found[0] if single else found
 
 
@@ -118,10 +123,10 @@ async def _question(
     top = _top(parameters, 1)
     single = not isinstance(inputs, list)
     decided = await service.decide(request, model, [inputs] if single else inputs)
-    found = [model.answer(*each) for each in decided]
-    if single:
-        return found[0] if top == 1 else found
-    return found
+    found = [model.answer(*each, top_k=top) for each in decided]
+    if top == 1:
+        found = [best for (best,) in found]
+    return found[0] if single else found
 
 
 async def _choose(
@@ -165,9 +170,14 @@ async def _features(
     normalize = parameters.get("normalize")
     if normalize is not None and not isinstance(normalize, bool):
         raise bad_field("normalize must be true or false", "normalize")
+    if str(parameters.get("truncation_direction") or "right").lower() != "right":
+        raise bad_field("truncation_direction: long texts lose their ends", "truncation_direction")
     texts = texts_of(inputs)
     prompt = model.prompt(parameters.get("prompt_name"))
-    vectors = await service.embed(request, model, texts, normalize=normalize, prompt=prompt)
+    truncate = parameters.get("truncate") is not False
+    vectors = await service.embed(
+        request, model, texts, normalize=normalize, prompt=prompt, truncate=truncate
+    )
     return await json_answer(vectors, vectors.size)
 
 

@@ -20,7 +20,7 @@ from ownbert.inference.pipeline import Predictor
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import METHODS
 from ownbert.inspect.internals.attention_maps import ChosenHeads, attention_maps, chosen_heads
-from ownbert.serve.refusals import Refusal, bad_field
+from ownbert.serve.refusals import Refusal, bad_field, too_large
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead
 from ownbert.tasks.token_classification.entities import OUTSIDE
@@ -291,11 +291,30 @@ class ServedModel:
         if not self.pair and "text_pair" in row:
             raise bad_field(f"the model {self.name} reads one text, not a pair", "inputs")
 
-    def embed_items(self, texts: Sequence[str], prompt: str | None = None) -> Items:
-        """Sequences of ids, from texts."""
+    def embed_items(
+        self, texts: Sequence[str], prompt: str | None = None, truncate: bool = True
+    ) -> Items:
+        """Sequences of ids, from texts.
+
+        Args:
+            texts: of any length.
+            prompt: as of ``Embedder.ids``.
+            truncate: whether long ones lose their ends; else they are refused.
+
+        Raises:
+            Refusal: the model makes no vectors, or a text is too long.
+        """
         self.require("embed")
         assert self.embedder is not None
         ids = self.embedder.ids(texts, prompt)
+        most = self.embedder.max_length
+        if not truncate and most is not None:
+            own = self.embedder.embedding_config.prompt if prompt is None else prompt
+            full = [own + text for text, one in zip(texts, ids, strict=True) if len(one) >= most]
+            if any(
+                len(one) > self.embedder.builder.room for one in self.embedder.builder.ids(full)
+            ):
+                raise too_large(f"a text has more than {most:,} tokens, and truncate is false")
         return Items(ids, [len(one) for one in ids])
 
     def embed_ids(self, sequences: Sequence[Sequence[int]]) -> Items:

@@ -167,9 +167,10 @@ class Service:
         normalize: bool | None = None,
         prompt: str | None = None,
         dimensions: int | None = None,
+        truncate: bool = True,
     ) -> np.ndarray:
-        """Vectors (N, D) of texts; arguments as in ``Embedder.encode``."""
-        items = await self.prepared(texts, model.embed_items, texts, prompt)
+        """Vectors (N, D) of texts; arguments as in ``Embedder.encode`` and ``embed_items``."""
+        items = await self.prepared(texts, model.embed_items, texts, prompt, truncate)
         return await self.vectors(request, model, items, normalize=normalize, dimensions=dimensions)
 
     async def vectors(

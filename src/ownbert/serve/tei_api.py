@@ -81,6 +81,7 @@ def router(service: Service) -> APIRouter:
             normalize=body.normalize,
             prompt=served.prompt(body.prompt_name),
             dimensions=body.dimensions,
+            truncate=body.truncate,
         )
         return await json_answer(vectors, vectors.size)
 
@@ -88,7 +89,7 @@ def router(service: Service) -> APIRouter:
     async def embed_all(body: EmbedRequest, request: Request, model: str | None = None) -> Any:
         served, texts = _texts(service, model, body.inputs)
         prompt = served.prompt(body.prompt_name)
-        items = await service.prepared(texts, served.embed_items, texts, prompt)
+        items = await service.prepared(texts, served.embed_items, texts, prompt, body.truncate)
         assert served.embedder is not None
         numbers = items.total * served.embedder.size
         service.require_room(numbers)

@@ -210,6 +210,34 @@ def best_span(raw: np.ndarray, positions: Sequence[WindowPosition], longest: int
     return best
 
 
+def best_spans(
+    raw: np.ndarray, positions: Sequence[WindowPosition], longest: int, most: int
+) -> list[Span]:
+    """The spans with the highest scores, the best first; one in several windows counts once.
+
+    Args:
+        raw, positions, longest: as of ``best_span``.
+        most: spans.
+    """
+    found: dict[tuple[int, int], Span] = {}
+    for number, (_, _, first, begin, size, _) in enumerate(positions):
+        if not size:
+            continue
+        starts, ends = raw[first : first + size].T  # (size)
+        reach = min(longest, size)
+        padded = np.concatenate([ends, np.full(reach - 1, -np.inf, dtype=ends.dtype)])
+        near = np.lib.stride_tricks.sliding_window_view(padded, reach)  # (size, reach)
+        scores = (starts[:, None] + near).ravel()
+        chosen = np.argpartition(-scores, min(most, len(scores)) - 1)[:most]
+        for place in chosen[np.isfinite(scores[chosen])].tolist():
+            start, further = divmod(place, reach)
+            span = Span(float(scores[place]), number, begin + start, begin + start + further)
+            known = found.get(span[2:])
+            if known is None or span.score > known.score:
+                found[span[2:]] = span
+    return sorted(found.values(), key=lambda span: (-span.score, *span[1:]))[:most]
+
+
 def null_span(raw: np.ndarray, positions: Sequence[WindowPosition]) -> Span:
     """The [CLS] with the lowest score among the windows: the score of "no answer".
 
