@@ -382,6 +382,12 @@ def test_attention_beyond_the_limit_is_not_computed(server: Served):
             422,
             "for token-classification",
         ),
+        (
+            "/models/topics",  # as the client asks for zero-shot classification
+            {"inputs": "a", "parameters": {"candidate_labels": ["x"]}},
+            422,
+            "text-classification has no parameter 'candidate_labels', only top_k",
+        ),
         ("/models/words", {"inputs": "[MASK] " * 50_000}, 413, "250,000 candidates; at most 209,7"),
     ],
 )

@@ -20,6 +20,22 @@ from ownbert.serve.served_model import ServedModel
 from ownbert.serve.service import Service, texts_of
 
 _TOP_WORDS = 5
+# What clients may send; some of it is a matter of the model's training and changes nothing here.
+_PARAMETERS = {
+    "text-classification": ("top_k", "function_to_apply"),
+    "token-classification": ("aggregation_strategy", "ignore_labels", "stride"),
+    "question-answering": (
+        *("top_k", "doc_stride", "max_answer_len", "max_seq_len", "max_question_len"),
+        *("handle_impossible_answer", "align_to_words"),
+    ),
+    "fill-mask": ("top_k", "targets"),
+    "feature-extraction": ("normalize", "prompt_name", "truncate", "truncation_direction"),
+    "sentence-similarity": ("normalize", "prompt_name", "truncate", "truncation_direction"),
+    "translation": (
+        *("src_lang", "tgt_lang", "clean_up_tokenization_spaces", "truncation"),
+        "generate_parameters",
+    ),
+}
 _AGGREGATIONS = ("none", "simple", "first", "average", "max")
 
 
@@ -64,6 +80,11 @@ async def _answer(
     if found not in model.pipelines:
         known = ", ".join(sorted(model.pipelines))
         raise Refusal(422, f"the model {model.name} is for {known}, not for {found}", "wrong_task")
+    known = _PARAMETERS.get(found, ("top_k",))
+    for name in body.get("parameters") or ():
+        if name not in known:
+            listed = ", ".join(known)
+            raise bad_field(f"{found} has no parameter {name[:40]!r}, only {listed}", "parameters")
     return await _ANSWERS[found](service, request, model, inputs, parameters)
 
 
