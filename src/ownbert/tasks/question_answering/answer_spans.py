@@ -1,7 +1,7 @@
 """Questions and contexts as windows of tokens, and the best span."""
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -195,13 +195,7 @@ def best_span(raw: np.ndarray, positions: Sequence[WindowPosition], longest: int
         None if the context has no token.
     """
     best = None
-    for number, (_, _, first, begin, size, _) in enumerate(positions):
-        if not size:
-            continue
-        starts, ends = raw[first : first + size].T  # (size)
-        reach = min(longest, size)
-        padded = np.concatenate([ends, np.full(reach - 1, -np.inf, dtype=ends.dtype)])
-        near = np.lib.stride_tricks.sliding_window_view(padded, reach)  # (size, reach)
+    for number, begin, starts, near in _starts_and_ends(raw, positions, longest):
         scores = starts + near.max(1)
         start = int(scores.argmax())
         if best is None or scores[start] > best.score:
@@ -220,6 +214,24 @@ def best_spans(
         most: spans.
     """
     found: dict[tuple[int, int], Span] = {}
+    for number, begin, starts, near in _starts_and_ends(raw, positions, longest):
+        scores = (starts[:, None] + near).ravel()
+        chosen = np.argpartition(-scores, min(most, len(scores)) - 1)[:most]
+        for place in chosen[np.isfinite(scores[chosen])].tolist():
+            start, further = divmod(place, near.shape[1])
+            span = Span(float(scores[place]), number, begin + start, begin + start + further)
+            known = found.get(span[2:])
+            if known is None or span.score > known.score:
+                found[span[2:]] = span
+    return sorted(found.values(), key=lambda span: (-span.score, *span[1:]))[:most]
+
+
+def _starts_and_ends(
+    raw: np.ndarray, positions: Sequence[WindowPosition], longest: int
+) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
+    """Of each window with tokens of the context its number, the first of these, the start logits
+    (size), and the end logits (size, reach) of the tokens from each start on; -inf: there is none.
+    """
     for number, (_, _, first, begin, size, _) in enumerate(positions):
         if not size:
             continue
@@ -227,15 +239,7 @@ def best_spans(
         reach = min(longest, size)
         padded = np.concatenate([ends, np.full(reach - 1, -np.inf, dtype=ends.dtype)])
         near = np.lib.stride_tricks.sliding_window_view(padded, reach)  # (size, reach)
-        scores = (starts[:, None] + near).ravel()
-        chosen = np.argpartition(-scores, min(most, len(scores)) - 1)[:most]
-        for place in chosen[np.isfinite(scores[chosen])].tolist():
-            start, further = divmod(place, reach)
-            span = Span(float(scores[place]), number, begin + start, begin + start + further)
-            known = found.get(span[2:])
-            if known is None or span.score > known.score:
-                found[span[2:]] = span
-    return sorted(found.values(), key=lambda span: (-span.score, *span[1:]))[:most]
+        yield number, begin, starts, near
 
 
 def null_span(raw: np.ndarray, positions: Sequence[WindowPosition]) -> Span:
