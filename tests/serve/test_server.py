@@ -267,6 +267,17 @@ def test_one_model_is_loaded_at_a_time(tmp_path: Path, monkeypatch: pytest.Monke
         assert first.result() is models.get("m")
 
 
+def test_weights_of_another_model_explain_nothing(tmp_path: Path):
+    made(tmp_path, "classification")
+    first, second = ServedModel("m", tmp_path), ServedModel("m", tmp_path)
+    before = first.explain(["a b"], "gradient_x_input")
+    made(tmp_path, "classification", seed=1)
+    assert first.explain(["a b"], "gradient_x_input") == before
+    with pytest.raises(Refusal, match="m has changed since it was read; POST /reload first"):
+        second.explain(["a b"], "gradient_x_input")
+    assert second.reloaded().explain(["a b"], "gradient_x_input") != before
+
+
 def test_a_broken_model_is_refused_before_it_listens(tmp_path: Path):
     made(tmp_path / "m")
     change_weights(tmp_path / "m", **{"embeddings.word_embeddings.weight": ...})

@@ -53,6 +53,8 @@ _PASSES = {
 }
 # Words of the texts that are computed before the first request.
 _WARM_LENGTHS = (1, 8, 32, 128)
+# Texts that are computed together then: with the engine auto so many are computed by torch.
+_WARM_TEXTS = 16
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,7 @@ class ServedModel:
         self.translator: Translator | None = None
         self._explainer: Explainer | None = None
         self._load()
+        self._loaded = self._files()
         parts = {
             "embed": self.embedder,
             "fill": self.filler,
@@ -158,6 +161,17 @@ class ServedModel:
             missing.append(error)
         if self.filler is None and self.embedder is None:
             raise missing[0]
+
+    def _files(self) -> dict[Path, tuple[int, int]]:
+        """When the files of weights were written, and how large they are."""
+        members = getattr(self._rows_predictor, "members", ())
+        found = {
+            path
+            for folder in (self.folder, *members)
+            for pattern in ("config.json", "*.safetensors", "*.bin")
+            for path in folder.glob(pattern)
+        }
+        return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in found}
 
     def reloaded(self) -> "ServedModel":
         """The folder as it is now."""
@@ -228,9 +242,12 @@ class ServedModel:
             text = " ".join(["a"] * length)
             if self.embedder is not None:
                 self.embed(self.embed_items([text]).items)
+                if length == 8:
+                    self.embed(self.embed_items([text] * _WARM_TEXTS).items)
             if self.filler is not None:
                 room = (self.filler.longest or length) // 2  # a longer text is refused
-                self.fill([" ".join([self.filler.mask, *text.split()[:room]])])
+                masked = " ".join([self.filler.mask, *text.split()[:room]])
+                self.fill([masked] * (_WARM_TEXTS if length == 8 else 1))
             if self.translator is not None:
                 self.translate([text])
             if self.predictor is not None and self.task != "image":
@@ -242,6 +259,8 @@ class ServedModel:
                 elif self.pair:
                     example = {"text": text, "text_pair": "a"}
                 self.decide(self.rows([example]).items)
+                if length == 8:
+                    self.decide(self.rows([example] * _WARM_TEXTS).items)
 
     @property
     def explains(self) -> bool:
@@ -449,6 +468,13 @@ class ServedModel:
     def explain(self, data: list[Any], method: str) -> Sequence[list[dict[str, Any]]]:
         """Explanations of the answers to inputs, as dictionaries."""
         if self._explainer is None:
+            # It reads the weights again, and those of another model explain nothing.
+            if self._files() != self._loaded:
+                raise Refusal(
+                    409,
+                    f"the folder of {self.name} has changed since it was read; POST /reload first",
+                    "changed",
+                )
             self._explainer = Explainer(self.folder, predictor=self.predictor)
         explainer = self._explainer
         return [[e.to_dict() for e in explainer([each], method=method)] for each in data]
