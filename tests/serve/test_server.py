@@ -17,8 +17,9 @@ import pytest
 
 import ownbert
 from ownbert.errors import InputError
+from ownbert.serve.models import Models
 from ownbert.serve.refusals import Refusal
-from ownbert.serve.served_model import Models, ServedModel
+from ownbert.serve.served_model import ServedModel
 from ownbert.serve.settings import ServeSettings
 from support.cli import run_cli
 from support.serving import Served, served

@@ -1,13 +1,11 @@
 """A model folder as a server uses it: what it can do, and its requests as items to compute."""
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from ownbert.checkpoint import describe
 from ownbert.checkpoint.translation import is_translation
@@ -19,7 +17,8 @@ from ownbert.inference.fill_mask import Filled, Filler
 from ownbert.inference.pipeline import Predictor
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import METHODS
-from ownbert.inspect.internals.attention_maps import ChosenHeads, attention_maps, chosen_heads
+from ownbert.inspect.internals.attention_maps import ChosenHeads, chosen_heads
+from ownbert.serve.attention import AttentionQuery, weights_by_sequence
 from ownbert.serve.refusals import Refusal, bad_field, too_large
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead
@@ -55,24 +54,6 @@ _PASSES = {
 _WARM_LENGTHS = (1, 8, 32, 128)
 # Texts that are computed together then: with the engine auto so many are computed by torch.
 _WARM_TEXTS = 16
-
-
-@dataclass(frozen=True)
-class AttentionQuery:
-    """An input, and the heads whose attention to it is wanted."""
-
-    example: Example
-    heads: ChosenHeads
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        """The tokens of each sequence that the model reads."""
-        return self.example.parts or (len(self.example.token_ids),)
-
-    @property
-    def numbers(self) -> int:
-        """How many weights there are."""
-        return sum(n * n for n in self.lengths) * sum(map(len, self.heads.values()))
 
 
 @dataclass(frozen=True)
@@ -435,25 +416,9 @@ class ServedModel:
 
     def attention(self, queries: list[AttentionQuery]) -> Sequence[list[dict[str, Any]]]:
         """The attention weights of each query: tokens and layers of each sequence."""
-        return [self._attention(query) for query in queries]
-
-    def _attention(self, query: AttentionQuery) -> list[dict[str, Any]]:
-        example, ends = query.example, np.cumsum(query.lengths)[:-1]
-        maps = attention_maps(self._attentive_model, example, query.heads)
-        found = []
-        for ids, own in zip(np.split(example.token_ids, ends), maps, strict=True):
-            layers = [
-                {
-                    "layer": layer,
-                    "heads": [
-                        {"head": head, "weights": np.round(weights.astype(np.float64), 6)}
-                        for head, weights in zip(query.heads[layer], of_layer, strict=True)
-                    ],
-                }
-                for layer, of_layer in own.items()
-            ]
-            found.append({"tokens": self.tokenizer.tokens(ids.tolist()), "layers": layers})
-        return found
+        return [
+            weights_by_sequence(self._attentive_model, self.tokenizer, query) for query in queries
+        ]
 
     def decide(self, rows: list[Row]) -> Sequence[Any]:
         """What the task decides for each row."""
@@ -523,58 +488,3 @@ class ServedModel:
         """Translations."""
         assert self.translator is not None
         return list(self.translator(texts))
-
-
-class Models:
-    """The models of a server by their names; one may be exchanged while it runs.
-
-    Args:
-        models: at least one; the first is the one for requests that name none, if it is alone.
-    """
-
-    def __init__(self, models: Sequence[ServedModel]) -> None:
-        self._models = {model.name: model for model in models}
-        self._exchange = threading.Lock()
-
-    def __iter__(self) -> Any:
-        return iter(self._models.values())
-
-    def __len__(self) -> int:
-        return len(self._models)
-
-    def get(self, name: str | None) -> ServedModel:
-        """The model of a name, or the only one.
-
-        Raises:
-            Refusal: there is none, or there are several and none is named.
-        """
-        if name is None:
-            if len(self._models) > 1:
-                known = ", ".join(self._models)
-                raise bad_field(f"there are several models; name one of {known}", "model")
-            return next(iter(self._models.values()))
-        if name not in self._models:
-            known = ", ".join(self._models)
-            raise Refusal(404, f"no model {name!r}; there is {known}", "model_not_found", "model")
-        return self._models[name]
-
-    def reload(self, name: str | None) -> ServedModel:
-        """Load a folder anew and use it from then on; if that fails, the old one stays.
-
-        Raises:
-            Refusal: the folder cannot be used, or another one is being loaded.
-        """
-        old = self.get(name)
-        if not self._exchange.acquire(blocking=False):
-            # Those that wait would load it again and again, and take the threads of others.
-            raise Refusal(429, "a model is being loaded; come back later", "loading", retry_after=1)
-        try:
-            torch.set_num_threads(1)  # of this thread: no second team beside that which computes
-            new = old.reloaded()
-            new.warm_up()
-            self._models[old.name] = new
-        except InputError as error:
-            raise Refusal(409, f"{old.name} stays as it was: {error}", "not_loaded") from None
-        finally:
-            self._exchange.release()
-        return new

@@ -150,7 +150,8 @@ def serve(
     except ImportError as error:
         raise InputError("serve needs more packages: pip install 'ownbert[serve]'") from error
     from ownbert.serve.app import make_app
-    from ownbert.serve.served_model import Models, ServedModel
+    from ownbert.serve.models import Models
+    from ownbert.serve.served_model import ServedModel
     from ownbert.serve.service import Service
     from ownbert.serve.settings import ServeSettings
 

@@ -9,11 +9,13 @@ from typing import Any, TypeVar
 import numpy as np
 from starlette.requests import Request
 
+from ownbert.serve.attention import AttentionQuery
 from ownbert.serve.connections import Bounds
 from ownbert.serve.metrics import Metrics
+from ownbert.serve.models import Models
 from ownbert.serve.refusals import Refusal, bad_field, too_large
 from ownbert.serve.scheduler import QueuedRequest, Scheduler
-from ownbert.serve.served_model import MOST_CANDIDATES, AttentionQuery, Items, Models, ServedModel
+from ownbert.serve.served_model import MOST_CANDIDATES, Items, ServedModel
 from ownbert.serve.settings import ServeSettings
 
 T = TypeVar("T")
