@@ -13,7 +13,6 @@ from ownbert import InputError
 from ownbert.config import EncoderConfig
 from ownbert.nn.model import Model
 from ownbert.train.optim.lamb import Lamb
-from ownbert.train.optim.muon import StackedMuon
 from ownbert.train.optim.optimizers import (
     check_groups,
     decay_groups,
@@ -211,31 +210,6 @@ def test_muon_takes_hidden_matrices_and_leaves_tables_and_outputs_to_adamw():
     }
     assert len(muon) == 2 * 4 + 1  # qkv, output, up and down of two layers, and the pooler
     assert sum(len(g["params"]) for g in groups) == len(names)
-
-
-def test_muon_of_stacked_matrices_moves_as_pytorchs_one_by_one():
-    torch.manual_seed(0)
-    shapes = [(8, 24), (24, 8), (8, 8), (8, 24), (8, 8)]
-    ours = [torch.randn(shape).requires_grad_() for shape in shapes]
-    theirs = [p.detach().clone().requires_grad_() for p in ours]
-    settings = {"lr": 0.1, "weight_decay": 0.1, "momentum": 0.9}
-    peer = torch.optim.Muon(theirs, adjust_lr_fn="match_rms_adamw", **settings)
-    optimizer, before = StackedMuon(ours, **settings), [p.detach().clone() for p in ours]
-    for _ in range(3):
-        for one, other in zip(ours, theirs, strict=True):
-            one.grad = torch.randn(one.shape)
-            other.grad = one.grad.clone()
-        ours[2].grad = theirs[2].grad = None  # frozen
-        optimizer.step()
-        peer.step()
-    assert torch.equal(ours[2], before[2])
-    for one, other, start in zip(ours, theirs, before, strict=True):
-        # Both multiply in bfloat16.
-        off, moved = (one - other).norm(), (other - start).norm()
-        assert off <= 0.02 * moved
-    assert [s["momentum_buffer"].shape for s in optimizer.state.values()] == [
-        ours[i].shape for i in (0, 1, 3, 4)
-    ]
 
 
 def test_mistakes_are_one_line():

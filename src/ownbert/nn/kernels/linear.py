@@ -15,9 +15,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-# Products of more operations (2 T D I) take so much longer than their code takes to compile that
-# rows of zeros would cost more.
-_LARGE = 4e9
+# In products of more operations (2 T D I) rows of zeros, in every layer, cost more than compiling
+# once for all layers.
+_LARGE = 4e8
 _FEWEST = 32
 
 

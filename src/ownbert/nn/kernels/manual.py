@@ -18,9 +18,6 @@ from torch import Tensor
 from ownbert.data.layout import Layout, PaddedGroup, PaddedIndex
 from ownbert.nn.kernels.dropout import keep_some
 
-# Operations of a product (2 B H S S' K) that float32 takes no longer for than compiling would.
-_SMALL = 16e6
-
 
 def attend_manually(q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: float) -> Tensor:
     """As ``ownbert.nn.attention.attend``; it can be differentiated once.
@@ -150,26 +147,12 @@ def _plan(layout: Layout, heads: int) -> _Plan:
     return plan
 
 
-def _type_of_products(q: Tensor, plan: _Plan) -> torch.dtype:
-    """float32 in place of bfloat16 where the products of a group are small.
-
-    In bfloat16 they are oneDNN's, which compiles its code for each new shape; groups hardly ever
-    have the same one, and small products in float32 take less time than compiling.
-    """
-    small = 2 * plan.scores * q.shape[-1] < _SMALL * len(plan.parts)
-    return torch.float32 if small and q.dtype == torch.bfloat16 and q.is_cpu else q.dtype
-
-
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, layout, dropout):
-        (heads, size), ctx.dtype = q.shape[1:], q.dtype
+        heads, size = q.shape[1:]
         plan = _plan(layout, heads)
-        dtype = _type_of_products(q, plan)
-        # (places H, K)
-        q, k, v = (
-            x.to(dtype) for x in (plan.queries.take(q), plan.keys.take(k), plan.keys.take(v))
-        )
+        q, k, v = plan.queries.take(q), plan.keys.take(k), plan.keys.take(v)  # (places H, K)
         q *= size**-0.5
         weights = q.new_empty(plan.scores)
         for part in plan.parts:
@@ -185,14 +168,14 @@ class _Attend(torch.autograd.Function):
             torch.bmm(part.scores_of(dropped), part.keys_of(v), out=part.queries_of(out))
         ctx.save_for_backward(q, k, v, weights, keep)
         ctx.plan = plan
-        return plan.queries.put(out.to(ctx.dtype), heads)
+        return plan.queries.put(out, heads)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
         q, k, v, weights, keep = ctx.saved_tensors
         plan, (heads, size) = ctx.plan, grad.shape[1:]
-        grad = plan.queries.take(grad).to(q.dtype)
+        grad = plan.queries.take(grad)
         if plan.queries.padding is not None:
             grad.index_fill_(0, plan.queries.padding, 0)
         dropped = weights if keep is None else keep.to(weights.dtype).mul_(weights)
@@ -214,7 +197,6 @@ class _Attend(torch.autograd.Function):
             part.zero_blind(dq)
             torch.bmm(above.transpose(1, 2), part.queries_of(q), out=part.keys_of(dk))
         dq *= size**-0.5
-        dq, dk, dv = (x.to(ctx.dtype) for x in (dq, dk, dv))
         back, back_keys = plan.queries.put, plan.keys.put
         return back(dq, heads), back_keys(dk, heads), back_keys(dv, heads), None, None
 
