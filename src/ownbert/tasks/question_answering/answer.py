@@ -97,7 +97,7 @@ class QuestionAnsweringTask(Task):
     metrics = ("f1", "exact_match")
     text_keys = ("question",)
     output_options = frozenset({"threshold"})
-    uses = frozenset({"stride", "max_windows", "answer_length", "threshold", "rdrop"})
+    uses = frozenset({"stride", "max_windows", "answer_length", "threshold", "rdrop", "mask_rate"})
     unit = "questions"
 
     def __init__(self, *given: Any, **named: Any) -> None:
