@@ -130,6 +130,23 @@ def test_among_all_words_without_offsets_a_loss_is_that_of_all_words():
         assert int(loss.correct) == int(full[name].correct)
 
 
+def test_with_all_words_as_candidates_gradients_are_those_without():
+    gradients = []
+    for sampled in (False, True):
+        model, batch = tiny_model(), pack(examples())
+        if sampled:
+            ids = torch.cat((torch.arange(40), torch.tensor([39, 39])))
+            offsets = torch.zeros(42).index_fill_(0, torch.tensor([40, 41]), -torch.inf)
+            batch = replace(batch, candidates=Candidates(ids, offsets))
+        losses = Learner(model, [MaskedLM(), BagOfWords()])(batch)
+        sum(loss.total for loss in losses.values()).backward()  # pyright: ignore
+        gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+    full, sampled = gradients
+    assert full.keys() == sampled.keys()
+    for name, gradient in full.items():
+        torch.testing.assert_close(sampled[name], gradient, rtol=1e-4, atol=1e-5)
+
+
 def test_in_training_words_are_compared_with_candidates_and_in_evaluation_with_all():
     model, batch = tiny_model(), pack(examples())
     learner = Learner(model, [MaskedLM()], sampler=CandidateSampler(torch.ones(40) / 40, draws=3))

@@ -287,7 +287,8 @@ class Learner(nn.Module):
         objectives = self.objectives if objectives is None else objectives
         losses: dict[str, Loss] = {}
         if self.sampler is not None and self.training:
-            batch = replace(batch, candidates=self.sampler(unmasked(batch)))
+            candidates = self.sampler(unmasked(batch), batch.token_ids)
+            batch = replace(batch, candidates=candidates)
         seen, logits = batch, {}
         for view in INPUT_VIEWS:
             in_view = [o for o in objectives if o.input_view == view]

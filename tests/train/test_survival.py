@@ -137,6 +137,15 @@ def test_a_damaged_state_is_named_and_the_one_before_it_offered(
     assert learnt(folder) == before
 
 
+def test_a_run_with_sampled_words_resumes_bit_for_bit(topics: Path, tmp_path: Path):
+    folder = tmp_path / "run"
+    options = {"softmax": "sampled", "max_steps": 4, "save_every": 2, "eval_every": 4, **SHORT}
+    pretrain(topics / "tokens", folder, **options)
+    before = learnt(folder)
+    pretrain(None, folder, resume_step=2, **SHORT)
+    assert learnt(folder) == before
+
+
 def test_a_full_disk_loses_no_state(topics: Path, tmp_path: Path):
     folder = tmp_path / "run"
     pretrain(topics / "tokens", folder, max_steps=8, save_every=4, **SHORT)

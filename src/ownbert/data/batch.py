@@ -44,7 +44,8 @@ class Batch:
         patches: (T - B, values), of images, each after its class token.
         source: the sequences that a decoder attends to, one for each sequence.
         cross: the layout of this attention.
-        candidates: the words that predicted ones are compared with; None: the vocabulary.
+        candidates: the words that predicted ones are compared with, and all others of the batch;
+            None: the vocabulary.
         dummy: the batch counts nothing; it lets a process that has no sequence in a step take part
             in it, as all must.
         continues_step: the next batch belongs to the same step, split off this one to save memory.

@@ -18,8 +18,10 @@ from ownbert.errors import InputError
 
 # Attention takes a group of sequences in one call, padded to the longest. A call costs about as
 # much as this many score elements of one head, which decides when a shorter sequence is worth a
-# new group.
-_CALL_COST = {"cpu": 3_000}
+# new group. Of a processor with bfloat16 it includes what oneDNN takes to compile the products of
+# a group in bfloat16, since groups hardly ever have the same shape.
+_CALL_COST = 3_000
+_CALL_COST_COMPILED = 24_000
 _CALL_COST_ELSEWHERE = 60_000
 
 
@@ -303,9 +305,8 @@ def _group(layout: Layout) -> Grouping:
     k_lens = q_lens if layout.keys is None else np.asarray(layout.keys.lengths, dtype=np.int64)
     queries = _PaddedIndexBuilder(q_lens)
     keys = queries if layout.keys is None else _PaddedIndexBuilder(k_lens)
-    call_cost = _CALL_COST.get(device.type, _CALL_COST_ELSEWHERE)
     groups = []
-    for members in _split_by_length(q_lens, k_lens, call_cost):
+    for members in _split_by_length(q_lens, k_lens, _call_cost(device.type)):
         q_span = queries.add(members)
         k_span = q_span if keys is queries else keys.add(members)
         mask, seen = _mask(layout, members, q_lens[members], k_lens[members], queries.rows[-1])
@@ -313,6 +314,12 @@ def _group(layout: Layout) -> Grouping:
         groups.append(PaddedGroup(tuple(members.tolist()), q_span, k_span, shift, mask, seen))
     q_index = queries.build(device)
     return Grouping(tuple(groups), q_index, q_index if keys is queries else keys.build(device))
+
+
+def _call_cost(device: str) -> int:
+    if device != "cpu":
+        return _CALL_COST_ELSEWHERE
+    return _CALL_COST_COMPILED if torch.cpu._is_avx512_bf16_supported() else _CALL_COST
 
 
 def _split_by_length(q_lens: np.ndarray, k_lens: np.ndarray, call_cost: int) -> list[np.ndarray]:

@@ -1,12 +1,18 @@
-"""The words that a softmax in training is taken over. T tokens, C candidates, V vocabulary."""
+"""The words that a softmax in training is taken over.
 
-from dataclasses import dataclass
+T tokens, C candidates, V vocabulary, E embedding size.
+"""
+
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 # So many are drawn beside the words of a batch, in which long texts repeat themselves.
 DRAWS = 4096
+# Candidates are filled up to a multiple of this, since products of few shapes are compiled less
+# often (``ownbert.nn.kernels.linear``).
+_MULTIPLE = 128
 
 
 @dataclass(frozen=True)
@@ -14,17 +20,28 @@ class Candidates:
     """Some words of the vocabulary, among which those of a batch are.
 
     Args:
-        ids: (C), ascending.
+        ids: (C), ascending; the last one may recur.
         offsets: (C), to add to their logits: the rarer a word is a candidate, the more it counts
-            when it is one.
+            when it is one; -inf for what is not to be predicted.
     """
 
     ids: Tensor
     offsets: Tensor
+    _rows: dict[int, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def index_of(self, ids: Tensor) -> Tensor:
         """Which candidates token ids are."""
         return torch.searchsorted(self.ids, ids)
+
+    def rows_of(self, table: Tensor) -> Tensor:
+        """Their rows of a table of words: (V, E) -> (C, E).
+
+        They are selected once, whoever reads them, since each selection has a gradient of the size
+        of the table.
+        """
+        if id(table) not in self._rows:
+            self._rows[id(table)] = table.index_select(0, self.ids)
+        return self._rows[id(table)]
 
 
 @dataclass(frozen=True)
@@ -47,10 +64,22 @@ class CandidateSampler:
     probabilities: Tensor
     draws: int = DRAWS
 
-    def __call__(self, ids: Tensor) -> Candidates:
-        """The candidates for a batch of these token ids (T)."""
+    def __call__(self, ids: Tensor, shown: Tensor | None = None) -> Candidates:
+        """The candidates for a batch.
+
+        Args:
+            ids: (T), its tokens.
+            shown: (T), what the model sees in their places; that is never predicted, but its rows
+                are selected too.
+        """
         drawn = torch.multinomial(self.probabilities, self.draws, replacement=True)
-        found = torch.cat((ids, drawn)).unique()
+        own = torch.cat((ids, drawn))
+        found = (own if shown is None else torch.cat((own, shown))).unique()
+        found = torch.cat((found, found[-1:].expand(-len(found) % _MULTIPLE)))
         expected = (len(ids) + self.draws) * self.probabilities[found]
         chance = -torch.expm1(-expected)
-        return Candidates(found, torch.where(expected > 0, -chance.log(), 0.0))
+        offsets = torch.full_like(chance, -torch.inf)
+        # Of ids that recur, only the first is found.
+        at = torch.searchsorted(found, own)
+        offsets[at] = torch.where(expected > 0, -chance.log(), 0.0)[at]
+        return Candidates(found, offsets)

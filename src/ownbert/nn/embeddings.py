@@ -6,6 +6,7 @@ T tokens, E embedding size, D hidden.
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ownbert.config import EncoderConfig
@@ -66,7 +67,7 @@ class Embeddings(nn.Module):
                 f"a sequence of {length} tokens is longer than the "
                 f"{self.longest} positions of the model; cut it"
             )
-        hidden = self.word(batch.token_ids) if batch.embeds is None else batch.embeds  # (T, E)
+        hidden = self._words(batch) if batch.embeds is None else batch.embeds  # (T, E)
         if self.scale != 1.0:
             hidden = hidden * self.scale
         if self.trigram:
@@ -93,6 +94,13 @@ class Embeddings(nn.Module):
         if not (self.widen_first or self.norm_last) and hasattr(self, "projection"):
             hidden = self.projection(hidden)
         return hidden
+
+    def _words(self, batch: Batch) -> Tensor:
+        """(T, E)"""
+        if batch.candidates is None:
+            return self.word(batch.token_ids)
+        rows = batch.candidates.rows_of(self.word.weight)
+        return F.embedding(batch.candidates.index_of(batch.token_ids), rows)
 
     def predicted(self, count: int) -> Tensor:
         """(count, D), with what tokens to be predicted begin, whichever they are.

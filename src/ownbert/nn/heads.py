@@ -85,7 +85,7 @@ class MaskedLMHead(nn.Module):
 
     def _among(self, rows: Tensor, candidates: Candidates) -> Tensor:
         """Logits of some words: (M, E) -> (M, C)."""
-        weight = self.decoder.weight.index_select(0, candidates.ids)
+        weight = candidates.rows_of(self.decoder.weight)
         if self.decoder_rest is not None:
             rest = self.decoder_rest.weight.index_select(1, candidates.ids)
             weight = torch.cat((weight, rest.t()), 1)

@@ -4,12 +4,21 @@ PyTorch multiplies float32 matrices on a CPU by MKL. oneDNN, which it brings alo
 about a tenth faster at a model's sizes, and nearly twice as fast where few rows meet a whole
 vocabulary (docs/benchmarks.md). In training on a CPU the forward pass and the gradient of the input
 go that way; everywhere else, and where oneDNN is missing, this is ``torch.nn.Linear``.
+
+oneDNN compiles its code for each new shape, for which it takes longer than for multiplying a small
+model's matrices, and packed batches hardly ever have the same number of tokens. So rows of zeros
+fill them up to one of a few numbers.
 """
 
 from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
+
+# In products of more operations (2 T D I) rows of zeros, in every layer, cost more than compiling
+# once for all layers.
+_LARGE = 4e8
+_FEWEST = 32
 
 
 class Linear(nn.Linear):
@@ -33,15 +42,36 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     given = x, weight, bias
     if x.device.type != "cpu":
         return nn.functional.linear(*given)
+    dtype = x.dtype
     if torch.is_autocast_enabled("cpu"):
         dtype = torch.get_autocast_dtype("cpu")
-        x, weight = x.to(dtype), weight.to(dtype)
+        weight = weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
-    same = x.dtype == weight.dtype and x.shape[1] == weight.shape[1]
-    same = same and (bias is None or bias.dtype == x.dtype)
-    if not same or not onednn_has_linear(x.dtype):
+    same = dtype == weight.dtype and x.shape[1] == weight.shape[1]
+    same = same and (bias is None or bias.dtype == dtype)
+    if not same or not onednn_has_linear(dtype):
         return nn.functional.linear(*given)
-    return _Product.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
+    rows, count = rows_to_multiply(len(x), weight.numel()), len(x)
+    if rows == count:
+        return _Product.apply(x.to(dtype), weight, bias)  # pyright: ignore[reportReturnType]
+    out: Tensor = _Product.apply(_Filled.apply(x, rows, dtype), weight, bias)  # pyright: ignore
+    return out[:count]
+
+
+def rows_to_multiply(count: int, size: int) -> int:
+    """How many rows ``count`` become, by rows of zeros, so that few shapes are compiled.
+
+    Args:
+        count: T.
+        size: of the matrix, D I.
+
+    Returns:
+        The next of eight numbers between two powers of two, at most an eighth more than T.
+    """
+    if 2 * count * size > _LARGE:
+        return count
+    step = max(_FEWEST, 1 << max(0, count.bit_length() - 4))
+    return -(-count // step) * step
 
 
 @lru_cache
@@ -66,6 +96,22 @@ def onednn_has_linear(dtype: torch.dtype) -> bool:
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x (T, D), weight (I, D), bias (I) -> x weight^T + bias (T, I), by oneDNN, no gradients."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+class _Filled(torch.autograd.Function):
+    """(T, D) in another type and with rows of zeros below, (rows, D), in one copy."""
+
+    @staticmethod
+    def forward(ctx, x, rows, dtype):
+        ctx.count, ctx.dtype = len(x), x.dtype
+        filled = x.new_empty((rows, *x.shape[1:]), dtype=dtype)
+        filled[: len(x)] = x
+        filled[len(x) :] = 0
+        return filled
+
+    @staticmethod
+    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return grad[: ctx.count].to(ctx.dtype), None, None
 
 
 class _Product(torch.autograd.Function):
