@@ -18,8 +18,8 @@ from ownbert.errors import InputError
 
 # Attention takes a group of sequences in one call, padded to the longest. A call costs about as
 # much as this many score elements of one head, which decides when a shorter sequence is worth a
-# new group. Of a processor with bfloat16 it includes what oneDNN takes to compile the products of
-# a group in bfloat16, since groups hardly ever have the same shape.
+# new group. In bfloat16 it includes what oneDNN takes to compile the products of a group, since
+# groups hardly ever have the same shape.
 _CALL_COST = 3_000
 _CALL_COST_COMPILED = 24_000
 _CALL_COST_ELSEWHERE = 60_000
@@ -319,7 +319,7 @@ def _group(layout: Layout) -> Grouping:
 def _call_cost(device: str) -> int:
     if device != "cpu":
         return _CALL_COST_ELSEWHERE
-    return _CALL_COST_COMPILED if torch.cpu._is_avx512_bf16_supported() else _CALL_COST
+    return _CALL_COST_COMPILED if torch.is_autocast_enabled("cpu") else _CALL_COST
 
 
 def _split_by_length(q_lens: np.ndarray, k_lens: np.ndarray, call_cost: int) -> list[np.ndarray]:

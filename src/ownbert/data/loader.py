@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.errors import InputError
@@ -58,6 +59,7 @@ class Loader:
             (``Batch.continues_step``).
         device: the type of the device that batches go to; for a CPU the loader also groups their
             sequences, for another one that is done there, and often not needed.
+        precision: that they are computed in, on which their groups depend.
     """
 
     data: Dataset
@@ -69,6 +71,7 @@ class Loader:
     repeat: int = 1
     most_tokens: int = 0
     device: str = "cpu"
+    precision: str = "float32"
 
     def batches(self, position: Position) -> Generator[tuple[Batch, Position], None, None]:
         """Batches from a position on, prefetched by a thread.
@@ -113,13 +116,17 @@ class Loader:
     def _make(self, keys: Sequence[_Key]) -> Iterator[Batch]:
         share = self._share(keys)
         if not share:
-            batch = _pack([self.data.example(*keys[0])] * self.repeat, self.device)
+            batch = self._packed(keys[:1])
             yield replace(batch, dummy=True)
             return
         splits = list(self._split(share))
         for number, split in enumerate(splits, 1):
-            batch = _pack([self.data.example(*key) for key in split] * self.repeat, self.device)
-            yield replace(batch, continues_step=number < len(splits))
+            yield replace(self._packed(split), continues_step=number < len(splits))
+
+    def _packed(self, keys: Sequence[_Key]) -> Batch:
+        examples = [self.data.example(*key) for key in keys] * self.repeat
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
+            return _pack(examples, self.device)
 
     def _split(self, keys: Sequence[_Key]) -> Iterator[Sequence[_Key]]:
         """The examples of a batch, split where they would have more than ``most_tokens``."""

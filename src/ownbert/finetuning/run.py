@@ -226,6 +226,7 @@ class FinetuningRun(TrainingRun):
             repeat=2 if recipe.task.rdrop else 1,
             most_tokens=0 if self.task.needs_full_batch else MICRO_TOKENS,
             device=self.device.type,
+            precision=recipe.run.precision,
         )
         return [Phase(loader, learner.objectives, lambda: self._evaluate(learner))]
 

@@ -201,6 +201,7 @@ class Pretraining(TrainingRun):
             process=world.rank,
             processes=world.size,
             device=self.device.type,
+            precision=self.recipe.run.precision,
         )
         return Phase(
             loader,

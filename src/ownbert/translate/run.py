@@ -173,7 +173,12 @@ class TranslationRun(TrainingRun):
         return Learner(self.new_model().to(self.device), [objective])
 
     def phases(self, learner: Learner, world: World) -> list[Phase]:
-        loader = replace(self.loader, process=world.rank, processes=world.size)
+        loader = replace(
+            self.loader,
+            process=world.rank,
+            processes=world.size,
+            precision=self.recipe.run.precision,
+        )
         return [Phase(loader, learner.objectives, lambda: self._evaluate(learner))]
 
     @cached_property
