@@ -44,8 +44,15 @@ MESSAGES = {
     "{}: id2label must name the labels 0, 1, 2, ...": "{}：id2label 须为标签 0、1、2…… 命名",
     "{} holds a {} model; an encoder-decoder (marian, t5) is needed: make one with ownbert translate train": "{} 中是 {} 模型；需要编码器-解码器模型（marian、t5）：用 ownbert translate train 训练一个",
     "{} holds a {}; a {} is needed": "{} 中是 {}；需要 {}",
-    "{} has no head": "{} 没有输出头",
-    "{} has no head; load a {}": "{} 没有输出头；请加载 {}",
+    "{} has no head of words": "{} 没有词语输出头",
+    "{} writes no text; load a {}": "{} 不生成文本；请加载 {}",
+    "{} needs input_ids: their last end is classified": "{} 需要 input_ids：按其最后一个结束词元分类",
+    "every text must have an end, the token {}, and be as long as what the decoder reads": (
+        "每个文本都必须有结束词元 {}，并且与解码器读入的文本一样长"
+    ),
+    "give input_ids, or decoder_input_ids beside encoder_outputs": (
+        "请给出 input_ids，或在 encoder_outputs 之外再给出 decoder_input_ids"
+    ),
     "give decoder_input_ids": "请给出 decoder_input_ids",
     "a {} tokenizer has no {}": "{} 分词器没有 {}",
     "tie_encoder_decoder is True; supported is False": "tie_encoder_decoder 是 True；只支持 False",
