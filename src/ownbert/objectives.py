@@ -247,6 +247,7 @@ PRETRAINING: Mapping[str, Callable[[float], Objective]] = {
     "nsp": SentencePair,
     "sop": partial(SentencePair, name="sop"),
     "bow": BagOfWords,
+    "span_corruption": lambda weight: Translation(0.0, weight, "span_corruption"),
 }
 
 

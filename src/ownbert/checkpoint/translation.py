@@ -72,7 +72,7 @@ def map_of(model: Model) -> WeightMap:
 
 
 def new_translation(
-    kind: EncoderDecoder,
+    kind: EncoderDecoder | str,
     encoder: EncoderConfig,
     decoder: EncoderConfig,
     *,
@@ -83,12 +83,13 @@ def new_translation(
     """A randomly initialised model.
 
     Args:
-        kind: in whose format it is saved.
+        kind: in whose format it is saved, or its model_type.
         encoder, decoder: structures of the stacks.
         shared: whether the head has the word table as its matrix.
         heads: by default the one that writes.
         labels: of a head for classification.
     """
+    kind = ENCODER_DECODERS[kind] if isinstance(kind, str) else kind
     return Model(
         encoder,
         [kind.head(shared)] if heads is None else heads,

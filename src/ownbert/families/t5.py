@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ownbert.config import ACTIVATIONS, EncoderConfig, HeadSpec
+from ownbert.config import ACTIVATIONS, T5_STRUCTURE, EncoderConfig, HeadSpec
 from ownbert.errors import InputError, in_short
 from ownbert.families.encoder_decoder import EncoderDecoder, Stacks, require_expressed
 from ownbert.families.family import ArchitectureSpec, Family
@@ -150,20 +150,7 @@ T5 = Family(
         "layer_norm_eps": "layer_norm_epsilon",
     },
     follows={"num_decoder_layers": "num_layers"},
-    fixed={
-        "type_vocab_size": 0,
-        "position_embedding_type": "relative_buckets",
-        "norm_embeddings": False,
-        "norm_first": True,
-        "final_norm": True,
-        "norm_type": "rms_norm",
-        "norm_bias": False,
-        "qkv_bias": False,
-        "output_bias": False,
-        "feed_forward_bias": False,
-        "qk_scale": 1.0,
-        "drop_everywhere": True,
-    },
+    fixed=T5_STRUCTURE,
     reads=_reads,
     writes=_writes,
     required={
