@@ -91,13 +91,13 @@ def test_blocks_of_long_texts_are_the_equation(window: int):
     generator = torch.Generator().manual_seed(0)
     shape = sum(lengths), 2, 4
     rows = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(4)]
-    found = []
+    found: list[list[torch.Tensor]] = []
     for backend in (None, "reference"):
-        inputs = [x.clone().requires_grad_() for x in rows[:3]]
-        out = attend(*inputs, layout, backend=backend).out
-        found.append([out.detach(), *torch.autograd.grad(out, inputs, rows[3])])
+        q, k, v = (x.clone().requires_grad_() for x in rows[:3])
+        out = attend(q, k, v, layout, backend=backend).out
+        found.append([out.detach(), *torch.autograd.grad(out, (q, k, v), rows[3])])
         with torch.no_grad():
-            found[-1].append(attend(*inputs, layout, backend=backend).out)
+            found[-1].append(attend(q, k, v, layout, backend=backend).out)
     for ours, truth in zip(*found, strict=True):
         assert_close(ours, truth)
 
@@ -111,9 +111,9 @@ def test_memory_grows_with_the_length_and_not_with_its_square():
             count += x.numel()
             return x
 
-        rows = [torch.ones(length, 1, 4, requires_grad=True) for _ in range(3)]
+        q, k, v = (torch.ones(length, 1, 4, requires_grad=True) for _ in range(3))
         with torch.autograd.graph.saved_tensors_hooks(add, lambda x: x):
-            attend(*rows, make_layout([length]).within(16), dropout=dropout)
+            attend(q, k, v, make_layout([length]).within(16), dropout=dropout)
         return count
 
     for dropout in (0.0, 0.1):

@@ -48,7 +48,6 @@ class T5ForSequenceClassification(EncoderDecoderModel):
     config_class = config_of(T5_ENCODER_DECODER.model_type)
     kind = T5_ENCODER_DECODER
     arguments = signature(tuple(name for name in ARGUMENTS if name != "past_key_values"))
-    answer_fields = ("logits",)
 
     def _written(self, given: dict[str, Any]) -> Tensor | None:
         return _shifted(self, given)
@@ -95,7 +94,10 @@ class T5ForQuestionAnswering(EncoderDecoderModel):
             )
         )
     )
-    answer_fields = ("start_logits", "end_logits")
+
+    @property
+    def answer_fields(self) -> tuple[str, ...]:
+        return "start_logits", "end_logits"
 
     def _written(self, given: dict[str, Any]) -> Tensor | None:
         return _shifted(self, given)
