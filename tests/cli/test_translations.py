@@ -36,7 +36,8 @@ NOT_TRANSLATED = (
     *("inspect/explain/curves.py", "inspect/relevance/", "train/curves.py"),
     *("train/distributed.py", "train/optim/"),
     # Answers of a server, which are for programs.
-    *(f"serve/{n}.py" for n in ("app", "gate", "metrics", "scheduler", "served_model", "service")),
+    *(f"serve/{n}.py" for n in ("app", "gate", "metrics", "models", "scheduler")),
+    *(f"serve/{n}.py" for n in ("served_model", "service")),
     *(f"serve/{n}_api.py" for n in ("huggingface", "native", "openai", "tei")),
     *("text/sentencepiece.py", "text/sentences.py", "text/tokenizer.py"),
 )

@@ -26,6 +26,7 @@ WAYS: Mapping[str, Mapping[str, object]] = {
         "ema": 0.9,
         "adversarial": 0.5,
         "rdrop": 1.0,
+        "mask_rate": 0.2,
         "layer_decay": 0.8,
         "accumulate": 2,
         "batch_size": 8,

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,11 @@ from ownbert.errors import InputError
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import FEW_TOKENS, groups_by_length
+from ownbert.inference.fill_mask import Filled, Filler, fill
 from ownbert.inference.pipeline import Predictor
 from ownbert.nn.model import Model
+from ownbert.serve.refusals import Refusal
+from ownbert.serve.served_model import ServedModel
 from ownbert.tasks.sentence_embedding.rank import EmbeddingTask
 from ownbert.tasks.task import KEY
 from support.cli import printed_rows, refusal, run_cli
@@ -224,6 +228,70 @@ def test_damaged_files(exported: Path, tmp_path: Path):
 def test_a_file_of_another_head(exported: Path):
     with pytest.raises(InputError, match="has no output last_hidden_state, only logits"):
         Embedder(exported / "onnx").encode(["a"])
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model for masked words with a file for onnxruntime beside its weights."""
+    folder = tmp_path_factory.mktemp("masked")
+    torch.manual_seed(0)
+    model = Model(CONFIG, ["mlm", "nsp"])
+    for parameter in model.parameters():
+        parameter.data.normal_()
+    save(model, folder, tokenizer=TOKENIZER)
+    ownbert.export(folder, folder / "onnx", "onnx")
+    return folder
+
+
+def exported_alone(masked: Path, folder: Path) -> Path:
+    """As the folder of an export to elsewhere."""
+    shutil.copytree(masked / "onnx", folder, dirs_exist_ok=True)
+    for path in masked.iterdir():
+        if path.is_file() and path.suffix != ".safetensors":
+            shutil.copy(path, folder)
+    return folder
+
+
+def candidates(filled: Sequence[Filled]) -> list[Any]:
+    return [[(c.id, c.probability) for c in mask.candidates] for f in filled for mask in f.masks]
+
+
+def test_masks_are_filled_the_same_with_an_engine(masked: Path, tmp_path: Path):
+    texts = ["a [MASK] b [MASK]", "[MASK]", "c d e f a b c [MASK]", "a [MASK] c", "b [MASK]"]
+    expected = list(Filler(masked, top=3)(texts))
+    alone = exported_alone(masked, tmp_path)
+    for folder, engine in ((masked, "onnx"), (alone, None)):
+        filler = Filler(folder, top=3, engine=engine)
+        assert filler.engine.name == "onnx"
+        same(candidates(list(filler(texts))), candidates(expected))
+        (two,) = filler(texts[:1], targets=[6, 5], top=1)
+        assert [len(mask.candidates) for mask in two.masks] == [1, 1]
+        assert {c.id for mask in two.masks for c in mask.candidates} <= {5, 6}
+    done = run_cli("fill", masked, texts[1], "--engine", "auto", "--json", "--top", 3)
+    assert done.stderr == "engine: onnx for single queries, torch for more\n"
+    ours = json.loads(done.stdout)["masks"][0]["candidates"]
+    same([(c["id"], c["probability"]) for c in ours], candidates(expected[1:2])[0])
+
+
+def test_what_needs_another_output_leaves_the_file_aside(masked: Path, tmp_path: Path):
+    texts = ["a b", "c"]
+    vectors = Embedder(masked, engine="auto")
+    assert vectors.engine.name == "torch"
+    assert "has no output last_hidden_state" in vectors.engine.note
+    np.testing.assert_allclose(vectors.encode(texts), Embedder(masked).encode(texts), atol=1e-6)
+    line = refusal("embed", masked, "a", "--engine", "onnx")
+    assert "has no output last_hidden_state, only prediction_logits" in line
+    # A server fills the masks, and gives vectors where the weights are too.
+    served = ServedModel("m", masked, engine="auto")
+    served.warm_up()
+    assert served.operations == ["embed", "fill"]
+    served = ServedModel("m", exported_alone(masked, tmp_path))
+    served.warm_up()
+    assert (served.operations, served.task, served.max_length) == (["fill"], "fill", 24)
+    expected = fill(masked, "a [MASK]", top=2)
+    same(candidates(served.fill(["a [MASK]"], top=2)), candidates(expected))
+    with pytest.raises(Refusal, match="shows no attention"):
+        served.attention_query("a", [0], None)
 
 
 def test_groups_have_little_padding_and_every_sequence_once():

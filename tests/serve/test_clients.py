@@ -10,14 +10,18 @@ import numpy as np
 import openai
 import pytest
 from huggingface_hub import InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
 from PIL import Image
 
 import ownbert
 from ownbert import Embedder, Predictor, finetune
+from ownbert.checkpoint import load
+from ownbert.data.batch import Example
+from ownbert.inspect.internals.attention_maps import attention_maps
 from ownbert.translate.decode import Translator
 from support.sequences import copying
 from support.serving import Served, served
-from support.tiny import change_config, made
+from support.tiny import TOKENIZER, change_config, made
 
 
 def _image_model(folder: Path) -> Path:
@@ -46,7 +50,8 @@ def folders(
         made(base / name, head)
         change_config(base / name, **config)
     made(base / "vectors")
-    found = {name: base / name for name in (*heads, "vectors")}
+    made(base / "long", max_position_embeddings=1100)
+    found = {name: base / name for name in (*heads, "vectors", "long")}
     found |= {"topics": classifier, "words": pretrained, "images": _image_model(base / "images")}
     (base / "translations").mkdir()
     found["translations"] = copying(base / "translations", count=20, epochs=1)
@@ -138,6 +143,34 @@ def test_the_hubs_client_tags_and_answers(server: Served, folders: dict[str, Pat
     assert (answer.answer, answer.start, answer.end) == tuple(
         expected[key] for key in ("answer", "start", "end")
     )
+
+
+def test_the_hubs_client_has_its_parameters(server: Served, folders: dict[str, Path]):
+    context = "b c d e"
+    expected = Predictor(folders["answers"])(question="a", context=context, top_k=3)
+    several: Any = hub(server, "answers").question_answering("a", context, top_k=3)
+    assert [(e.answer, e.start, e.end) for e in several] == [
+        (e["answer"], e["start"], e["end"]) for e in expected
+    ]
+    best = Predictor(folders["answers"])(question="a", context=context)
+    assert (len(several), several[0].answer) == (3, best["answer"])
+    client = hub(server, "tags")
+    every = client.token_classification("a b", aggregation_strategy="none")
+    kinds = {str(each.entity) for each in every}
+    assert kinds
+    kept = client.token_classification("a b", aggregation_strategy="none", ignore_labels=[*kinds])
+    assert kept == []
+    topics = hub(server, "topics")
+    assert topics.text_classification("red1", function_to_apply="softmax")
+    with pytest.raises(HfHubHTTPError, match="function_to_apply: the model has softmax"):
+        topics.text_classification("red1", function_to_apply="sigmoid")
+    vectors = hub(server, "vectors")
+    assert vectors.feature_extraction("a b c d", truncate=False).shape == (1, 8)
+    assert vectors.feature_extraction("a b c d e", truncate=True).shape == (1, 8)
+    with pytest.raises(HfHubHTTPError, match="more than 6 tokens, and truncate is false"):
+        vectors.feature_extraction("a b c d e", truncate=False)
+    with pytest.raises(HfHubHTTPError, match="long texts lose their ends"):
+        vectors.feature_extraction("a", truncation_direction="Left")
 
 
 def test_the_hubs_client_fills_masks(server: Served, folders: dict[str, Path]):
@@ -270,6 +303,109 @@ def test_answers_are_explained(server: Served, folders: dict[str, Path]):
         assert message in error["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("model", "given", "sequences"),
+    [
+        ("vectors", "a b", [["[CLS]", "a", "b", "[SEP]"]]),
+        ("pairs", {"text": "a", "text_pair": "b"}, [["[CLS]", "a", "[SEP]", "b", "[SEP]"]]),
+        (
+            "choices",
+            {"prompt": "a", "choices": ["b", "c"]},
+            [["[CLS]", "a", "[SEP]", "b", "[SEP]"], ["[CLS]", "a", "[SEP]", "c", "[SEP]"]],
+        ),
+    ],
+)
+def test_attention_of_chosen_layers(server: Served, folders, model: str, given: Any, sequences):
+    body = {"inputs": given, "layers": [-1], "heads": [1], "model": model}
+    status, found, _ = server.post("/v1/attention", body)
+    assert (status, found["model"]) == (200, model)
+    assert [answer["tokens"] for answer in found["answers"]] == sequences
+    assert found["usage"]["tokens"] == sum(map(len, sequences))
+    network = load(folders[model])
+    ids = [[TOKENIZER.id_of(token) for token in own] for own in sequences]
+    types = [np.cumsum(np.r_[0, np.asarray(own) == own[-1]])[:-1].astype(np.int64) for own in ids]
+    parts = tuple(map(len, ids)) if len(ids) > 1 else None
+    example = Example(np.concatenate(ids), np.concatenate(types), parts=parts)
+    expected = attention_maps(network, example, {1: [1]})
+    for answer, own in zip(found["answers"], expected, strict=True):
+        ((layer, (head,)),) = [(one["layer"], one["heads"]) for one in answer["layers"]]
+        assert (layer, head["head"]) == (1, 1)
+        np.testing.assert_allclose(head["weights"], own[1][0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "message"),
+    [
+        ({"layers": [2]}, 422, "there is no layer 2; they are 0..1"),
+        ({"layers": [0], "heads": [2]}, 422, "there is no head 2 in these layers; they have 0-1"),
+        ({"layers": []}, 422, "layers: List should have at least 1 item"),
+        ({"layers": [0], "inputs": ["a", "b"]}, 422, "an input is a text, or an object with text"),
+        ({"layers": [0], "model": "images"}, 422, "the model images shows no attention"),
+        ({"layers": [0], "model": "translations"}, 422, "translations shows no attention"),
+    ],
+)
+def test_attention_that_is_refused(server: Served, given: Any, status: int, message: str):
+    found = server.post("/v1/attention", {"inputs": "a", "model": "vectors", **given})
+    assert found[0] == status
+    assert message in found[1]["error"]["message"]
+
+
+def test_attention_beyond_the_limit_is_not_computed(server: Served):
+    """The answer grows with the square of the tokens."""
+    body = {"inputs": "a " * 1098, "layers": [0, 1], "model": "long"}
+    refused, error, _ = server.post("/v1/attention", body)
+    message = "the answer would have 4,840,000 attention weights; at most 4,194,304"
+    assert (refused, error["error"]["message"]) == (413, message)
+    one = {**body, "inputs": "a " * 298, "layers": [0], "heads": [0]}
+    status, found, _ = server.post("/v1/attention", one)
+    weights = np.asarray(found["answers"][0]["layers"][0]["heads"][0]["weights"])
+    assert (status, weights.shape) == (200, (300, 300))
+    np.testing.assert_allclose(weights.sum(1), 1, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/embed?model=vectors", b'{"inputs": "\\ud83d a"}', 422, "'\\ud83d', which is half of a"),
+        ("/tokenize?model=topics", b'{"inputs": "\\uDE00"}', 422, "which is half of a character"),
+        ("/models/tags", {"inputs": None}, 422, "an input is a text"),
+        ("/models/tags", {"inputs": 7}, 422, "an input is a text"),
+        (
+            "/models/vectors",
+            {"inputs": "a", "prompt_name": ["a"]},
+            422,
+            "prompt_name must be",
+        ),
+        (
+            "/pipeline/question-answering/tags",
+            {"inputs": "a"},
+            422,
+            "for token-classification",
+        ),
+        (
+            "/models/topics",  # as the client asks for zero-shot classification
+            {"inputs": "a", "parameters": {"candidate_labels": ["x"]}},
+            422,
+            "text-classification has no parameter 'candidate_labels', only top_k",
+        ),
+        ("/models/words", {"inputs": "[MASK] " * 50_000}, 413, "250,000 candidates; at most 209,7"),
+    ],
+)
+def test_bodies_that_no_model_reads(
+    server: Served, path: str, body: Any, status: int, message: str
+):
+    found, error, _ = server.post(path, body)
+    assert found == status
+    assert message in error["error"]
+
+
+def test_escaped_characters_are_read(server: Served):
+    """A pair of halves is a character, and a backslash may be escaped itself."""
+    for text in ("\U0001f600", "\\ud800"):
+        (tokens,) = server.post("/tokenize?model=vectors", {"inputs": text})[1]
+        assert tokens[1]["text"] == text
+
+
 def _rounded(answer: Any) -> Any:
     if isinstance(answer, list):
         return [_rounded(each) for each in answer]
@@ -281,5 +417,8 @@ def test_the_paths_are_described(server: Served):
     example = found["/v1/classify"]["post"]["requestBody"]["content"]["application/json"]["example"]
     assert example["inputs"][0] == "a text"
     assert {"/v1/embeddings", "/embed", "/rerank", "/models/{name}", "/v1/rank"} <= {*found}
+    attention = found["/v1/attention"]["post"]
+    shown = attention["responses"]["200"]["content"]["application/json"]["example"]
+    assert {*shown["answers"][0]} == {"tokens", "layers"}
     info = server.get("/info")[1]
     assert {each["name"]: each["task"] for each in info["models"]}["words"] == "fill"

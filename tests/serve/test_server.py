@@ -1,5 +1,6 @@
 """A server under load, at its limits, and at its end."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -15,6 +16,11 @@ import numpy as np
 import pytest
 
 import ownbert
+from ownbert.errors import InputError
+from ownbert.serve.models import Models
+from ownbert.serve.refusals import Refusal
+from ownbert.serve.served_model import ServedModel
+from ownbert.serve.settings import ServeSettings
 from support.cli import run_cli
 from support.serving import Served, served
 from support.tiny import change_weights, made
@@ -115,6 +121,42 @@ def test_slow_clients_are_closed_and_the_others_are_answered(tmp_path: Path):
         assert server.post("/embed", {"inputs": "a"})[0] == 200
 
 
+def test_connections_are_bounded(tmp_path: Path):
+    """Clients that say nothing, hundreds of them at once, and one that never reads its answer."""
+    made(tmp_path / "m", max_position_embeddings=1100)
+    with served(tmp_path / "m", "--idle-seconds", 1, "--connections", 40) as server:
+        address = ("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+        silent = [socket.create_connection(address) for _ in range(300)]
+        assert server.post("/embed", {"inputs": "a"})[0] == 200
+        reader = socket.socket()
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader.connect(address)
+        body = json.dumps({"inputs": "a " * 1098, "layers": [0], "heads": [0]}).encode()
+        head = f"POST /v1/attention HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n"
+        reader.sendall(f"{head}content-type: application/json\r\n\r\n".encode() + body)
+        for each in silent:
+            each.settimeout(10)
+            assert each.recv(1) == b""
+            each.close()
+        # A connection whose answer stays unread is given up, and not only closed: that would wait.
+        deadline = time.monotonic() + 30
+        while _connections(server) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        reader.settimeout(10)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while part := reader.recv(1 << 20):
+                received += len(part)
+        assert received < 8_000_000  # of about 11
+        reader.close()
+
+
+def _connections(server: Served) -> int:
+    """The connections of a server without this one that asks."""
+    found = server.get("/metrics")[1]
+    return int(float(re.findall(r"^ownbert_connections (.+)$", found, re.M)[0])) - 1
+
+
 def test_a_folder_is_exchanged_while_it_is_served(tmp_path: Path):
     made(tmp_path / "m")
     with served(tmp_path / "m") as server:
@@ -197,6 +239,44 @@ def _dumped(server: Served, query: str) -> str:
     command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu"]
     command += ["--virtual-time-budget=8000", "--dump-dom", f"{server.url}/{query}"]
     return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True).stdout
+
+
+@pytest.mark.parametrize("key", ["", " ", "a b", "\u00e9", "\udcff"])
+def test_a_key_that_no_header_has(key: str):
+    with pytest.raises(InputError, match="the key"):
+        ServeSettings(key=key)
+
+
+def test_one_model_is_loaded_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made(tmp_path)
+    models = Models([ServedModel("m", tmp_path)])
+    loading, go_on, load = threading.Event(), threading.Event(), ServedModel.reloaded
+
+    def slowly(served: ServedModel) -> ServedModel:
+        loading.set()
+        assert go_on.wait(30)
+        return load(served)
+
+    monkeypatch.setattr(ServedModel, "reloaded", slowly)
+    with ThreadPoolExecutor(1) as other:
+        first = other.submit(models.reload, "m")
+        assert loading.wait(30)
+        with pytest.raises(Refusal, match="a model is being loaded") as refused:
+            models.reload("m")
+        assert (refused.value.status, refused.value.retry_after) == (429, 1)
+        go_on.set()
+        assert first.result() is models.get("m")
+
+
+def test_weights_of_another_model_explain_nothing(tmp_path: Path):
+    made(tmp_path, "classification")
+    first, second = ServedModel("m", tmp_path), ServedModel("m", tmp_path)
+    before = first.explain(["a b"], "gradient_x_input")
+    made(tmp_path, "classification", seed=1)
+    assert first.explain(["a b"], "gradient_x_input") == before
+    with pytest.raises(Refusal, match="m has changed since it was read; POST /reload first"):
+        second.explain(["a b"], "gradient_x_input")
+    assert second.reloaded().explain(["a b"], "gradient_x_input") != before
 
 
 def test_a_broken_model_is_refused_before_it_listens(tmp_path: Path):

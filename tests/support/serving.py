@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_SECONDS = 60
+_SECONDS = 180
 
 
 @dataclass

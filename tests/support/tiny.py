@@ -1,6 +1,7 @@
 """The tiny network and vocabulary of the tests of files, and what they do to a model folder."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ CONFIG = EncoderConfig(
 LABELS = ("zebra", "ant", "7")
 
 
-def made(folder: Path, *heads: str | HeadSpec, seed: int = 0) -> Model:
+def made(folder: Path, *heads: str | HeadSpec, seed: int = 0, **config: Any) -> Model:
     torch.manual_seed(seed)
-    model = Model(CONFIG, heads, labels=LABELS)
+    model = Model(replace(CONFIG, **config), heads, labels=LABELS)
     for parameter in model.parameters():
         parameter.data.normal_()
     save(model, folder, tokenizer=TOKENIZER)

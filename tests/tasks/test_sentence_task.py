@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -185,6 +186,37 @@ def test_words_that_are_not_trained_stay_and_the_others_are_learnt_just_so(
         moved = (whole.weight - start).abs().amax(1) > 0
         assert moved.nonzero().flatten().tolist() == used.tolist()
     assert model.encoder.embeddings.word is few
+
+
+def test_tokens_are_hidden_anew_in_each_epoch(pretrained: Path, topics: Path, tmp_path: Path):
+    tune(topics, pretrained, tmp_path / "out", epochs=12, mask_rate=0.3)
+    assert evaluate(tmp_path / "out", topics / "test.csv").macro_f1 > 0.85
+    recipe = FinetuneRecipe(
+        data=FinetuneData(train=str(topics / "train.csv")),
+        model=FinetuneModel(folder=str(pretrained)),
+        task=TaskSettings(name="classify", mask_rate=0.4),
+    )
+    run = FinetuningRun(recipe)
+    data, tokenizer = run.splits.train_data, run.builder.tokenizer
+    words = WordsInUse(load(pretrained, heads=["classification"], labels=("a", "b")), data)
+    ids = words.ids.numpy()
+    seen = []
+    for epoch, index in [(0, 0), (1, 0), (0, 1)]:
+        whole = data.examples[index].token_ids
+        example = data.example(epoch, index)
+        hidden = example.token_ids == tokenizer.mask_id
+        assert 0 < hidden.sum() <= 0.4 * len(whole)
+        assert np.array_equal(example.token_ids, data.example(epoch, index).token_ids)
+        assert set(whole[[0, -1]]) == set(example.token_ids[[0, -1]])  # [CLS] and [SEP]
+        # So it is with the smaller table, but for the words that replace others.
+        small = ids[words.data.example(epoch, index).token_ids]
+        assert np.array_equal(small == tokenizer.mask_id, hidden)
+        assert np.isin(small, [*np.concatenate([e.token_ids for e in data.examples]), 4]).all()
+        seen.append(hidden.nonzero()[0].tolist())
+    assert seen[0] != seen[1]
+    assert data.masking is not None
+    short = replace(data, examples=[_example(0)], masking=replace(data.masking, rate=0.3))
+    assert short.example(0, 0).token_ids.tolist() == [2, 5, 3]  # its only word stays
 
 
 def test_two_passes_add_their_distance():

@@ -8,7 +8,7 @@ import typer
 
 from ownbert import limits
 from ownbert.cli.input_texts import input_texts
-from ownbert.cli.options import Data, Device, TextColumn, TextsOrFile
+from ownbert.cli.options import Data, Device, Engine, TextColumn, TextsOrFile
 from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.terminal import console, echo
@@ -35,6 +35,7 @@ def fill(
     text_column: TextColumn = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, one line per text.")] = False,
     device: Device = "auto",
+    engine: Engine = None,
 ) -> None:
     """Fill the masks of texts: the likeliest tokens and their probabilities.
 
@@ -48,7 +49,9 @@ def fill(
     from ownbert.inference.fill_mask import Filler
 
     given = _texts(texts or [], data, text_column)
-    filler = Filler(folder, top=top, device=device)
+    filler = Filler(folder, top=top, device=device, engine=engine)
+    if filler.engine.note:
+        echo(translated(filler.engine.note), err=True)
     output = console()
     for number, filled in enumerate(filler(given)):
         if json:

@@ -57,7 +57,10 @@ _COMMON = frozenset(
     }
 )
 # Those of a task that reads single sentences or pairs.
-_SENTENCE = ("feature_columns", "feature_size", "pooling", "ngrams", "long", "stride", "rdrop")
+_SENTENCE = (
+    *("feature_columns", "feature_size", "pooling", "ngrams", "long", "stride", "rdrop"),
+    "mask_rate",
+)
 # Two names of one task.
 _EMBED = (
     ("pooling", "temperature"),
@@ -104,7 +107,7 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
         -o runs/ratings""",
     ),
     "answer": (
-        ("answer_length", "threshold", "stride", "rdrop"),
+        ("answer_length", "threshold", "stride", "rdrop", "mask_rate"),
         """Questions whose answer is in a text: SQuAD, CMRC and the like.
 
         SQuAD's JSON (version 1.1 or 2.0), or csv, tsv, jsonl or parquet with the columns question,
@@ -114,7 +117,7 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
         -o runs/reader""",
     ),
     "choose": (
-        ("pooling", "rdrop"),
+        ("pooling", "rdrop", "mask_rate"),
         """One of several choices that go with a prompt: endings of stories, exam questions.
 
         jsonl or parquet with the columns prompt, choices (a list) and label; or csv or tsv with
@@ -129,7 +132,7 @@ _TASKS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "tag": (
         (
             *("feature_columns", "feature_size", "crf", "tag_all", "label_smoothing"),
-            *("stride", "rdrop"),
+            *("stride", "rdrop", "mask_rate"),
         ),
         """A tag per word: names of people and places, parts of speech, chunks.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.data.masking import Masking, ordinary_tokens
 from ownbert.data.readers.memory import MemoryTable
 from ownbert.errors import InputError
 from ownbert.finetuning.checks import LabelledSplit
@@ -145,6 +146,12 @@ class LabelledSplits:
         """
         self.builder = builder
         self.train_data = self.task.encode(self.train_rows, builder, training=True)
+        if rate := self.recipe.task.mask_rate:
+            tokenizer = builder.tokenizer
+            ordinary = ordinary_tokens(tokenizer.vocab_size, tokenizer.special_ids)
+            self.train_data = replace(
+                self.train_data, masking=Masking(tokenizer.mask_id, ordinary, rate)
+            )
         if self.dev_rows is not None:
             self.dev_data = self.task.encode(self.dev_rows, builder, training=False)
 

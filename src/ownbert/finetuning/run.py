@@ -344,14 +344,23 @@ class WordsInUse:
     def __init__(self, model: Model, data: EncodedRows) -> None:
         self.model = model
         self.full = model.encoder.embeddings.word
-        ids = np.unique(np.concatenate([np.unique(e.token_ids) for e in data.examples]))
+        words = [np.unique(e.token_ids) for e in data.examples]
+        if data.masking is not None:
+            words.append(np.asarray([data.masking.mask_id]))
+        ids = np.unique(np.concatenate(words))
         self.index_of = np.full(self.full.num_embeddings, -1, dtype=np.int64)
         self.index_of[ids] = np.arange(len(ids))
         self.ids = torch.from_numpy(ids).to(model.device)
         self.used = nn.Embedding.from_pretrained(self.full.weight.detach()[self.ids], freeze=False)
         self.tables = _ngram_tables(model)
         self._use()
-        self.data = replace(data, examples=[self._reindexed(e) for e in data.examples])
+        masking = data.masking and replace(
+            data.masking,
+            mask_id=int(self.index_of[data.masking.mask_id]),
+            ordinary=data.masking.ordinary[ids],
+        )
+        examples = [self._reindexed(e) for e in data.examples]
+        self.data = replace(data, examples=examples, masking=masking)
 
     def _reindexed(self, example: Example) -> Example:
         return replace(example, token_ids=self.index_of[example.token_ids])

@@ -15,7 +15,7 @@ from ownbert.errors import InputError
 from ownbert.files import refuse_same
 from ownbert.hub import model_folder
 from ownbert.inference.engines import choose_engine
-from ownbert.inference.exported_network import ExportedNetwork, RoutedNetwork
+from ownbert.inference.exported_network import HIDDEN, ExportedNetwork, RoutedNetwork
 from ownbert.settings import between
 from ownbert.tasks.batched_forward import batches_by_tokens, blocks
 from ownbert.tasks.sentence_embedding.embedding_config import POOLINGS, read_embedding_config
@@ -73,7 +73,12 @@ class Embedder:
         self.config = description.config
         device, precision = device or "auto", precision or "float32"
         self.engine = choose_engine(
-            self.folder, description, engine, device=device, precision=precision
+            self.folder,
+            description,
+            engine,
+            device=device,
+            precision=precision,
+            outputs=(HIDDEN,),
         )
         self._device = device
         self.device = pick_device(device) if self.engine.exported is None else "cpu"

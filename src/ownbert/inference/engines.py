@@ -9,7 +9,7 @@ needs torch.
 import importlib.util
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import weights_checksums, weights_form
 from ownbert.errors import InputError, in_short
 from ownbert.files import inside, read_json
-from ownbert.schema import dict_of, maybe, record, text, whole
+from ownbert.schema import anything, dict_of, maybe, record, text, whole
 
 PARITY = "parity.json"
 TORCH, AUTO = "torch", "auto"
@@ -34,9 +34,14 @@ _PARITY = record(
         "file": text,
         "sizes": dict_of(whole(0, 1 << 62), most=10),
         "weights": maybe(dict_of(_CHECKSUM, most=100_000)),
+        "outputs": maybe(dict_of(anything, most=20)),
     },
     required=("to", "file"),
 )
+
+
+class MissingOutput(InputError):
+    """A file has not the outputs that are needed: it is of a model with another head."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,7 @@ def choose_engine(
     *,
     device: str = "auto",
     precision: str = "float32",
+    outputs: Sequence[str] = (),
 ) -> Choice:
     """What computes the outputs of a model folder.
 
@@ -187,21 +193,23 @@ def choose_engine(
             single queries are computed by the fastest engine that is installed and has a file
             there, and all else by torch.
         device, precision: that torch would compute with; engines have the CPU and float32 only.
+        outputs: that the file must have.
 
     Raises:
+        MissingOutput: the file is of a model with another head.
         InputError: the engine is not known or not installed, or there is no such file, or it is
             damaged or of other weights.
     """
     if engine is not None and engine not in ENGINES:
         raise InputError(f"engine {in_short(engine)} is not known; one of {', '.join(ENGINES)}")
-    whole_folder = exported_folder(folder)
+    whole_folder = exported_folder(folder, outputs)
     if whole_folder is None:
         if engine in (None, TORCH):
             return Choice()
         if engine == AUTO:
-            return _automatic(folder, description, device, precision)
+            return _automatic(folder, description, device, precision, outputs)
         assert engine is not None
-        found = _beside(folder, description, engine)
+        found = _beside(folder, description, engine, outputs)
     else:
         found, own = whole_folder, whole_folder.engine
         if engine not in (None, AUTO, own):
@@ -232,10 +240,15 @@ def _require_cpu(engine: str, device: str, precision: str) -> None:
         )
 
 
-def exported_folder(folder: Path) -> ExportedFile | None:
+def exported_folder(folder: Path, outputs: Sequence[str] = ()) -> ExportedFile | None:
     """The file of a folder that ``ownbert export`` wrote; None of an ordinary model folder.
 
+    Args:
+        folder: of either kind.
+        outputs: that the file must have.
+
     Raises:
+        MissingOutput: it lacks one of them.
         InputError: it is damaged, or for no engine.
     """
     if weights_form(folder) is not None or not (folder / PARITY).is_file():
@@ -247,15 +260,18 @@ def exported_folder(folder: Path) -> ExportedFile | None:
             f"{folder} was exported to {in_short(to)}, which ownbert does not read; name the "
             "folder of the model, or export it to onnx or openvino"
         )
-    return _file(folder, to, described)
+    return _file(folder, to, described, outputs)
 
 
 def _read_parity(folder: Path) -> dict[str, Any]:
     return read_json(folder / PARITY, check=_PARITY)
 
 
-def _file(folder: Path, engine: str, described: Mapping[str, Any]) -> ExportedFile:
-    """The file that parity.json describes, if it has the size that it was written with."""
+def _file(
+    folder: Path, engine: str, described: Mapping[str, Any], outputs: Sequence[str]
+) -> ExportedFile:
+    """The file that parity.json describes, if it has these outputs and the size that it was written
+    with."""
     path = inside(folder, described["file"], folder / PARITY)
     if not path.is_file():
         raise InputError(f"no such file: {path}, which {folder / PARITY} names")
@@ -266,10 +282,22 @@ def _file(folder: Path, engine: str, described: Mapping[str, Any]) -> ExportedFi
             raise InputError(
                 f"{part} is damaged: it has {found:,} bytes, and was written with {size:,}"
             )
+    known = described.get("outputs") or outputs
+    if missing := [name for name in outputs if name not in known]:
+        raise missing_output(path, missing[0], known)
     return ExportedFile(engine, path, folder)
 
 
-def _beside(folder: Path, description: Description, engine: str) -> ExportedFile:
+def missing_output(path: Path, name: str, known: Iterable[str]) -> MissingOutput:
+    """The error of a file that has not the output that is needed, but others."""
+    return MissingOutput(
+        f"{path} has no output {name}, only {', '.join(known)}; it is of a model with another head"
+    )
+
+
+def _beside(
+    folder: Path, description: Description, engine: str, outputs: Sequence[str]
+) -> ExportedFile:
     """The file for an engine beside the weights of a model folder."""
     if description.config.image is not None:
         raise InputError(f"{folder} reads images, which only torch computes; leave --engine out")
@@ -294,10 +322,12 @@ def _beside(folder: Path, description: Description, engine: str) -> ExportedFile
             f"{own / kind.file} is not of the weights in {folder}; write it again: {command} "
             "--overwrite"
         )
-    return _file(own, engine, described)
+    return _file(own, engine, described, outputs)
 
 
-def _automatic(folder: Path, description: Description, device: str, precision: str) -> Choice:
+def _automatic(
+    folder: Path, description: Description, device: str, precision: str, outputs: Sequence[str]
+) -> Choice:
     """The fastest engine for single queries, and torch for the rest."""
     if device not in ("auto", "cpu") or precision not in ("float32", "auto"):
         return Choice(note="engine: torch, for this device and precision")
@@ -306,7 +336,7 @@ def _automatic(folder: Path, description: Description, device: str, precision: s
         if not KINDS[engine].installed:
             continue
         try:
-            found = _beside(folder, description, engine)
+            found = _beside(folder, description, engine, outputs)
         except InputError as error:
             problems.append(str(error))
         else:

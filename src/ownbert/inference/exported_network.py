@@ -14,17 +14,19 @@ from ownbert.config import EncoderConfig
 from ownbert.data.example import Example
 from ownbert.errors import InputError
 from ownbert.files import read_json
-from ownbert.inference.engines import ExportedFile, first_line
+from ownbert.inference.engines import ExportedFile, first_line, missing_output
 from ownbert.schema import anything, record
 from ownbert.tasks.network import RowNetwork
 
 CRF = "crf.json"
-HIDDEN = "last_hidden_state"
+HIDDEN, LOGITS = "last_hidden_state", "logits"
+# Of a model for masked words and for pairs of sentences.
+MASKS_OF_BOTH = "prediction_logits"
 # Outputs of a head, and whether they have a row for each token or one for each sequence.
 _OUTPUTS: Mapping[str, tuple[tuple[str, ...], bool]] = {
-    "classification": (("logits",), False),
-    "choice": (("logits",), False),
-    "tokens": (("logits",), True),
+    "classification": ((LOGITS,), False),
+    "choice": ((LOGITS,), False),
+    "tokens": ((LOGITS,), True),
     "span": (("start_logits", "end_logits"), True),
 }
 # A group of sequences is padded to its longest one. Padding may be this share of its places, and a
@@ -45,15 +47,20 @@ class ExportedNetwork:
         exported: the file.
         config: of the model.
         pooling: of a head for embeddings, whose file has the vectors of tokens: mean, first or max.
+        masks: the output with the scores of all tokens of the vocabulary.
 
     Raises:
         InputError: the file is damaged, or the engine is missing.
     """
 
     def __init__(
-        self, exported: ExportedFile, config: EncoderConfig, pooling: str = "mean"
+        self,
+        exported: ExportedFile,
+        config: EncoderConfig,
+        pooling: str = "mean",
+        masks: str = LOGITS,
     ) -> None:
-        self.exported, self.config, self.pooling = exported, config, pooling
+        self.exported, self.config, self.pooling, self.masks = exported, config, pooling, masks
         self._run = exported.open()
 
     @cached_property
@@ -81,6 +88,20 @@ class ExportedNetwork:
             return self._pooled(ids, types, self.pooling)
         names, per_token = _OUTPUTS[head]
         return self._packed(ids, types, names, per_token=per_token, choices=head == "choice")
+
+    def likeliest(
+        self, examples: Sequence[Example], known: np.ndarray, top: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As of ``PackedMasks``; the file gives the scores of all tokens, not of masks alone."""
+        ids, types = _sequences(examples)
+        masked = [example.masked_positions for example in examples]
+        scores = self._packed(ids, types, (self.masks,), per_token=True, rows=masked)  # (M, V)
+        shares = np.exp(scores - scores.max(1, keepdims=True))
+        shares = shares[:, known] / shares.sum(1, keepdims=True)
+        best = np.argpartition(-shares, min(top, len(known)) - 1, axis=1)[:, :top]
+        order = np.argsort(-np.take_along_axis(shares, best, 1), 1, kind="stable")
+        best = np.take_along_axis(best, order, 1)
+        return np.take_along_axis(shares, best, 1), known[best]
 
     def vectors(
         self, ids: Sequence[np.ndarray], pooling: str, precision: str | None = None
@@ -114,8 +135,12 @@ class ExportedNetwork:
         *,
         per_token: bool,
         choices: bool = False,
+        rows: Sequence[Any] | None = None,
     ) -> np.ndarray:
-        """Outputs of sequences, end to end: (T, ...) or (B, ...); several are columns."""
+        """Outputs of sequences, end to end: (T, ...) or (B, ...); several are columns.
+
+        rows: of each sequence the tokens whose outputs are wanted; by default all.
+        """
         if len(ids) == 1 and not choices:  # A single query is worth a shorter way.
             row = np.asarray(ids[0], np.int64)[None]
             inputs = {"input_ids": row, "attention_mask": np.ones_like(row)}
@@ -123,6 +148,8 @@ class ExportedNetwork:
                 own = np.zeros_like(row) if types is None else np.asarray(types[0], np.int64)[None]
                 inputs["token_type_ids"] = own
             out = self._outputs(inputs, names, row.shape if per_token else (1,))
+            if rows is not None:
+                return out[0, rows[0]]
             return out[0] if per_token else out
         lengths = np.asarray([len(one) for one in ids])
         found: list[Any] = [None] * len(ids)
@@ -142,7 +169,10 @@ class ExportedNetwork:
                 inputs = {name: x[None] for name, x in inputs.items()}
             out = self._outputs(inputs, names, shape if per_token else shape[:1])
             for row, index in enumerate(chosen):
-                found[index] = out[row, : lengths[index]] if per_token else out[row : row + 1]
+                if rows is not None:
+                    found[index] = out[row, rows[index]]
+                else:
+                    found[index] = out[row, : lengths[index]] if per_token else out[row : row + 1]
         return np.concatenate(found)
 
     def _outputs(
@@ -157,12 +187,9 @@ class ExportedNetwork:
                 f"{path} cannot be run with {self.exported.engine}: {first_line(error)}"
             ) from None
         if missing := [name for name in names if name not in found]:
-            raise InputError(
-                f"{path} has no output {missing[0]}, only {', '.join(found)}; it is of a model "
-                "with another head"
-            )
+            raise missing_output(path, missing[0], found)
         arrays = [np.asarray(found[name], np.float32) for name in names]
-        if names == ("logits",) and len(shape) == 1 and arrays[0].shape == (1, *shape):
+        if names == (LOGITS,) and len(shape) == 1 and arrays[0].shape == (1, *shape):
             arrays = [arrays[0].T]  # of choices
         if any(x.shape[: len(shape)] != shape for x in arrays):
             raise InputError(f"{path} gives outputs of another shape; write it again")
@@ -170,6 +197,11 @@ class ExportedNetwork:
         if not np.isfinite(out).all():
             raise InputError(f"{path} gives numbers that are not finite; it is damaged")
         return out
+
+
+def outputs_of(head: str) -> tuple[str, ...]:
+    """The outputs that a file has for a head of a task; none are known of other heads."""
+    return (HIDDEN,) if head == "embedding" else _OUTPUTS.get(head, ((), False))[0]
 
 
 def groups_by_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
@@ -231,6 +263,14 @@ class RoutedNetwork:
         """As of a ``RowNetwork``."""
         network: RowNetwork = self._for([len(e.token_ids) for e in examples])
         return network.logits(examples, head)
+
+    def likeliest(
+        self, examples: Sequence[Example], known: np.ndarray, top: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """As of ``PackedMasks``."""
+        # An engine computes the scores of every token, which tells in a long text.
+        few = sum(len(e.token_ids) for e in examples) <= FEW_TOKENS
+        return (self._small if few else self._packed).likeliest(examples, known, top)
 
     def vectors(
         self, ids: Sequence[np.ndarray], pooling: str, precision: str | None = None

@@ -8,22 +8,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer
+from ownbert.checkpoint import CONFIG, Description, describe, load_tokenizer
 from ownbert.checkpoint.description import describe_config
-from ownbert.data.batch import Example, pack
-from ownbert.data.permutation import permuted_view
+from ownbert.data.example import Example
 from ownbert.errors import InputError
 from ownbert.hub import model_folder
+from ownbert.inference.engines import choose_engine
+from ownbert.inference.exported_network import (
+    LOGITS,
+    MASKS_OF_BOTH,
+    ExportedNetwork,
+    RoutedNetwork,
+)
 from ownbert.tasks.batched_forward import batches_by_tokens
 from ownbert.text.tokenizer import Tokenizer
-from ownbert.train.device import pick_device
 
 # How users may write a mask, whatever the tokenizer's own token is.
 _SPELLINGS = ("[MASK]", "<mask>")
 # Texts and tokens in one forward pass: the scores of each mask take V numbers.
 _TEXTS, _BATCH_TOKENS = 32, 2048
+# An exported file gives those of every token.
+_ENGINE_TOKENS = 512
 # The markers of a piece that starts a word, in byte-level BPE and SentencePiece.
 _WORD_START = ("Ġ", "▁")
 
@@ -77,12 +83,24 @@ class Filler:
         folder: of the model.
         top: candidates per mask.
         device: auto, cpu or cuda.
+        engine: torch, onnx, openvino or auto (``choose_engine``).
+
+    Attributes:
+        engine: what computes.
 
     Raises:
-        InputError: the folder lacks that head, or holds a left-to-right model.
+        InputError: the folder lacks that head, or holds a left-to-right model, or cannot be used
+            with the engine.
     """
 
-    def __init__(self, folder: str | Path, *, top: int = 5, device: str = "auto") -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        top: int = 5,
+        device: str = "auto",
+        engine: str | None = None,
+    ) -> None:
         if top < 1:
             raise InputError(f"top is {top}; it must be 1 or more")
         folder = model_folder(folder)
@@ -99,11 +117,27 @@ class Filler:
                 f"{folder} is a decoder, which reads from left to right only; filling masks needs "
                 "a model that sees both sides (is_decoder false)"
             )
+        alone = [spec.kind for spec in description.specs] == ["mlm"]
+        output = LOGITS if alone else MASKS_OF_BOTH
+        self.engine = choose_engine(folder, description, engine, device=device, outputs=(output,))
         self.tokenizer = load_tokenizer(folder, config=description.config)
-        self.model = load(folder, heads=["mlm"], description=description).to(pick_device(device))
+        self._network = self._open(folder, description, device, output)
         self.top = min(top, self.tokenizer.vocab_size)
         self.longest = description.config.max_length
         self.spelling = _spelling(self.tokenizer)
+
+    def _open(self, folder: Path, description: Description, device: str, output: str) -> Any:
+        """What computes candidates: ``PackedMasks`` or what has its function."""
+
+        def packed() -> Any:
+            from ownbert.inference.packed_masks import PackedMasks
+
+            return PackedMasks(folder, description, device)
+
+        if self.engine.exported is None:
+            return packed()
+        exported = ExportedNetwork(self.engine.exported, description.config, masks=output)
+        return RoutedNetwork(exported, packed) if self.engine.packed else exported
 
     @property
     def mask(self) -> str:
@@ -111,11 +145,14 @@ class Filler:
         return self.tokenizer.special["mask_token"]
 
     def __call__(
-        self, texts: Iterable[str], *, targets: Sequence[int] | None = None
+        self, texts: Iterable[str], *, targets: Sequence[int] | None = None, top: int | None = None
     ) -> Iterator[Filled]:
         """Fill the masks of each text, in order.
 
-        targets: ids of tokens that are the only candidates; by default all tokens are.
+        Args:
+            texts: with masks.
+            targets: ids of tokens that are the only candidates; by default all tokens are.
+            top: candidates per mask; by default those of the filler.
 
         Raises:
             InputError: a text has no mask or is longer than the model takes; names the number of
@@ -126,15 +163,20 @@ class Filler:
             ids = self._encode(block, count)
             count += len(block)
             lengths = [len(i) for i in ids]
-            for chosen in batches_by_tokens(np.arange(len(ids)), lengths, _BATCH_TOKENS):
+            most = _BATCH_TOKENS if self.engine.packed else _ENGINE_TOKENS
+            for chosen in batches_by_tokens(np.arange(len(ids)), lengths, most):
                 rows = [block[i] for i in chosen], [ids[i] for i in chosen]
-                yield from self._fill(*rows, targets)
+                yield from self._fill(*rows, targets, top or self.top)
+
+    def with_masks(self, text: str) -> str:
+        """The text with its masks as the tokenizer writes them."""
+        # Text that is already tokens is split only at blanks, so a mask needs them around it.
+        mask = f" {self.mask} " if self.tokenizer.kind == "blank" else self.mask
+        return self.spelling.sub(lambda _: mask, text)
 
     def _encode(self, texts: Sequence[str], before: int) -> list[np.ndarray]:
         """The ids of each text between its special tokens; ``before`` texts preceded them."""
-        # Text that is already tokens is split only at blanks, so a mask needs them around it.
-        mask = f" {self.mask} " if self.tokenizer.kind == "blank" else self.mask
-        masked = [self.spelling.sub(lambda _: mask, text) for text in texts]
+        masked = [self.with_masks(text) for text in texts]
         rows = []
         for number, piece in enumerate(self.tokenizer.encode_batch(masked), before + 1):
             row = np.asarray(self.tokenizer.input_format.one(piece), dtype=np.int64)
@@ -151,9 +193,12 @@ class Filler:
             rows.append(row)
         return rows
 
-    @torch.inference_mode()
     def _fill(
-        self, texts: Sequence[str], ids: Sequence[np.ndarray], targets: Sequence[int] | None
+        self,
+        texts: Sequence[str],
+        ids: Sequence[np.ndarray],
+        targets: Sequence[int] | None,
+        top: int,
     ) -> Iterator[Filled]:
         places = [np.flatnonzero(row == self.tokenizer.mask_id) for row in ids]
 
@@ -164,26 +209,15 @@ class Filler:
             Example(row, types(row), masked_positions=at, masked_ids=row[at], order=0 * at)
             for row, at in zip(ids, places, strict=True)
         ]
-        batch = pack(examples).to(self.model.device)
-        if self.model.config.mask_vector:
-            # All masks are the first in the order: a query stream predicts each of them from the
-            # words, and none sees a mask.
-            batch = permuted_view(batch)
-        logits = self.model(batch, ["mlm"]).logits["mlm"]  # (M, V)
-        probabilities = logits.float().softmax(-1)
         # A model may have more outputs than its tokenizer has tokens.
-        known = torch.arange(self.tokenizer.vocab_size)
-        if targets is not None:
-            known = torch.as_tensor(targets)
-        known = known.to(probabilities.device)
-        best = probabilities[:, known].topk(min(self.top, len(known)))
-        rows = iter(zip(best.values.tolist(), known[best.indices].tolist(), strict=True))
+        known = np.arange(self.tokenizer.vocab_size) if targets is None else np.asarray(targets)
+        values, indices = self._network.likeliest(examples, known, top)
+        rows = zip(values.tolist(), indices.tolist(), strict=True)
         for text, at in zip(texts, places, strict=True):
             masks = []
             for position in at.tolist():
-                values, indices = next(rows)
-                found = zip(indices, values, strict=True)
-                masks.append(Mask(position, tuple(self._candidate(i, p) for i, p in found)))
+                found = [self._candidate(i, p) for p, i in zip(*next(rows), strict=True)]
+                masks.append(Mask(position, tuple(found)))
             best_of_each = [mask.candidates[0] for mask in masks]
             yield Filled(text, tuple(masks), self._put(text, best_of_each))
 
@@ -220,7 +254,12 @@ class Filler:
 
 
 def fill(
-    folder: str | Path, texts: str | Iterable[str], *, top: int = 5, device: str = "auto"
+    folder: str | Path,
+    texts: str | Iterable[str],
+    *,
+    top: int = 5,
+    device: str = "auto",
+    engine: str | None = None,
 ) -> list[Filled]:
     """The most probable tokens for each mask of each text, with their probabilities.
 
@@ -232,11 +271,12 @@ def fill(
             <mask>.
         top: candidates per mask.
         device: auto, cpu or cuda.
+        engine: torch, onnx, openvino or auto.
 
     Raises:
         InputError: as for ``Filler``.
     """
-    filler = Filler(folder, top=top, device=device)
+    filler = Filler(folder, top=top, device=device, engine=engine)
     return list(filler([texts] if isinstance(texts, str) else texts))
 
 

@@ -14,7 +14,7 @@ from ownbert.errors import InputError
 from ownbert.files import inside, read_json
 from ownbert.hub import model_folder
 from ownbert.inference.engines import Choice, choose_engine
-from ownbert.inference.exported_network import ExportedNetwork, RoutedNetwork
+from ownbert.inference.exported_network import ExportedNetwork, RoutedNetwork, outputs_of
 from ownbert.run.file_names import ENSEMBLE, RECIPE
 from ownbert.schema import list_of, maybe, record, text
 from ownbert.tasks.batched_forward import blocks, forward_rows
@@ -73,8 +73,16 @@ class NetworkPredictor:
         self.task = task or combine_tasks(
             [task_of(about, folder, columns) for folder, about in described]
         )
+        outputs = outputs_of(self.task.head)
         self.engines = [
-            choose_engine(*each, engine, device=device, precision=precision) for each in described
+            choose_engine(
+                *each,
+                engine,
+                device=device,
+                precision=precision,
+                outputs=outputs,
+            )
+            for each in described
         ]
         packed = any(choice.packed for choice in self.engines)
         self.precision = pick_precision(precision, device) if packed else "float32"

@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import json
+import re
 import sys
 import time
 import uuid
@@ -11,7 +12,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from ownbert.serve.refusals import Refusal, too_large
+from ownbert.serve.refusals import Refusal, bad_field, too_large
 from ownbert.serve.service import Service, Usage
 
 Scope = MutableMapping[str, Any]
@@ -26,6 +27,12 @@ _ALWAYS = ("/livez", "/readyz", "/health", "/metrics")
 _DISCARDED = 8
 # Characters of a request id of the client.
 _LONGEST_ID = 128
+# In JSON the escapes of characters beyond 16 bits are pairs: the first half without the second, or
+# the second without the first.
+_HALF = re.compile(
+    rb"\\u[dD][89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][\da-fA-F]{2})\\u[dD][c-fC-F]"
+)
 
 
 def error_body(refusal: Refusal, path: str) -> dict[str, Any]:
@@ -81,6 +88,10 @@ class Gate:
                 whole = await self._body(request, receive)
             except Refusal as refusal:
                 await self._discard(receive, refusal)
+                await send_error(refusal, scope["path"], sending)
+                return
+            if half := half_of_character(whole):
+                refusal = bad_field(f"a text has {half}, which is half of a character")
                 await send_error(refusal, scope["path"], sending)
                 return
             await self.app(scope, replaying(whole, receive), sending)
@@ -162,6 +173,20 @@ class Gate:
             "tokens": usage.tokens,
         }
         print(json.dumps(row), file=self.log, flush=True)
+
+
+def half_of_character(body: bytes) -> str | None:
+    """The escape of half of a character in JSON, which no tokenizer takes; None: there is none."""
+    if _HALF.search(body) is None:
+        return None
+    try:
+        # An escaped backslash before the u is none of this.
+        json.dumps(json.loads(body), ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        return ascii(error.object[error.start])
+    except (ValueError, RecursionError):
+        return None  # It is not JSON, as its reader will say.
+    return None
 
 
 def _has_key(request: Request, key: str) -> bool:

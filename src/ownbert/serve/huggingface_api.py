@@ -14,11 +14,28 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from ownbert import limits
+from ownbert.serve.answers import json_answer
 from ownbert.serve.refusals import Refusal, bad_field, too_large
 from ownbert.serve.served_model import ServedModel
 from ownbert.serve.service import Service, texts_of
 
 _TOP_WORDS = 5
+# What clients may send; some of it is a matter of the model's training and changes nothing here.
+_PARAMETERS = {
+    "text-classification": ("top_k", "function_to_apply"),
+    "token-classification": ("aggregation_strategy", "ignore_labels", "stride"),
+    "question-answering": (
+        *("top_k", "doc_stride", "max_answer_len", "max_seq_len", "max_question_len"),
+        *("handle_impossible_answer", "align_to_words"),
+    ),
+    "fill-mask": ("top_k", "targets"),
+    "feature-extraction": ("normalize", "prompt_name", "truncate", "truncation_direction"),
+    "sentence-similarity": ("normalize", "prompt_name", "truncate", "truncation_direction"),
+    "translation": (
+        *("src_lang", "tgt_lang", "clean_up_tokenization_spaces", "truncation"),
+        "generate_parameters",
+    ),
+}
 _AGGREGATIONS = ("none", "simple", "first", "average", "max")
 
 
@@ -60,6 +77,14 @@ async def _answer(
     found = task or _task_of(model, inputs)
     if found not in _ANSWERS:
         raise Refusal(404, f"there is no task {found!r} here", "wrong_task")
+    if found not in model.pipelines:
+        known = ", ".join(sorted(model.pipelines))
+        raise Refusal(422, f"the model {model.name} is for {known}, not for {found}", "wrong_task")
+    known = _PARAMETERS.get(found, ("top_k",))
+    for name in body.get("parameters") or ():
+        if name not in known:
+            listed = ", ".join(known)
+            raise bad_field(f"{found} has no parameter {name[:40]!r}, only {listed}", "parameters")
     return await _ANSWERS[found](service, request, model, inputs, parameters)
 
 
@@ -84,8 +109,9 @@ def _top(parameters: Mapping[str, Any], default: int | None) -> int | None:
 async def _classify(
     service: Service, request: Request, model: ServedModel, inputs: Any, parameters: Any
 ) -> Any:
-    if parameters.get("function_to_apply") == "none":
-        raise bad_field("function_to_apply none: the model gives probabilities", "parameters")
+    applied = {"regress": "none", "multilabel": "sigmoid"}.get(model.task, "softmax")
+    if parameters.get("function_to_apply") not in (None, applied):
+        raise bad_field(f"function_to_apply: the model has {applied}", "parameters")
     rows = inputs if isinstance(inputs, list) else [inputs]
     top = _top(parameters, None)
     decided = await service.decide(request, model, rows)
@@ -100,11 +126,15 @@ async def _tag(
     if how not in _AGGREGATIONS:
         known = ", ".join(_AGGREGATIONS)
         raise bad_field(f"aggregation_strategy is {how!r}; one of {known}", "parameters")
-    single = isinstance(inputs, str)
+    ignored = texts_of(parameters.get("ignore_labels") or [], "ignore_labels")
+    single = not isinstance(inputs, list)
     decided = await service.decide(request, model, [inputs] if single else inputs)
     # Every word has one tag, so all ways of joining the tags of its pieces are the same.
     work = model.words if how == "none" else model.answer
-    found = [work(*each) for each in decided]
+    found = [
+        [one for one in work(*each) if one.get("entity_group", one.get("entity")) not in ignored]
+        for each in decided
+    ]
     return found[0] if single else found
 
 
@@ -114,10 +144,10 @@ async def _question(
     top = _top(parameters, 1)
     single = not isinstance(inputs, list)
     decided = await service.decide(request, model, [inputs] if single else inputs)
-    found = [model.answer(*each) for each in decided]
-    if single:
-        return found[0] if top == 1 else found
-    return found
+    found = [model.answer(*each, top_k=top) for each in decided]
+    if top == 1:
+        found = [best for (best,) in found]
+    return found[0] if single else found
 
 
 async def _choose(
@@ -135,7 +165,7 @@ async def _fill(
     targets = parameters.get("targets")
     targets = None if targets is None else texts_of(targets, "targets")
     top = _top(parameters, _TOP_WORDS) or _TOP_WORDS
-    filled = await service.fill(request, model, texts_of(inputs), targets)
+    filled = await service.fill(request, model, texts_of(inputs), targets, top)
     assert model.filler is not None
     found = []
     for each in filled:
@@ -147,7 +177,7 @@ async def _fill(
                     "token_str": one.text,
                     "sequence": model.filler.replaced(each.text, number, one),
                 }
-                for one in mask.candidates[:top]
+                for one in mask.candidates
             ]
             for number, mask in enumerate(each.masks)
         ]
@@ -161,10 +191,15 @@ async def _features(
     normalize = parameters.get("normalize")
     if normalize is not None and not isinstance(normalize, bool):
         raise bad_field("normalize must be true or false", "normalize")
+    if str(parameters.get("truncation_direction") or "right").lower() != "right":
+        raise bad_field("truncation_direction: long texts lose their ends", "truncation_direction")
     texts = texts_of(inputs)
     prompt = model.prompt(parameters.get("prompt_name"))
-    vectors = await service.embed(request, model, texts, normalize=normalize, prompt=prompt)
-    return vectors.tolist()
+    truncate = parameters.get("truncate") is not False
+    vectors = await service.embed(
+        request, model, texts, normalize=normalize, prompt=prompt, truncate=truncate
+    )
+    return await json_answer(vectors, vectors.size)
 
 
 async def _similar(

@@ -20,9 +20,10 @@ class Metrics:
 
     Args:
         waiting: the tokens in the queue now.
+        connections: that are open now.
     """
 
-    def __init__(self, waiting: Callable[[], int]) -> None:
+    def __init__(self, waiting: Callable[[], int], connections: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         about: dict[str, Any] = {"registry": self.registry}
         self.requests = Counter(
@@ -40,6 +41,8 @@ class Metrics:
         )
         self.waiting = Gauge("ownbert_queue_tokens", "Tokens in the queue now.", **about)
         self.waiting.set_function(waiting)
+        self.connections = Gauge("ownbert_connections", "Connections that are open now.", **about)
+        self.connections.set_function(connections)
         # Sequences are packed one behind the other: a batch holds nothing but their tokens.
         Gauge("ownbert_padding_share", "Share of padding in batches.", **about).set(0)
 

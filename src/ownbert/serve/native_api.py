@@ -5,9 +5,11 @@ import binascii
 from typing import Any
 
 from fastapi import APIRouter, Request
+from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from ownbert.inspect.explain.explain import METHOD
+from ownbert.serve.answers import json_answer
 from ownbert.serve.huggingface_api import opened
 from ownbert.serve.refusals import bad_field
 from ownbert.serve.service import Service, texts_of, usage_of
@@ -65,6 +67,24 @@ class ExplainRequest(BaseModel):
     model: str | None = None
 
 
+class AttentionRequest(BaseModel):
+    """The body of ``/v1/attention``."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"inputs": "a text", "layers": [-1], "heads": [0, 3]}]},
+    )
+
+    inputs: Any = Field(description="One input of the model's task.")
+    layers: list[int] = Field(
+        min_length=1, description="Layers from 0; negative ones count from the last, -1."
+    )
+    heads: list[int] | None = Field(
+        None, min_length=1, description="Heads of these layers, from 0; by default all."
+    )
+    model: str | None = None
+
+
 class ReloadRequest(BaseModel):
     """The body of ``/reload``."""
 
@@ -80,20 +100,34 @@ def router(service: Service) -> APIRouter:
         _add(routes, service, task, example)
 
     @routes.post("/v1/rank")
-    async def rank(body: RankRequest, request: Request) -> dict[str, Any]:
+    async def rank(body: RankRequest, request: Request) -> Response:
         """How well texts go with a query, the best first."""
         served = service.models.get(body.model)
         ranked = await service.rank(request, served, body.query, body.texts)
         found = [{"index": i, "score": score, "text": body.texts[i]} for i, score in ranked]
-        return _reply(request, served.name, found)
+        return await _reply(request, served.name, found)
 
     @routes.post("/v1/explain")
-    async def explain(body: ExplainRequest, request: Request) -> dict[str, Any]:
+    async def explain(body: ExplainRequest, request: Request) -> Response:
         """How much each word has to do with the answer; the runs of the model count as tokens."""
         served = service.models.get(body.model)
         inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
         found = list(await service.explain(request, served, inputs, body.method))
-        return _reply(request, served.name, found)
+        return await _reply(request, served.name, found)
+
+    @routes.post("/v1/attention", openapi_extra=_attention_answer())
+    async def attention(body: AttentionRequest, request: Request) -> Response:
+        """How much each token attends to each, in chosen layers and heads of the model.
+
+        There is an answer for each sequence that the model reads: one for a text or a pair, several
+        for choices and long documents. In row i of the weights are those of token i, and their sum
+        is 1.
+        """
+        served = service.models.get(body.model)
+        given = (body.inputs, body.layers, body.heads)
+        query = await service.prepared([body.inputs], served.attention_query, *given)
+        found = await service.attention(request, served, query)
+        return await _reply(request, served.name, found, query.numbers)
 
     @routes.post("/reload")
     def reload(body: ReloadRequest) -> dict[str, Any]:
@@ -103,24 +137,36 @@ def router(service: Service) -> APIRouter:
     return routes
 
 
+def _attention_answer() -> dict[str, Any]:
+    """An answer of ``/v1/attention``, for the description of the paths."""
+    weights = [[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]]
+    layer = {"layer": 11, "heads": [{"head": 0, "weights": weights}]}
+    answer = {"tokens": ["[CLS]", "text", "[SEP]"], "layers": [layer]}
+    usage = {"tokens": 3, "milliseconds": 1.5}
+    example = {"model": "NAME", "answers": [answer], "usage": usage}
+    return {"responses": {"200": {"content": {"application/json": {"example": example}}}}}
+
+
 def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
     schema = {"requestBody": {"content": {"application/json": {"example": {"inputs": example}}}}}
 
     @routes.post(f"/v1/{task}", openapi_extra=schema, name=task, operation_id=task)
-    async def run(body: TaskRequest, request: Request) -> dict[str, Any]:
+    async def run(body: TaskRequest, request: Request) -> Response:
         served = service.models.get(body.model)
         served.require(task)
         if body.top_k is not None and task in ("tag", "embed", "translate"):
             raise bad_field(f"top_k is of no use to {task}", "top_k")
         inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
+        numbers = 0
         if task in _PREDICTED or task == "image":
             rows = [_image(each) for each in inputs] if task == "image" else inputs
             top = {} if body.top_k is None else {"top_k": body.top_k}
             decided = await service.decide(request, served, rows)
             answers: Any = [served.answer(*each, **top) for each in decided]
         elif task == "fill":
-            filled = await service.fill(request, served, texts_of(inputs), body.targets)
-            answers = [_candidates(each, body.top_k or 5) for each in filled]
+            top = body.top_k or 5
+            filled = await service.fill(request, served, texts_of(inputs), body.targets, top)
+            answers = [_candidates(each) for each in filled]
         elif task == "translate":
             answers = list(await service.translate(request, served, texts_of(inputs)))
         else:
@@ -132,15 +178,15 @@ def _add(routes: APIRouter, service: Service, task: str, example: Any) -> None:
                 prompt=served.prompt(body.prompt_name),
                 dimensions=body.dimensions,
             )
-            answers = vectors.tolist()
-        return _reply(request, served.name, answers)
+            answers, numbers = vectors, vectors.size
+        return await _reply(request, served.name, answers, numbers)
 
 
-def _candidates(filled: Any, top: int) -> dict[str, Any]:
+def _candidates(filled: Any) -> dict[str, Any]:
     return {
         "text": filled.filled,
         "masks": [
-            [{"token": c.text, "id": c.id, "score": c.probability} for c in mask.candidates[:top]]
+            [{"token": c.text, "id": c.id, "score": c.probability} for c in mask.candidates]
             for mask in filled.masks
         ],
     }
@@ -153,11 +199,8 @@ def _image(given: Any) -> Any:
         raise bad_field("an image is its bytes in base64", "inputs") from None
 
 
-def _reply(request: Request, name: str, answers: Any) -> dict[str, Any]:
+async def _reply(request: Request, name: str, answers: Any, numbers: int = 0) -> Response:
     usage = usage_of(request)
     milliseconds = round(1000 * usage.computed, 3)
-    return {
-        "model": name,
-        "answers": answers,
-        "usage": {"tokens": usage.tokens, "milliseconds": milliseconds},
-    }
+    about = {"tokens": usage.tokens, "milliseconds": milliseconds}
+    return await json_answer({"model": name, "answers": answers, "usage": about}, numbers)

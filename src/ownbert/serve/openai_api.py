@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
+from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from ownbert.serve.answers import json_answer
 from ownbert.serve.refusals import Refusal
 from ownbert.serve.service import Service, usage_of
 
@@ -44,7 +46,7 @@ def router(service: Service) -> APIRouter:
         return _about(service.models.get(name).name)
 
     @routes.post("/v1/embeddings")
-    async def embeddings(body: EmbeddingsRequest, request: Request) -> dict[str, Any]:
+    async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
         served = service.models.get(body.model)
         served.require("embed")
         given: Any = body.input
@@ -60,7 +62,7 @@ def router(service: Service) -> APIRouter:
         items = await service.prepared(given, prepare, given)
         vectors = await service.vectors(request, served, items, dimensions=body.dimensions)
         tokens = usage_of(request).tokens
-        return {
+        answer = {
             "object": "list",
             "model": served.name,
             "data": [
@@ -69,6 +71,7 @@ def router(service: Service) -> APIRouter:
             ],
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         }
+        return await json_answer(answer, vectors.size)
 
     return routes
 
@@ -77,7 +80,7 @@ def _encoded(vector: np.ndarray, body: EmbeddingsRequest) -> Any:
     """Numbers, or the bytes of little-endian float32 in base64."""
     if body.encoding_format == "base64":
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
-    return vector.tolist()
+    return vector
 
 
 def _about(name: str) -> dict[str, Any]:

@@ -1,24 +1,25 @@
 """A model folder as a server uses it: what it can do, and its requests as items to compute."""
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from ownbert.checkpoint import describe
 from ownbert.checkpoint.translation import is_translation
+from ownbert.data.example import Example
 from ownbert.errors import InputError
 from ownbert.inference.embedder import Embedder
-from ownbert.inference.engines import AUTO, TORCH
+from ownbert.inference.engines import AUTO, TORCH, MissingOutput
 from ownbert.inference.fill_mask import Filled, Filler
 from ownbert.inference.pipeline import Predictor
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.inspect.explain.methods import METHODS
-from ownbert.serve.refusals import Refusal, bad_field
+from ownbert.inspect.internals.attention_maps import ChosenHeads, chosen_heads
+from ownbert.serve.attention import AttentionQuery, weights_by_sequence
+from ownbert.serve.refusals import Refusal, bad_field, too_large
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import NoTaskHead
 from ownbert.tasks.token_classification.entities import OUTSIDE
@@ -36,7 +37,7 @@ PIPELINES = {
     "fill": "fill-mask",
     "translate": "translation",
 }
-# Candidates for a mask that are computed; a request may ask for fewer.
+# Candidates for a mask.
 MOST_CANDIDATES = 100
 # Tokens of an image, about: its size decides.
 _IMAGE_TOKENS = 256
@@ -51,6 +52,8 @@ _PASSES = {
 }
 # Words of the texts that are computed before the first request.
 _WARM_LENGTHS = (1, 8, 32, 128)
+# Texts that are computed together then: with the engine auto so many are computed by torch.
+_WARM_TEXTS = 16
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ class ServedModel:
         self.translator: Translator | None = None
         self._explainer: Explainer | None = None
         self._load()
+        self._loaded = self._files()
         parts = {
             "embed": self.embedder,
             "fill": self.filler,
@@ -126,10 +130,29 @@ class ServedModel:
             if predictor.task.name != "embed":
                 self.predictor = predictor
                 return
-        self.embedder = Embedder(self.folder, **given)
-        kinds = {spec.kind for spec in describe(self.folder).specs}
-        if "mlm" in kinds and self.embedder.engine.packed:
-            self.filler = Filler(self.folder, top=MOST_CANDIDATES, device=self.device)
+        missing: list[MissingOutput] = []  # an exported file gives either vectors or candidates
+        if "mlm" in {spec.kind for spec in describe(self.folder).specs}:
+            try:
+                self.filler = Filler(self.folder, device=self.device, engine=self.engine)
+            except MissingOutput as error:
+                missing.append(error)
+        try:
+            self.embedder = Embedder(self.folder, **given)
+        except MissingOutput as error:
+            missing.append(error)
+        if self.filler is None and self.embedder is None:
+            raise missing[0]
+
+    def _files(self) -> dict[Path, tuple[int, int]]:
+        """When the files of weights were written, and how large they are."""
+        members = getattr(self._rows_predictor, "members", ())
+        found = {
+            path
+            for folder in (self.folder, *members)
+            for pattern in ("config.json", "*.safetensors", "*.bin")
+            for path in folder.glob(pattern)
+        }
+        return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in found}
 
     def reloaded(self) -> "ServedModel":
         """The folder as it is now."""
@@ -144,14 +167,21 @@ class ServedModel:
     @property
     def note(self) -> str:
         """What the engine auto has chosen; empty without it."""
-        if self.embedder is not None:
-            return self.embedder.engine.note
-        return "; ".join(self.predictor.rows_predictor.notes()) if self.predictor else ""
+        notes = [each.engine.note for each in (self.filler, self.embedder) if each is not None]
+        if self.predictor is not None:
+            notes = list(self.predictor.rows_predictor.notes())
+        return "; ".join(note for note in dict.fromkeys(notes) if note)
 
     @property
     def pipeline(self) -> str:
         """The name of the task on the hub."""
         return PIPELINES[self.task]
+
+    @property
+    def pipelines(self) -> set[str]:
+        """The names of all that it can do on the hub."""
+        features = {"feature-extraction"} if "embed" in self.operations else set()
+        return features | {PIPELINES[operation] for operation in self.operations}
 
     @property
     def pair(self) -> bool:
@@ -168,17 +198,24 @@ class ServedModel:
         """Tokens of the longest input, if there is a limit."""
         if self.embedder is not None:
             return self.embedder.max_length
-        rows_predictor = getattr(self.predictor, "rows_predictor", None)
-        return getattr(rows_predictor, "max_length", None)
+        if self.filler is not None:
+            return self.filler.longest
+        return getattr(self._rows_predictor, "max_length", None)
 
     @property
     def tokenizer(self) -> Any:
         """The tokenizer; None of a blend without a network."""
         if self.embedder is not None:
             return self.embedder.tokenizer
+        if self.filler is not None:
+            return self.filler.tokenizer
         if self.translator is not None:
             return self.translator.source
-        return getattr(self.predictor.rows_predictor if self.predictor else None, "tokenizer", None)
+        return getattr(self._rows_predictor, "tokenizer", None)
+
+    @property
+    def _rows_predictor(self) -> Any:
+        return getattr(self.predictor, "rows_predictor", None)
 
     def warm_up(self) -> None:
         """Compute inputs of several lengths, so that the first requests find everything ready."""
@@ -186,6 +223,12 @@ class ServedModel:
             text = " ".join(["a"] * length)
             if self.embedder is not None:
                 self.embed(self.embed_items([text]).items)
+                if length == 8:
+                    self.embed(self.embed_items([text] * _WARM_TEXTS).items)
+            if self.filler is not None:
+                room = (self.filler.longest or length) // 2  # a longer text is refused
+                masked = " ".join([self.filler.mask, *text.split()[:room]])
+                self.fill([masked] * (_WARM_TEXTS if length == 8 else 1))
             if self.translator is not None:
                 self.translate([text])
             if self.predictor is not None and self.task != "image":
@@ -197,12 +240,13 @@ class ServedModel:
                 elif self.pair:
                     example = {"text": text, "text_pair": "a"}
                 self.decide(self.rows([example]).items)
+                if length == 8:
+                    self.decide(self.rows([example] * _WARM_TEXTS).items)
 
     @property
     def explains(self) -> bool:
         """Whether ``explain`` can be asked of it: a network for texts whose weights are here."""
-        rows_predictor = getattr(self.predictor, "rows_predictor", None)
-        return self.task != "image" and bool(getattr(rows_predictor, "models", None))
+        return self.task != "image" and bool(getattr(self._rows_predictor, "models", None))
 
     def require(self, operation: str) -> None:
         """Raise a ``Refusal`` unless the model can do this."""
@@ -247,11 +291,30 @@ class ServedModel:
         if not self.pair and "text_pair" in row:
             raise bad_field(f"the model {self.name} reads one text, not a pair", "inputs")
 
-    def embed_items(self, texts: Sequence[str], prompt: str | None = None) -> Items:
-        """Sequences of ids, from texts."""
+    def embed_items(
+        self, texts: Sequence[str], prompt: str | None = None, truncate: bool = True
+    ) -> Items:
+        """Sequences of ids, from texts.
+
+        Args:
+            texts: of any length.
+            prompt: as of ``Embedder.ids``.
+            truncate: whether long ones lose their ends; else they are refused.
+
+        Raises:
+            Refusal: the model makes no vectors, or a text is too long.
+        """
         self.require("embed")
         assert self.embedder is not None
         ids = self.embedder.ids(texts, prompt)
+        most = self.embedder.max_length
+        if not truncate and most is not None:
+            own = self.embedder.embedding_config.prompt if prompt is None else prompt
+            full = [own + text for text, one in zip(texts, ids, strict=True) if len(one) >= most]
+            if any(
+                len(one) > self.embedder.builder.room for one in self.embedder.builder.ids(full)
+            ):
+                raise too_large(f"a text has more than {most:,} tokens, and truncate is false")
         return Items(ids, [len(one) for one in ids])
 
     def embed_ids(self, sequences: Sequence[Sequence[int]]) -> Items:
@@ -294,7 +357,68 @@ class ServedModel:
         total = [a * b * c for a, b, c in zip(tokens, passes, targets, strict=True)]
         return Items(list(data), total)
 
+    def attention_query(
+        self, given: Any, layers: Sequence[int], heads: Sequence[int] | None
+    ) -> AttentionQuery:
+        """An input whose attention is wanted.
+
+        Args:
+            given: one input of the model's task; of a model without a task a text, or a mapping
+                with text and text_pair.
+            layers, heads: as of ``chosen_heads``.
+
+        Raises:
+            Refusal: the model has no attention to show, or none of these layers and heads, or the
+                input is of another kind.
+        """
+        model = self._attentive_model
+        if model is None:
+            raise Refusal(422, f"the model {self.name} shows no attention", "wrong_task")
+        chosen: ChosenHeads = {}
+        for field, wanted in (("layers", None), ("heads", heads)):
+            try:
+                chosen = chosen_heads(model, layers, wanted)
+            except InputError as error:
+                raise bad_field(str(error), field) from None
+        return AttentionQuery(self._example(given), chosen)
+
+    @property
+    def _attentive_model(self) -> Any:
+        """The model of texts that torch computes; of an ensemble the first one."""
+        if self.embedder is not None:
+            return self.embedder.model
+        if self.filler is not None:
+            return None  # an exported file
+        if self.task == "image":
+            return None
+        return next(iter(getattr(self._rows_predictor, "models", None) or ()), None)
+
+    def _example(self, given: Any) -> Example:
+        """An input as the model reads it."""
+        if self.embedder is None:
+            (row,) = self.rows([given]).items
+            builder = self._rows_predictor.builder
+            return self._rows_predictor.task.encode([row], builder, training=False).examples[0]
+        texts = [given]
+        if isinstance(given, Mapping) and {*given} in ({"text"}, {"text", "text_pair"}):
+            texts = [given[key] for key in ("text", "text_pair") if key in given]
+        if not all(isinstance(text, str) for text in texts):
+            raise bad_field("an input is a text, or an object with text and text_pair", "inputs")
+        texts[0] = self.embedder.embedding_config.prompt + texts[0]
+        if self.filler is not None:
+            texts = [self.filler.with_masks(text) for text in texts]
+        builder = self.embedder.builder
+        if len(texts) > 1 and builder.pair_room < 2:
+            raise bad_field(f"the model {self.name} reads one text, not a pair", "inputs")
+        return builder.example(builder.ids(texts))[0]
+
     # What the computing thread does.
+
+    def attention(self, queries: list[AttentionQuery]) -> Sequence[list[dict[str, Any]]]:
+        """The attention weights of each query: tokens and layers of each sequence."""
+        return [
+            weights_by_sequence(self._attentive_model, self.tokenizer, query) for query in queries
+        ]
 
     def decide(self, rows: list[Row]) -> Sequence[Any]:
         """What the task decides for each row."""
@@ -309,6 +433,13 @@ class ServedModel:
     def explain(self, data: list[Any], method: str) -> Sequence[list[dict[str, Any]]]:
         """Explanations of the answers to inputs, as dictionaries."""
         if self._explainer is None:
+            # It reads the weights again, and those of another model explain nothing.
+            if self._files() != self._loaded:
+                raise Refusal(
+                    409,
+                    f"the folder of {self.name} has changed since it was read; POST /reload first",
+                    "changed",
+                )
             self._explainer = Explainer(self.folder, predictor=self.predictor)
         explainer = self._explainer
         return [[e.to_dict() for e in explainer([each], method=method)] for each in data]
@@ -318,10 +449,16 @@ class ServedModel:
         words = [word for word in tagged_words(decided, row) if word["entity"] != OUTSIDE]
         return [{key: word[key] for key in word if key != "index"} for word in words]
 
-    def prompt(self, name: str | None) -> str | None:
-        """The prompt of a name in the folder; None for the default one."""
+    def prompt(self, name: Any) -> str | None:
+        """The prompt of a name in the folder; None for the default one.
+
+        Raises:
+            Refusal: there is no such prompt.
+        """
         if name is None or self.embedder is None:
             return None
+        if not isinstance(name, str):
+            raise bad_field("prompt_name must be a text", "prompt_name")
         prompts = self.embedder.embedding_config.prompts
         if name not in prompts:
             known = ", ".join(prompts) or "none"
@@ -340,63 +477,14 @@ class ServedModel:
         assert self.embedder is not None
         return self.embedder.token_vectors(ids)
 
-    def fill(self, texts: list[str], targets: Sequence[int] | None = None) -> Sequence[Filled]:
+    def fill(
+        self, texts: list[str], targets: Sequence[int] | None = None, top: int | None = None
+    ) -> Sequence[Filled]:
         """Candidates for the masks of texts, of all tokens or of some."""
         assert self.filler is not None
-        return list(self.filler(texts, targets=targets))
+        return list(self.filler(texts, targets=targets, top=top))
 
     def translate(self, texts: list[str]) -> Sequence[str]:
         """Translations."""
         assert self.translator is not None
         return list(self.translator(texts))
-
-
-class Models:
-    """The models of a server by their names; one may be exchanged while it runs.
-
-    Args:
-        models: at least one; the first is the one for requests that name none, if it is alone.
-    """
-
-    def __init__(self, models: Sequence[ServedModel]) -> None:
-        self._models = {model.name: model for model in models}
-        self._exchange = threading.Lock()
-
-    def __iter__(self) -> Any:
-        return iter(self._models.values())
-
-    def __len__(self) -> int:
-        return len(self._models)
-
-    def get(self, name: str | None) -> ServedModel:
-        """The model of a name, or the only one.
-
-        Raises:
-            Refusal: there is none, or there are several and none is named.
-        """
-        if name is None:
-            if len(self._models) > 1:
-                known = ", ".join(self._models)
-                raise bad_field(f"there are several models; name one of {known}", "model")
-            return next(iter(self._models.values()))
-        if name not in self._models:
-            known = ", ".join(self._models)
-            raise Refusal(404, f"no model {name!r}; there is {known}", "model_not_found", "model")
-        return self._models[name]
-
-    def reload(self, name: str | None) -> ServedModel:
-        """Load a folder anew and use it from then on; if that fails, the old one stays.
-
-        Raises:
-            Refusal: the folder cannot be used.
-        """
-        old = self.get(name)
-        torch.set_num_threads(1)  # of this thread: no second team beside that which computes
-        with self._exchange:
-            try:
-                new = old.reloaded()
-                new.warm_up()
-            except InputError as error:
-                raise Refusal(409, f"{old.name} stays as it was: {error}", "not_loaded") from None
-            self._models[old.name] = new
-        return new

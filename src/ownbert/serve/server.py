@@ -7,7 +7,6 @@ import socket
 import stat
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from ownbert.hub import model_folder
 from ownbert.settings import resolve
 
 _LONGEST_NAME = 100
-# Connections are looked at so often.
-_SWEEP = 1.0
+# Connections that may wait to be accepted.
+_BACKLOG = 2048
 
 
 def named_folders(given: Sequence[str]) -> dict[str, Path]:
@@ -96,7 +95,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
-        found.listen(2048)
+        found.listen(_BACKLOG)
     except OSError as error:
         reason = "the port is in use" if error.errno == 98 else (error.strerror or str(error))
         raise InputError(
@@ -151,12 +150,13 @@ def serve(
     except ImportError as error:
         raise InputError("serve needs more packages: pip install 'ownbert[serve]'") from error
     from ownbert.serve.app import make_app
-    from ownbert.serve.served_model import Models, ServedModel
+    from ownbert.serve.models import Models
+    from ownbert.serve.served_model import ServedModel
     from ownbert.serve.service import Service
     from ownbert.serve.settings import ServeSettings
 
     limits = resolve(ServeSettings, options=settings)
-    _allow_files(2 * limits.connections)
+    _allow_files(2 * limits.connections + _BACKLOG)
     named = named_folders(folders)
     require_memory(list(named.values()), max_memory)
     with contextlib.closing(listening_socket(host, port)) as listening:
@@ -172,7 +172,8 @@ def serve(
             lifespan="off",
             timeout_keep_alive=max(1, int(limits.idle_seconds)),
             server_header=False,
-            http="h11",
+            http=service.bounds.protocol,
+            backlog=_BACKLOG,
         )
         server = uvicorn.Server(config)
         address = "http://{}:{}".format(*listening.getsockname()[:2])
@@ -211,31 +212,9 @@ def _listening(server: Any, service: Any, listening: socket.socket) -> Iterator[
 
 
 async def _run(server: Any, service: Any, listening: socket.socket) -> None:
-    settings = service.settings
-    sweep = asyncio.ensure_future(_close_idle(server, settings.idle_seconds, settings.connections))
+    sweep = asyncio.ensure_future(service.bounds.sweep(server.server_state.connections))
     try:
         await server.serve(sockets=[listening])
     finally:
         sweep.cancel()
         service.scheduler.close()
-
-
-async def _close_idle(server: Any, seconds: float, most: int) -> None:
-    """Close connections that have sent no whole head of a request for some time, and the oldest of
-    these if there are too many: uvicorn has no limit for them."""
-    since: dict[Any, float] = {}
-    while True:
-        await asyncio.sleep(_SWEEP)
-        now = time.monotonic()
-        open_ones = set(server.server_state.connections)
-        since = {each: at for each, at in since.items() if each in open_ones}
-        for each in open_ones:
-            if getattr(each, "cycle", None) is not None and not each.cycle.response_complete:
-                since.pop(each, None)  # a request is being answered
-            else:
-                since.setdefault(each, now)
-        oldest = sorted(since, key=since.__getitem__)
-        surplus = max(0, len(oldest) - most)
-        for number, each in enumerate(oldest):
-            if number < surplus or now - since[each] > seconds:
-                each.transport.close()

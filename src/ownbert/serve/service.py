@@ -4,19 +4,26 @@ import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from starlette.requests import Request
 
+from ownbert.serve.attention import AttentionQuery
+from ownbert.serve.connections import Bounds
 from ownbert.serve.metrics import Metrics
+from ownbert.serve.models import Models
 from ownbert.serve.refusals import Refusal, bad_field, too_large
 from ownbert.serve.scheduler import QueuedRequest, Scheduler
-from ownbert.serve.served_model import Items, Models, ServedModel
+from ownbert.serve.served_model import MOST_CANDIDATES, Items, ServedModel
 from ownbert.serve.settings import ServeSettings
+
+T = TypeVar("T")
 
 # Texts of more characters are tokenised in a thread, so that other requests do not wait.
 _IN_THREAD = 20_000
+# What a candidate for a mask takes, in numbers of an answer.
+_PER_CANDIDATE = 20
 
 
 @dataclass
@@ -52,12 +59,14 @@ class Service:
         settings: its limits.
 
     Attributes:
+        bounds: of its connections.
         ready: whether the models are warm.
     """
 
     def __init__(self, models: Models, settings: ServeSettings) -> None:
         self.models, self.settings = models, settings
-        self.metrics = Metrics(lambda: self.scheduler.waiting)
+        self.bounds = Bounds(settings.idle_seconds, settings.connections)
+        self.metrics = Metrics(lambda: self.scheduler.waiting, lambda: len(self.bounds.connections))
         self.scheduler = Scheduler(
             batch_tokens=settings.batch_tokens,
             queue_tokens=settings.queue_tokens,
@@ -127,6 +136,30 @@ class Service:
         work = partial(model.explain, method=method)
         return await self.compute(request, model, ("explain", method), work, items)
 
+    async def attention(
+        self,
+        request: Request,
+        model: ServedModel,
+        query: AttentionQuery,
+    ) -> list[dict[str, Any]]:
+        """The attention weights of an input, for each sequence that the model reads."""
+        self.require_room(query.numbers, "attention weights")
+        items = Items([query], [sum(query.lengths)])
+        (found,) = await self.compute(request, model, "attention", model.attention, items)
+        return found
+
+    def require_room(self, count: int, what: str = "numbers", size: int = 1) -> None:
+        """Raise a ``Refusal`` if an answer would have more of something than it may.
+
+        Args:
+            count: of them.
+            what: they are.
+            size: of each, in numbers.
+        """
+        most = self.settings.answer_numbers // size
+        if count > most:
+            raise too_large(f"the answer would have {count:,} {what}; at most {most:,}")
+
     async def embed(
         self,
         request: Request,
@@ -136,9 +169,10 @@ class Service:
         normalize: bool | None = None,
         prompt: str | None = None,
         dimensions: int | None = None,
+        truncate: bool = True,
     ) -> np.ndarray:
-        """Vectors (N, D) of texts; arguments as in ``Embedder.encode``."""
-        items = await self.prepared(texts, model.embed_items, texts, prompt)
+        """Vectors (N, D) of texts; arguments as in ``Embedder.encode`` and ``embed_items``."""
+        items = await self.prepared(texts, model.embed_items, texts, prompt, truncate)
         return await self.vectors(request, model, items, normalize=normalize, dimensions=dimensions)
 
     async def vectors(
@@ -155,6 +189,7 @@ class Service:
         size = model.embedder.size
         if dimensions is not None and not 1 <= dimensions <= size:
             raise bad_field(f"dimensions is {dimensions}; it must be 1 to {size}", "dimensions")
+        self.require_room(len(items.items) * (dimensions or size))
         unit = model.embedder.embedding_config.normalize if normalize is None else normalize
         work = partial(model.embed, normalize=unit)
         found = await self.compute(request, model, ("embed", unit), work, items)
@@ -199,14 +234,18 @@ class Service:
         model: ServedModel,
         texts: Sequence[str],
         targets: Sequence[str] | None = None,
+        top: int = 5,
     ) -> Sequence[Any]:
-        """Candidates for the masks of texts."""
+        """Candidates for the masks of texts, so many of each, or as many as there are targets."""
         model.require("fill")
+        assert model.filler is not None
         ids = None if targets is None else tuple(_target_ids(model, targets))
+        top = min(top, MOST_CANDIDATES)
+        masks = sum(len(model.filler.spelling.findall(text)) for text in texts)
+        self.require_room(masks * top, "candidates", _PER_CANDIDATE)
         items = await self.prepared(texts, model.texts, texts)
-        return await self.compute(
-            request, model, ("fill", ids), partial(model.fill, targets=ids), items
-        )
+        work = partial(model.fill, targets=ids, top=top)
+        return await self.compute(request, model, ("fill", ids, top), work, items)
 
     async def translate(
         self, request: Request, model: ServedModel, texts: Sequence[str]
@@ -216,7 +255,7 @@ class Service:
         items = await self.prepared(texts, model.texts, texts)
         return await self.compute(request, model, "translate", model.translate, items)
 
-    async def prepared(self, data: Sequence[Any], work: Callable[..., Items], *given: Any) -> Items:
+    async def prepared(self, data: Sequence[Any], work: Callable[..., T], *given: Any) -> T:
         """Items of a request, made in a thread where there is much text."""
         if len(data) > self.settings.items:
             raise too_large(f"{len(data):,} texts; at most {self.settings.items:,} in a request")

@@ -42,6 +42,8 @@ class ServeSettings:
     # Of one request.
     body_bytes: int = setting(8_000_000, check=between(1, 1 << 30, "[]"))
     items: int = setting(2048, check=between(1, 1_000_000, "[]"))
+    # Of one answer: vectors of tokens and attention weights may be far more than the tokens.
+    answer_numbers: int = setting(1 << 22, check=between(1, 1 << 32, "[]"))
     # What clients must send.
     key: str | None = None
 
@@ -49,3 +51,5 @@ class ServeSettings:
         validate(self)
         if self.key is not None and not self.key.strip():
             raise InputError("the key is empty; give one of 16 characters or more, or none")
+        if self.key is not None and (len(self.key.split()) != 1 or not self.key.isascii()):
+            raise InputError("the key must be one word of ASCII characters, as a header has them")

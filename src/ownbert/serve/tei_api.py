@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
 from ownbert import __version__
+from ownbert.serve.answers import json_answer
 from ownbert.serve.refusals import bad_field
 from ownbert.serve.served_model import ServedModel
 from ownbert.serve.service import Service, texts_of
@@ -80,16 +81,20 @@ def router(service: Service) -> APIRouter:
             normalize=body.normalize,
             prompt=served.prompt(body.prompt_name),
             dimensions=body.dimensions,
+            truncate=body.truncate,
         )
-        return vectors.tolist()
+        return await json_answer(vectors, vectors.size)
 
     @routes.post("/embed_all")
     async def embed_all(body: EmbedRequest, request: Request, model: str | None = None) -> Any:
         served, texts = _texts(service, model, body.inputs)
         prompt = served.prompt(body.prompt_name)
-        items = await service.prepared(texts, served.embed_items, texts, prompt)
+        items = await service.prepared(texts, served.embed_items, texts, prompt, body.truncate)
+        assert served.embedder is not None
+        numbers = items.total * served.embedder.size
+        service.require_room(numbers)
         found = await service.compute(request, served, "tokens", served.embed_tokens, items)
-        return [each.tolist() for each in found]
+        return await json_answer(list(found), numbers)
 
     @routes.post("/similarity")
     async def similarity(

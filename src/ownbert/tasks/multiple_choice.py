@@ -57,7 +57,7 @@ class MultipleChoiceTask(Task):
     metrics = ("accuracy",)
     text_keys = ("prompt",)
     output_options = frozenset({"threshold", "probabilities"})
-    uses = frozenset({"pooling", "rdrop"})
+    uses = frozenset({"pooling", "rdrop", "mask_rate"})
     unit = "questions"
     # The number of the first choice in labels.
     first_label = 0

@@ -160,6 +160,13 @@ class TaskSettings:
         LEARNING,
         check=between(0, limits.WEIGHT, "[]"),
     )
+    mask_rate: float = setting(
+        0.0,
+        "Share of the tokens that are hidden while it learns, others in each epoch, as in "
+        "pretraining; 0.3 where it learns what another model says of texts.",
+        LEARNING,
+        check=between(0, 1, "[)"),
+    )
     # How training images are changed each time they are seen: data.images.augmentation.
     flip: bool = setting(
         False,

@@ -31,7 +31,7 @@ LOGITS = 'logits = model(**tokenizer(TEXTS, truncation=True, return_tensors="pt"
 
 # Settings of all these tasks; those of windows are filled in by ``long`` "auto".
 _WINDOWS = ("long", "window", "stride", "max_windows", "train_windows")
-COMMON = frozenset({*_WINDOWS, "pooling", "rdrop", "ngrams", "feature_size"})
+COMMON = frozenset({*_WINDOWS, "pooling", "rdrop", "mask_rate", "ngrams", "feature_size"})
 
 # With ``long`` "auto" documents are cut where no more than this share of the training rows is
 # affected. Otherwise they are read in windows of this length, the one that pretraining saw most, up
@@ -206,7 +206,8 @@ class SentenceTask(Task):
             examples.append(example)
             truncated += was_truncated
         windows = settings.train_windows if training else None
-        return EncodedRows(examples, truncated, [None] * len(examples), windows, self.seed)
+        notes = [None] * len(examples)
+        return EncodedRows(examples, truncated, notes, windows, seed=self.seed)
 
     def _ids_of_words(
         self, rows: Sequence[Row], builder: Any

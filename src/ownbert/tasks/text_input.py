@@ -12,6 +12,7 @@ import numpy as np
 
 from ownbert.config import EncoderConfig
 from ownbert.data.example import Example
+from ownbert.data.masking import Masking
 from ownbert.tasks.rows import Row, shortened
 from ownbert.text.tokenizer import Tokenizer
 
@@ -39,13 +40,15 @@ class EncodedRows:
             words, ...).
         windows: the most windows of a document that ``example`` gives, drawn anew in each epoch;
             None: all.
-        seed: of the draw.
+        masking: what ``example`` hides of the tokens, drawn anew in each epoch; None: nothing.
+        seed: of both draws.
     """
 
     examples: Sequence[Example]
     truncated: int = 0
     notes: Sequence[Any] = field(default=())
     windows: int | None = None
+    masking: Masking | None = None
     seed: int = 0
 
     def __len__(self) -> int:
@@ -62,21 +65,29 @@ class EncodedRows:
 
     def example(self, epoch: int, index: int) -> Example:
         """Row ``index`` as ``epoch`` learns it: a pure function of (seed, epoch, index)."""
-        example = self.examples[index]
+        example, masking = self.examples[index], self.masking
         count = len(example.parts or ())
-        if self.windows is None or count <= self.windows:
+        drawn = self.windows is not None and count > self.windows
+        if not drawn and masking is None:
             return example
         rng = np.random.default_rng((self.seed, epoch, index))
-        return _only(example, np.sort(rng.choice(count, self.windows, replace=False)).tolist())
+        if drawn:
+            example = _only(
+                example, np.sort(rng.choice(count, self.windows, replace=False)).tolist()
+            )
+        # A text so short that less than a token of it would be masked shows all of them.
+        if masking is not None and masking.rate * len(example.token_ids) >= 1:
+            example = replace(example, token_ids=masking(example.token_ids, rng)[0])
+        return example
 
     def subset(self, indices: Sequence[int]) -> "EncodedRows":
         """The rows of these indices, in their order."""
         examples, notes = self.examples, self.notes
-        return EncodedRows(
-            [examples[i] for i in indices],
+        return replace(
+            self,
+            examples=[examples[i] for i in indices],
             notes=[notes[i] for i in indices],
-            windows=self.windows,
-            seed=self.seed,
+            truncated=0,
         )
 
     def identity(self) -> str:

@@ -15,6 +15,7 @@ from ownbert.tasks.question_answering.answer import QuestionAnsweringTask, Quest
 from ownbert.tasks.question_answering.answer_spans import (
     WindowPosition,
     best_span,
+    best_spans,
     characters,
     encode_contexts,
     split_context,
@@ -192,3 +193,7 @@ def test_the_best_span_is_that_of_all_spans():
         assert (found is None) == (not every)
         if found is not None:
             assert tuple(found) == pytest.approx(max(every))
+        # Windows overlap; a span in several of them counts once.
+        scores = {each[2:]: each[0] for each in sorted(every)}
+        expected = sorted(scores, key=lambda span: -scores[span])[:4]
+        assert [span[2:] for span in best_spans(raw, places, longest, 4)] == expected

@@ -150,9 +150,9 @@ def observe(
     """
     batch = pack([example]).to(model.device)
     schedule = [block for block, _ in model.encoder.schedule()]
-    kept = tuple(tuple(block.attention.kept) for block in schedule)  # pyright: ignore
+    kept = heads_by_layer(model)
     sizes = batch.layout.lengths
-    _check(choice, kept)
+    require_heads(choice, kept)
     layers, note = _layers(choice, kept, sizes, budget)
     count = sum(len(_of(choice.heads, kept[layer])) for layer in layers)
     most = min(max(sizes), weights_per_token(sizes, count, budget, BEST_BYTES))
@@ -227,7 +227,22 @@ def _settled(candidates: Sequence[Sequence[tuple[str, float]]]) -> int | None:
     return layer
 
 
-def _check(choice: HeadChoice, kept: Sequence[Sequence[int]]) -> None:
+def heads_by_layer(model: Model) -> tuple[tuple[int, ...], ...]:
+    """The heads of each layer that pruning has left; layers are counted as blocks run."""
+    schedule = [block for block, _ in model.encoder.schedule()]
+    return tuple(tuple(block.attention.kept) for block in schedule)  # pyright: ignore
+
+
+def require_heads(choice: HeadChoice, kept: Sequence[Sequence[int]]) -> None:
+    """Check that layers and heads exist.
+
+    Args:
+        choice: of them.
+        kept: of ``heads_by_layer``.
+
+    Raises:
+        InputError: there is no such layer or head.
+    """
     for layer in choice.layers or ():
         if layer not in range(len(kept)):
             raise InputError(f"there is no layer {layer}; they are 0..{len(kept) - 1}")

@@ -146,6 +146,7 @@ HELP = {
     "Also read the pairs and triples of neighbouring tokens, by a table with this many rows; try 262144.": "同时读入相邻词元的二元组和三元组，哈希表有这么多行；可以试试 262144。",
     "Documents beyond --max-length: cut off the end; windows (answers averaged); segments (attention over their vectors); auto: cut where 95% of the training rows fit, else windows.": "超出 --max-length 的文档：cut 截去末尾；windows 用窗口（预测取平均）；segments 分段（对各段向量做注意力）；auto：95% 的训练行放得下时用 cut，否则用 windows。",
     "Tokens that neighbouring windows share.": "相邻窗口重叠的词元数。",
+    "Share of the tokens that are hidden while it learns, others in each epoch, as in pretraining; 0.3 where it learns what another model says of texts.": "学习时遮住的词元所占比例，每轮另选，与预训练时的做法相同；学习另一个模型对文本的判断时取 0.3。",
     "Weight of the difference between two passes with different dropout masks (R-Drop); try 1.": "两次 dropout 不同的前向结果之差的权重（R-Drop）；可以试试 1。",
     "Rows per batch.": "每个 batch 的行数。",
     "Take size and vocabulary from the model, but not its weights (for comparison).": "只取模型的规模和词表，不取权重（用于对比）。",

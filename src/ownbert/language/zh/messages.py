@@ -1041,6 +1041,7 @@ MESSAGES = {
     "cannot listen on {}:{}: {}; choose another --port": "无法监听 {}:{}：{~}；请换一个 --port",
     "--host is empty; 0.0.0.0 is every address of this machine": "--host 为空；0.0.0.0 为本机所有地址",
     "the port is in use": "端口已被占用",
+    "the key must be one word of ASCII characters, as a header has them": "密钥必须是一个由 ASCII 字符组成的词，请求头中只有这些字符",
     "serving {} at {}": "正在提供 {}，地址 {}",
     "nothing to blend": "没有可融合的",
     "some weights are not finite": "有权重不是有限的数",

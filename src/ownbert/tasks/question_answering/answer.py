@@ -1,7 +1,8 @@
 """Extractive question answering: the answer to a question is a span of its context."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from ownbert.tasks.question_answering.answer_spans import (
     LONGEST_QUESTION,
     EncodedContext,
     QuestionWindows,
+    Span,
     best_span,
+    best_spans,
     characters,
     encode_contexts,
     null_span,
@@ -33,6 +36,10 @@ from ownbert.tasks.text_input import EncodedRows, TextInputBuilder, join
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
     from ownbert.tasks.question_answering.span_objective import SpanObjective
+
+
+# Answers to one question.
+MOST_ANSWERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,7 @@ class PredictedAnswer:
         start, end: its characters in the context, end exclusive; None for no answer.
         score: the probability of its first token times that of its last in their window.
         difference: the score of "no answer" minus that of the best answer, in logits.
+        further: so many other answers, the best first.
     """
 
     text: str
@@ -71,6 +79,15 @@ class PredictedAnswer:
     end: int | None
     score: float
     difference: float
+    further: Callable[[int], list["PredictedAnswer"]] = field(
+        default=lambda most: [], repr=False, compare=False
+    )
+
+    @property
+    def as_dict(self) -> dict[str, Any]:
+        """As Transformers has it: an empty text and (0, 0) for none."""
+        place = {"start": self.start or 0, "end": self.end or 0}
+        return {"score": self.score, **place, "answer": self.text}
 
 
 class QuestionAnsweringTask(Task):
@@ -97,7 +114,7 @@ class QuestionAnsweringTask(Task):
     metrics = ("f1", "exact_match")
     text_keys = ("question",)
     output_options = frozenset({"threshold"})
-    uses = frozenset({"stride", "max_windows", "answer_length", "threshold", "rdrop"})
+    uses = frozenset({"stride", "max_windows", "answer_length", "threshold", "rdrop", "mask_rate"})
     unit = "questions"
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -184,21 +201,26 @@ class QuestionAnsweringTask(Task):
     def decide(self, raw: np.ndarray, row: Row, note: EncodedQuestion) -> PredictedAnswer:
         best = self._best(raw, row, note)
         limit = self.threshold
-        if best.start is None or limit is None or best.difference <= limit:
-            return best
-        return _no_answer(raw, note, best.difference)
+        if not (best.start is None or limit is None or best.difference <= limit):
+            best = _no_answer(raw, note, best.difference)
+        further = partial(self._further, best, raw, row, note)
+        return replace(best, further=further)
 
     def _best(self, raw: np.ndarray, row: Row, note: EncodedQuestion) -> PredictedAnswer:
         """The best answer, whether or not "no answer" scores higher."""
-        positions, context = note.windows.positions, row.texts[1]
+        positions = note.windows.positions
         span = best_span(raw, positions, self.settings.answer_length)
         if span is None:
             return _no_answer(raw, note, float("inf"))
-        start, end = characters(context, note.offsets, span.first, span.last)
-        difference = null_span(raw, positions).score - span.score
-        return PredictedAnswer(
-            context[start:end], start, end, probability(raw, positions, span), difference
-        )
+        return _answer(raw, row, note, span, null_span(raw, positions).score - span.score)
+
+    def _further(
+        self, best: PredictedAnswer, raw: np.ndarray, row: Row, note: EncodedQuestion, most: int
+    ) -> list[PredictedAnswer]:
+        """The answers of the other spans with the highest scores."""
+        spans = best_spans(raw, note.windows.positions, self.settings.answer_length, most + 1)
+        found = [_answer(raw, row, note, span, best.difference) for span in spans]
+        return [each for each in found if (each.start, each.end) != (best.start, best.end)][:most]
 
     def output_row(
         self, decided: PredictedAnswer, row: Row, options: OutputOptions = PLAIN_OUTPUT
@@ -221,14 +243,11 @@ class QuestionAnsweringTask(Task):
         }
 
     def answer(self, decided: PredictedAnswer, row: Row, top_k: int | None = DEFAULT) -> Any:
-        """The best answer, with an empty text and (0, 0) for none, as Transformers has it."""
-        found = {
-            "score": decided.score,
-            "start": decided.start or 0,
-            "end": decided.end or 0,
-            "answer": decided.text,
-        }
-        return found if top_k is DEFAULT else [found]
+        """The best answer, or several, with an empty text and (0, 0) for none."""
+        if top_k is DEFAULT:
+            return decided.as_dict
+        most = MOST_ANSWERS if top_k is None else min(top_k, MOST_ANSWERS)
+        return [each.as_dict for each in (decided, *decided.further(most - 1))][:most]
 
     def plain(self, decided: PredictedAnswer, row: Row) -> str:
         return decided.text
@@ -278,6 +297,16 @@ def _span(row: Row, context: EncodedContext) -> tuple[int, int] | None:
         if start is not None and (span := token_span(context, start, start + len(text))):
             return span
     return None
+
+
+def _answer(
+    raw: np.ndarray, row: Row, note: EncodedQuestion, span: Span, difference: float
+) -> PredictedAnswer:
+    """The words of a span."""
+    context = row.texts[1]
+    start, end = characters(context, note.offsets, span.first, span.last)
+    score = probability(raw, note.windows.positions, span)
+    return PredictedAnswer(context[start:end], start, end, score, difference)
 
 
 def _no_answer(raw: np.ndarray, note: EncodedQuestion, difference: float) -> PredictedAnswer:

@@ -1,7 +1,7 @@
 """Questions and contexts as windows of tokens, and the best span."""
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -195,6 +195,43 @@ def best_span(raw: np.ndarray, positions: Sequence[WindowPosition], longest: int
         None if the context has no token.
     """
     best = None
+    for number, begin, starts, near in _starts_and_ends(raw, positions, longest):
+        scores = starts + near.max(1)
+        start = int(scores.argmax())
+        if best is None or scores[start] > best.score:
+            end = start + int(near[start].argmax())
+            best = Span(float(scores[start]), number, begin + start, begin + end)
+    return best
+
+
+def best_spans(
+    raw: np.ndarray, positions: Sequence[WindowPosition], longest: int, most: int
+) -> list[Span]:
+    """The spans with the highest scores, the best first; one in several windows counts once.
+
+    Args:
+        raw, positions, longest: as of ``best_span``.
+        most: spans.
+    """
+    found: dict[tuple[int, int], Span] = {}
+    for number, begin, starts, near in _starts_and_ends(raw, positions, longest):
+        scores = (starts[:, None] + near).ravel()
+        chosen = np.argpartition(-scores, min(most, len(scores)) - 1)[:most]
+        for place in chosen[np.isfinite(scores[chosen])].tolist():
+            start, further = divmod(place, near.shape[1])
+            span = Span(float(scores[place]), number, begin + start, begin + start + further)
+            known = found.get(span[2:])
+            if known is None or span.score > known.score:
+                found[span[2:]] = span
+    return sorted(found.values(), key=lambda span: (-span.score, *span[1:]))[:most]
+
+
+def _starts_and_ends(
+    raw: np.ndarray, positions: Sequence[WindowPosition], longest: int
+) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
+    """Of each window with tokens of the context its number, the first of these, the start logits
+    (size), and the end logits (size, reach) of the tokens from each start on; -inf: there is none.
+    """
     for number, (_, _, first, begin, size, _) in enumerate(positions):
         if not size:
             continue
@@ -202,12 +239,7 @@ def best_span(raw: np.ndarray, positions: Sequence[WindowPosition], longest: int
         reach = min(longest, size)
         padded = np.concatenate([ends, np.full(reach - 1, -np.inf, dtype=ends.dtype)])
         near = np.lib.stride_tricks.sliding_window_view(padded, reach)  # (size, reach)
-        scores = starts + near.max(1)
-        start = int(scores.argmax())
-        if best is None or scores[start] > best.score:
-            end = start + int(near[start].argmax())
-            best = Span(float(scores[start]), number, begin + start, begin + end)
-    return best
+        yield number, begin, starts, near
 
 
 def null_span(raw: np.ndarray, positions: Sequence[WindowPosition]) -> Span:

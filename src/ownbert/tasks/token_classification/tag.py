@@ -81,7 +81,9 @@ class TaggingTask(Task):
     gives_probabilities = True
     output_options = frozenset({"threshold"})
     text_keys = ()  # the text of ``output_row`` may be that of the words
-    uses = frozenset({"stride", "label_smoothing", "crf", "tag_all", "rdrop", "feature_size"})
+    uses = frozenset(
+        {"stride", "label_smoothing", "crf", "tag_all", "rdrop", "mask_rate", "feature_size"}
+    )
     unit = "sentences"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

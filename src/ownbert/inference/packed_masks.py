@@ -1,0 +1,59 @@
+"""The head for masked words of a model folder: packed batches, computed by torch.
+
+M masks, V tokens of the vocabulary, k candidates.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ownbert.checkpoint import Description, load
+from ownbert.data.batch import pack
+from ownbert.data.example import Example
+from ownbert.data.permutation import permuted_view
+from ownbert.train.device import pick_device
+
+
+class PackedMasks:
+    """A model with a head for masked words.
+
+    Args:
+        folder: of the model.
+        description: of the folder.
+        device: auto, cpu or cuda.
+
+    Raises:
+        InputError: the folder lacks that head, or is damaged.
+    """
+
+    def __init__(self, folder: Path, description: Description, device: str) -> None:
+        model = load(folder, heads=["mlm"], description=description)
+        self.model = model.to(pick_device(device))
+
+    @torch.inference_mode()
+    def likeliest(
+        self, examples: Sequence[Example], known: np.ndarray, top: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The likeliest tokens at the masked positions of examples, one after the other.
+
+        Args:
+            examples: with masked positions.
+            known: ids of the tokens that are candidates.
+            top: k, unless fewer are known.
+
+        Returns:
+            Their probabilities among all tokens, float32 (M, k), the largest first, and their ids
+            (M, k).
+        """
+        batch = pack(examples).to(self.model.device)
+        if self.model.config.mask_vector:
+            # All masks are the first in the order: a query stream predicts each of them from the
+            # words, and none sees a mask.
+            batch = permuted_view(batch)
+        logits = self.model(batch, ["mlm"]).logits["mlm"]  # (M, V)
+        shares = logits.float().softmax(-1)
+        ids = torch.from_numpy(known).to(shares.device)
+        best = shares[:, ids].topk(min(top, len(ids)))
+        return best.values.cpu().numpy(), ids[best.indices].cpu().numpy()

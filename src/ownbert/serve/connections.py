@@ -1,0 +1,108 @@
+"""Connections with bounds: silent ones, those whose clients read nothing, and too many of them."""
+
+import asyncio
+import time
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+# Connections are looked at so often.
+_SWEEP = 1.0
+# Bytes of all answers that clients have not read yet.
+_MOST_UNREAD = 1 << 28
+
+
+class Connection(H11Protocol):
+    """A connection that knows how long it has been waiting, for a request or for its reader.
+
+    Attributes:
+        idle_since: when it was made, or when its last answer was complete.
+        unread: bytes of its answers that the system has not taken yet.
+        unread_since: when there were last fewer of them, or more.
+        bounds: of all connections of the server.
+    """
+
+    bounds: "Bounds"
+
+    def connection_made(self, transport: Any) -> None:
+        self.idle_since = self.unread_since = time.monotonic()
+        self.unread = 0
+        super().connection_made(transport)
+        self.bounds.accepted()
+
+    def on_response_complete(self) -> None:
+        self.idle_since = time.monotonic()
+        super().on_response_complete()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+
+class Bounds:
+    """Closes connections of a server, for uvicorn has no limits of its own.
+
+    Closed are those without the whole head of a request for some time, the oldest of them if there
+    are too many, and those whose clients do not read an answer.
+
+    Args:
+        seconds: for which a connection may be silent, or leave an answer unread.
+        most: connections without a request.
+
+    Attributes:
+        protocol: the class of the connections.
+    """
+
+    def __init__(self, seconds: float, most: int) -> None:
+        self.seconds, self.most = seconds, most
+        self.protocol = type("BoundedConnection", (Connection,), {"bounds": self})
+        self.connections: set[Connection] = set()
+        self._new = 0
+
+    def accepted(self) -> None:
+        """A connection more; many of them at once do not wait for the next sweep."""
+        self._new += 1
+        if self._new > self.most:
+            self._close_surplus()
+
+    async def sweep(self, connections: set[Any]) -> None:
+        """Look at all connections again and again.
+
+        Args:
+            connections: of the server, which changes them.
+        """
+        self.connections = connections
+        while True:
+            await asyncio.sleep(_SWEEP)
+            self._close_unread()
+            now = time.monotonic()
+            for each in list(connections):
+                if each.idle and now - each.idle_since > self.seconds:
+                    each.transport.close()
+            self._close_surplus()
+
+    def _close_surplus(self) -> None:
+        self._new = 0
+        idle = [each for each in self.connections if each.idle and not each.transport.is_closing()]
+        idle.sort(key=lambda each: each.idle_since)
+        for each in idle[: max(0, len(idle) - self.most)]:
+            each.transport.close()
+
+    def _close_unread(self) -> None:
+        """Give up answers that nobody reads: closing alone would wait for the client."""
+        now, waiting = time.monotonic(), []
+        for each in list(self.connections):
+            unread = each.transport.get_write_buffer_size()
+            if unread != each.unread:
+                each.unread, each.unread_since = unread, now
+            if unread and now - each.unread_since > self.seconds:
+                each.transport.abort()
+            elif unread:
+                waiting.append(each)
+        total = sum(each.unread for each in waiting)
+        for each in sorted(waiting, key=lambda each: each.idle_since):
+            if total <= _MOST_UNREAD:
+                return
+            each.transport.abort()
+            total -= each.unread
