@@ -198,7 +198,7 @@ def _model(folder: Path, dtype: torch.dtype) -> Any:
     import transformers
 
     config = transformers.AutoConfig.from_pretrained(folder)
-    kind = getattr(transformers, config.architectures[0])
+    kind = getattr(transformers, (config.architectures or ["AutoModel"])[0])
     # T5 and XLNet have no other attention there.
     eager = config.model_type in ("t5", "xlnet")
     attention = "eager" if eager else "sdpa"
