@@ -8,6 +8,7 @@ import transformers
 
 from ownbert import InputError, pretrain
 from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.pretraining.run import preview_pretraining
 from ownbert.settings import dump, resolve
 from support.training_runs import learnt
 
@@ -120,3 +121,8 @@ def test_a_resumed_run_sees_the_same(topics: Path, tmp_path: Path, name: str):
     last = next(r for r in reversed(learnt(folder)) if r.get("evaluation"))
     assert last.keys() >= {f"{name}_loss", f"{name}_accuracy", "unigram_loss"}
     assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_a_preview_shows_sentinels(topics: Path):
+    shown = preview_pretraining(topics / "tokens", objectives="span_corruption", max_steps=1)
+    assert "1  [CLS] <extra_id_0> " in shown

@@ -35,6 +35,7 @@ from ownbert.pretraining.vocabulary_alignment import position_limit
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
 from ownbert.settings import dump, resolve
+from ownbert.text.styles import SENTINEL
 from ownbert.train import distributed
 from ownbert.train.callbacks import Callbacks
 from ownbert.train.device import pick_precision
@@ -327,7 +328,9 @@ def preview_pretraining(
     if batch.masked_positions is not None and batch.masked_ids is not None:
         masked = tokenizer.tokens(batch.masked_ids.tolist())
         targets = dict(zip(batch.masked_positions.tolist(), masked, strict=True))
-    inputs = tokenizer.tokens(batch.token_ids.tolist())
+    # Sentinels of span corruption may stand behind the vocabulary.
+    ids, size = batch.token_ids.tolist(), tokenizer.vocab_size
+    inputs = [tokenizer.tokens([i])[0] if i < size else SENTINEL.format(i - size) for i in ids]
     words = [f"{t}->{targets[i]}" if i in targets else t for i, t in enumerate(inputs)]
     lines = [
         dump(run.recipe),
