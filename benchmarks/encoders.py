@@ -195,9 +195,14 @@ ENCODERS: dict[str, Callable[[Path, str], dict[str, Encode]]] = {
 
 
 def _model(folder: Path, dtype: torch.dtype) -> Any:
-    from transformers import AutoModel
+    import transformers
 
-    return AutoModel.from_pretrained(folder, attn_implementation="sdpa", dtype=dtype).eval()
+    config = transformers.AutoConfig.from_pretrained(folder)
+    kind = getattr(transformers, (config.architectures or ["AutoModel"])[0])
+    # T5 and XLNet have no other attention there.
+    eager = config.model_type in ("t5", "xlnet")
+    attention = "eager" if eager else "sdpa"
+    return kind.from_pretrained(folder, attn_implementation=attention, dtype=dtype).eval()
 
 
 def _export(model: Any, path: str) -> None:

@@ -282,6 +282,22 @@ XLNET_STRUCTURE: Mapping[str, Any] = {
     "mask_vector": True,
 }
 
+# What makes an encoder a T5's: pre-norm by RMSNorm, no biases, distances in buckets.
+T5_STRUCTURE: Mapping[str, Any] = {
+    "type_vocab_size": 0,
+    "position_embedding_type": "relative_buckets",
+    "norm_embeddings": False,
+    "norm_first": True,
+    "final_norm": True,
+    "norm_type": "rms_norm",
+    "norm_bias": False,
+    "qkv_bias": False,
+    "output_bias": False,
+    "feed_forward_bias": False,
+    "qk_scale": 1.0,
+    "drop_everywhere": True,
+}
+
 _FROM_ONE = (
     "longest_distance",
     "hidden_size",

@@ -243,6 +243,7 @@ PRETRAINING: Mapping[str, Callable[[float], Objective]] = {
     "mlm": MaskedLM,
     "clm": CausalLM,
     "plm": PermutationLM,
+    "span_corruption": lambda weight: Translation(0.0, weight, "span_corruption"),
     "rtd": ReplacedToken,
     "nsp": SentencePair,
     "sop": partial(SentencePair, name="sop"),

@@ -115,6 +115,55 @@ def test_generation(tmp_path: Path, changes: dict[str, Any]):
             assert without_padding(found) == without_padding(expected)
 
 
+ANSWERING = [
+    ("T5ForSequenceClassification", {"num_labels": 3, "num_decoder_layers": 1}),
+    ("T5ForSequenceClassification", {"num_labels": 1, "feed_forward_proj": "gated-silu"}),
+    ("T5ForQuestionAnswering", {"relative_attention_num_buckets": 9, "num_layers": 1}),
+    ("T5ForQuestionAnswering", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+]
+
+
+@pytest.mark.parametrize(("architecture", "changes"), ANSWERING)
+def test_classes_that_answer_for_a_text(tmp_path: Path, architecture: str, changes: dict[str, Any]):
+    """Ends stand before the last token too, and where there is padding behind them."""
+    theirs, ours = pair(tmp_path / "theirs", architecture, **changes)
+    assert type(ours) is getattr(hf, architecture)
+    assert list(type(ours).arguments.parameters)[:-1] == arguments(type(theirs))
+    given = {name: texts()[name] for name in ("input_ids", "attention_mask")}
+    for row, end in enumerate((11, 4, 7)):
+        given["input_ids"][row, [1, end]] = 1
+    ours.save_pretrained(tmp_path / "ours")
+    again, info = type(theirs).from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(info.values())
+    if "Question" in architecture:
+        labels = {"start_positions": torch.tensor([1, 3, 99]), "end_positions": torch.ones(3) * 4}
+        labels["end_positions"] = labels["end_positions"].long()
+    elif changes["num_labels"] == 1:
+        labels = {"labels": torch.tensor([0.5, 1.0, -2.0])}
+    else:
+        labels = {"labels": torch.tensor([2, 0, 1])}
+    extra = {"decoder_input_ids": texts(3)["decoder_input_ids"].repeat(1, 2)[:, :12]}
+    extra["decoder_attention_mask"] = torch.ones(3, 12, dtype=torch.long)
+    extra["decoder_attention_mask"][1, 9:] = 0
+    for further in (labels, extra, {"output_hidden_states": True, "output_attentions": True}):
+        with torch.no_grad():
+            expected, found = theirs(**given, **further), ours(**given, **further)
+            last = again.eval()(**given, **further)
+        names = [name for name in expected if name != "past_key_values"]
+        assert [name for name in found if name != "past_key_values"] == names
+        for name in names:
+            if name.startswith("encoder_"):
+                close(found[name], expected[name], given["attention_mask"].bool())
+            else:
+                close(found[name], expected[name])
+                close(last[name], expected[name])
+        assert isinstance(ours(**given, **further, return_dict=False)[0], Tensor)
+    assert again.config.id2label == theirs.config.id2label
+    saved = [load_file(tmp_path / where / "model.safetensors") for where in ("theirs", "ours")]
+    assert saved[0].keys() == saved[1].keys()
+    assert all(torch.equal(saved[0][name], saved[1][name]) for name in saved[0])
+
+
 def without_padding(rows: Tensor) -> list[list[int]]:
     """Behind the first end token; theirs pads with ends where the padding's id is 0."""
     found = [row.tolist() for row in rows]
@@ -163,10 +212,17 @@ def test_the_encoder_of_a_folder(tmp_path: Path):
 
 def test_what_is_refused(tmp_path: Path):
     _, ours = pair(tmp_path, "T5Model")
-    with pytest.raises(InputError, match="T5Model has no head; load a T5ForConditionalGeneration"):
+    with pytest.raises(InputError, match="T5Model writes no text; load a T5ForCondit"):
         ours.generate(torch.tensor([[5, 1]]))
     with pytest.raises(InputError, match="give decoder_input_ids"):
         ours(torch.tensor([[5, 1]]))
+    _, ours = pair(tmp_path / "labelled", "T5ForSequenceClassification")
+    with pytest.raises(InputError, match="every text must have an end, the token 1"):
+        ours(torch.tensor([[5, 1], [6, 7]]))
+    with pytest.raises(InputError, match="T5ForSequenceClassification writes no text"):
+        ours.generate(torch.tensor([[5, 1]]))
+    with pytest.raises(InputError, match="holds a T5ForSequenceClassification; a T5ForCondit"):
+        Translator(tmp_path / "labelled")
     with pytest.raises(InputError, match="tie_encoder_decoder is True; supported is False"):
         hf.T5Model(hf.T5Config(tie_encoder_decoder=True))
 

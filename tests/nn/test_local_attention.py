@@ -9,6 +9,7 @@ from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
 from ownbert.data.layout import make_layout
 from ownbert.errors import InputError
+from ownbert.nn.attention import attend
 from ownbert.nn.kernels.int8 import quantizable, quantize_linears
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.model import Model
@@ -81,6 +82,53 @@ def test_short_texts_are_computed_as_without_a_window():
     assert far is layout.within(1)
     assert far.hides
     assert not replace(layout, window=2).hides
+
+
+@pytest.mark.parametrize("window", [0, 3, 70])
+def test_blocks_of_long_texts_are_the_equation(window: int):
+    lengths = [600, 1, 290, 64, 330]
+    layout = make_layout(lengths).within(window)
+    generator = torch.Generator().manual_seed(0)
+    shape = sum(lengths), 2, 4
+    rows = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(4)]
+    found: list[list[torch.Tensor]] = []
+    for backend in (None, "reference"):
+        q, k, v = (x.clone().requires_grad_() for x in rows[:3])
+        out = attend(q, k, v, layout, backend=backend).out
+        found.append([out.detach(), *torch.autograd.grad(out, (q, k, v), rows[3])])
+        with torch.no_grad():
+            found[-1].append(attend(q, k, v, layout, backend=backend).out)
+    for ours, truth in zip(*found, strict=True):
+        assert_close(ours, truth)
+
+
+def test_memory_grows_with_the_length_and_not_with_its_square():
+    def saved(length: int, dropout: float) -> int:
+        count = 0
+
+        def add(x: torch.Tensor) -> torch.Tensor:
+            nonlocal count
+            count += x.numel()
+            return x
+
+        q, k, v = (torch.ones(length, 1, 4, requires_grad=True) for _ in range(3))
+        with torch.autograd.graph.saved_tensors_hooks(add, lambda x: x):
+            attend(q, k, v, make_layout([length]).within(16), dropout=dropout)
+        return count
+
+    for dropout in (0.0, 0.1):
+        assert saved(4096, dropout) < 2.1 * saved(2048, dropout)
+
+
+def test_blocks_take_windows_alone():
+    layout = make_layout([600])
+    rows = torch.ones(600, 1, 4)
+    for other in (layout, replace(layout, window=5, causal=True), layout.within(600)):
+        with pytest.raises(ValueError, match="is for windows that alone hide keys"):
+            attend(rows, rows, rows, other, backend="windowed")
+    alike = attend(rows, rows, rows, layout.within(5), dropout=0.5).out
+    assert 0.8 < float(alike.mean()) < 1.2
+    assert alike.std() > 0.1
 
 
 def test_a_prepacked_copy_keeps_the_gate():

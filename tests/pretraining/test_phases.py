@@ -8,6 +8,7 @@ import transformers
 
 from ownbert import InputError, pretrain
 from ownbert.pretraining.recipe import PretrainRecipe
+from ownbert.pretraining.run import preview_pretraining
 from ownbert.settings import dump, resolve
 from support.training_runs import learnt
 
@@ -45,6 +46,7 @@ def test_phases_follow_each_other_and_a_resumed_run_knows_where_it_is(topics: Pa
         ("clm", "BertLMHeadModel"),
         ("mlm,clm", "BertForMaskedLM"),
         ("plm", "XLNetLMHeadModel"),
+        ("span_corruption", "T5ForConditionalGeneration"),
         ("mlm,rtd", "ElectraForPreTraining"),
     ],
 )
@@ -87,10 +89,12 @@ def test_each_kind_of_masking_learns(topics: Path, tmp_path: Path, masking: str)
         (["phases=[{share: 1, mask: 2}]"], r"no setting phases\[0\].mask"),
         (["phases=[{share: 0.5, objectives: [mlm, rtd]}, {share: 0.5}]"], "needs it in all"),
         (["task.objectives=mlm,nsp,sop"], "nsp and sop, which share a head"),
-        (["task.objectives=rtd"], "must have mlm, clm or plm"),
-        (["task.objectives=mlm,plm"], "plm, which makes an XLNet and stands alone"),
+        (["task.objectives=rtd"], "must have mlm, clm, plm or span_corruption"),
+        (["task.objectives=mlm,plm"], r"plm, which makes another network \(XLNet\) and st"),
         (["phases=[{share: 0.5, objectives: plm}, {share: 0.5}]"], "plm needs it in all phases"),
         (["task.objectives=plm", "model.init_from=x"], "starts from a BERT, and plm makes"),
+        (["task.objectives=span_corruption,mlm"], r"makes another network \(T5\) and stands alone"),
+        (["task.objectives=span_corruption", "task.softmax=sampled"], "not for span_corruption"),
         (["task.objectives=mlm,nsp,rtd"], "beside it stands mlm"),
         (["task.masking=words"], "task.masking is 'words'; one of token, word, ngram, span"),
         (["task.mask_rate=1.5"], "between 0 and 1"),
@@ -106,13 +110,19 @@ def test_what_cannot_be_learnt_is_said_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_permutations_are_the_same_in_a_resumed_run(topics: Path, tmp_path: Path):
-    options = {"objectives": "plm", "max_steps": 6, "save_every": 3, "eval_every": 6}
+@pytest.mark.parametrize("name", ["plm", "span_corruption"])
+def test_a_resumed_run_sees_the_same(topics: Path, tmp_path: Path, name: str):
+    options = {"objectives": name, "max_steps": 6, "save_every": 3, "eval_every": 6}
     whole, folder = tmp_path / "whole", tmp_path / "run"
     for place in (whole, folder):
         pretrain(topics / "tokens", place, **options, overrides=["run.keep=9"], **SHORT)
     pretrain(None, folder, resume_step=3, quiet=True)
     assert learnt(folder) == learnt(whole)
     last = next(r for r in reversed(learnt(folder)) if r.get("evaluation"))
-    assert last.keys() >= {"plm_loss", "plm_accuracy", "unigram_loss"}
+    assert last.keys() >= {f"{name}_loss", f"{name}_accuracy", "unigram_loss"}
     assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_a_preview_shows_sentinels(topics: Path):
+    shown = preview_pretraining(topics / "tokens", objectives="span_corruption", max_steps=1)
+    assert "1  [CLS] <extra_id_0> " in shown

@@ -1,6 +1,6 @@
 """Folders of encoder-decoder models, in the formats of Marian and T5, as Transformers has them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import copy_weights, named_tensors, require_fit
 from ownbert.checkpoint.sizes import require_stacks
 from ownbert.checkpoint.weights import CONFIG, read_weights, require_finite, write_model
-from ownbert.config import EncoderConfig
+from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.errors import InputError
 from ownbert.families import ENCODER_DECODERS
 from ownbert.families.encoder_decoder import EncoderDecoder
@@ -44,45 +44,57 @@ def save_translation(
     kind = ENCODER_DECODERS[model.model_type]
     encoder, decoder, shared = model.config, model.decoder.config, head_is_shared(model)
     config = {**values, **kind.write_config(encoder, decoder, shared=shared)}
-    if not model.heads:  # and so nothing that could be tied
+    head = next(iter(model.specs), None)
+    if head != "generator":  # and so nothing that could be tied
         config["tie_word_embeddings"] = values.get("tie_word_embeddings", True)
-    config["architectures"] = [kind.architecture if model.heads else kind.base]
+    if model.labels:
+        config["id2label"] = {str(i): label for i, label in enumerate(model.labels)}
+        config["label2id"] = {label: i for i, label in enumerate(model.labels)}
+    config["architectures"] = [kind.architecture_of(head)]
     write_model(Path(folder), config, named_tensors(model, map_of(model)), tokenizer=tokenizer)
 
 
 def head_is_shared(model: Model) -> bool:
     """Whether the matrix of the head is the word table of both stacks."""
-    return model.share_embeddings and all(spec.tied for spec in model.specs.values())
+    generator = model.specs.get("generator")
+    return model.share_embeddings and (generator is None or generator.tied)
 
 
 def map_of(model: Model) -> WeightMap:
     """The weight map of an encoder-decoder model."""
     assert model.decoder is not None
     return ENCODER_DECODERS[model.model_type].weight_map(
-        model.config, model.decoder.config, shared=head_is_shared(model), head=bool(model.heads)
+        model.config,
+        model.decoder.config,
+        shared=head_is_shared(model),
+        head=next(iter(model.specs), None),
     )
 
 
 def new_translation(
-    kind: EncoderDecoder,
+    kind: EncoderDecoder | str,
     encoder: EncoderConfig,
     decoder: EncoderConfig,
     *,
     shared: bool,
-    head: bool = True,
+    heads: Sequence[HeadSpec] | None = None,
+    labels: Sequence[str] = (),
 ) -> Model:
     """A randomly initialised model.
 
     Args:
-        kind: in whose format it is saved.
+        kind: in whose format it is saved, or its model_type.
         encoder, decoder: structures of the stacks.
         shared: whether the head has the word table as its matrix.
-        head: whether there is one.
+        heads: by default the one that writes.
+        labels: of a head for classification.
     """
+    kind = ENCODER_DECODERS[kind] if isinstance(kind, str) else kind
     return Model(
         encoder,
-        [kind.head(shared)] if head else [],
+        [kind.head(shared)] if heads is None else heads,
         pooler=False,
+        labels=labels,
         decoder=decoder,
         share_embeddings=shared or kind.one_table,
         model_type=kind.model_type,
@@ -95,7 +107,8 @@ def kind_of(values: Mapping[str, Any]) -> EncoderDecoder | None:
     if kind is None or kind.base is None:
         return kind
     (named, *_) = values.get("architectures") or [None]
-    return kind if named in (kind.architecture, kind.base, *_OLD_NAMES) else None
+    names = (kind.architecture, kind.base, *kind.answering, *_OLD_NAMES)
+    return kind if named in names else None
 
 
 def is_translation(folder: Path) -> bool:
@@ -104,7 +117,13 @@ def is_translation(folder: Path) -> bool:
         return False
     values = read_config(folder / CONFIG)
     kind = kind_of(values)
-    return kind is not None and kind.base not in (values.get("architectures") or ())
+    return kind is not None and _other_class(kind, values) is None
+
+
+def _other_class(kind: EncoderDecoder, values: Mapping[str, Any]) -> str | None:
+    """The class that a config.json names, if it has not the head of words."""
+    (named, *_) = values.get("architectures") or [None]
+    return named if named is not None and named in (kind.base, *kind.answering) else None
 
 
 def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
@@ -123,15 +142,15 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
             f"{folder} holds a {values.get('model_type')} model; an encoder-decoder (marian, t5) "
             "is needed: make one with ownbert translate train"
         )
-    if kind.base in (values.get("architectures") or ()):
-        raise InputError(f"{folder} holds a {kind.base}; a {kind.architecture} is needed")
+    if other := _other_class(kind, values):
+        raise InputError(f"{folder} holds a {other}; a {kind.architecture} is needed")
     try:
         encoder, decoder, shared = kind.read_config(values)
     except (InputError, TypeError) as error:
         raise InputError(f"{path}: {error}") from None
     tensors, weights = read_weights(Path(folder))
     require_finite(tensors, weights)
-    weight_map = kind.weight_map(encoder, decoder, shared=shared, head=True)
+    weight_map = kind.weight_map(encoder, decoder, shared=shared, head="generator")
     require_stacks(tensors, weight_map, encoder, decoder, weights)
     model = new_translation(kind, encoder, decoder, shared=shared)
     require_fit(copy_weights(model, tensors, weight_map, our_names=True), weights)

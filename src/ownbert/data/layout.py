@@ -123,6 +123,17 @@ class Layout:
             self._local[window] = local if local.near else self
         return self._local[window]
 
+    @property
+    def near_alone(self) -> bool:
+        """Whether the window hides something, and nothing else does."""
+        hidden = self.mask is not None or self.ranks is not None
+        return self.near and not (hidden or self.causal or self.keys is not None)
+
+    @cached_property
+    def without_window(self) -> "Layout":
+        """The layout in which a query sees its whole sequence."""
+        return replace(self, window=None)
+
     @cached_property
     def _local(self) -> "dict[int | None, Layout]":
         return {}

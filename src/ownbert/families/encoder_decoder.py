@@ -1,7 +1,7 @@
 """An encoder-decoder kind of checkpoint: what Marian and T5 differ in."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from ownbert.config import EncoderConfig, HeadSpec
@@ -19,7 +19,7 @@ class _Writes(Protocol):
 
 class _Maps(Protocol):
     def __call__(
-        self, encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool, head: bool
+        self, encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool, head: str | None
     ) -> WeightMap: ...
 
 
@@ -33,10 +33,12 @@ class EncoderDecoder:
         base: the class without it, if there is one.
         read_config: encoder, decoder, and whether the head has the word table as its matrix.
         write_config: the keys of a ``config.json`` from these.
-        weight_map: its tensors by our names and back, for two stacks with or without a head.
+        weight_map: its tensors by our names and back, for two stacks and the kind of their head.
         head: the head, by whether its matrix is the word table.
         one_table: whether the stacks have one word table even where the head has its own matrix.
         dropouts: the keys of its dropout rates.
+        answering: further classes, whose head on the decoder answers for the text that is read, by
+            name: the head by the values of a ``config.json``.
     """
 
     model_type: str
@@ -48,6 +50,24 @@ class EncoderDecoder:
     head: Callable[[bool], HeadSpec] = lambda shared: HeadSpec("generator")
     one_table: bool = False
     dropouts: Sequence[str] = ()
+    answering: Mapping[str, Callable[[Mapping[str, Any]], HeadSpec]] = field(default_factory=dict)
+
+    def heads(
+        self, architecture: str, values: Mapping[str, Any], *, shared: bool
+    ) -> list[HeadSpec]:
+        """The heads of one of the classes: one, or none of the base."""
+        if architecture == self.base:
+            return []
+        if architecture in self.answering:
+            return [self.answering[architecture](values)]
+        return [self.head(shared)]
+
+    def architecture_of(self, head: str | None) -> str:
+        """The name of the class with a kind of head; None: of the base."""
+        if head is None:
+            return self.base or self.architecture
+        names = (name for name in self.answering if self.answering[name]({}).kind == head)
+        return next(names, self.architecture)
 
 
 def require_expressed(

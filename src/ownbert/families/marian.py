@@ -116,13 +116,13 @@ _APART = (
 
 
 def weight_map(
-    encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool, head: bool = True
+    encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool, head: str | None = "generator"
 ) -> WeightMap:
     """The weight map of a model of these two stacks, with rules that depend on no config.
 
     Args:
         shared: whether encoder, decoder and generator share their embeddings.
-        head: whether there is a generator, which this format always has.
+        head: its kind; this format always has a generator.
     """
     words = decoder.vocab_size
     return WeightMap(

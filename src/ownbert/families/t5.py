@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ownbert.config import ACTIVATIONS, EncoderConfig, HeadSpec
+from ownbert.config import ACTIVATIONS, T5_STRUCTURE, EncoderConfig, HeadSpec
 from ownbert.errors import InputError, in_short
 from ownbert.families.encoder_decoder import EncoderDecoder, Stacks, require_expressed
 from ownbert.families.family import ArchitectureSpec, Family
@@ -150,20 +150,7 @@ T5 = Family(
         "layer_norm_eps": "layer_norm_epsilon",
     },
     follows={"num_decoder_layers": "num_layers"},
-    fixed={
-        "type_vocab_size": 0,
-        "position_embedding_type": "relative_buckets",
-        "norm_embeddings": False,
-        "norm_first": True,
-        "final_norm": True,
-        "norm_type": "rms_norm",
-        "norm_bias": False,
-        "qkv_bias": False,
-        "output_bias": False,
-        "feed_forward_bias": False,
-        "qk_scale": 1.0,
-        "drop_everywhere": True,
-    },
+    fixed=T5_STRUCTURE,
     reads=_reads,
     writes=_writes,
     required={
@@ -177,27 +164,31 @@ T5 = Family(
 
 
 def weight_map(
-    encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool, head: bool = True
+    encoder: EncoderConfig, decoder: EncoderConfig, *, shared: bool, head: str | None = "generator"
 ) -> WeightMap:
     """The weight map of an encoder-decoder, with rules that depend on no config.
 
     Args:
         shared: whether the matrix of the head is the word table.
-        head: whether there is one.
+        head: its kind, if there is one.
     """
-    words = "shared.weight"
+    prefix = "transformer." if head == "classification" else ""
+    words = f"{prefix}shared.weight"
     rules: list[Rule] = [
         Rename("encoder.embeddings.word.weight", words),
-        *(Tie(f"{name}.embed_tokens.weight", words) for name in ("encoder", "decoder")),
-        *written_out(stack_rules("encoder"), encoder),
-        *written_out(stack_rules("decoder"), decoder),
+        *(Tie(f"{prefix}{name}.embed_tokens.weight", words) for name in ("encoder", "decoder")),
+        *written_out(stack_rules("encoder", prefix), encoder),
+        *written_out(stack_rules("decoder", prefix), decoder),
+        Rename("heads.classification.hidden", "classification_head.dense"),
+        Rename("heads.classification.dense", "classification_head.out_proj"),
+        Rename("heads.span.dense", "qa_outputs"),
     ]
     matrix = "lm_head.weight"
-    if head and shared:
+    if head == "generator" and shared:
         rules.append(Tie(matrix, words))
-    elif head:
+    elif head == "generator":
         rules.append(Rename("heads.generator.projection.weight", matrix))
-    return WeightMap(tuple(rules), other_parts=() if head else ("lm_head.",))
+    return WeightMap(tuple(rules), other_parts=() if head == "generator" else ("lm_head.",))
 
 
 def read_config(values: Mapping[str, Any]) -> Stacks:
@@ -241,6 +232,12 @@ def _head(shared: bool) -> HeadSpec:
     return HeadSpec("generator", output_bias=False, tied=shared, scaled=shared)
 
 
+def _classifier(values: Mapping[str, Any]) -> HeadSpec:
+    """On the decoder's last token, which has read all that the encoder has."""
+    rate = values.get("classifier_dropout", T5.defaults["classifier_dropout"])
+    return HeadSpec("classification", pooling="last", dense="tanh", dropout=rate)
+
+
 T5_ENCODER_DECODER = EncoderDecoder(
     MODEL_TYPE,
     "T5ForConditionalGeneration",
@@ -251,4 +248,8 @@ T5_ENCODER_DECODER = EncoderDecoder(
     head=_head,
     one_table=True,
     dropouts=("dropout_rate",),
+    answering={
+        "T5ForSequenceClassification": _classifier,
+        "T5ForQuestionAnswering": lambda values: HeadSpec("span"),
+    },
 )

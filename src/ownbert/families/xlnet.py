@@ -208,7 +208,6 @@ XLNET = Family(
         **REQUIRED,
         "attn_type": ("bi",),
         "bi_data": (False,),
-        "same_length": (False,),
         "summary_proj_to_labels": (False, None),
         "is_decoder": (False,),
         "add_cross_attention": (False,),

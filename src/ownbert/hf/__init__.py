@@ -33,7 +33,7 @@ def _model(name: str) -> Any:
 
     if name in (marian.MarianConfig.__name__, marian.MarianMTModel.__name__):
         return getattr(marian, name)
-    if name in (t5.T5Model.__name__, t5.T5ForConditionalGeneration.__name__):
+    if name in {model.__name__ for model in t5.CLASSES}:
         return getattr(t5, name)
     for family in all_families().values():
         if name in family.architectures:

@@ -14,7 +14,6 @@ from ownbert.checkpoint.copying import copy_weights, require_fit
 from ownbert.checkpoint.sizes import require_stacks
 from ownbert.checkpoint.translation import map_of, new_translation, save_translation
 from ownbert.checkpoint.weights import read_weights
-from ownbert.config import HeadSpec
 from ownbert.data.batch import from_padded
 from ownbert.errors import InputError
 from ownbert.families.encoder_decoder import EncoderDecoder
@@ -32,11 +31,11 @@ from ownbert.hf.forward import (
     returns_names,
 )
 from ownbert.hf.generation import default_mask, generation_config, options_of
-from ownbert.hf.inputs import PaddedInputs, pack
+from ownbert.hf.inputs import PackedInputs, PaddedInputs, pack
 from ownbert.hf.outputs import ModelOutput
 from ownbert.hf.pretrained import PreTrainedModel
 from ownbert.nn.generate import beam_search, greedy
-from ownbert.nn.model import Model
+from ownbert.nn.model import Model, Outputs
 from ownbert.text.tokenizer import Tokenizer
 
 _ENCODER = ("last_hidden_state", "hidden_states", "attentions")
@@ -85,23 +84,49 @@ class EncoderDecoderModel(PreTrainedModel):
     arguments = signature(ARGUMENTS)
 
     def _new_model(self) -> Model:
-        encoder, decoder, shared = self.kind.read_config(self.config.to_dict())
-        head = self.architecture != self.kind.base
-        return new_translation(self.kind, encoder, decoder, shared=shared, head=head)
+        values = self.config.to_dict()
+        encoder, decoder, shared = self.kind.read_config(values)
+        return new_translation(
+            self.kind,
+            encoder,
+            decoder,
+            shared=shared,
+            heads=self.kind.heads(self.architecture, values, shared=shared),
+            labels=tuple(self.config.id2label.values()),
+        )
 
     @property
     def architecture_spec(self) -> ArchitectureSpec:
-        heads = () if self.architecture == self.kind.base else (HeadSpec("generator"),)
-        return ArchitectureSpec(heads, pooler=False, decoder=True)
+        heads = self.kind.heads(self.architecture, {}, shared=True)
+        return ArchitectureSpec(tuple(heads), pooler=False, decoder=True)
 
     @property
     def weight_map(self) -> WeightMap:
         return map_of(self.model)
 
     @property
-    def first_field(self) -> str:
-        """The name of what is computed for each token of the text that is written."""
-        return "logits" if self.kinds else "last_hidden_state"
+    def answer_fields(self) -> tuple[str, ...]:
+        """The names of what the head computes, or of the hidden states without one."""
+        return ("logits",) if self.kinds else ("last_hidden_state",)
+
+    def _written(self, given: dict[str, Any]) -> Tensor | None:
+        """What the decoder reads where it is not given."""
+        if given.get("labels") is not None:
+            return self.prepare_decoder_input_ids_from_labels(given["labels"])
+        raise InputError(
+            "give decoder_input_ids or labels" if self.kinds else "give decoder_input_ids"
+        )
+
+    def _answers(
+        self, given: dict[str, Any], out: Outputs, packed: PackedInputs
+    ) -> dict[str, Tensor]:
+        """What ``answer_fields`` names."""
+        rows = out.logits["generator"] if self.kinds else out.hidden
+        return {self.answer_fields[0]: packed.padded(rows)}
+
+    def _loss(self, given: dict[str, Any], values: dict[str, Any]) -> Tensor | None:
+        labels = given.get("labels")
+        return None if labels is None else losses.cross_entropy(values["logits"], labels)
 
     @property
     def base_model(self) -> PreTrainedModel:
@@ -116,8 +141,8 @@ class EncoderDecoderModel(PreTrainedModel):
         return self.encode
 
     def get_output_embeddings(self) -> nn.Module:
-        if not self.model.heads:
-            raise InputError(f"{type(self).__name__} has no head")
+        if "generator" not in self.model.heads:
+            raise InputError(f"{type(self).__name__} has no head of words")
         return self.model.heads["generator"].projection  # pyright: ignore[reportReturnType]
 
     def prune_heads(self, heads_to_prune: dict[int, Sequence[int]]) -> None:
@@ -155,10 +180,10 @@ class EncoderDecoderModel(PreTrainedModel):
             values |= {f"encoder_{name}": value for name, value in encoded.items()}
         else:
             values |= zip(_FIELDS[-3:], read, strict=False)
-        labels = given.get("labels")
-        if labels is not None:
-            values["loss"] = losses.cross_entropy(values["logits"], labels)
-        named = ModelOutput(("loss", self.first_field, *_FIELDS), values)
+        loss = self._loss(given, values)
+        if loss is not None:
+            values["loss"] = loss
+        named = ModelOutput(("loss", *self.answer_fields, *_FIELDS), values)
         return named if returns_names(self, given) else named.to_tuple()
 
     def encode(
@@ -209,14 +234,10 @@ class EncoderDecoderModel(PreTrainedModel):
 
     def _decode(self, given: dict[str, Any], encoded: Tensor) -> dict[str, Any]:
         """The decoder's logits (B, S, V), and its other outputs that are requested."""
-        stack, labels = self._decoder, given.get("labels")
+        stack = self._decoder
         ids, embeds = given.get("decoder_input_ids"), given.get("decoder_inputs_embeds")
         if ids is None and embeds is None:
-            if labels is None:
-                if not self.kinds:
-                    raise InputError("give decoder_input_ids")
-                raise InputError("give decoder_input_ids or labels")
-            ids = self.prepare_decoder_input_ids_from_labels(labels)
+            ids = self._written(given)
         mask = given.get("decoder_attention_mask")
         padded = PaddedInputs(
             input_ids=ids,
@@ -231,13 +252,13 @@ class EncoderDecoderModel(PreTrainedModel):
         inputs["encoder_hidden_states"] = encoded
         inputs["encoder_attention_mask"] = padded.encoder_attention_mask
         check_inputs(stack, inputs, padded.size, "decoder_")
-        # A label may be at padding.
-        dense = not self.packed or (labels is not None and mask is not None)
+        # A label may be at padding, and so may the last end of a text or an answer.
+        labelled = given.get("labels") is not None or self.kinds not in ((), ("generator",))
+        dense = not self.packed or (labelled and mask is not None)
         packed = pack(padded, stack.config, dense=dense)
         keep_hidden = bool(option(self, given, "output_hidden_states"))
         out = self.model(packed.batch, context=packed.context, keep_hidden=keep_hidden)
-        rows = out.logits["generator"] if self.kinds else out.hidden
-        values: dict[str, Any] = {self.first_field: packed.padded(rows)}
+        values: dict[str, Any] = {**self._answers(given, out, packed)}
         if padded.cache is not None:
             values["past_key_values"] = padded.cache
         if out.hidden_states:
@@ -291,8 +312,9 @@ class EncoderDecoderModel(PreTrainedModel):
         """
         check_tensors({"input_ids": input_ids, "attention_mask": attention_mask})
         config = self.config
-        if not self.kinds:
-            raise InputError(f"{type(self).__name__} has no head; load a {self.kind.architecture}")
+        if self.kinds != ("generator",):
+            kind = self.kind.architecture
+            raise InputError(f"{type(self).__name__} writes no text; load a {kind}")
         names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
         known = options_of(generation_config, (*_FIXED, *names, *_OPTIONS))
         others = {k: v for k, v in known.items() if k not in _OPTIONS} | others
@@ -357,7 +379,8 @@ class EncoderDecoderModel(PreTrainedModel):
         cls, tensors: Mapping[str, Tensor], path: Path, values: Mapping[str, Any]
     ) -> None:
         encoder, decoder, shared = cls.kind.read_config(values)
-        head = cls.architecture != cls.kind.base
+        heads = cls.kind.heads(cls.architecture, values, shared=shared)
+        head = heads[0].kind if heads else None
         weight_map = cls.kind.weight_map(encoder, decoder, shared=shared, head=head)
         require_stacks(tensors, weight_map, encoder, decoder, path)
 

@@ -10,10 +10,10 @@ from ownbert.checkpoint.description import describe_config
 from ownbert.checkpoint.translation import kind_of, save_translation
 from ownbert.config import HeadSpec
 from ownbert.errors import InputError
+from ownbert.hf import t5
 from ownbert.hf.classes import config_of, model_of
 from ownbert.hf.marian import MarianMTModel
 from ownbert.hf.pretrained import PreTrainedModel
-from ownbert.hf.t5 import T5ForConditionalGeneration, T5Model
 from ownbert.hub import model_folder
 from ownbert.nn.model import Model
 from ownbert.text.tokenizer import Tokenizer
@@ -52,7 +52,7 @@ def load(
             raise InputError(f"{folder} holds an encoder-decoder model, which has no other heads")
         if dropout is not None:
             values |= dict.fromkeys(kind.dropouts, dropout)
-        classes = {c.architecture: c for c in (MarianMTModel, T5ForConditionalGeneration, T5Model)}
+        classes = {c.architecture: c for c in (MarianMTModel, *t5.CLASSES)}
         (named, *_) = values.get("architectures") or [kind.architecture]
         found = classes.get(named, classes[kind.architecture])
         return found.from_pretrained(folder, config=found.config_class.from_dict(values))

@@ -1,9 +1,18 @@
-"""T5Model and T5ForConditionalGeneration; T5's encoder alone is a family like the others."""
+"""T5's classes that have a decoder; its encoder alone is a family like the others."""
 
+from typing import Any
+
+from torch import Tensor
+
+from ownbert.errors import InputError
 from ownbert.families.t5 import T5_ENCODER_DECODER
+from ownbert.hf import losses
 from ownbert.hf.arguments import signature
 from ownbert.hf.classes import config_of
 from ownbert.hf.encoder_decoder import ARGUMENTS, EncoderDecoderModel
+from ownbert.hf.inputs import PackedInputs
+from ownbert.nn.heads import ClassificationHead
+from ownbert.nn.model import Outputs
 
 
 class T5ForConditionalGeneration(EncoderDecoderModel):
@@ -29,4 +38,96 @@ class T5Model(EncoderDecoderModel):
     arguments = signature(tuple(name for name in ARGUMENTS if name != "labels"))
 
 
-T5Model.__module__ = T5ForConditionalGeneration.__module__ = "ownbert.hf"
+class T5ForSequenceClassification(EncoderDecoderModel):
+    """T5 with a class for each text: its decoder reads the text again, and its last end decides.
+
+    Arguments and outputs are those of Transformers 4.57.6.
+    """
+
+    architecture = "T5ForSequenceClassification"
+    config_class = config_of(T5_ENCODER_DECODER.model_type)
+    kind = T5_ENCODER_DECODER
+    arguments = signature(tuple(name for name in ARGUMENTS if name != "past_key_values"))
+
+    def _written(self, given: dict[str, Any]) -> Tensor | None:
+        return _shifted(self, given)
+
+    def _answers(
+        self, given: dict[str, Any], out: Outputs, packed: PackedInputs
+    ) -> dict[str, Tensor]:
+        head, ids = self.model.heads["classification"], given.get("input_ids")
+        assert isinstance(head, ClassificationHead)
+        if ids is None:
+            raise InputError(f"{type(self).__name__} needs input_ids: their last end is classified")
+        hidden = packed.padded(out.hidden)  # (B, S, D)
+        ends = ids == self.config.eos_token_id
+        if ends.shape != hidden.shape[:2] or not bool(ends.any(1).all()):
+            raise InputError(
+                f"every text must have an end, the token {self.config.eos_token_id}, and be as "
+                "long as what the decoder reads"
+            )
+        last = ends.shape[1] - 1 - ends.flip(1).long().argmax(1)  # (B)
+        rows = hidden[range(len(hidden)), last]
+        return {"logits": head.scores(rows, packed.batch)}
+
+    def _loss(self, given: dict[str, Any], values: dict[str, Any]) -> Tensor | None:
+        labels = given.get("labels")
+        return None if labels is None else losses.sequence(values["logits"], labels, self.config)
+
+
+class T5ForQuestionAnswering(EncoderDecoderModel):
+    """T5 with the start and the end of an answer: its decoder reads the text again.
+
+    Arguments and outputs are those of Transformers 4.57.6.
+    """
+
+    architecture = "T5ForQuestionAnswering"
+    config_class = config_of(T5_ENCODER_DECODER.model_type)
+    kind = T5_ENCODER_DECODER
+    arguments = signature(
+        tuple(
+            other
+            for name in ARGUMENTS
+            if name not in ("past_key_values", "labels")
+            for other in (
+                ("start_positions", "end_positions", name) if name == "inputs_embeds" else (name,)
+            )
+        )
+    )
+
+    @property
+    def answer_fields(self) -> tuple[str, ...]:
+        return "start_logits", "end_logits"
+
+    def _written(self, given: dict[str, Any]) -> Tensor | None:
+        return _shifted(self, given)
+
+    def _answers(
+        self, given: dict[str, Any], out: Outputs, packed: PackedInputs
+    ) -> dict[str, Tensor]:
+        logits = packed.padded(out.logits["span"])  # (B, S, 2)
+        return dict(zip(self.answer_fields, logits.unbind(-1), strict=True))
+
+    def _loss(self, given: dict[str, Any], values: dict[str, Any]) -> Tensor | None:
+        starts, ends = given.get("start_positions"), given.get("end_positions")
+        if starts is None or ends is None:
+            return None
+        return losses.span(values["start_logits"], values["end_logits"], starts, ends)
+
+
+def _shifted(model: EncoderDecoderModel, given: dict[str, Any]) -> Tensor | None:
+    """What the decoder reads by default: the text itself, one token later."""
+    ids = given.get("input_ids")
+    if ids is None:
+        raise InputError("give input_ids, or decoder_input_ids beside encoder_outputs")
+    return model.prepare_decoder_input_ids_from_labels(ids)
+
+
+CLASSES = (
+    T5ForConditionalGeneration,
+    T5Model,
+    T5ForSequenceClassification,
+    T5ForQuestionAnswering,
+)
+for _class in CLASSES:
+    _class.__module__ = "ownbert.hf"

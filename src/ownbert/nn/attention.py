@@ -20,6 +20,7 @@ from ownbert.data.layout import (
     lowest,
     visible_by_rank,
 )
+from ownbert.nn.kernels import windowed
 from ownbert.nn.kernels.dropout import dropout as drop
 from ownbert.nn.kernels.equal_lengths import Bias, attend_equal_lengths
 from ownbert.nn.kernels.manual import attend_manually
@@ -116,6 +117,8 @@ def attend(
 
 
 def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: bool) -> str:
+    if windowed.pays(layout) and not (options.weights or options.bias):
+        return "windowed"
     if q.device.type != "cpu":
         if options.weights:
             return "matmul"
@@ -253,6 +256,19 @@ def _varlen(
     return AttentionResult(attend_varlen(q, k, v, layout), None)
 
 
+def _windowed(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, options: AttentionOptions
+) -> AttentionResult:
+    window = layout.window or 0
+
+    def run_group(
+        q: Tensor, k: Tensor, v: Tensor, group: PaddedGroup, options: AttentionOptions
+    ) -> tuple[Tensor, None]:
+        return windowed.attend_windowed(q, k, v, group.mask, window, options.dropout), None
+
+    return _grouped(run_group)(q, k, v, layout.without_window, options)
+
+
 def _place(x: Tensor, side: PaddedIndex) -> Tensor:
     """Rows (T, H, K) to places (places, H, K)."""
     if side.same:
@@ -314,6 +330,7 @@ BACKENDS = {
     "sdpa": Backend(_grouped(_sdpa), weights=False),
     "manual": Backend(_manual, weights=False, biases=False),
     "varlen": Backend(_varlen, dropout=False, weights=False, biases=False, unsupported=unsupported),
+    "windowed": Backend(_windowed, weights=False, biases=False, unsupported=windowed.unsupported),
     "equal_lengths": Backend(
         _equal_lengths, dropout=False, weights=False, gradients=False, masks=False
     ),

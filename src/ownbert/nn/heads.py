@@ -156,12 +156,15 @@ class ClassificationHead(nn.Module):
         assert pooled is not None
         if self.segments is not None and batch.groups is not None:
             pooled = self.segments(pooled, make_layout(batch.groups, pooled.device))  # (answers, D)
+        return self.scores(pooled, batch)
+
+    def scores(self, pooled: Tensor, batch: Batch) -> Tensor:
+        """Of vectors of whole sequences: (B, D) -> (B, C)."""
         if self.act is not None:
             pooled = ACTIVATION[self.act](self.hidden(self.dense_dropout(pooled)))
             pooled = pooled if self.norm is None else self.norm(pooled)
-        assert pooled is not None
         rows = self.dropout(self._beside_ngrams(pooled, batch))
-        kind = hidden.device.type
+        kind = pooled.device.type
         if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
             return self.dense(rows)  # (B, C)
         # In bfloat16 a number in the thousands has three digits, and these few scores cost nothing.

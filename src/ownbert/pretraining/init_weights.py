@@ -1,15 +1,18 @@
 """The structure and the initial weights of a model to pretrain."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from ownbert.config import XLNET_STRUCTURE, EncoderConfig, HeadSpec
+from ownbert.checkpoint.translation import new_translation
+from ownbert.config import T5_STRUCTURE, XLNET_STRUCTURE, EncoderConfig, HeadSpec
 from ownbert.data.corpus.store import Store
 from ownbert.data.examples.cooccurrence import cooccurrence_vectors
+from ownbert.data.span_corruption import sentinel_ids
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Objective
@@ -19,6 +22,14 @@ from ownbert.text.tokenizer import Tokenizer
 
 # Size of the generator's attention heads, as in all published models.
 _HEAD_SIZE = 64
+# Of version 1.1 of T5, as its published models have them.
+_T5: Mapping[str, Any] = {
+    "gated_feed_forward": True,
+    "hidden_act": "gelu_new",
+    "layer_norm_eps": 1e-6,
+    "relative_buckets": 32,
+    "relative_max_distance": 128,
+}
 
 
 def new_config(
@@ -26,7 +37,8 @@ def new_config(
 ) -> EncoderConfig:
     """The structure that a recipe describes, or that of the model to start from (``init_from``).
 
-    With "clm" as the only objective it is a decoder, with "plm" an XLNet.
+    With "clm" as the only objective it is a decoder, with "plm" an XLNet, with "span_corruption"
+    one of the two stacks of a T5 (version 1.1).
 
     Args:
         saved: the folder of a resumed run, which is read instead of ``init_from``.
@@ -48,6 +60,14 @@ def new_config(
     )
     if "plm" in objectives:
         return replace(config, **XLNET_STRUCTURE, activation_dropout=recipe.model.dropout)
+    if "span_corruption" in objectives:
+        return replace(
+            config,
+            **T5_STRUCTURE,
+            **_T5,
+            vocab_size=max(tokenizer.vocab_size, int(sentinel_ids(tokenizer).max()) + 1),
+            head_width=config.head_size,
+        )
     return config
 
 
@@ -57,7 +77,8 @@ def new_learner(
     """A model with random weights for ``objectives``, those of all phases.
 
     With replaced-token detection it is a discriminator with a generator (Clark et al. 2020), with
-    permutation language modelling an XLNet, else an encoder with the heads that any phase needs.
+    permutation language modelling an XLNet, with span corruption a T5, else an encoder with the
+    heads that any phase needs.
     """
     torch.manual_seed(recipe.seed)
     names = recipe.objectives
@@ -67,6 +88,9 @@ def new_learner(
     if "plm" in names:
         head = HeadSpec("mlm", transform=False)
         return Learner(Model(config, [head], pooler=False, model_type="xlnet"), objectives)
+    if "span_corruption" in names:
+        decoder = replace(config, is_decoder=True, add_cross_attention=True)
+        return Learner(new_translation("t5", config, decoder, shared=False), objectives)
     heads = ["mlm"] + ["nsp"] * bool(names & {"nsp", "sop"})
     return Learner(Model(config, heads, pooler="bow" in names or None), objectives)
 
@@ -129,9 +153,9 @@ def initialise(
         )
         known = vectors.abs().sum(1) > 0
         word[known] = vectors[known]
-    head = (learner.generator or learner.model).heads["mlm"]
-    assert isinstance(head, MaskedLMHead)
-    head.decoder.bias.data.copy_(unigram)
+    for head in (learner.generator or learner.model).heads.values():
+        if isinstance(head, MaskedLMHead):
+            head.decoder.bias.data.copy_(unigram)
     return None if report is None else str(report)
 
 
@@ -139,11 +163,12 @@ def unigram_log_probabilities(counts: np.ndarray, ordinary: np.ndarray) -> torch
     """Log probability of each token by its count in the corpus, with add-one smoothing.
 
     Args:
-        counts: (V).
+        counts: (V), or of the first of its tokens: others have none.
         ordinary: (V), false for special tokens, which are never predicted and get a count of one.
 
     Returns:
         (V).
     """
-    smoothed = np.where(ordinary, counts, 0) + 1.0
+    known = np.pad(counts, (0, len(ordinary) - len(counts)))
+    smoothed = np.where(ordinary, known, 0) + 1.0
     return torch.from_numpy(np.log(smoothed / smoothed.sum()).astype(np.float32))

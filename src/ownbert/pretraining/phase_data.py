@@ -15,6 +15,7 @@ from ownbert.data.examples.pairs import PretrainingData, pretraining_data
 from ownbert.data.loader import batches_once
 from ownbert.data.masking import Masking, continuing_tokens
 from ownbert.data.permutation import PermutedSpans
+from ownbert.data.span_corruption import SpanCorruption, sentinel_ids
 from ownbert.objectives import PRETRAINING, BagOfWords, Learner, Objective, causal_view
 from ownbert.pretraining.recipe import SHORT, PretrainData, PretrainTask
 from ownbert.text.tokenizer import Tokenizer
@@ -23,6 +24,8 @@ from ownbert.train.meter import add_up, mean_metrics
 
 # Held-out tokens per evaluation: enough for two digits, in little time.
 _EVALUATION_TOKENS = 30_000
+# For the frequencies of sentinels.
+_COUNTED_EXAMPLES = 200
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,8 @@ class PhaseData:
         device = learner.model.device
         torch.manual_seed(0)  # the generator draws the same tokens at every evaluation
         sums: dict[str, list] = {}
-        predicting = next(name for name in ("mlm", "clm", "plm") if name in self.task.objectives)
+        names = ("mlm", "clm", "plm", "span_corruption")
+        predicting = next(name for name in names if name in self.task.objectives)
         unigram, zeros = 0.0, Counter()
         for batch in batches:
             with autocast(device, precision):
@@ -88,6 +92,7 @@ class PhaseData:
                 {n: int(loss.zeros) for n, loss in losses.items() if loss.zeros is not None}
             )
             targets = (causal_view(batch) if predicting == "clm" else batch).masked_ids
+            targets = batch.tags if predicting == "span_corruption" else targets
             assert targets is not None
             unigram -= float(self.unigram[targets].sum())
         if not sums:
@@ -124,6 +129,9 @@ def make_phase_data(
         unigram: (V), log probability of each token by its frequency.
     """
     masking = PermutedSpans(ordinary) if "plm" in task.objectives else None
+    if "span_corruption" in task.objectives:
+        start, end = decoder_start_id(tokenizer), tokenizer.sep_id
+        masking = SpanCorruption(sentinel_ids(tokenizer), start, end, ordinary)
     if "mlm" in task.objectives:
         masking = Masking(
             tokenizer.mask_id,
@@ -142,4 +150,27 @@ def make_phase_data(
         held_out=settings.held_out,
         seed=seed,
     )
+    if "span_corruption" in task.objectives:
+        unigram = _with_sentinels(unigram, data, ordinary)
     return PhaseData(task, settings, data, held_out, unigram, torch.from_numpy(ordinary))
+
+
+def decoder_start_id(tokenizer: Tokenizer) -> int:
+    """What a decoder reads first: the token that texts begin with, or padding where none does."""
+    start = tokenizer.start_ids
+    return int(start[0]) if len(start) else tokenizer.pad_id
+
+
+def _with_sentinels(
+    unigram: torch.Tensor, data: PretrainingData, ordinary: np.ndarray
+) -> torch.Tensor:
+    """Log probabilities of what a decoder writes: words as before, among sentinels and ends as
+    often as these are in the first examples."""
+    examples = (data.example(0, i) for i in range(min(len(data), _COUNTED_EXAMPLES)))
+    written = [example.tags for example in examples if example.tags is not None]
+    counts = np.bincount(np.concatenate(written), minlength=len(ordinary))
+    special = np.where(ordinary, 0, counts + 1.0)
+    share = special.sum() / (special.sum() + counts[ordinary].sum())
+    words = np.where(ordinary, unigram.exp().numpy(), 0)
+    mixed = (1 - share) * words / words.sum() + share * special / special.sum()
+    return torch.from_numpy(np.log(mixed).astype(np.float32))

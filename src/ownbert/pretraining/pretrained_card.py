@@ -101,7 +101,7 @@ def _metrics(metrics: Mapping[str, Any]) -> Iterator[str]:
         loss, share = metrics.get(f"{task}_loss"), metrics.get(f"{task}_accuracy")
         if loss is not None:
             rows.append((f"{words}: loss", f"{loss:.4f}"))
-            if task in ("mlm", "clm", "plm"):
+            if task in ("mlm", "clm", "plm", "span_corruption"):
                 rows.append((f"{words}: perplexity", f"{math.exp(min(loss, 50)):,.1f}"))
         if share is not None:
             rows.append((f"{words}: accuracy", f"{share:.4f}"))

@@ -13,7 +13,9 @@ from ownbert.train.recipe import DATA, MODEL, Optim, Run
 T = TypeVar("T")
 
 # What can be learnt, in the order of the log.
-OBJECTIVES = ("mlm", "clm", "plm", "rtd", "nsp", "sop", "bow")
+OBJECTIVES = ("mlm", "clm", "plm", "span_corruption", "rtd", "nsp", "sop", "bow")
+# Each makes another network than BERT's, and stands alone.
+ALONE = {"plm": "XLNet", "span_corruption": "T5"}
 # A smaller vocabulary is hardly larger than the words that are sampled of it.
 SAMPLED_FROM = 4096
 # Of a run without a limit.
@@ -112,8 +114,9 @@ class PretrainTask:
     objectives: tuple[str, ...] = setting(
         ("mlm", "bow"),
         "What to learn: mlm (masked words), clm (next words), plm (words in a random order, alone: "
-        "XLNet), rtd (replaced tokens, with mlm), nsp (next sentence) or sop (sentence order), and "
-        "bow (all words of a text from its pooled vector); BERT: mlm,nsp.",
+        "XLNet), span_corruption (spans that are taken out, alone: T5), rtd (replaced tokens, with "
+        "mlm), nsp (next sentence) or sop (sentence order), and bow (all words of a text from its "
+        "pooled vector); BERT: mlm,nsp.",
         DATA,
         check=each(one_of(*OBJECTIVES)),
     )
@@ -149,6 +152,11 @@ class PretrainTask:
         "Weight of the loss of plm.",
         check=between(0, limits.WEIGHT, "[]"),
     )
+    span_corruption_weight: float = setting(
+        1.0,
+        "Weight of the loss of span_corruption.",
+        check=between(0, limits.WEIGHT, "[]"),
+    )
     rtd_weight: float = setting(
         50.0,
         "Weight of the loss of rtd.",
@@ -178,10 +186,16 @@ class PretrainTask:
         names = set(self.objectives)
         if len(names) < len(self.objectives):
             raise InputError(f"task.objectives names one twice: {', '.join(self.objectives)}")
-        if "plm" in names and len(names) > 1:
-            raise InputError("task.objectives has plm, which makes an XLNet and stands alone")
-        if not names & {"mlm", "clm", "plm"}:
-            raise InputError("task.objectives must have mlm, clm or plm; others stand beside it")
+        for name, network in ALONE.items():
+            if name in names and len(names) > 1:
+                raise InputError(
+                    f"task.objectives has {name}, which makes another network ({network}) and "
+                    "stands alone"
+                )
+        if not names & {"mlm", "clm", *ALONE}:
+            raise InputError(
+                "task.objectives must have mlm, clm, plm or span_corruption; others stand beside it"
+            )
         if names >= {"nsp", "sop"}:
             raise InputError("task.objectives has nsp and sop, which share a head; take one")
         if "bow" in names and "mlm" not in names:
@@ -190,6 +204,8 @@ class PretrainTask:
             raise InputError("task.objectives has rtd: beside it stands mlm, and nothing else")
         if "rtd" in names and self.softmax == "sampled":
             raise InputError("task.softmax sampled is not for rtd, which draws from all words")
+        if "span_corruption" in names and self.softmax == "sampled":
+            raise InputError("task.softmax sampled is not for span_corruption")
 
     @property
     def pairs(self) -> str | None:
@@ -249,11 +265,17 @@ class PretrainRecipe:
             raise InputError("model.init_from starts from a BERT, and rtd makes an ELECTRA")
         if any(with_rtd) and not all(with_rtd):
             raise InputError("a phase with rtd needs it in all phases: it is another network")
-        with_plm = ["plm" in task.objectives for task, _ in self.parts]
-        if any(with_plm) and self.model.init_from:
-            raise InputError("model.init_from starts from a BERT, and plm makes an XLNet")
-        if any(with_plm) and not all(with_plm):
-            raise InputError("a phase with plm needs it in all phases: it is another network")
+        for name, network in ALONE.items():
+            present = [name in task.objectives for task, _ in self.parts]
+            if any(present) and self.model.init_from:
+                raise InputError(
+                    f"model.init_from starts from a BERT, and {name} makes another network "
+                    f"({network})"
+                )
+            if any(present) and not all(present):
+                raise InputError(
+                    f"a phase with {name} needs it in all phases: it is another network"
+                )
 
     @property
     def parts(self) -> list[tuple[PretrainTask, PretrainData]]:

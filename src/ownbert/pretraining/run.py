@@ -13,10 +13,12 @@ import numpy as np
 import torch
 
 from ownbert.checkpoint import CONFIG, save
+from ownbert.checkpoint.translation import save_translation
 from ownbert.data.corpus.store import Store
 from ownbert.data.loader import Loader, Position
 from ownbert.data.masking import ordinary_tokens
 from ownbert.data.sampled_softmax import CandidateSampler
+from ownbert.data.span_corruption import sentinel_ids
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner
@@ -26,13 +28,14 @@ from ownbert.pretraining.init_weights import (
     new_learner,
     unigram_log_probabilities,
 )
-from ownbert.pretraining.phase_data import PhaseData, make_phase_data
+from ownbert.pretraining.phase_data import PhaseData, decoder_start_id, make_phase_data
 from ownbert.pretraining.pretrained_card import write_card
 from ownbert.pretraining.recipe import DEFAULT_MINUTES, SAMPLED_FROM, PretrainRecipe
 from ownbert.pretraining.vocabulary_alignment import position_limit
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
 from ownbert.settings import dump, resolve
+from ownbert.text.styles import SENTINEL
 from ownbert.train import distributed
 from ownbert.train.callbacks import Callbacks
 from ownbert.train.device import pick_precision
@@ -111,6 +114,8 @@ class Pretraining(TrainingRun):
         self.recipe = self._completed(recipe)
         self.identity = self._identity()
         self.ordinary = ordinary_tokens(self.config.vocab_size, self.tokenizer.special_ids)
+        if "span_corruption" in recipe.objectives:
+            self.ordinary[sentinel_ids(self.tokenizer)] = False
         self.unigram = unigram_log_probabilities(self.store.counts, self.ordinary)
         self.phase_data = [
             make_phase_data(
@@ -147,7 +152,8 @@ class Pretraining(TrainingRun):
         if recipe.task.softmax != "auto":
             return recipe.task.softmax
         gains = self.device.type == "cpu" and self.config.vocab_size >= SAMPLED_FROM
-        return "sampled" if gains and "rtd" not in recipe.objectives else "full"
+        of_all = recipe.objectives & {"rtd", "span_corruption"}
+        return "sampled" if gains and not of_all else "full"
 
     def _identity(self) -> dict[str, str]:
         store, tokenizer = self.store, self.tokenizer
@@ -230,7 +236,13 @@ class Pretraining(TrainingRun):
             if model is None:
                 continue
             complete = distributed.gather_full_model(model)
-            if world.first:
+            if world.first and complete.decoder is not None:
+                ends = {
+                    "decoder_start_token_id": decoder_start_id(self.tokenizer),
+                    "eos_token_id": self.tokenizer.sep_id,
+                }
+                save_translation(complete, path, values=ends, tokenizer=self.tokenizer)
+            elif world.first:
                 save(complete, path, tokenizer=self.tokenizer)
 
     def finish(self, job: Job, folder: RunFolder) -> Model:
@@ -317,7 +329,9 @@ def preview_pretraining(
     if batch.masked_positions is not None and batch.masked_ids is not None:
         masked = tokenizer.tokens(batch.masked_ids.tolist())
         targets = dict(zip(batch.masked_positions.tolist(), masked, strict=True))
-    inputs = tokenizer.tokens(batch.token_ids.tolist())
+    # Sentinels of span corruption may stand behind the vocabulary.
+    ids, size = batch.token_ids.tolist(), tokenizer.vocab_size
+    inputs = [tokenizer.tokens([i])[0] if i < size else SENTINEL.format(i - size) for i in ids]
     words = [f"{t}->{targets[i]}" if i in targets else t for i, t in enumerate(inputs)]
     lines = [
         dump(run.recipe),

@@ -88,11 +88,14 @@ def read_folder(folder: str | os.PathLike[str]) -> TokenizerFiles:
         raise InputError(f"no such folder: {place}")
     config = read_tokenizer_config(place)
     named = class_name(config, read_json(place / MODEL_CONFIG, missing={}))
+    backend = read_backend(place / TOKENIZER) if (place / TOKENIZER).is_file() else None
+    if named and backend is not None and kind_of(backend) in ("blank", "wordpiece"):
+        # Words as BERT's, whatever network was pretrained on them (XLNet, T5).
+        named = named if CLASSES[named][0] is BERT else None
     if named:
         config.setdefault("tokenizer_class", named)
-    if (place / TOKENIZER).is_file():
+    if backend is not None:
         source = place / TOKENIZER
-        backend = read_backend(source)
         if (place / VOCABULARY).is_file() and kind_of(backend) in ("blank", "wordpiece"):
             _require_agreement(place, vocabulary_of(backend))
         if config.get("do_basic_tokenize", True):

@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 
 # Objectives that predict tokens, whose losses have baselines. Losses of two classes, which are many
 # times smaller, have a panel of their own.
-_TOKENS = ("mlm", "clm", "plm", "bow")
+_TOKENS = ("mlm", "clm", "plm", "span_corruption", "bow")
 # Metrics of a fine-tuning run in one panel.
 _MAX_METRICS = 3
 _BASELINES = ("unigram", "uniform")
@@ -25,6 +25,7 @@ TASKS = {
     "nsp": "next sentence",
     "clm": "next words",
     "plm": "words in a random order",
+    "span_corruption": "spans that are taken out",
     "sop": "sentence order",
     "rtd": "replaced words",
     "bow": "words of the text",

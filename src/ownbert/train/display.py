@@ -23,13 +23,14 @@ _NAMES = {
     "mlm": "MLM",
     "clm": "CLM",
     "plm": "PLM",
+    "span_corruption": "spans",
     "rtd": "replaced words",
     "nsp": "NSP",
     "sop": "SOP",
     "bow": "BOW",
 }
 # Objectives that predict tokens, which have baselines.
-_TOKEN_OBJECTIVES = ("mlm", "clm", "plm")
+_TOKEN_OBJECTIVES = ("mlm", "clm", "plm", "span_corruption")
 # Metrics of fine-tuning on a line.
 _MAX_METRICS = 3
 

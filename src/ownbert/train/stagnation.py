@@ -26,7 +26,7 @@ def diagnose_stagnation(rows: Sequence[Mapping[str, Any]]) -> str | None:
     """
     last = next((row for row in reversed(rows) if row.get("evaluation")), {})
     trained = [row for row in rows if not row.get("evaluation") and "tokens" in row]
-    names = (name for name in ("mlm", "clm", "plm") if f"{name}_loss" in last)
+    names = (name for name in ("mlm", "clm", "plm", "span_corruption") if f"{name}_loss" in last)
     name = next(names, "mlm")
     if not last.keys() >= {f"{name}_loss", "unigram_loss"} or not trained:
         return None

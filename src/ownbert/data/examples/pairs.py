@@ -15,6 +15,7 @@ from ownbert.data.corpus.store import Store
 from ownbert.data.examples.spans import Spans, hold_out
 from ownbert.data.masking import Masking
 from ownbert.data.permutation import PermutedSpans
+from ownbert.data.span_corruption import SpanCorruption
 from ownbert.errors import InputError
 from ownbert.text.input_format import InputFormat
 from ownbert.text.tokenizer import Tokenizer
@@ -32,7 +33,7 @@ class PretrainingData:
         spans: one for each example.
         others: spans that the second part of a pair may come from.
         masking: None leaves all tokens as they are; ``PermutedSpans`` too, and chooses some that
-            are predicted one after the other.
+            are predicted one after the other; ``SpanCorruption`` makes pairs of texts.
         format: where the special tokens stand.
         max_length: maximum length of an example, in tokens.
         pairs: None; ``nsp``: the label is 1 where the second part comes from another document;
@@ -47,7 +48,7 @@ class PretrainingData:
     store: Store
     spans: Spans
     others: Spans
-    masking: Masking | PermutedSpans | None
+    masking: Masking | PermutedSpans | SpanCorruption | None
     format: InputFormat
     max_length: int
     pairs: str | None
@@ -111,6 +112,8 @@ class PretrainingData:
             types[-1] = around.types(1)[0]
         if self.masking is None:
             return Example(ids, types, next_sentence=label)
+        if isinstance(self.masking, SpanCorruption):
+            return self.masking(ids, rng)
         if isinstance(self.masking, PermutedSpans):
             positions, order = self.masking(ids, rng)
             return Example(ids, types, positions, ids[positions], label, order=order)
@@ -239,7 +242,7 @@ def truncate_pair(
 def pretraining_data(
     store: Store,
     tokenizer: Tokenizer,
-    masking: Masking | PermutedSpans | None,
+    masking: Masking | PermutedSpans | SpanCorruption | None,
     *,
     max_length: int,
     pairs: str | None,

@@ -64,6 +64,7 @@ CARDS = {
     "words of the text": "文本中的词",
     "next words": "下一个词",
     "words in a random order": "按随机次序的词",
+    "spans that are taken out": "被取出的片段",
     "sentence order": "句序",
     "replaced words": "替换词",
     "{}: loss": "{~}：损失",

@@ -112,7 +112,7 @@ HELP = {
     "Start from the weights of this model folder, or hf:org/name of the hub, with its words matched to this vocabulary.": "从这个模型目录（或 hub 上的 hf:组织/名称）的权重开始，把它的词与本词表匹配。",
     "How often each of its words was in its corpus (a word and a count per line), to match anonymised ids by rank.": "它的每个词在其语料中的词频（每行一个词及其次数），用于按排名匹配脱敏 ID。",
     "Dropout everywhere.": "各处的 dropout。",
-    "What to learn: mlm (masked words), clm (next words), plm (words in a random order, alone: XLNet), rtd (replaced tokens, with mlm), nsp (next sentence) or sop (sentence order), and bow (all words of a text from its pooled vector); BERT: mlm,nsp.": "训练目标：mlm（掩码词）、clm（下一个词）、plm（按随机次序的词，单独使用：XLNet）、rtd（替换词元，与 mlm 一起）、nsp（下一句）或 sop（句序），以及 bow（由文本的池化向量预测其中所有的词）；BERT 是 mlm,nsp。",
+    "What to learn: mlm (masked words), clm (next words), plm (words in a random order, alone: XLNet), span_corruption (spans that are taken out, alone: T5), rtd (replaced tokens, with mlm), nsp (next sentence) or sop (sentence order), and bow (all words of a text from its pooled vector); BERT: mlm,nsp.": "训练目标：mlm（掩码词）、clm（下一个词）、plm（按随机次序的词，单独使用：XLNet）、span_corruption（被取出的片段，单独使用：T5）、rtd（替换词元，与 mlm 一起）、nsp（下一句）或 sop（句序），以及 bow（由文本的池化向量预测其中所有的词）；BERT 是 mlm,nsp。",
     "What is masked as a unit: token, word, ngram or span.": "一起掩码的单位：token、word、ngram 或 span。",
     "Share of tokens to predict (BERT: 0.15).": "要预测的词元比例（BERT 为 0.15）。",
     "Tokens per sequence, including special ones.": "每条序列的词元数，包括特殊词元。",

@@ -59,8 +59,15 @@ MESSAGES = {
     "{}: id2label must name the labels 0, 1, 2, ...": "{}：id2label 须为标签 0、1、2…… 命名",
     "{} holds a {} model; an encoder-decoder (marian, t5) is needed: make one with ownbert translate train": "{} 中是 {} 模型；需要编码器-解码器模型（marian、t5）：用 ownbert translate train 训练一个",
     "{} holds a {}; a {} is needed": "{} 中是 {}；需要 {}",
-    "{} has no head": "{} 没有输出头",
-    "{} has no head; load a {}": "{} 没有输出头；请加载 {}",
+    "{} has no head of words": "{} 没有词语输出头",
+    "{} writes no text; load a {}": "{} 不生成文本；请加载 {}",
+    "{} needs input_ids: their last end is classified": "{} 需要 input_ids：按其最后一个结束词元分类",
+    "every text must have an end, the token {}, and be as long as what the decoder reads": (
+        "每个文本都必须有结束词元 {}，并且与解码器读入的文本一样长"
+    ),
+    "give input_ids, or decoder_input_ids beside encoder_outputs": (
+        "请给出 input_ids，或在 encoder_outputs 之外再给出 decoder_input_ids"
+    ),
     "give decoder_input_ids": "请给出 decoder_input_ids",
     "a {} tokenizer has no {}": "{} 分词器没有 {}",
     "tie_encoder_decoder is True; supported is False": "tie_encoder_decoder 是 True；只支持 False",
@@ -692,10 +699,11 @@ MESSAGES = {
     # pretraining
     "model.init_counts needs model.init_from": "model.init_counts 需要 model.init_from",
     "task.objectives names one twice: {}": "task.objectives 重复写了：{}",
-    "task.objectives must have mlm, clm or plm; others stand beside it": "task.objectives 须有 mlm、clm 或 plm；其他目标与之并列",
-    "task.objectives has plm, which makes an XLNet and stands alone": "task.objectives 有 plm：它训练 XLNet，只能单独使用",
-    "model.init_from starts from a BERT, and plm makes an XLNet": "model.init_from 从 BERT 开始，而 plm 训练的是 XLNet",
-    "a phase with plm needs it in all phases: it is another network": "有 plm 的阶段要求所有阶段都有：它是另一种网络",
+    "task.objectives must have mlm, clm, plm or span_corruption; others stand beside it": "task.objectives 须有 mlm、clm、plm 或 span_corruption；其他目标与之并列",
+    "task.objectives has {}, which makes another network ({}) and stands alone": "task.objectives 有 {}：它训练另一种网络（{}），只能单独使用",
+    "model.init_from starts from a BERT, and {} makes another network ({})": "model.init_from 从 BERT 开始，而 {} 训练的是另一种网络（{}）",
+    "a phase with {} needs it in all phases: it is another network": "有 {} 的阶段要求所有阶段都有：它是另一种网络",
+    "task.softmax sampled is not for span_corruption": "task.softmax sampled 不能用于 span_corruption",
     "task.objectives has nsp and sop, which share a head; take one": "task.objectives 有 nsp 和 sop，两者共用一个输出头；请取其一",
     "task.objectives has bow, which stands beside mlm": "task.objectives 有 bow：它必须与 mlm 一起使用",
     "task.objectives has rtd: beside it stands mlm, and nothing else": "task.objectives 有 rtd：与之并列的只能是 mlm",

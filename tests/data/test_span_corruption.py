@@ -1,0 +1,62 @@
+"""Span corruption: what is taken out, and that nothing is lost."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ownbert.data.span_corruption import SpanCorruption
+
+ORDINARY = np.arange(400) >= 4
+START, END, SENTINELS = 0, 3, np.arange(300, 400)
+
+
+def corruption() -> SpanCorruption:
+    return SpanCorruption(SENTINELS, START, END, ORDINARY & (np.arange(400) < 300))
+
+
+def put_back(source: np.ndarray, written: np.ndarray) -> list[int]:
+    """The text, with the spans that the decoder writes in place of their sentinels."""
+    spans, number = {}, -1
+    for token in written[:-1].tolist():
+        if token >= 300:
+            number = token
+            spans[number] = []
+        else:
+            spans[number].append(token)
+    return [t for token in source.tolist() for t in spans.get(token, [token])]
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 7, 40, 126, 3000])
+def test_nothing_is_lost(length: int):
+    rng = np.random.default_rng(length)
+    ids = np.array([2, *rng.integers(4, 300, length), 3])
+    for _ in range(5):
+        example = corruption()(ids, rng)
+        assert example.source is not None
+        assert example.tags is not None
+        read, written = example.source.token_ids, example.tags
+        assert put_back(read, written) == ids.tolist()
+        assert example.token_ids.tolist() == [START, *written[:-1]]
+        assert written[-1] == END
+        assert (read[0], read[-1]) == (2, 3)
+        found = read[read >= 300]
+        assert found.tolist() == SENTINELS[: len(found)].tolist()
+        taken = (written < 300).sum() - 1
+        assert taken == (0 if length < 2 else max(1, round(0.15 * length)))
+        assert len(found) == (0 if length < 2 else min(100, max(1, round(taken / 3))))
+
+
+def test_an_example_follows_from_the_generator_alone():
+    ids = np.arange(4, 130)
+    pairs: Any = [corruption()(ids, np.random.default_rng(seed)) for seed in (1, 1, 2)]
+    assert np.array_equal(pairs[0].tags, pairs[1].tags)
+    assert not np.array_equal(pairs[0].source.token_ids, pairs[2].source.token_ids)  # pyright: ignore
+    gone = np.zeros(130)
+    for seed in range(300):
+        read = corruption()(ids, np.random.default_rng(seed)).source.token_ids  # pyright: ignore
+        gone[np.setdiff1d(ids, read)] += 1
+    # A text begins with what stays and ends with a span; between, every place is as likely.
+    assert (gone[4], gone[-1]) == (0, 300)
+    assert gone[14:-10].min() > 20
+    assert gone[14:-10].max() < 80
