@@ -27,7 +27,7 @@ def test_backends_and_models_agree(tmp_path: Path, capsys: pytest.CaptureFixture
     assert code == 0
     rows = sections["parity"]["rows"]
     backends = [row for row in rows if "backend" in row]
-    assert len(backends) == 12  # four that a CPU has, in three number types
+    assert len(backends) == 15  # five that a CPU has, in three number types
     assert all(0 < row["error_of_tolerance"] <= 1 for row in backends)
     wrapped = [row["wrapped"] for row in sections["ddp"]["rows"]]
     assert wrapped == ["DistributedDataParallel", "fully_shard"] * 2

@@ -151,12 +151,12 @@ class ClassificationHead(nn.Module):
         layout = batch.layout
         if self.features is not None:
             hidden, layout, _ = self.features(hidden, batch)  # (W, D + Z)
-        if self.pooling is not None:
-            pooled = self.pooling(hidden, layout)  # (B, D)
-        assert pooled is not None
+        vectors = pooled if self.pooling is None else self.pooling(hidden, layout)  # (B, D)
+        assert vectors is not None
         if self.segments is not None and batch.groups is not None:
-            pooled = self.segments(pooled, make_layout(batch.groups, pooled.device))  # (answers, D)
-        return self.scores(pooled, batch)
+            joined = make_layout(batch.groups, vectors.device)
+            vectors = self.segments(vectors, joined)  # (answers, D)
+        return self.scores(vectors, batch)
 
     def scores(self, pooled: Tensor, batch: Batch) -> Tensor:
         """Of vectors of whole sequences: (B, D) -> (B, C)."""
