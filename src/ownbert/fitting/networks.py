@@ -66,7 +66,7 @@ def pretrain_on(
     seed: int,
     on_save: Callable[[Path, Mapping[str, Any]], object] | None = None,
 ) -> Path:
-    """A network that has learnt masked words from the unlabelled texts and those of the rows.
+    """A network that is pretrained on the unlabelled texts and those of the rows.
 
     Args:
         folder: of everything that is made for it; what is finished there is used again.
@@ -94,7 +94,6 @@ def pretrain_on(
         store,
         network,
         size=size,
-        objectives=("mlm",),
         max_minutes=minutes,
         device=device,
         seed=seed,
