@@ -22,7 +22,7 @@ from ownbert.inference.predictor import NetworkPredictor
 from ownbert.inspect.explain.methods import ExplainedTarget, Relevance, method_named
 from ownbert.inspect.explain.targets import Target, likeliest, masked_word, targets_of
 from ownbert.inspect.explain.translation import ExplainedTranslator
-from ownbert.inspect.explain.words import Word, sentences_of, words_of
+from ownbert.inspect.explain.words import Word, in_one_text, sentences_of, words_of
 from ownbert.inspect.internals.observation import (
     ALL_HEADS,
     BUDGET,
@@ -125,9 +125,9 @@ class Explanation:
 
 @dataclass(frozen=True)
 class ExplainedRow:
-    """A row as the model reads it."""
+    """A row as the model reads it; words with tags are one text."""
 
-    row: Row
+    texts: tuple[str, ...]
     example: Example
     words: Sequence[Word]
     targets: Sequence[Target]
@@ -235,7 +235,7 @@ class Explainer:
                 [
                     Explanation(
                         number,
-                        tuple(encoded.row.texts),
+                        encoded.texts,
                         found.name,
                         found.shown,
                         name,
@@ -340,17 +340,20 @@ class Explainer:
         for row, example, targets in rows:
             are_words = self.head == "tokens"
             read = example.source or example
-            words = words_of(read, row.texts, self.tokenizer, are_words=are_words)
+            words, texts = words_of(read, row.texts, self.tokenizer, are_words=are_words), row.texts
+            if are_words:
+                words, whole = in_one_text(words, texts)
+                texts = (whole,)
             masks = () if example.masked_positions is None else example.masked_positions.tolist()
             words = [word for word in words if not set(masks) & set(word.positions)]
-            words = words if by == "word" else sentences_of(words, row.texts)
+            words = words if by == "word" else sentences_of(words, texts)
             if len(words) > _MOST_WORDS:
                 raise InputError(
                     f"a text of {len(words):,} words; at most {_MOST_WORDS:,} are explained, or "
                     "its sentences"
                 )
             if words and targets:
-                yield ExplainedRow(row, example, words, targets)
+                yield ExplainedRow(tuple(texts), example, words, targets)
 
     def _answered(
         self, predictor: Predictor, data: Any, target: str | None, labels: int

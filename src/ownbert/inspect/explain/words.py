@@ -72,6 +72,16 @@ def words_of(
     return made
 
 
+def in_one_text(words: Sequence[Word], texts: Sequence[str]) -> tuple[list[Word], str]:
+    """Words whose texts are the words of one text, with their places in that, and the text."""
+    starts = np.cumsum([0, *(len(text) + 1 for text in texts)]).tolist()
+    moved = [
+        Word(0, starts[word.text] + word.start, starts[word.text] + word.end, word.positions)
+        for word in words
+    ]
+    return moved, " ".join(texts)
+
+
 def sentences_of(words: Sequence[Word], texts: Sequence[str]) -> list[Word]:
     """Words joined to the sentences that they are in."""
     found: list[Word] = []
