@@ -121,9 +121,9 @@ _NGRAMS_FROM, _NGRAMS = 3000, 1 << 18
 _SHORTEST_PRETRAINING = 10.0
 # Passes through the texts that a student needs at least, and a third for the teacher's answers.
 _STUDENT_PASSES = 2.4
-# Share of the tokens that it does not see, where it was pretrained on such texts: a student that has
-# it harder than its teacher becomes better than it (Xie et al. 2020). Sentence models lose by it
-# (docs/benchmarks.md).
+# Share of the tokens that it does not see, where it was pretrained on such texts: a student that
+# has it harder than its teacher becomes better than it (Xie et al. 2020). A sentence model lost by
+# it (docs/benchmarks.md).
 _STUDENT_MASKED = 0.3
 # Texts of each kind that are compared, and the share of unknown words that is said.
 _COMPARED, _OTHER_TEXTS = 5_000, 0.5
