@@ -15,38 +15,37 @@ from ownbert.nn.heads import ClassificationHead
 from ownbert.nn.model import Outputs
 
 
-class T5ForConditionalGeneration(EncoderDecoderModel):
+class _T5(EncoderDecoderModel):
+    config_class = config_of(T5_ENCODER_DECODER.model_type)
+    kind = T5_ENCODER_DECODER
+
+
+class T5ForConditionalGeneration(_T5):
     """T5 with a head: reads a source, writes a text.
 
     Arguments and outputs are those of Transformers 4.57.6.
     """
 
     architecture = T5_ENCODER_DECODER.architecture
-    config_class = config_of(T5_ENCODER_DECODER.model_type)
-    kind = T5_ENCODER_DECODER
 
 
-class T5Model(EncoderDecoderModel):
+class T5Model(_T5):
     """T5 without a head: the hidden states of its decoder.
 
     Arguments and outputs are those of Transformers 4.57.6.
     """
 
     architecture = "T5Model"
-    config_class = config_of(T5_ENCODER_DECODER.model_type)
-    kind = T5_ENCODER_DECODER
     arguments = signature(tuple(name for name in ARGUMENTS if name != "labels"))
 
 
-class T5ForSequenceClassification(EncoderDecoderModel):
+class T5ForSequenceClassification(_T5):
     """T5 with a class for each text: its decoder reads the text again, and its last end decides.
 
     Arguments and outputs are those of Transformers 4.57.6.
     """
 
     architecture = "T5ForSequenceClassification"
-    config_class = config_of(T5_ENCODER_DECODER.model_type)
-    kind = T5_ENCODER_DECODER
     arguments = signature(tuple(name for name in ARGUMENTS if name != "past_key_values"))
 
     def _written(self, given: dict[str, Any]) -> Tensor | None:
@@ -75,15 +74,13 @@ class T5ForSequenceClassification(EncoderDecoderModel):
         return None if labels is None else losses.sequence(values["logits"], labels, self.config)
 
 
-class T5ForQuestionAnswering(EncoderDecoderModel):
+class T5ForQuestionAnswering(_T5):
     """T5 with the start and the end of an answer: its decoder reads the text again.
 
     Arguments and outputs are those of Transformers 4.57.6.
     """
 
     architecture = "T5ForQuestionAnswering"
-    config_class = config_of(T5_ENCODER_DECODER.model_type)
-    kind = T5_ENCODER_DECODER
     arguments = signature(
         tuple(
             other
