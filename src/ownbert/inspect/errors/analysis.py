@@ -13,11 +13,10 @@ from ownbert.errors import InputError
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.predict import read_labelled_rows
-from ownbert.inference.predictor import characters
+from ownbert.inference.predictor import decide_all
 from ownbert.inspect.errors.judgement import JUDGES, WrongAnswer
 from ownbert.inspect.explain.explain import Explainer
 from ownbert.language import translated
-from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 
@@ -161,14 +160,15 @@ def analyse_errors(
     )
 
 
-def _answers(predictor: Any, rows: Sequence[Row]) -> tuple[list[np.ndarray], list[Any]]:
+def _answers(predictor: Any, rows: Sequence[Row]) -> tuple[Sequence[np.ndarray], Sequence[Any]]:
     """The scores of each row, and what the task decides by them."""
-    raws: list[np.ndarray] = []
-    decided: list[Any] = []
-    for block in blocks(rows, size=characters):
-        own, notes = predictor.raws(block)
-        raws += list(own)
-        decided += [predictor.task.decide(*each) for each in zip(own, block, notes, strict=True)]
+
+    def answered(block: Sequence[Row]) -> list[tuple[np.ndarray, Any]]:
+        raws, notes = predictor.raws(block)
+        given = zip(raws, block, notes, strict=True)
+        return [(each[0], predictor.task.decide(*each)) for each in given]
+
+    raws, decided = zip(*decide_all(answered, rows), strict=True)
     return raws, decided
 
 
