@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 
 import ownbert
+from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
+from ownbert.fitting.labelled_rows import find_task, read_labelled
+from ownbert.fitting.networks import finetune_on
 from ownbert.inference.blend_predictor import BlendPredictor
 from ownbert.inference.predictor import NetworkPredictor
+from ownbert.run.file_names import RECIPE
+from ownbert.settings import resolve
+from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from support.cli import run_cli
 from support.shared import made_once
@@ -53,6 +59,21 @@ def test_the_blend_and_its_network_answer_new_texts(fitted: Path, topics: Path):
     network = ownbert.evaluate(fitted, topics / "test.csv", network=True)
     assert blend.macro_f1 > 0.9
     assert network.macro_f1 > 0.7
+
+
+def test_a_network_is_trained_with_the_settings_it_is_given(
+    topics: Path, pretrained: Path, tmp_path: Path
+):
+    train = topics / "train.csv"
+    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    learnt = [rows.rows[i] for i in rows.learnt]
+    given = {"mask_rate": 0.3, "pooling": "mean", "epochs": 1}
+    out = tmp_path / "out"
+    finetune_on(
+        rows, learnt, pretrained, out, minutes=1, device="cpu", seed=0, settings=dict(given)
+    )
+    recipe = resolve(FinetuneRecipe, config=out / RECIPE)
+    assert (recipe.task.mask_rate, recipe.task.pooling, recipe.run.epochs) == (0.3, "mean", 1)
 
 
 def test_the_folder_is_an_ordinary_model_folder(fitted: Path, topics: Path):

@@ -143,7 +143,7 @@ def finetune_on(
         if value is not None:
             options[name] = value
     recipe = resolve(FinetuneRecipe, options=recipe_options(task.name, options))
-    own = {"pooling": recipe.task.pooling, "ngrams": recipe.task.ngrams}
+    own = {name: getattr(recipe.task, name) for name in ("pooling", "ngrams", "mask_rate")}
     recipe = replace(recipe, task=replace(task.settings, **own))
     run = FinetuningRun(
         recipe, (_with_all_labels(rows, learnt), None), labels=task.labels, with_card=False
