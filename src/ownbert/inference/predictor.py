@@ -154,11 +154,13 @@ def _packed_network(
     task: Task, folder: Path, about: Description, device: str, precision: str
 ) -> Any:
     """The model of a folder as torch computes it."""
-    from ownbert.nn.kernels.prepack import prepack
+    from ownbert.nn.kernels.prepack import prepack_for_heads
     from ownbert.tasks.packed_network import PackedNetwork
 
     model = task.load(folder, about).to(pick_device(device))
-    return PackedNetwork(prepack(model) if precision == "float32" else model, precision)
+    if model.device.type != "cpu" and precision != "float32":
+        return PackedNetwork(model, precision)
+    return PackedNetwork(prepack_for_heads(model, precision))
 
 
 def average(predictors: Sequence[NetworkPredictor]) -> NetworkPredictor:

@@ -57,9 +57,14 @@ class Model(nn.Module):
         share_embeddings: encoder, decoder and, if it is ``tied``, the next-token head have one word
             table (Vaswani et al. 2017, section 3.4).
 
+    Attributes:
+        head_dtype: in which hidden states reach pooler and heads; None: as the encoder has them.
+
     Raises:
         ValueError: a head is not known, or needs a pooler where there is to be none.
     """
+
+    head_dtype: torch.dtype | None = None
 
     def __init__(
         self,
@@ -160,6 +165,8 @@ class Model(nn.Module):
             stack = self.decoder
             context = self.decoder_context(batch) if context is None else context
         hidden, states = stack(batch, context, keep_hidden=keep_hidden)
+        if self.head_dtype is not None:
+            hidden = hidden.to(self.head_dtype)
         pooled = None if self.pooler is None else self.pooler(hidden, batch)
         names = self.heads.keys() if heads is None else heads
         logits = {name: self.heads[name](hidden, pooled, batch) for name in names}

@@ -1,14 +1,17 @@
 """A packed copy computes what the model computes, for every kind of block."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from ownbert import EncoderConfig, Model
+from ownbert.config import HeadSpec
 from ownbert.data.batch import Batch, Example, pack
 from ownbert.nn.kernels import prepack as module
-from ownbert.nn.kernels.prepack import PackedLinear, prepack
+from ownbert.nn.kernels.prepack import PackedLinear, prepack, prepack_for_heads
 
 SMALL = {
     "vocab_size": 50,
@@ -75,6 +78,31 @@ def test_bfloat16_stays_near(changes: dict, batch: Batch):
     assert found.dtype == torch.bfloat16
     likeness = nn.functional.cosine_similarity(found.float(), expected)
     assert float(likeness.min()) > 0.995
+
+
+HEADS: list[HeadSpec] = [
+    HeadSpec("classification"),
+    HeadSpec("classification", pooling="lstm", dense="tanh", segments="attention"),
+    HeadSpec("tokens", crf=True),
+    HeadSpec("tokens", features=(4,)),
+    HeadSpec("span"),
+]
+
+
+@pytest.mark.parametrize("spec", HEADS, ids=lambda spec: f"{spec.kind} {spec.pooling}")
+def test_heads_compute_in_float32_what_the_encoder_gives_in_bfloat16(spec: HeadSpec, batch: Batch):
+    torch.manual_seed(0)
+    model = Model(EncoderConfig(**SMALL), [spec], labels=("a", "b", "c")).eval()
+    words = torch.stack((torch.ones(batch.tokens).long(), batch.token_ids % 4), 1)
+    batch = replace(batch, words=words, groups=(1,) * batch.sequences)
+    packed = prepack_for_heads(model, "bfloat16")
+    with torch.no_grad():
+        expected, found = model(batch).logits[spec.kind], packed(batch).logits[spec.kind]
+        rounded = packed.encoder(batch)[0]
+    assert rounded.dtype == torch.bfloat16
+    assert found.dtype == torch.float32
+    assert bool((found != found.bfloat16()).any()), "the scores were rounded"
+    assert float((found - expected).abs().max()) < 0.03 * float(expected.abs().max())
 
 
 def test_the_model_stays_as_it_was(batch: Batch):

@@ -20,6 +20,7 @@ from ownbert.nn.kernels.int8 import (
     QuantizedLinear,
     can_pack,
 )
+from ownbert.nn.model import Model
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -78,6 +79,16 @@ def prepack(model: AnyModule, precision: str = "float32") -> AnyModule:
     _replace_quantized(packed, dtype)
     if _can_pack(packed, dtype):
         _replace(packed)
+    return packed
+
+
+def prepack_for_heads(model: Model, precision: str = "float32") -> Model:
+    """As ``prepack``, but pooler and heads compute in float32: they cost little, and rounding their
+    scores to three digits would change answers."""
+    packed = prepack(model)
+    if precision != "float32":
+        packed.encoder = prepack(model.encoder, precision)
+        packed.head_dtype = torch.float32
     return packed
 
 
