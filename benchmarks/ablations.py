@@ -39,6 +39,7 @@ PRETRAINING: dict[str, dict[str, Any]] = {
     DEFAULT: {},
     "mlm": {"task": {"objectives": ["mlm"]}},
     "mlm,nsp": {"task": {"objectives": ["mlm", "nsp"]}},
+    "random positions": {"model": {"init_positions": "random"}},
     "15 % masked": {"task": {"mask_rate": 0.15}},
     "30, then 15 % masked": {"phases": _SHRINKING},
     "Muon": {"optim": {"name": "muon"}},

@@ -2,14 +2,17 @@
 
     ownbert vocab TEXTS -o runs/words --vocab-size 4000
     ownbert prepare TEXTS -o runs/tokens --tokenizer runs/words
-    python benchmarks/norms_and_positions.py runs/tokens --steps 300 --seeds 2
+    python benchmarks/norms_and_positions.py runs/tokens [--steps 300] [--seeds 2] [--picture FILE]
 
 Each line is a run of ``ownbert pretrain`` with MLM alone and the held-out loss on its way; the runs
 of a seed differ in nothing else.
 """
 
 import argparse
+import statistics
 import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +52,25 @@ def losses(tokens: str, changes: dict[str, Any], options: dict[str, Any]) -> dic
     return {row["step"]: row["mlm_loss"] for row in rows}
 
 
+def draw(curves: Mapping[tuple[str, str], Sequence[Mapping[int, float]]], path: Path) -> None:
+    """One line for each of the four: the mean of its seeds, each a mapping of steps to losses."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    colours, lines = {"table": "#d0621b", "buckets": "#2b6cb0"}, {"post-norm": "-", "pre-norm": ":"}
+    for (norm, kind), seeds in curves.items():
+        steps = sorted(seeds[0])
+        means = [statistics.mean(losses[step] for losses in seeds) for step in steps]
+        label = f"{norm}, {kind}"
+        axes.plot(steps, means, lines[norm], color=colours[kind], label=label, marker="o", ms=3)
+    axes.set_xlabel("steps")
+    axes.set_ylabel("held-out MLM loss")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=80, metadata={"Software": None}, pil_kwargs={"optimize": True})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tokens", help="token store that ownbert prepare wrote")
@@ -57,7 +79,9 @@ def main() -> None:
     parser.add_argument("--size", default="tiny")
     parser.add_argument("--batch-tokens", type=int, default=2048)
     parser.add_argument("--learning-rate", type=float, help="by default that of the size")
+    parser.add_argument("--picture", type=Path, help="draw the means of the seeds there (PNG)")
     given = parser.parse_args()
+    curves: dict[tuple[str, str], list[dict[int, float]]] = defaultdict(list)
     for seed in range(given.seeds):
         for norm, changes in NORMS.items():
             for name, kind in POSITIONS.items():
@@ -72,8 +96,11 @@ def main() -> None:
                     "learning_rate": given.learning_rate,
                 }
                 found = losses(given.tokens, {**changes, "position_embedding_type": kind}, options)
+                curves[norm, name].append(found)
                 shown = "  ".join(f"{step} {loss:.3f}" for step, loss in found.items())
                 print(f"seed {seed}  {norm:9}  {name:7}  {shown}", flush=True)
+    if given.picture:
+        draw(curves, given.picture)
 
 
 if __name__ == "__main__":

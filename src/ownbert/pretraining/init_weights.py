@@ -16,6 +16,7 @@ from ownbert.data.span_corruption import sentinel_ids
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Objective
+from ownbert.pretraining.init_positions import start_at_neighbours
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.pretraining.vocabulary_alignment import copy_checkpoint, init_config
 from ownbert.text.tokenizer import Tokenizer
@@ -126,7 +127,8 @@ def initialise(
     """Set the initial weights.
 
     Word embeddings come from the model of ``init_from``, or from co-occurrences in the corpus
-    unless the recipe has "random". The bias of the MLM decoder starts at the unigram log
+    unless the recipe has "random"; the first layers start at neighbouring tokens unless its
+    ``init_positions`` is "random". The bias of the MLM decoder starts at the unigram log
     probabilities, so that the first steps are not spent on learning which words are frequent.
 
     Args:
@@ -153,6 +155,10 @@ def initialise(
         )
         known = vectors.abs().sum(1) > 0
         word[known] = vectors[known]
+    if recipe.model.init_positions == "neighbours" and not recipe.model.init_from:
+        for model in (learner.model, learner.generator):
+            if model is not None:
+                start_at_neighbours(model.encoder)
     for head in (learner.generator or learner.model).heads.values():
         if isinstance(head, MaskedLMHead):
             head.decoder.bias.data.copy_(unigram)

@@ -80,6 +80,13 @@ class PretrainModel:
         MODEL,
         check=one_of("cooccurrence", "random"),
     )
+    init_positions: str = setting(
+        "neighbours",
+        "Let the first layers start by attending to neighbouring tokens, or with random weights: "
+        "neighbours or random.",
+        MODEL,
+        check=one_of("neighbours", "random"),
+    )
     init_from: str | None = setting(
         None,
         "Start from the weights of this model folder, or hf:org/name of the hub, with its words "
