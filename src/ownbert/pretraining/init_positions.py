@@ -24,7 +24,7 @@ from ownbert.nn.multihead import MultiHeadAttention
 _LAYERS = 2
 # Share of the channels that sinusoids are added to, as strong as the words.
 _SHARE = 0.25
-# Score of the place at which a head starts, before the softmax; of places far away it is 0.
+# Score of the place that a head begins at, before the softmax; of places far away it is 0.
 _SCORE = 5.0
 
 
