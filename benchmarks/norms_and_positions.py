@@ -1,5 +1,7 @@
 """BERT's block beside T5's: pre-norm or post-norm, a table of positions or buckets of distances.
 
+The table begins at random, as in BERT, or such that the first heads attend to neighbours.
+
     ownbert vocab TEXTS -o runs/words --vocab-size 4000
     ownbert prepare TEXTS -o runs/tokens --tokenizer runs/words
     python benchmarks/norms_and_positions.py runs/tokens [--steps 300] [--seeds 2] [--picture FILE]
@@ -25,7 +27,12 @@ from ownbert.train.log import read_log
 
 T5_NORMS = {"norm_first": True, "final_norm": True, "norm_type": "rms_norm", "norm_bias": False}
 NORMS: dict[str, dict[str, Any]] = {"post-norm": {}, "pre-norm": T5_NORMS}
-POSITIONS = {"table": "absolute", "buckets": "relative_buckets"}
+# The kind of positions, and how they begin.
+POSITIONS = {
+    "table": ("absolute", "random"),
+    "neighbours": ("absolute", "neighbours"),
+    "buckets": ("relative_buckets", "random"),
+}
 
 
 class Variant(Pretraining):
@@ -53,12 +60,13 @@ def losses(tokens: str, changes: dict[str, Any], options: dict[str, Any]) -> dic
 
 
 def draw(curves: Mapping[tuple[str, str], Sequence[Mapping[int, float]]], path: Path) -> None:
-    """One line for each of the four: the mean of its seeds, each a mapping of steps to losses."""
+    """One line for each combination: the mean of its seeds, each a mapping of steps to losses."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    colours, lines = {"table": "#d0621b", "buckets": "#2b6cb0"}, {"post-norm": "-", "pre-norm": ":"}
+    colours = {"table": "#d0621b", "neighbours": "#2f855a", "buckets": "#2b6cb0"}
+    lines = {"post-norm": "-", "pre-norm": ":"}
     for (norm, kind), seeds in curves.items():
         steps = sorted(seeds[0])
         means = [statistics.mean(losses[step] for losses in seeds) for step in steps]
@@ -84,9 +92,10 @@ def main() -> None:
     curves: dict[tuple[str, str], list[dict[int, float]]] = defaultdict(list)
     for seed in range(given.seeds):
         for norm, changes in NORMS.items():
-            for name, kind in POSITIONS.items():
+            for name, (kind, init) in POSITIONS.items():
                 options = {
                     "objectives": ("mlm",),
+                    "init_positions": init,
                     "size": given.size,
                     "seed": seed,
                     "max_steps": given.steps,
@@ -98,7 +107,7 @@ def main() -> None:
                 found = losses(given.tokens, {**changes, "position_embedding_type": kind}, options)
                 curves[norm, name].append(found)
                 shown = "  ".join(f"{step} {loss:.3f}" for step, loss in found.items())
-                print(f"seed {seed}  {norm:9}  {name:7}  {shown}", flush=True)
+                print(f"seed {seed}  {norm:9}  {name:10}  {shown}", flush=True)
     if given.picture:
         draw(curves, given.picture)
 
