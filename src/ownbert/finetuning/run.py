@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ownbert.checkpoint import save
+from ownbert.checkpoint import Description, save
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Example
 from ownbert.data.loader import Loader
@@ -93,7 +93,7 @@ class FinetuningRun(TrainingRun):
         )
         self.description = description or self.task.describe_new(recipe, self.splits.train_rows)
         self.config = self.description.config
-        _refuse_freezing(recipe.model.freeze, self.config)
+        _refuse_freezing(recipe.model.freeze, self.description)
         length = _max_length(recipe.data.max_length, self.config)
         self.builder = self.task.input_builder(recipe.model.folder, self.config, length)
         self.task.max_length = self.max_length = self.builder.max_length
@@ -206,11 +206,14 @@ class FinetuningRun(TrainingRun):
         if fresh and not recipe.model.new and not knows_labels(self.description, self.task):
             say(f"{recipe.model.folder} has a head for other labels; it starts anew")
         model = model.to(self.device)
-        model.encoder.gradient_checkpointing = bool(data.sizes.max() > _LONG)
+        for stack in filter(None, (model.encoder, model.decoder)):
+            stack.gradient_checkpointing = bool(data.sizes.max() > _LONG)
         if len(data) < _FEW:
             for table in _ngram_tables(model):
                 table.rate = RATE_OF_FEW
-        learns_words = self.config.image is None and not recipe.model.freeze
+        # The table of a decoder would have to be replaced too, and the token that it reads first.
+        has_words = self.config.image is None and model.decoder is None
+        learns_words = has_words and not recipe.model.freeze
         self.words = WordsInUse(model, data) if learns_words else None
         # The dev rows are evaluated with it, without the second pass of R-Drop.
         self.objective = self.task.objective(model)
@@ -401,7 +404,13 @@ def _task(recipe: FinetuneRecipe, labels: Sequence[str]) -> Task:
     return task_class(recipe.task.name)(recipe.task, columns, labels)
 
 
-def _refuse_freezing(layers: int, config: EncoderConfig) -> None:
+def _refuse_freezing(layers: int, description: Description) -> None:
+    config = description.config
+    if layers and description.decoder is not None:
+        raise InputError(
+            "model.freeze is for models without a decoder, and a "
+            f"{description.architecture} has one"
+        )
     if layers > config.num_hidden_layers:
         raise InputError(
             f"model.freeze is {layers}; the model has {config.num_hidden_layers} layers"
