@@ -203,6 +203,14 @@ def test_training_goes_on_and_resumes(make: Make, tokenizer: Any, rows: Path, tm
     tune(folder, rows, tmp_path / "parts", save_every=5, resume=True)
     saved = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
     assert saved[0] == saved[1]
+    tables = [
+        load_file(where / "model.safetensors")["transformer.shared.weight"]
+        for where in (folder, tmp_path / "whole")
+    ]
+    learnt = (tables[0] != tables[1]).any(1).nonzero().flatten().tolist()
+    texts = [line.split(",")[0] for line in rows.read_text().splitlines()[1:]]
+    # The words of the texts, and what the decoder reads first.
+    assert learnt == sorted({0, *(i for ids in tokenizer(texts).input_ids for i in ids)})
     theirs, info = getattr(transformers, CLASSES).from_pretrained(
         tmp_path / "whole", output_loading_info=True
     )

@@ -156,13 +156,13 @@ def _describe_answering(
     try:
         labels = _labels(values, path)
         encoder, decoder, shared = kind.read_config(values)
-        reading = kind.second_reading(values)
+        second_reading = kind.second_reading(values)
     except (InputError, TypeError, ValueError) as error:
         raise InputError(f"{path}: {error}") from None
     specs = tuple(kind.heads(architecture, values, shared=shared))
     family = family_of(kind.model_type, str(path))
     return Description(
-        encoder, family, architecture, specs, False, labels, values, decoder, reading
+        encoder, family, architecture, specs, False, labels, values, decoder, second_reading
     )
 
 

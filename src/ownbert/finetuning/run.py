@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ownbert.checkpoint import Description, save
-from ownbert.config import EncoderConfig
+from ownbert.config import EncoderConfig, SecondReading
 from ownbert.data.batch import Example
 from ownbert.data.loader import Loader
 from ownbert.data.readers.columns import ColumnNames
@@ -211,9 +211,7 @@ class FinetuningRun(TrainingRun):
         if len(data) < _FEW:
             for table in _ngram_tables(model):
                 table.rate = RATE_OF_FEW
-        # The table of a decoder would have to be replaced too, and the token that it reads first.
-        has_words = self.config.image is None and model.decoder is None
-        learns_words = has_words and not recipe.model.freeze
+        learns_words = self.config.image is None and not recipe.model.freeze
         self.words = WordsInUse(model, data) if learns_words else None
         # The dev rows are evaluated with it, without the second pass of R-Drop.
         self.objective = self.task.objective(model)
@@ -338,7 +336,7 @@ class WordsInUse:
     texts (docs/benchmarks.md), and weight decay would shrink them.
 
     Args:
-        model: its word table is replaced.
+        model: its word table is replaced, which a decoder has too.
         data: rows whose words are kept.
 
     Attributes:
@@ -347,10 +345,12 @@ class WordsInUse:
 
     def __init__(self, model: Model, data: EncodedRows) -> None:
         self.model = model
-        self.full = model.encoder.embeddings.word
+        self.full, self.second_reading = model.encoder.embeddings.word, model.second_reading
         words = [np.unique(e.token_ids) for e in data.examples]
         if data.masking is not None:
             words.append(np.asarray([data.masking.mask_id]))
+        if self.second_reading is not None:
+            words.append(np.asarray([self.second_reading.start_id]))
         ids = np.unique(np.concatenate(words))
         self.index_of = np.full(self.full.num_embeddings, -1, dtype=np.int64)
         self.index_of[ids] = np.arange(len(ids))
@@ -373,7 +373,7 @@ class WordsInUse:
     def restore(self) -> None:
         """Put the full table back, with the trained rows."""
         self.full.weight[self.ids] = self.used.weight
-        self.model.encoder.embeddings.word = self.full
+        self._set(self.full, self.second_reading)
         for table in self.tables:
             table.ids = None
 
@@ -387,9 +387,20 @@ class WordsInUse:
             self._use()
 
     def _use(self) -> None:
-        self.model.encoder.embeddings.word = self.used
+        second_reading = self.second_reading
+        if second_reading is not None:
+            second_reading = replace(
+                second_reading, start_id=int(self.index_of[second_reading.start_id])
+            )
+        self._set(self.used, second_reading)
         for table in self.tables:
             table.ids = self.ids
+
+    def _set(self, table: nn.Embedding, second_reading: SecondReading | None) -> None:
+        model = self.model
+        model.second_reading = second_reading
+        for stack in filter(None, (model.encoder, model.decoder)):
+            stack.embeddings.word = table
 
 
 def _ngram_tables(model: Model) -> list[NgramTable]:
