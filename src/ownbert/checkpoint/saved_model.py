@@ -96,7 +96,8 @@ def load(
         pooler: whether there is one; by default as the folder or the heads need it.
         labels: names of the classes, instead of the folder's.
         dropout: rate of all layers, instead of the folder's.
-        description: of the folder, from ``describe``, so that config.json is not read again.
+        description: of the folder, from ``describe``, so that config.json is not read again; a
+            model whose decoder answers is loaded with one alone (``with_decoder``).
         anew: kinds of ``heads`` that are newly initialised even if the folder has them.
 
     Raises:
