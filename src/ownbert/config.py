@@ -133,6 +133,19 @@ class HeadSpec:
         return self.kind in ("nsp", "sop", "classification", "choice") and self.pooling == "pooler"
 
 
+@dataclass(frozen=True, slots=True)
+class SecondReading:
+    """How a decoder reads the text of its encoder again, one token later, to answer for it (T5).
+
+    Args:
+        start_id: the token that it reads first.
+        end_id: the token that every text ends with.
+    """
+
+    start_id: int
+    end_id: int
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mobile:
     """What MobileBERT (Sun et al. 2020) adds to BERT, by the keys of its ``config.json``."""

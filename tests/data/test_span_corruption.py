@@ -11,8 +11,9 @@ ORDINARY = np.arange(400) >= 4
 START, END, SENTINELS = 0, 3, np.arange(300, 400)
 
 
-def corruption() -> SpanCorruption:
-    return SpanCorruption(SENTINELS, START, END, ORDINARY & (np.arange(400) < 300))
+def corruption(**settings: float) -> SpanCorruption:
+    ordinary = ORDINARY & (np.arange(400) < 300)
+    return SpanCorruption(SENTINELS, START, END, ordinary, **settings)
 
 
 def put_back(source: np.ndarray, written: np.ndarray) -> list[int]:
@@ -27,12 +28,13 @@ def put_back(source: np.ndarray, written: np.ndarray) -> list[int]:
     return [t for token in source.tolist() for t in spans.get(token, [token])]
 
 
+@pytest.mark.parametrize(("rate", "mean"), [(0.15, 3.0), (0.5, 1.0), (0.99, 2.5), (0.01, 512.0)])
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 7, 40, 126, 3000])
-def test_nothing_is_lost(length: int):
+def test_nothing_is_lost(length: int, rate: float, mean: float):
     rng = np.random.default_rng(length)
     ids = np.array([2, *rng.integers(4, 300, length), 3])
     for _ in range(5):
-        example = corruption()(ids, rng)
+        example = corruption(rate=rate, length=mean)(ids, rng)
         assert example.source is not None
         assert example.tags is not None
         read, written = example.source.token_ids, example.tags
@@ -43,8 +45,11 @@ def test_nothing_is_lost(length: int):
         found = read[read >= 300]
         assert found.tolist() == SENTINELS[: len(found)].tolist()
         taken = (written < 300).sum() - 1
-        assert taken == (0 if length < 2 else max(1, round(0.15 * length)))
-        assert len(found) == (0 if length < 2 else min(100, max(1, round(taken / 3))))
+        if length < 2:
+            assert taken == len(found) == 0
+            continue
+        assert taken == min(length - 1, max(1, round(rate * length)))
+        assert len(found) == min(100, length - taken, max(1, round(taken / mean)))
 
 
 def test_an_example_follows_from_the_generator_alone():

@@ -1,6 +1,7 @@
 """Everything that can be learnt, jointly or in phases, leaves a folder that Transformers reads."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from ownbert import InputError, pretrain
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.pretraining.run import preview_pretraining
 from ownbert.settings import dump, resolve
+from ownbert.text.tokenizer import Tokenizer
 from support.training_runs import learnt
 
 SHORT = {"max_length": 48, "batch_tokens": 512, "log_every": 1, "quiet": True}
@@ -98,6 +100,7 @@ def test_each_kind_of_masking_learns(topics: Path, tmp_path: Path, masking: str)
         (["task.objectives=mlm,nsp,rtd"], "beside it stands mlm"),
         (["task.masking=words"], "task.masking is 'words'; one of token, word, ngram, span"),
         (["task.mask_rate=1.5"], "between 0 and 1"),
+        (["task.span_length=0.5"], r"task.span_length is 0.5; .*\[1, 512\]"),
         (["model.init_counts=x.txt"], "needs model.init_from"),
     ],
 )
@@ -126,3 +129,39 @@ def test_a_resumed_run_sees_the_same(topics: Path, tmp_path: Path, name: str):
 def test_a_preview_shows_sentinels(topics: Path):
     shown = preview_pretraining(topics / "tokens", objectives="span_corruption", max_steps=1)
     assert "1  [CLS] <extra_id_0> " in shown
+
+
+def test_sentinels_are_tokens_of_the_folder(topics: Path, tmp_path: Path):
+    """Behind the vocabulary, and known to Transformers, to the next run and to ownbert."""
+    folder = tmp_path / "run"
+    known = {"objectives": "span_corruption", "overrides": ["task.span_length=1"]}
+    shutil.copytree(topics / "vocab", folder)  # where the vocabulary was learnt
+    plain = Tokenizer.load(folder)
+    pretrain(topics / "tokens", folder, max_steps=2, mask_rate=0.5, save_every=1, **known, **SHORT)
+    recipe = resolve(PretrainRecipe, config=folder / "recipe.yaml")
+    assert (recipe.task.rate, recipe.task.span_length) == (0.5, 1.0)
+    ours, theirs = Tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    sentinels = [f"<extra_id_{number}>" for number in range(100)]
+    assert ours.vocabulary() == [*plain.vocabulary(), *sentinels]
+    config = json.loads((folder / "config.json").read_text())
+    assert config["vocab_size"] == len(theirs) == ours.vocab_size
+    ids = [*range(plain.vocab_size, ours.vocab_size)]
+    assert theirs.convert_tokens_to_ids(sentinels) == ids
+    word = plain.vocabulary()[-1]
+    text = f"<extra_id_3> {word} <extra_id_99>"
+    found = theirs(text, add_special_tokens=False).input_ids
+    assert found == ours.encode_batch([text])[0] == [ids[3], plain.vocab_size - 1, ids[99]]
+    assert theirs.decode(found) == text
+    assert theirs.decode(found, skip_special_tokens=True) == word
+    card = (folder / "README.md").read_text()
+    assert "A pretrained encoder-decoder (2 layers each," in card
+    assert "AutoModelForSeq2SeqLM" in card
+    pretrain(None, folder, resume_step=1, quiet=True)  # the folder's vocabulary is still its own
+
+
+def test_the_share_of_tokens_to_predict():
+    assert PretrainRecipe().task.rate == 0.3
+    spans = resolve(PretrainRecipe, overrides=["task.objectives=span_corruption"])
+    assert spans.task.rate == 0.15
+    phases = resolve(PretrainRecipe, overrides=["phases=[{share: 1, mask_rate: 0.2}]"])
+    assert phases.parts[0][0].rate == 0.2

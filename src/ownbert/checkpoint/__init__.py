@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from ownbert.checkpoint.copying import first_of as first_of
     from ownbert.checkpoint.copying import named_tensors as named_tensors
     from ownbert.checkpoint.saved_model import load as load
+    from ownbert.checkpoint.saved_model import new_model as new_model
     from ownbert.checkpoint.saved_model import save as save
 
 _MODULES = {
     **dict.fromkeys(("LoadReport", "copy_weights", "first_of", "named_tensors"), "copying"),
-    **dict.fromkeys(("load", "save"), "saved_model"),
+    **dict.fromkeys(("load", "new_model", "save"), "saved_model"),
 }
 
 

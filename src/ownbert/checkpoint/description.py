@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.model_files import CONFIG
-from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.config import EncoderConfig, HeadSpec, SecondReading
 from ownbert.errors import InputError
-from ownbert.families import family_of
+from ownbert.families import ENCODER_DECODERS, family_of
+from ownbert.families.encoder_decoder import EncoderDecoder
 from ownbert.families.family import Family, label_count
+from ownbert.families.weight_map import WeightMap
 from ownbert.hub import model_folder
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ class Description:
         pooler: whether there is one.
         labels: names of the classes.
         values: all keys and values.
+        decoder: structure of the decoder that the heads stand on, if there is one.
+        second_reading: how it reads the text.
     """
 
     config: EncoderConfig
@@ -43,30 +47,89 @@ class Description:
     pooler: bool
     labels: tuple[str, ...]
     values: Mapping[str, Any]
+    decoder: EncoderConfig | None = None
+    second_reading: SecondReading | None = None
+
+    @property
+    def weight_map(self) -> WeightMap:
+        """From the tensors of the folder to ours and back."""
+        if self.decoder is None:
+            return self.family.weight_map
+        kind = ENCODER_DECODERS[self.family.model_type]
+        (head,) = kind.heads(self.architecture, self.values, shared=True)
+        return kind.weight_map(self.config, self.decoder, shared=True, head=head.kind)
+
+    def spec_of(self, kind: str) -> HeadSpec:
+        """The head of a kind as such a model has it.
+
+        Raises:
+            InputError: its decoder has no such head.
+        """
+        if self.decoder is None:
+            return self.family.spec_of(kind, self.values)
+        heads = ENCODER_DECODERS[self.family.model_type].answering_heads(self.values)
+        if kind not in heads:
+            raise InputError(
+                f"the decoder of a {self.architecture} answers with a head for "
+                f"{' or '.join(heads)}, and {kind} is another; start from a model without a decoder"
+            )
+        return heads[kind]
+
+    def require_own(self, head: HeadSpec) -> None:
+        """Check that a head on the decoder is as Transformers has it: it has no keys for others.
+
+        Raises:
+            InputError: it is not.
+        """
+        usual = self.spec_of(head.kind)
+        for f in fields(HeadSpec):
+            own, other = getattr(usual, f.name), getattr(head, f.name)
+            if f.name != "dropout" and own != other:
+                raise InputError(
+                    f"the decoder of a {self.architecture} answers with a head whose {f.name} is "
+                    f"{own}, and not {other}"
+                )
 
 
-def describe(folder: str | Path, *, any_architecture: bool = False) -> Description:
+def describe(
+    folder: str | Path, *, any_architecture: bool = False, with_decoder: bool = False
+) -> Description:
     """The description of a model folder, from its config.json.
 
     Args:
         folder: of the model; where config.json names no architecture, it is the base model.
         any_architecture: an unknown one (a custom class) is the base model too.
+        with_decoder: whether the decoder of the model may be what answers.
 
     Raises:
         InputError: values are not supported.
     """
     path = model_folder(folder) / CONFIG
-    return describe_config(read_config(path), path, any_architecture=any_architecture)
+    return describe_config(
+        read_config(path), path, any_architecture=any_architecture, with_decoder=with_decoder
+    )
 
 
 def describe_config(
-    values: Mapping[str, Any], path: str | Path, *, any_architecture: bool = False
+    values: Mapping[str, Any],
+    path: str | Path,
+    *,
+    any_architecture: bool = False,
+    with_decoder: bool = False,
 ) -> Description:
     """As ``describe``, from the values of a config.json; ``path`` is named in messages."""
     family = family_of(values.get("model_type", ""), str(path))
     architecture = (values.get("architectures") or [next(iter(family.architectures))])[0]
     if architecture in family.with_decoder:  # of which the encoder alone is read
         architecture = next(iter(family.architectures))
+    kind = ENCODER_DECODERS.get(family.model_type)
+    if kind is not None and architecture in kind.answering and not any_architecture:
+        if not with_decoder:
+            raise InputError(
+                f"{path}: a {architecture} answers with its decoder, and this is for models "
+                "without one; use it with ownbert predict, evaluate, serve or finetune"
+            )
+        return _describe_answering(kind, values, path, architecture)
     if architecture not in family.architectures and any_architecture:
         architecture = next(iter(family.architectures))
     if architecture not in family.architectures:
@@ -86,6 +149,23 @@ def describe_config(
     return Description(config, family, architecture, specs, pooler, labels, values)
 
 
+def _describe_answering(
+    kind: EncoderDecoder, values: Mapping[str, Any], path: str | Path, architecture: str
+) -> Description:
+    """The description of a model whose decoder reads the text again, and answers."""
+    try:
+        labels = _labels(values, path)
+        encoder, decoder, shared = kind.read_config(values)
+        second_reading = kind.second_reading(values)
+    except (InputError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: {error}") from None
+    specs = tuple(kind.heads(architecture, values, shared=shared))
+    family = family_of(kind.model_type, str(path))
+    return Description(
+        encoder, family, architecture, specs, False, labels, values, decoder, second_reading
+    )
+
+
 def _labels(values: Mapping[str, Any], path: str | Path) -> tuple[str, ...]:
     """The labels in the order of their numbers; Transformers' names where there are none."""
     if not values.get("id2label"):
@@ -100,7 +180,7 @@ def _labels(values: Mapping[str, Any], path: str | Path) -> tuple[str, ...]:
 def config_json(model: "Model", architecture: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The config.json of a model; ``values`` are further keys, overridden by the model's own."""
     family = family_of(model.model_type, "the model")
-    theirs = {**_labels_json(model, family), **values, **_heads_json(model, family)}
+    theirs = {**labels_json(model, family), **values, **_heads_json(model, family)}
     theirs |= {**family.write_config(model.config), "architectures": [architecture]}
     found = {spec.kind: spec for spec in family.specs(architecture, theirs)}
     for key in (_HEADS, _POOLER):
@@ -128,7 +208,7 @@ def architecture_of(model: "Model") -> str:
 def kinds_of(model: "Model", architecture: str) -> list[str]:
     """Kinds of the heads that an architecture has exactly as the model has them."""
     family = family_of(model.model_type, "the model")
-    values = {**_labels_json(model, family), **_heads_json(model, family)}
+    values = {**labels_json(model, family), **_heads_json(model, family)}
     theirs = {spec.kind: spec for spec in family.specs(architecture, values)}
     ours = _effective(model.specs, model.config)
     known = _effective(theirs, model.config)
@@ -168,7 +248,7 @@ def _changed(spec: HeadSpec) -> dict[str, Any]:
     return {name: value for name, value in asdict(spec).items() if value != defaults[name]}
 
 
-def _labels_json(model: "Model", family: Family) -> dict[str, Any]:
+def labels_json(model: "Model", family: Family) -> dict[str, Any]:
     """The labels; without any, numbered ones for a head whose width depends on them."""
     widths = [s.output for s in model.specs.values() if s.kind in family.labelled and s.output]
     labels = model.labels or [f"LABEL_{i}" for i in range(max(widths, default=0))]

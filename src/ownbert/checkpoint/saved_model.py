@@ -14,12 +14,14 @@ from ownbert.checkpoint.description import (
     config_json,
     describe,
     kinds_of,
+    labels_json,
     without_rates,
 )
 from ownbert.checkpoint.model_files import is_quantized
 from ownbert.checkpoint.quantized import quantize_model, read_quantized
 from ownbert.checkpoint.saved_tokenizer import VOCABULARY, vocabulary_fingerprint
 from ownbert.checkpoint.sizes import require_sizes
+from ownbert.checkpoint.translation import new_translation, save_translation
 from ownbert.checkpoint.weights import read_weights, require_finite, write_model
 from ownbert.config import HeadSpec
 from ownbert.families import family_of
@@ -43,7 +45,7 @@ def save(
     it can read. If writing fails, the old files stay as they were.
 
     Args:
-        model: a packed encoder or decoder.
+        model: a packed encoder or decoder, or both where the decoder answers for the text.
         folder: is made if it does not exist.
         tokenizer: its files are written too.
         architecture: Transformers' class; by default the one with the model's heads.
@@ -54,6 +56,12 @@ def save(
         InputError: the folder cannot be written, or the family's format cannot express the model.
     """
     family = family_of(model.model_type, "the model")
+    if model.second_reading is not None:
+        known = labels_json(model, family) | dict(values or {})
+        if tokenizer is not None:
+            known[VOCABULARY] = vocabulary_fingerprint(tokenizer)
+        save_translation(model, folder, values=known, tokenizer=tokenizer)
+        return
     name = architecture or architecture_of(model)
     config = config_json(model, name, values or {})
     if tokenizer is not None:
@@ -88,7 +96,8 @@ def load(
         pooler: whether there is one; by default as the folder or the heads need it.
         labels: names of the classes, instead of the folder's.
         dropout: rate of all layers, instead of the folder's.
-        description: of the folder, from ``describe``, so that config.json is not read again.
+        description: of the folder, from ``describe``, so that config.json is not read again; a
+            model whose decoder answers is loaded with one alone (``with_decoder``).
         anew: kinds of ``heads`` that are newly initialised even if the folder has them.
 
     Raises:
@@ -97,15 +106,9 @@ def load(
     """
     folder = model_folder(folder)
     description = describe(folder) if description is None else description
-    family, config, specs = description.family, description.config, description.specs
+    specs = None
     if heads is not None:
-        specs = tuple(
-            family.spec_of(head, description.values) if isinstance(head, str) else head
-            for head in heads
-        )
-    if dropout is not None:
-        config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-        specs = without_rates(specs)
+        specs = [description.spec_of(head) if isinstance(head, str) else head for head in heads]
     smooth = None
     if is_quantized(description.values):
         tensors, smooth, path = read_quantized(folder)
@@ -113,20 +116,59 @@ def load(
         tensors, path = read_weights(folder)
     require_finite(tensors, path)
     require_sizes(tensors, description if heads is None else replace(description, specs=()), path)
-    model = Model(
-        config,
-        specs,
-        pooler=_has_pooler(description, heads) if pooler is None else pooler,
-        labels=labels or description.labels,
-        model_type=family.model_type,
-    )
+    with_pooler = _has_pooler(description, heads) if pooler is None else pooler
+    given: Any = {"pooler": with_pooler, "labels": labels, "dropout": dropout}
+    model = new_model(description, specs, **given)
     other = heads is not None or pooler is not None
-    given: Any = {"description": description, "lenient": other, "anew": anew}
-    report = copy_weights(model, tensors, family.weight_map, **given)
-    require_fit(report, path, None if other else description)
+    given = {"description": description, "lenient": other, "anew": anew}
+    report = copy_weights(model, tensors, description.weight_map, **given)
+    require_fit(report, path, None if other or description.decoder is not None else description)
     if smooth is not None:
         quantize_model(model, smooth, path)
     return model.eval()
+
+
+def new_model(
+    description: Description,
+    heads: Sequence[HeadSpec] | None = None,
+    *,
+    pooler: bool | None = None,
+    labels: Sequence[str] = (),
+    dropout: float | None = None,
+) -> Model:
+    """A randomly initialised model of the structure that a folder describes.
+
+    Args:
+        description: of the folder.
+        heads: instead of those of the folder.
+        pooler: whether there is one; None: if its heads need it.
+        labels: names of the classes, instead of the folder's.
+        dropout: rate of all layers, instead of the folder's.
+
+    Raises:
+        InputError: the decoder that is to answer has no such head.
+    """
+    config, decoder = description.config, description.decoder
+    specs = tuple(description.specs if heads is None else heads)
+    if dropout is not None:
+        rates: Any = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), dropout)
+        config, decoder = replace(config, **rates), decoder and replace(decoder, **rates)
+        specs = without_rates(specs)
+    labels = labels or description.labels
+    if decoder is None:
+        family = description.family.model_type
+        return Model(config, specs, pooler=pooler, labels=labels, model_type=family)
+    for spec in specs:
+        description.require_own(spec)
+    return new_translation(
+        description.family.model_type,
+        config,
+        decoder,
+        shared=True,
+        heads=specs,
+        labels=labels,
+        second_reading=description.second_reading,
+    )
 
 
 def _has_pooler(description: Description, heads: Sequence[str | HeadSpec] | None) -> bool | None:

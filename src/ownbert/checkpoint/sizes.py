@@ -32,8 +32,10 @@ def require_sizes(tensors: Mapping[str, Tensor], description: Description, path:
     Raises:
         InputError: a size differs; it names the tensor.
     """
-    weight_map = description.family.weight_map
+    weight_map = description.weight_map
     wanted = _sizes(description.config)
+    if description.decoder is not None:
+        wanted |= _sizes_of_decoder(description.decoder)
     for spec in description.specs:
         if spec.kind in ("classification", "tokens"):
             wanted[f"heads.{spec.kind}.dense"] = (spec.output or len(description.labels),)
@@ -62,10 +64,13 @@ def require_stacks(
     path: Path,
 ) -> None:
     """As ``require_sizes``, for an encoder-decoder model, whose weight map depends on no config."""
-    wanted = _sizes(encoder)
-    wanted |= {name.replace("encoder.", "decoder.", 1): s for name, s in _sizes(decoder).items()}
+    wanted = _sizes(encoder) | _sizes_of_decoder(decoder)
     problems = list(_problems(tensors, weight_map, wanted, encoder))
     require_fit(LoadReport(problems, [], []), path)
+
+
+def _sizes_of_decoder(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
+    return {name.replace("encoder.", "decoder.", 1): s for name, s in _sizes(config).items()}
 
 
 def _sizes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:

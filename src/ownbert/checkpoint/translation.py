@@ -8,7 +8,7 @@ from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import copy_weights, named_tensors, require_fit
 from ownbert.checkpoint.sizes import require_stacks
 from ownbert.checkpoint.weights import CONFIG, read_weights, require_finite, write_model
-from ownbert.config import EncoderConfig, HeadSpec
+from ownbert.config import EncoderConfig, HeadSpec, SecondReading
 from ownbert.errors import InputError
 from ownbert.families import ENCODER_DECODERS
 from ownbert.families.encoder_decoder import EncoderDecoder
@@ -47,6 +47,13 @@ def save_translation(
     head = next(iter(model.specs), None)
     if head != "generator":  # and so nothing that could be tied
         config["tie_word_embeddings"] = values.get("tie_word_embeddings", True)
+    for kind_of_head, spec in model.specs.items():
+        if (key := kind.head_dropouts.get(kind_of_head)) is not None:
+            rate = encoder.hidden_dropout_prob if spec.dropout is None else spec.dropout
+            config[key] = rate
+    if model.second_reading is not None:
+        config["decoder_start_token_id"] = model.second_reading.start_id
+        config["eos_token_id"] = model.second_reading.end_id
     if model.labels:
         config["id2label"] = {str(i): label for i, label in enumerate(model.labels)}
         config["label2id"] = {label: i for i, label in enumerate(model.labels)}
@@ -79,6 +86,7 @@ def new_translation(
     shared: bool,
     heads: Sequence[HeadSpec] | None = None,
     labels: Sequence[str] = (),
+    second_reading: SecondReading | None = None,
 ) -> Model:
     """A randomly initialised model.
 
@@ -88,6 +96,7 @@ def new_translation(
         shared: whether the head has the word table as its matrix.
         heads: by default the one that writes.
         labels: of a head for classification.
+        second_reading: of a decoder that answers for the text.
     """
     kind = ENCODER_DECODERS[kind] if isinstance(kind, str) else kind
     return Model(
@@ -96,6 +105,7 @@ def new_translation(
         pooler=False,
         labels=labels,
         decoder=decoder,
+        second_reading=second_reading,
         share_embeddings=shared or kind.one_table,
         model_type=kind.model_type,
     )

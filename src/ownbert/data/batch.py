@@ -151,6 +151,24 @@ def pack(examples: Sequence[Example]) -> Batch:
     )
 
 
+def read_again(batch: Batch, start_id: int) -> Batch:
+    """The batch of a decoder that reads each sequence again, one token later.
+
+    Args:
+        batch: what the encoder reads, without ``embeds``.
+        start_id: stands first in each sequence, in place of its last token.
+    """
+    assert batch.embeds is None
+    layout = batch.layout
+    return replace(
+        batch,
+        token_ids=batch.token_ids.roll(1).index_fill(0, batch.first, start_id),
+        layout=replace(layout, causal=True),
+        source=batch,
+        cross=replace(layout, keys=layout),
+    )
+
+
 def _patches(arrays: Sequence[np.ndarray | None]) -> Tensor | None:
     there = [array for array in arrays if array is not None]
     return torch.from_numpy(np.concatenate(there)) if there else None

@@ -14,22 +14,18 @@ from ownbert.text.styles import SENTINEL
 if TYPE_CHECKING:
     from ownbert.text.tokenizer import Tokenizer
 
-# Of T5: 15 percent of the tokens in spans of three on average, and a hundred sentinels.
-_RATE, _MEAN = 0.15, 3
-_SENTINELS = 100
+# As many as T5 has.
+_SENTINELS = tuple(map(SENTINEL.format, range(100)))
 
 
-def sentinel_ids(tokenizer: "Tokenizer") -> np.ndarray:
-    """The ids of the sentinels in their order (100).
+def with_sentinels(tokenizer: "Tokenizer") -> tuple["Tokenizer", np.ndarray]:
+    """The tokenizer with <extra_id_0> and so on, and their ids in this order (100).
 
-    <extra_id_0> and so on, where the tokenizer has them, as a T5's does; else ids behind its
-    vocabulary.
+    That of a T5 has them; others get them behind their vocabulary.
     """
+    tokenizer = tokenizer.with_special_tokens(_SENTINELS)
     known = {token: number for number, token in enumerate(tokenizer.vocabulary())}
-    own = [known.get(SENTINEL.format(number), -1) for number in range(_SENTINELS)]
-    if -1 in own:
-        return np.arange(tokenizer.vocab_size, tokenizer.vocab_size + _SENTINELS)
-    return np.array(own)
+    return tokenizer, np.array([known[token] for token in _SENTINELS])
 
 
 @dataclass(frozen=True)
@@ -46,6 +42,8 @@ class SpanCorruption:
         start_id: what the decoder reads first.
         end_id: what it writes last.
         ordinary: (V), false for special tokens.
+        rate: share of the tokens that are taken out.
+        length: of a span on average, in tokens; a text has as many spans as sentinels at most.
 
     Source: Raffel et al. 2020, section 3.1.4, figure 2, and their random_spans_noise_mask.
     """
@@ -54,6 +52,8 @@ class SpanCorruption:
     start_id: int
     end_id: int
     ordinary: np.ndarray
+    rate: float = 0.15
+    length: float = 3.0
 
     def __call__(self, ids: np.ndarray, rng: np.random.Generator) -> Example:
         """The pair of a sequence.
@@ -64,7 +64,7 @@ class SpanCorruption:
         """
         inside = self.ordinary[ids].nonzero()[0]
         first, stop = (inside[0], inside[-1] + 1) if len(inside) else (0, 0)
-        starts, lengths = _spans(int(stop - first), rng)
+        starts, lengths = self._spans(int(stop - first), rng)
         source, target, at = [], [], 0
         for number, (start, length) in enumerate(zip(starts + first, lengths, strict=True)):
             sentinel = self.sentinels[number : number + 1]
@@ -81,19 +81,18 @@ class SpanCorruption:
             source=Example(read, np.zeros_like(read)),
         )
 
+    def _spans(self, tokens: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Where the spans of so many tokens begin (N) and how long they are (N).
 
-def _spans(length: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Where the spans of ``length`` tokens begin (N) and how long they are (N).
-
-    A text begins with what stays and ends with a span, as there; one of less than two tokens stays
-    whole.
-    """
-    if length < 2:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    taken = min(max(1, round(_RATE * length)), length - 1)
-    count = min(max(1, round(taken / _MEAN)), length - taken, _SENTINELS)
-    lengths, between = _partition(taken, count, rng), _partition(length - taken, count, rng)
-    return np.cumsum(between) + np.cumsum(lengths) - lengths, lengths
+        A text begins with what stays and ends with a span, as there; one of less than two tokens
+        stays whole.
+        """
+        if tokens < 2:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        taken = min(max(1, round(self.rate * tokens)), tokens - 1)
+        count = min(max(1, round(taken / self.length)), tokens - taken, len(self.sentinels))
+        lengths, between = _partition(taken, count, rng), _partition(tokens - taken, count, rng)
+        return np.cumsum(between) + np.cumsum(lengths) - lengths, lengths
 
 
 def _partition(total: int, count: int, rng: np.random.Generator) -> np.ndarray:

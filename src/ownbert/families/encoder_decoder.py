@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
-from ownbert.config import EncoderConfig, HeadSpec
-from ownbert.errors import InputError
+from ownbert.config import EncoderConfig, HeadSpec, SecondReading
+from ownbert.errors import InputError, in_short
 from ownbert.families.weight_map import WeightMap
 
 Stacks = tuple[EncoderConfig, EncoderConfig, bool]
@@ -39,6 +39,8 @@ class EncoderDecoder:
         dropouts: the keys of its dropout rates.
         answering: further classes, whose head on the decoder answers for the text that is read, by
             name: the head by the values of a ``config.json``.
+        defaults: the keys of its ``config.json`` and their defaults.
+        head_dropouts: by kind of head, the key of its dropout rate.
     """
 
     model_type: str
@@ -51,6 +53,8 @@ class EncoderDecoder:
     one_table: bool = False
     dropouts: Sequence[str] = ()
     answering: Mapping[str, Callable[[Mapping[str, Any]], HeadSpec]] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    head_dropouts: Mapping[str, str] = field(default_factory=dict)
 
     def heads(
         self, architecture: str, values: Mapping[str, Any], *, shared: bool
@@ -61,6 +65,26 @@ class EncoderDecoder:
         if architecture in self.answering:
             return [self.answering[architecture](values)]
         return [self.head(shared)]
+
+    def answering_heads(self, values: Mapping[str, Any]) -> dict[str, HeadSpec]:
+        """The heads of the classes that answer for a text, by kind."""
+        return {spec.kind: spec for spec in (make(values) for make in self.answering.values())}
+
+    def second_reading(self, values: Mapping[str, Any]) -> SecondReading:
+        """How the decoder of such a class reads the text, from the values of a ``config.json``.
+
+        Raises:
+            InputError: a token is not one of the vocabulary.
+        """
+        values = {**self.defaults, **values}
+        start, end = values.get("decoder_start_token_id"), values["eos_token_id"]
+        start = values["pad_token_id"] if start is None else start
+        for name, token in (("decoder_start_token_id", start), ("eos_token_id", end)):
+            if not isinstance(token, int) or token not in range(values["vocab_size"]):
+                raise InputError(
+                    f"{name} is {in_short(token)}; one token of the vocabulary is needed"
+                )
+        return SecondReading(start, end)
 
     def architecture_of(self, head: str | None) -> str:
         """The name of the class with a kind of head; None: of the base."""

@@ -248,6 +248,8 @@ T5_ENCODER_DECODER = EncoderDecoder(
     head=_head,
     one_table=True,
     dropouts=("dropout_rate",),
+    defaults=T5.defaults,
+    head_dropouts={"classification": "classifier_dropout"},
     answering={
         "T5ForSequenceClassification": _classifier,
         "T5ForQuestionAnswering": lambda values: HeadSpec("span"),

@@ -82,14 +82,14 @@ class FinetuneFolder(RunFolder):
             now = replace(now, run=replace(now.run, max_steps=None))
         return now
 
-    def check(self, identity: Mapping[str, str], vocabulary: Tokenizer | None = None) -> None:
+    def check(self, identity: Mapping[str, str], vocabularies: Sequence[Tokenizer] = ()) -> None:
         several = self.several
         if several and not (self.resume or self.overwrite):
             raise InputError(
                 f"{self.path} already holds several runs ({several[0]}); continue with --resume, "
                 "start anew with --overwrite, or choose another folder"
             )
-        super().check(identity, vocabulary)
+        super().check(identity, vocabularies)
 
     def replaced(self) -> list[Path]:
         """What earlier runs left, whatever they were."""

@@ -64,7 +64,7 @@ def write_card(
     Returns:
         A warning, if any.
     """
-    description, task = describe(model or folder), task_class(recipe.task.name)
+    description, task = describe(model or folder, with_decoder=True), task_class(recipe.task.name)
     name = name or Path(folder).resolve().name
     one = name if model is None else f"{name}/{Path(model).resolve().name}"
     blocks = [

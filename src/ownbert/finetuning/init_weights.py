@@ -1,12 +1,11 @@
 """The initial model of a fine-tuning run: a pretrained or new encoder, and a new head."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ownbert.checkpoint import Description, load
+from ownbert.checkpoint import Description, load, new_model
 from ownbert.nn.model import Model
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.task import Task
@@ -35,22 +34,14 @@ def make_model(
     spec, pooler = task.head_spec(description), task.has_pooler(description)
     if settings.new:
         assert settings.dropout is not None
-        config = replace(
-            description.config,
-            hidden_dropout_prob=settings.dropout,
-            attention_probs_dropout_prob=settings.dropout,
+        model = new_model(
+            description, [spec], pooler=pooler, labels=task.labels, dropout=settings.dropout
         )
-        model = Model(
-            config,
-            [replace(spec, dropout=None)],
-            pooler=pooler,
-            labels=task.labels,
-            model_type=description.family.model_type,
-        )
-        if config.image is not None:
+        image = model.config.image
+        if image is not None:
             table = model.encoder.embeddings.position.weight
             with torch.no_grad():
-                table[1:] = sinusoidal_positions(config.image.grid, config.hidden_size)
+                table[1:] = sinusoidal_positions(image.grid, model.config.hidden_size)
     else:
         model = load(
             settings.folder,

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ownbert.checkpoint import save
-from ownbert.config import EncoderConfig
+from ownbert.checkpoint import Description, save
+from ownbert.config import EncoderConfig, SecondReading
 from ownbert.data.batch import Example
 from ownbert.data.loader import Loader
 from ownbert.data.readers.columns import ColumnNames
@@ -93,7 +93,7 @@ class FinetuningRun(TrainingRun):
         )
         self.description = description or self.task.describe_new(recipe, self.splits.train_rows)
         self.config = self.description.config
-        _refuse_freezing(recipe.model.freeze, self.config)
+        _refuse_freezing(recipe.model.freeze, self.description)
         length = _max_length(recipe.data.max_length, self.config)
         self.builder = self.task.input_builder(recipe.model.folder, self.config, length)
         self.task.max_length = self.max_length = self.builder.max_length
@@ -206,7 +206,8 @@ class FinetuningRun(TrainingRun):
         if fresh and not recipe.model.new and not knows_labels(self.description, self.task):
             say(f"{recipe.model.folder} has a head for other labels; it starts anew")
         model = model.to(self.device)
-        model.encoder.gradient_checkpointing = bool(data.sizes.max() > _LONG)
+        for stack in filter(None, (model.encoder, model.decoder)):
+            stack.gradient_checkpointing = bool(data.sizes.max() > _LONG)
         if len(data) < _FEW:
             for table in _ngram_tables(model):
                 table.rate = RATE_OF_FEW
@@ -335,7 +336,7 @@ class WordsInUse:
     texts (docs/benchmarks.md), and weight decay would shrink them.
 
     Args:
-        model: its word table is replaced.
+        model: its word table is replaced, which a decoder has too.
         data: rows whose words are kept.
 
     Attributes:
@@ -344,10 +345,12 @@ class WordsInUse:
 
     def __init__(self, model: Model, data: EncodedRows) -> None:
         self.model = model
-        self.full = model.encoder.embeddings.word
+        self.full, self.second_reading = model.encoder.embeddings.word, model.second_reading
         words = [np.unique(e.token_ids) for e in data.examples]
         if data.masking is not None:
             words.append(np.asarray([data.masking.mask_id]))
+        if self.second_reading is not None:
+            words.append(np.asarray([self.second_reading.start_id]))
         ids = np.unique(np.concatenate(words))
         self.index_of = np.full(self.full.num_embeddings, -1, dtype=np.int64)
         self.index_of[ids] = np.arange(len(ids))
@@ -370,7 +373,7 @@ class WordsInUse:
     def restore(self) -> None:
         """Put the full table back, with the trained rows."""
         self.full.weight[self.ids] = self.used.weight
-        self.model.encoder.embeddings.word = self.full
+        self._set(self.full, self.second_reading)
         for table in self.tables:
             table.ids = None
 
@@ -384,9 +387,20 @@ class WordsInUse:
             self._use()
 
     def _use(self) -> None:
-        self.model.encoder.embeddings.word = self.used
+        second_reading = self.second_reading
+        if second_reading is not None:
+            second_reading = replace(
+                second_reading, start_id=int(self.index_of[second_reading.start_id])
+            )
+        self._set(self.used, second_reading)
         for table in self.tables:
             table.ids = self.ids
+
+    def _set(self, table: nn.Embedding, second_reading: SecondReading | None) -> None:
+        model = self.model
+        model.second_reading = second_reading
+        for stack in filter(None, (model.encoder, model.decoder)):
+            stack.embeddings.word = table
 
 
 def _ngram_tables(model: Model) -> list[NgramTable]:
@@ -401,7 +415,13 @@ def _task(recipe: FinetuneRecipe, labels: Sequence[str]) -> Task:
     return task_class(recipe.task.name)(recipe.task, columns, labels)
 
 
-def _refuse_freezing(layers: int, config: EncoderConfig) -> None:
+def _refuse_freezing(layers: int, description: Description) -> None:
+    config = description.config
+    if layers and description.decoder is not None:
+        raise InputError(
+            "model.freeze is for models without a decoder, and a "
+            f"{description.architecture} has one"
+        )
     if layers > config.num_hidden_layers:
         raise InputError(
             f"model.freeze is {layers}; the model has {config.num_hidden_layers} layers"

@@ -301,6 +301,10 @@ def _beside(
     """The file for an engine beside the weights of a model folder."""
     if description.config.image is not None:
         raise InputError(f"{folder} reads images, which only torch computes; leave --engine out")
+    if description.decoder is not None:
+        raise InputError(
+            f"{folder} answers with its decoder, which only torch computes; leave --engine out"
+        )
     if any(spec.segments is not None for spec in description.specs):
         raise InputError(
             f"{folder} reads long documents in segments, which only torch does; leave --engine out"

@@ -69,7 +69,7 @@ class NetworkPredictor:
     ) -> None:
         self.folder = model_folder(folder)
         self.members = list_members(self.folder)
-        described = [(folder, describe(folder)) for folder in self.members]
+        described = [(folder, describe(folder, with_decoder=True)) for folder in self.members]
         self.task = task or combine_tasks(
             [task_of(about, folder, columns) for folder, about in described]
         )

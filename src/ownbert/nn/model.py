@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from ownbert.config import EncoderConfig, HeadSpec
-from ownbert.data.batch import Batch
+from ownbert.config import EncoderConfig, HeadSpec, SecondReading
+from ownbert.data.batch import Batch, read_again
 from ownbert.data.sampled_softmax import Candidates
 from ownbert.errors import InputError
 from ownbert.nn.context import Cache, Context
@@ -54,6 +54,7 @@ class Model(nn.Module):
         model_type: Hugging Face's name of the family, in whose format the model is saved.
         decoder: that of an encoder-decoder Transformer, which the heads then stand on: it writes
             the sequences of a batch, and attends to the encoder's of ``batch.source``.
+        second_reading: of a decoder that reads the sequences of a batch without a source once more.
         share_embeddings: encoder, decoder and, if it is ``tied``, the next-token head have one word
             table (Vaswani et al. 2017, section 3.4).
 
@@ -75,6 +76,7 @@ class Model(nn.Module):
         labels: Sequence[str] = (),
         model_type: str = "bert",
         decoder: EncoderConfig | None = None,
+        second_reading: SecondReading | None = None,
         share_embeddings: bool = False,
     ) -> None:
         super().__init__()
@@ -86,6 +88,7 @@ class Model(nn.Module):
         self.labels = tuple(labels) if labelled else ()
         self.encoder = Encoder(config)
         self.decoder = None if decoder is None else Encoder(decoder)
+        self.second_reading = second_reading
         self.share_embeddings = share_embeddings
         under = decoder or config
         self.heads = nn.ModuleDict({s.kind: make_head(s, under, self.labels) for s in specs})
@@ -158,13 +161,17 @@ class Model(nn.Module):
                 weights to keep; by default that of the batch alone.
             keep_hidden: also return the hidden states between layers.
         """
+        written = batch
         if self.decoder is None:
             stack = self.encoder
             context = stack.plain_context(batch) if context is None else context
         else:
             stack = self.decoder
-            context = self.decoder_context(batch) if context is None else context
-        hidden, states = stack(batch, context, keep_hidden=keep_hidden)
+            if context is None:
+                if batch.source is None and self.second_reading is not None:
+                    written = read_again(batch, self.second_reading.start_id)
+                context = self.decoder_context(written)
+        hidden, states = stack(written, context, keep_hidden=keep_hidden)
         if self.head_dtype is not None:
             hidden = hidden.to(self.head_dtype)
         pooled = None if self.pooler is None else self.pooler(hidden, batch)

@@ -12,7 +12,6 @@ from ownbert.checkpoint.translation import new_translation
 from ownbert.config import T5_STRUCTURE, XLNET_STRUCTURE, EncoderConfig, HeadSpec
 from ownbert.data.corpus.store import Store
 from ownbert.data.examples.cooccurrence import cooccurrence_vectors
-from ownbert.data.span_corruption import sentinel_ids
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Objective
@@ -66,7 +65,6 @@ def new_config(
             config,
             **T5_STRUCTURE,
             **_T5,
-            vocab_size=max(tokenizer.vocab_size, int(sentinel_ids(tokenizer).max()) + 1),
             head_width=config.head_size,
         )
     return config

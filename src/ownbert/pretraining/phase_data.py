@@ -15,7 +15,7 @@ from ownbert.data.examples.pairs import PretrainingData, pretraining_data
 from ownbert.data.loader import batches_once
 from ownbert.data.masking import Masking, continuing_tokens
 from ownbert.data.permutation import PermutedSpans
-from ownbert.data.span_corruption import SpanCorruption, sentinel_ids
+from ownbert.data.span_corruption import SpanCorruption
 from ownbert.objectives import PRETRAINING, BagOfWords, Learner, Objective, causal_view
 from ownbert.pretraining.recipe import SHORT, PretrainData, PretrainTask
 from ownbert.text.tokenizer import Tokenizer
@@ -120,6 +120,7 @@ def make_phase_data(
     *,
     ordinary: np.ndarray,
     unigram: torch.Tensor,
+    sentinels: np.ndarray | None = None,
     seed: int,
 ) -> PhaseData:
     """The data of a phase.
@@ -127,16 +128,23 @@ def make_phase_data(
     Args:
         ordinary: (V), true for tokens that are not special.
         unigram: (V), log probability of each token by its frequency.
+        sentinels: (100), the ids that stand for spans, of span corruption.
     """
     masking = PermutedSpans(ordinary) if "plm" in task.objectives else None
-    if "span_corruption" in task.objectives:
-        start, end = decoder_start_id(tokenizer), tokenizer.sep_id
-        masking = SpanCorruption(sentinel_ids(tokenizer), start, end, ordinary)
+    if sentinels is not None:
+        masking = SpanCorruption(
+            sentinels,
+            decoder_start_id(tokenizer),
+            tokenizer.sep_id,
+            ordinary,
+            rate=task.rate,
+            length=task.span_length,
+        )
     if "mlm" in task.objectives:
         masking = Masking(
             tokenizer.mask_id,
             ordinary,
-            task.mask_rate,
+            task.rate,
             kind=task.masking,
             continues=None if task.masking == "token" else continuing_tokens(tokenizer),
             longest=task.ngram if task.masking == "ngram" else None,
@@ -150,7 +158,7 @@ def make_phase_data(
         held_out=settings.held_out,
         seed=seed,
     )
-    if "span_corruption" in task.objectives:
+    if sentinels is not None:
         unigram = _with_sentinels(unigram, data, ordinary)
     return PhaseData(task, settings, data, held_out, unigram, torch.from_numpy(ordinary))
 

@@ -58,10 +58,13 @@ def write_card(
     start = "from new weights"
     if source:
         start = f"from the weights of {cell(hub_base(source) or Path(source).resolve().name)}"
+    kind = f"encoder ({config.num_hidden_layers} layers"
+    if writes := "span_corruption" in objectives:
+        kind = f"encoder-decoder ({config.num_hidden_layers} layers each"
     tasks = ", ".join(translated(TASKS.get(one, one)) for one in objectives)
     blocks = [
-        f"A pretrained encoder ({config.num_hidden_layers} layers, hidden size "
-        f"{config.hidden_size}, {config.num_attention_heads} heads, up to {config.longest} "
+        f"A pretrained {kind}, hidden size {config.hidden_size}, "
+        f"{config.num_attention_heads} heads, up to {config.longest} "
         f"tokens), trained {start} to predict: {tasks} (`ownbert pretrain`). It is meant to be "
         "fine-tuned.",
         "## Data",
@@ -72,7 +75,7 @@ def write_card(
         *_metrics(metrics),
         *pictures(folder, {CURVES: "Loss and accuracy during training"}),
         "## Use",
-        *_usage(name, fills=fills),
+        *_usage(name, fills=fills, writes=writes),
     ]
     return save_card(folder, front, blocks)
 
@@ -116,7 +119,7 @@ def _metrics(metrics: Mapping[str, Any]) -> Iterator[str]:
     yield table(("metric", "value"), in_words(rows))
 
 
-def _usage(name: str, *, fills: bool) -> Iterator[str]:
+def _usage(name: str, *, fills: bool, writes: bool) -> Iterator[str]:
     tune = f"ownbert finetune classify --model {name} --train train.csv --dev dev.csv -o classifier"
     fill = f'ownbert fill {name} "a text with a [MASK]"\n' if fills else ""
     yield code("bash", fill + tune)
@@ -126,6 +129,7 @@ def _usage(name: str, *, fills: bool) -> Iterator[str]:
     )
     yield code("python", vectors)
     kind = "AutoModelForMaskedLM" if fills else "AutoModel"
+    kind = "AutoModelForSeq2SeqLM" if writes else kind
     lines = [
         f"from transformers import {kind}, AutoTokenizer",
         "",
@@ -139,6 +143,11 @@ def _usage(name: str, *, fills: bool) -> Iterator[str]:
             "place = ids[0].tolist().index(tokenizer.mask_token_id)",
             "best = model(ids).logits[0, place].topk(5).indices",
             "print(tokenizer.convert_ids_to_tokens(best))",
+        ]
+    if writes:
+        lines += [
+            'ids = tokenizer("a text with <extra_id_0> in it", return_tensors="pt").input_ids',
+            "print(tokenizer.decode(model.generate(ids, max_new_tokens=20)[0]))",
         ]
     yield "In Transformers:"
     yield code("python", "\n".join(lines))

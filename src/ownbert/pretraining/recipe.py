@@ -16,6 +16,8 @@ T = TypeVar("T")
 OBJECTIVES = ("mlm", "clm", "plm", "span_corruption", "rtd", "nsp", "sop", "bow")
 # Each makes another network than BERT's, and stands alone.
 ALONE = {"plm": "XLNet", "span_corruption": "T5"}
+# The shares of the tokens that are predicted where none is given.
+_RATE, _RATE_OF_SPANS = 0.3, 0.15
 # A smaller vocabulary is hardly larger than the words that are sampled of it.
 SAMPLED_FROM = 4096
 # Of a run without a limit.
@@ -133,8 +135,17 @@ class PretrainTask:
         DATA,
         check=one_of(*MASKINGS),
     )
-    mask_rate: float = setting(
-        0.3, "Share of tokens to predict (BERT: 0.15).", DATA, check=between(0, 1)
+    mask_rate: float | None = setting(
+        None,
+        "Share of tokens to predict (BERT: 0.15).",
+        DATA,
+        check=between(0, 1),
+        shown=f"{_RATE}; of span_corruption {_RATE_OF_SPANS}",
+    )
+    span_length: float = setting(
+        3.0,
+        "Mean length of the spans that span_corruption takes out, in tokens.",
+        check=between(1, limits.NGRAM, "[]"),
     )
     softmax: str = setting(
         "auto",
@@ -215,6 +226,13 @@ class PretrainTask:
             raise InputError("task.softmax sampled is not for span_corruption")
 
     @property
+    def rate(self) -> float:
+        """The share of the tokens that are predicted."""
+        if self.mask_rate is not None:
+            return self.mask_rate
+        return _RATE_OF_SPANS if "span_corruption" in self.objectives else _RATE
+
+    @property
     def pairs(self) -> str | None:
         """The objective that is about pairs of sentences, if any."""
         return next((name for name in self.objectives if name in ("nsp", "sop")), None)
@@ -232,6 +250,7 @@ class PhaseRecipe:
     objectives: tuple[str, ...] | None = None
     masking: str | None = None
     mask_rate: float | None = None
+    span_length: float | None = None
     nsp_weight: float | None = None
     sop_weight: float | None = None
     max_length: int | None = None

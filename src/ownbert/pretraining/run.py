@@ -18,7 +18,7 @@ from ownbert.data.corpus.store import Store
 from ownbert.data.loader import Loader, Position
 from ownbert.data.masking import ordinary_tokens
 from ownbert.data.sampled_softmax import CandidateSampler
-from ownbert.data.span_corruption import sentinel_ids
+from ownbert.data.span_corruption import with_sentinels
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner
@@ -35,7 +35,6 @@ from ownbert.pretraining.vocabulary_alignment import position_limit
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
 from ownbert.settings import dump, resolve
-from ownbert.text.styles import SENTINEL
 from ownbert.train import distributed
 from ownbert.train.callbacks import Callbacks
 from ownbert.train.device import pick_precision
@@ -108,14 +107,18 @@ class Pretraining(TrainingRun):
         if not recipe.data.tokens:
             raise InputError("no token store given; make one with: ownbert prepare")
         self.store = Store.open(recipe.data.tokens)
-        self.tokenizer = self.vocabulary = self.store.tokenizer()
+        self.tokenizer, sentinels = self.store.tokenizer(), None
+        self.vocabularies = (self.tokenizer,)
+        if "span_corruption" in recipe.objectives:
+            self.tokenizer, sentinels = with_sentinels(self.tokenizer)
+            self.vocabularies += (self.tokenizer,)
         recipe = _with_lengths(recipe, self.store)
         self.config = new_config(recipe, self.tokenizer, saved)
         self.recipe = self._completed(recipe)
         self.identity = self._identity()
         self.ordinary = ordinary_tokens(self.config.vocab_size, self.tokenizer.special_ids)
-        if "span_corruption" in recipe.objectives:
-            self.ordinary[sentinel_ids(self.tokenizer)] = False
+        if sentinels is not None:
+            self.ordinary[sentinels] = False
         self.unigram = unigram_log_probabilities(self.store.counts, self.ordinary)
         self.phase_data = [
             make_phase_data(
@@ -125,6 +128,7 @@ class Pretraining(TrainingRun):
                 data,
                 ordinary=self.ordinary,
                 unigram=self.unigram,
+                sentinels=sentinels,
                 seed=recipe.seed,
             )
             for task, data in recipe.parts
@@ -156,7 +160,7 @@ class Pretraining(TrainingRun):
         return "sampled" if gains and not of_all else "full"
 
     def _identity(self) -> dict[str, str]:
-        store, tokenizer = self.store, self.tokenizer
+        store, tokenizer = self.store, self.vocabularies[0]
         return {
             "corpus": f"{store.documents:,} documents of {len(store.tokens):,} tokens "
             f"({store.identity})",
@@ -329,9 +333,7 @@ def preview_pretraining(
     if batch.masked_positions is not None and batch.masked_ids is not None:
         masked = tokenizer.tokens(batch.masked_ids.tolist())
         targets = dict(zip(batch.masked_positions.tolist(), masked, strict=True))
-    # Sentinels of span corruption may stand behind the vocabulary.
-    ids, size = batch.token_ids.tolist(), tokenizer.vocab_size
-    inputs = [tokenizer.tokens([i])[0] if i < size else SENTINEL.format(i - size) for i in ids]
+    inputs = tokenizer.tokens(batch.token_ids.tolist())
     words = [f"{t}->{targets[i]}" if i in targets else t for i, t in enumerate(inputs)]
     lines = [
         dump(run.recipe),

@@ -109,43 +109,44 @@ class RunFolder:
         self._refuse_inputs(now)
         return now, before
 
-    def check(self, identity: Mapping[str, str], vocabulary: Tokenizer | None = None) -> None:
+    def check(self, identity: Mapping[str, str], vocabularies: Sequence[Tokenizer] = ()) -> None:
         """Check that a run may write to the folder.
 
         Args:
             identity: what the run learns from, which must be what the saved state has learnt from.
-            vocabulary: of the run, which must be that of a tokenizer in the folder unless the
-                folder is overwritten.
+            vocabularies: of the run, one of which must be that of a tokenizer in the folder unless
+                the folder is overwritten.
 
         Raises:
             InputError: one of them differs.
         """
         if self.saved is not None:
             require_same_identity(self.saved.path, self.saved.metadata["identity"], identity)
-        if vocabulary is not None and not self.overwrite:
-            self._refuse_other_tokenizer(vocabulary)
+        if vocabularies and not self.overwrite:
+            self._refuse_other_tokenizer(vocabularies)
 
-    def reserve(self, identity: Mapping[str, str], vocabulary: Tokenizer | None = None) -> None:
+    def reserve(self, identity: Mapping[str, str], vocabularies: Sequence[Tokenizer] = ()) -> None:
         """Create the folder, or prepare it to be written to; only the first call does anything.
 
         Args:
-            identity, vocabulary: as for ``check``.
+            identity, vocabularies: as for ``check``.
 
         Raises:
             InputError: as ``check``, or the folder cannot be made.
         """
         if self._reserved:
             return
-        self.check(identity, vocabulary)
+        self.check(identity, vocabularies)
         if self.overwrite and not self.resume:
             self._clear()
         make_folder(self.path)
         self._reserved = True
 
-    def _refuse_other_tokenizer(self, vocabulary: Tokenizer) -> None:
+    def _refuse_other_tokenizer(self, vocabularies: Sequence[Tokenizer]) -> None:
         if not has_tokenizer(self.path):
             return
-        if Tokenizer.load(self.path).fingerprint() != vocabulary.fingerprint():
+        known = {vocabulary.fingerprint() for vocabulary in vocabularies}
+        if Tokenizer.load(self.path).fingerprint() not in known:
             raise InputError(
                 f"{self.path} has another vocabulary than the token store; prepare the store again "
                 f"with --tokenizer {self.path}, or choose another folder"

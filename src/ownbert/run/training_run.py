@@ -39,7 +39,8 @@ class TrainingRun(ABC):
         identity: what is learnt from; a run cannot be resumed on anything else.
         monitor: the metric that decides which weights are best.
         callbacks: functions of the user's that are called on the way.
-        vocabulary: what a tokenizer in the output folder must be equal to, if anything.
+        vocabularies: one of which a tokenizer in the output folder must be equal to, if there are
+            any.
         with_curves: whether the log is plotted.
     """
 
@@ -48,7 +49,7 @@ class TrainingRun(ABC):
     identity: Mapping[str, str]
     monitor = Monitor("loss", lower=True)
     with_curves = True
-    vocabulary: Tokenizer | None = None
+    vocabularies: tuple[Tokenizer, ...] = ()
     callbacks = Callbacks()
 
     def __init__(self, run: Run) -> None:
@@ -82,13 +83,13 @@ class TrainingRun(ABC):
         Raises:
             InputError: as ``RunFolder.reserve``.
         """
-        folder.reserve(self.identity, self.vocabulary)
+        folder.reserve(self.identity, self.vocabularies)
         write_text(folder.path / RECIPE, dump(self.recipe))
 
     def train(self, folder: RunFolder, world: World = ALONE, *, quiet: bool) -> Model:
         """Reserve ``folder``, train to the end and save the model there."""
         start = time.perf_counter()
-        world.on_rank_zero(lambda: folder.check(self.identity, self.vocabulary))
+        world.on_rank_zero(lambda: folder.check(self.identity, self.vocabularies))
         display = Display(self.command, quiet=quiet or not world.first)
         if not display.quiet:
             for line in (*self.summary(), *(f"warning: {line}" for line in self.warnings())):

@@ -148,9 +148,13 @@ class Task(ABC):
             raise InputError("--model is needed: the folder to start from")
         if model.vit != Vit():
             raise InputError(f"model.vit is of no use to {self.name}, whose models read texts")
-        description = describe(model.folder)
+        description = describe(model.folder, with_decoder=True)
         require_float(description.values, model.folder)
         self.check_modality(description, model.folder)
+        try:
+            description.spec_of(self.head)
+        except InputError as error:
+            raise InputError(f"{model.folder}: {error}") from None
         return _with_sesame(description, model)
 
     def describe_new(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Description:
@@ -256,7 +260,7 @@ class Task(ABC):
 
     def head_spec(self, description: Description) -> HeadSpec:
         """The head for a model of this family."""
-        spec = description.family.spec_of(self.head, description.values)
+        spec = description.spec_of(self.head)
         if not self.features:
             return spec
         tables = tuple(len(tags) + 1 for tags in self.features.values())
@@ -433,6 +437,11 @@ def _with_sesame(description: Description, model: FinetuneModel) -> Description:
     """The description with what the recipe adds to the encoder (``nn/sesame.py``)."""
     given = {"layer_gate": model.layer_gate, "attention_blur": model.attention_blur}
     given = {name: value for name, value in given.items() if value is not None}
+    if given and description.decoder is not None:
+        raise InputError(
+            f"model.{next(iter(given))} is for models without a decoder, and a "
+            f"{description.architecture} has one"
+        )
     try:
         return replace(description, config=replace(description.config, **given))
     except InputError as error:
@@ -525,7 +534,7 @@ def _require_tables(task: Task, description: Description, folder: str | Path) ->
 
 def load_finetuned(folder: str | Path) -> "tuple[Task, Model]":
     """The task and the model of a fine-tuned folder."""
-    description = describe(folder)
+    description = describe(folder, with_decoder=True)
     task = task_of(description, folder)
     return task, task.load(folder, description)
 

@@ -140,6 +140,21 @@ class Tokenizer:
             max_length=self.max_length,
         )
 
+    def with_special_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
+        """The tokenizer with further special tokens; those that it lacks get ids behind its own."""
+        new = [token for token in tokens if token not in self._ids]
+        if not new:
+            return self
+        backend = type(self.backend).from_str(self.backend.to_str())
+        register(backend, new)
+        listed = [*(self.config.get("additional_special_tokens") or ()), *new]
+        return Tokenizer(
+            backend,
+            max_length=self.max_length,
+            special=self.special,
+            config=self.config | {"additional_special_tokens": listed},
+        )
+
     @property
     def vocab_size(self) -> int:
         return len(self._tokens)

@@ -128,7 +128,8 @@ def _config_of(
             for name, key in CASE_SETTINGS.items()
             if hasattr(normalizer, key)
         }
-    kept = ("model_input_names",) if kind == "blank" else PRESERVED
+    of_words = ("model_input_names", "additional_special_tokens")
+    kept = of_words if kind == "blank" else PRESERVED
     described |= {name: config[name] for name in kept if name in config}
     described |= special
     if max_length is not None:

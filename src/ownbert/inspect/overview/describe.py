@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ownbert import limits
-from ownbert.checkpoint import load_tokenizer
+from ownbert.checkpoint import load_tokenizer, new_model
 from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.description import describe as read_description
 from ownbert.checkpoint.weights import FORMS, QUANTIZED
@@ -55,7 +55,7 @@ def describe(
     folder = model_folder(model)
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
-    description = read_description(folder)
+    description = read_description(folder, with_decoder=True)
     structure = structure_of(description)
     kind = None
     if tokenizer is None and has_tokenizer(folder):
@@ -84,13 +84,7 @@ def describe(
 def structure_of(description: Description) -> Model:
     """The model of a config.json on PyTorch's meta device: shapes without numbers."""
     with torch.device("meta"):
-        model = Model(
-            description.config,
-            description.specs,
-            pooler=description.pooler,
-            labels=description.labels,
-            model_type=description.family.model_type,
-        )
+        model = new_model(description, pooler=description.pooler)
     return model.eval()
 
 
@@ -111,6 +105,7 @@ def _overview(model: Model, **further: Any) -> Overview:
         shared=_shared(model),
         norms=dict(norms),
         dropouts=dict(sorted(dropouts.items())),
+        decoder=None if model.decoder is None else model.decoder.config,
         **further,
     )
 
@@ -144,6 +139,8 @@ def _shapes(
         return None
     if model.config.image is not None:
         raise InputError("the model reads images, not text")
+    if model.decoder is not None:
+        raise InputError("the model has a decoder: shapes are shown of models without one")
     if tokens is not None:
         longest = model.config.max_length or limits.LENGTH
         if not 1 <= tokens <= longest:

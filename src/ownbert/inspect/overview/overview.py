@@ -61,6 +61,7 @@ class Overview:
         shared: one line for each tensor or block that is shared.
         norms: how many of each class.
         dropouts: how many of each rate above 0.
+        decoder: structure of the decoder that the heads stand on, if there is one.
         folder, architecture: of a model on disk.
         weights: file names and bytes of a model on disk.
         walk: the shapes in a forward pass of one text, if requested.
@@ -76,6 +77,7 @@ class Overview:
     shared: tuple[str, ...]
     norms: dict[str, int]
     dropouts: dict[float, int]
+    decoder: EncoderConfig | None = None
     folder: str | None = None
     architecture: str | None = None
     weights: dict[str, int] | None = None
@@ -173,6 +175,12 @@ def _facts(overview: Overview) -> Iterator[tuple[str, str]]:
     if config.is_decoder:
         cross = ", and to an encoder" if config.add_cross_attention else ""
         yield "decoder", f"a token attends to itself and those before it{cross}"
+    if overview.decoder is not None:
+        layers = overview.decoder.num_hidden_layers
+        yield (
+            "decoder",
+            f"{layers} layers; a token attends to itself, to those before it and to the encoder",
+        )
     yield "shared", "; ".join(overview.shared) or "nothing"
     yield "norms", ", ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in overview.norms.items())
     yield "dropouts", ", ".join(f"{n} of rate {p}" for p, n in overview.dropouts.items()) or "none"
@@ -214,7 +222,7 @@ def _parameters(overview: Overview) -> Table:
     table.add_column(translated("share"), justify="right", no_wrap=True)
     table.add_column("float32", justify="right", no_wrap=True)
     for group in overview.groups:
-        blocks = group.parts[0].path.startswith("encoder.blocks")
+        blocks = group.parts[0].path.startswith(("encoder.blocks", "decoder.blocks"))
         each = f"{group.each:,}" if blocks else ""
         table.add_row(translated(group.name), "", each, *_figures(group.count, total), style="bold")
         if len(group.parts) > 1:

@@ -1,11 +1,12 @@
 """The parameters of a model by module, each counted once."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from torch import nn
 
+from ownbert.nn.encoder import Encoder
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import MultiHeadAttention
 
@@ -42,6 +43,16 @@ NAMES = {
     "feed_forwards.#.norm": "feed-forward # norm",
     "down": "layers squeezed",
     "up": "gates",
+}
+
+
+# What a stack may have beside its embeddings and blocks, and what it is called.
+_BESIDE = {
+    "buckets": "buckets of distances",
+    "gate": "layer gate",
+    "distances": "distances",
+    "convolution": "convolution",
+    "norm": "last LayerNorm",
 }
 
 
@@ -122,20 +133,18 @@ def parameter_groups(model: Model) -> tuple[ParameterGroup, ...]:
                 )
         return tuple(found)
 
-    encoder = model.encoder
-    groups = [ParameterGroup("embeddings", 1, parts(encoder.embeddings, "encoder.embeddings"))]
-    groups += _folded([parts(b, f"encoder.blocks.{i}") for i, b in enumerate(encoder.blocks)])
-    if encoder.buckets is not None:
-        found = parts(encoder.buckets, "encoder.buckets")
-        groups.append(ParameterGroup("buckets of distances", 1, found))
-    if encoder.gate is not None:
-        groups.append(ParameterGroup("layer gate", 1, parts(encoder.gate, "encoder.gate")))
-    for name in ("distances", "convolution"):
-        module = getattr(encoder, name)
-        if module is not None:
-            groups.append(ParameterGroup(name, 1, parts(module, f"encoder.{name}")))
-    if encoder.norm is not None:
-        groups.append(ParameterGroup("last LayerNorm", 1, parts(encoder.norm, "encoder.norm")))
+    def stack_groups(stack: Encoder, path: str) -> Iterator[ParameterGroup]:
+        yield ParameterGroup("embeddings", 1, parts(stack.embeddings, f"{path}.embeddings"))
+        yield from _folded([parts(b, f"{path}.blocks.{i}") for i, b in enumerate(stack.blocks)])
+        for name, shown in _BESIDE.items():
+            module = getattr(stack, name)
+            if module is not None:
+                yield ParameterGroup(shown, 1, parts(module, f"{path}.{name}"))
+
+    groups = [*stack_groups(model.encoder, "encoder")]
+    if model.decoder is not None:
+        of_decoder = stack_groups(model.decoder, "decoder")
+        groups += [replace(g, name=f"decoder: {g.name}") for g in of_decoder if g.parts]
     if model.pooler is not None and (found := parts(model.pooler, "pooler")):
         groups.append(ParameterGroup("pooler", 1, found))
     for name, head in model.heads.items():

@@ -166,6 +166,7 @@ def _distances(
     """What distances add to the scores, and the sum."""
     assert captured.bias is not None
     meaning = {
+        "RelativeBuckets": "a learnt number for the bucket of each distance",
         "Alibi": "minus the distance times the slope of this head",
         "RelativeKeys": "queries (and keys) times a learnt vector for each distance",
         "DisentangledBias": "queries (and keys) times what the layer makes of a vector for each "

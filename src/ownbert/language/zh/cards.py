@@ -43,6 +43,7 @@ CARDS = {
     "Labels: {}.": "标签：{*}。",
     "The scores are of {} held-out rows.": "分数取自 {} 行验证行。",
     # pretrain.
+    "A pretrained encoder-decoder ({} layers each, hidden size {}, {} heads, up to {} tokens), trained {} to predict: {} (`ownbert pretrain`). It is meant to be fine-tuned.": "预训练的编码器-解码器（各 {0} 层，隐藏维度 {1}，{2} 个头，最多 {3} 个词元），{4~}训练，预训练目标：{5}（`ownbert pretrain`）。用于进一步微调。",
     "A pretrained encoder ({} layers, hidden size {}, {} heads, up to {} tokens), trained {} to predict: {} (`ownbert pretrain`). It is meant to be fine-tuned.": "预训练的编码器（{0} 层，隐藏维度 {1}，{2} 个头，最多 {3} 个词元），{4~}训练，预训练目标：{5}（`ownbert pretrain`）。用于进一步微调。",
     "from new weights": "从随机初始化开始",
     "from the weights of {}": "从 {} 的权重开始",

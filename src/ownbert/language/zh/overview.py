@@ -66,6 +66,8 @@ OVERVIEW = {
     "per block": "每块",
     "= word table": "= 词向量表",
     "embeddings": "嵌入层",
+    "decoder: {}": "解码器：{~}",
+    "{} layers; a token attends to itself, to those before it and to the encoder": "{} 层；词元关注自身、之前的词元和编码器",
     "{} blocks": "{} 块",
     "block {}": "第 {} 块",
     "blocks {}": "第 {} 块",

@@ -108,6 +108,7 @@ PAGES = {
     "masked scores": "掩盖后的分数",
     "a token sees itself and those before it; hidden scores get a weight of 0": "词元只看到自己和之前的词元；被掩盖的分数权重为 0",
     "scores of distances": "距离的分数",
+    "a learnt number for the bucket of each distance": "每个距离所在的桶对应的一个学到的数",
     "minus the distance times the slope of this head": "距离乘以该头的斜率，取负",
     "queries (and keys) times what the layer makes of a vector for each distance": "query（和 key）乘以本层由每个距离的向量得到的结果",
     "queries (and keys) times a learnt vector for each distance": "query（和 key）乘以每个距离的可学习向量",

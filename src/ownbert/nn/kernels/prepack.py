@@ -88,6 +88,7 @@ def prepack_for_heads(model: Model, precision: str = "float32") -> Model:
     packed = prepack(model)
     if precision != "float32":
         packed.encoder = prepack(model.encoder, precision)
+        packed.decoder = model.decoder and prepack(model.decoder, precision)
         packed.head_dtype = torch.float32
     return packed
 
