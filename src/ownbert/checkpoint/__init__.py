@@ -6,6 +6,7 @@ What needs torch is imported when it is first used: exported files are run witho
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ownbert.checkpoint.description import FEATURES as FEATURES
 from ownbert.checkpoint.description import Description as Description
 from ownbert.checkpoint.description import architecture_of as architecture_of
 from ownbert.checkpoint.description import describe as describe

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # that differs from the architecture.
 _HEADS = "ownbert_heads"
 _POOLER = "ownbert_pooler"
+# The tags of word features that pretraining has learnt, by column.
+FEATURES = "ownbert_features"
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ def config_json(model: "Model", architecture: str, values: Mapping[str, Any]) ->
     found = {spec.kind: spec for spec in family.specs(architecture, theirs)}
     for key in (_HEADS, _POOLER):
         theirs.pop(key, None)
+    if not any(spec.features for spec in model.specs.values()):
+        theirs.pop(FEATURES, None)
     if _effective(found, model.config) != _effective(model.specs, model.config):
         theirs[_HEADS] = [_changed(spec) for spec in model.specs.values()]
     if family.architectures[architecture].pooler != (model.pooler is not None):

@@ -14,7 +14,7 @@ from ownbert.terminal import echo
 from ownbert.train.recipe import RUN
 
 SETTINGS = (
-    *("size", "init_embeddings", "init_from", "init_counts", "dropout"),
+    *("size", "init_embeddings", "init_from", "init_counts", "dropout", "feature_size"),
     *("objectives", "masking", "mask_rate", "max_length", "batch_tokens", "held_out"),
     *("learning_rate", "accumulate"),
     *("max_steps", "max_minutes", "precision", "device", "log_every", "eval_every", "save_every"),

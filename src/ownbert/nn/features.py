@@ -68,6 +68,14 @@ class WordFeatures(nn.Module):
         layout = make_layout(counts.tolist(), hidden.device)
         return torch.cat((words, mixed.to(words.dtype)), 1), layout, word_of
 
+    @torch.no_grad()
+    def start_from(self, pretrained: "WordFeatures") -> None:
+        """Take the weights of features with the same columns and sizes; rows of tags behind those
+        that these know stay."""
+        theirs = dict(pretrained.named_parameters())
+        for name, parameter in self.named_parameters():
+            parameter[: len(theirs[name])].copy_(theirs[name])
+
     def _words(self, hidden: Tensor, sizes: Tensor, word_of: Tensor, first: Tensor) -> Tensor:
         """(T, D) -> (W, D): the largest value of each channel over the places of a word at which
         the convolution begins."""
