@@ -72,9 +72,13 @@ def feature_names(given: str, columns: int) -> list[str]:
     return [given] if columns == 1 else [name.strip() for name in given.split(",")]
 
 
-def tag_ids(cells: Cells, features: Features) -> np.ndarray:
+def number_tags(features: Features) -> list[dict[str, int]]:
+    """The id of each tag, by column."""
+    return [{tag: i for i, tag in enumerate(known, 1)} for known in features.values()]
+
+
+def tag_ids(cells: Cells, ids: Sequence[Mapping[str, int]]) -> np.ndarray:
     """(W, F): the ids of tags, by column; 0 for one that is not known."""
-    ids = [{tag: i for i, tag in enumerate(known, 1)} for known in features.values()]
     columns = [[of.get(tag, 0) for tag in tags] for of, tags in zip(ids, cells, strict=True)]
     return np.array(columns, dtype=np.int64).reshape(len(ids), -1).T
 
@@ -122,7 +126,7 @@ def word_table(
     first, last = before, before + len(sizes)
     table = np.zeros((last + behind, 1 + len(features)), dtype=np.int64)
     table[:, 0] = [*[1] * before, *sizes, *[1] * behind]
-    table[first:last, 1:] = tag_ids(cells, features)[: len(sizes)]
+    table[first:last, 1:] = tag_ids(cells, number_tags(features))[: len(sizes)]
     return table
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ownbert.data.corpus.documents import Document
 from ownbert.data.corpus.duplicates import DuplicateFilter, digest
-from ownbert.data.word_features import Features, tag_ids
+from ownbert.data.word_features import Features, number_tags, tag_ids
 from ownbert.text.sentences import CLOSING, split_sentences
 
 # Characters of a chunk.
@@ -88,10 +88,10 @@ def split_into_chunks(
     documents: Iterable[Document], options: ChunkingOptions, stats: ReadStats
 ) -> Iterator[Chunk]:
     """Chunks of about ``CHUNK_SIZE`` characters, in order; ``stats`` is kept up to date."""
-    chunk, size = Chunk(), 0
+    chunk, size, ids = Chunk(), 0, number_tags(options.features)
     for document in _filtered(documents, options.drop_duplicates, stats):
         if document.tags:
-            chunk.features.append(tag_ids(document.tags, options.features))
+            chunk.features.append(tag_ids(document.tags, ids))
         for pieces, flags in _sections(document, options):
             chunk.add(pieces, flags)
             size += sum(map(len, pieces))
