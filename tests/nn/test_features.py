@@ -144,10 +144,14 @@ def test_a_masked_token_sees_its_word_and_its_features():
     given = replace(batch(), masked_positions=torch.tensor([2, 4, 9]))
     word = [1, 2, 4]  # of these tokens
     with torch.no_grad():
-        head.projection.weight.normal_()
+        head.word_projection.weight.normal_()
         hidden, _ = model.encoder(given)
         words, _, _ = head.features(hidden, given)
-        rows = hidden[[2, 4, 9]] + words[word] @ head.projection.weight.T + head.projection.bias
+        rows = (
+            hidden[[2, 4, 9]]
+            + words[word] @ head.word_projection.weight.T
+            + head.word_projection.bias
+        )
         found = model(given).logits["mlm"]
         assert_close(found, head.words(rows))
         assert given.words is not None

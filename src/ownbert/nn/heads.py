@@ -59,7 +59,7 @@ class MaskedLMHead(nn.Module):
         super().__init__()
         self.features = None if spec.features is None else WordFeatures(config, spec)
         if self.features is not None:
-            self.projection = Linear(self.features.size, config.hidden_size)
+            self.word_projection = Linear(self.features.size, config.hidden_size)
         narrow = config.embedding_size or config.hidden_size
         inner = config.hidden_size if config.mobile is not None else narrow
         self.transform = spec.transform
@@ -79,7 +79,7 @@ class MaskedLMHead(nn.Module):
         if self.features is not None:
             words, _, word_of = self.features(hidden, batch)  # (W, D + Z), (T)
             word_of = word_of if positions is None else word_of[positions]
-            rows = rows + self.projection(words[word_of])
+            rows = rows + self.word_projection(words[word_of])
         return self.words(rows, batch.candidates)  # (M, V)
 
     def words(self, rows: Tensor, candidates: Candidates | None = None) -> Tensor:

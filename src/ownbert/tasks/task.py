@@ -280,8 +280,8 @@ class Task(ABC):
         return replace(spec, features=tables, feature_size=size)
 
     def pretrained_head(self, description: Description) -> HeadSpec | None:
-        """The head of the folder to start from whose word features the head goes on with; None
-        where that has learnt none, or other columns or sizes."""
+        """The head of the folder to start from whose word features the task's head takes over;
+        None where that has learnt none, or other columns or sizes."""
         if not self.features or [*self.features] != [*self.pretrained_features]:
             return None
         spec = next(spec for spec in description.specs if spec.kind == "mlm")

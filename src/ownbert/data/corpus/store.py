@@ -11,8 +11,9 @@ tokenizer. Memory does not grow with the corpus, neither for writing nor for rea
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,13 @@ from typing import Any
 import numpy as np
 
 from ownbert import limits
-from ownbert.data.corpus.documents import PathLike, find_files, fingerprint, read_documents
+from ownbert.data.corpus.documents import (
+    Document,
+    PathLike,
+    find_files,
+    fingerprint,
+    read_documents,
+)
 from ownbert.data.corpus.prepare import FORMAT, Progress, StoreOptions, contents, write_store
 from ownbert.data.corpus.store_writer import INDEX, checksum, remove_work
 from ownbert.data.corpus.word_segmenter import require_segmenter
@@ -211,12 +218,16 @@ def prepare(
             require_segmenter(segmenter, tokenizer)
             if feature_columns is not None:
                 raise InputError("feature columns are of given words; leave out the segmenter")
-        reading: Any = {
-            "text_column": text_column,
-            "layout": layout,
-            "feature_columns": feature_columns,
-        }
-        features = {} if feature_columns is None else _learn_features(files, reading)
+        documents = partial(
+            read_documents,
+            files,
+            text_column=text_column,
+            layout=layout,
+            feature_columns=feature_columns,
+        )
+        features = {}
+        if feature_columns is not None:
+            features = _learn_features(documents(), feature_columns)
         options = StoreOptions(
             tokenizer=tokenizer,
             end_ids=_end_ids(sentence_end or (), tokenizer),
@@ -227,7 +238,6 @@ def prepare(
             progress=progress or (lambda documents, done, total: None),
             features=features,
         )
-        documents = read_documents(files, **reading)
         settings = {
             "tokenizer": tokenizer.fingerprint(),
             "kind": tokenizer.kind,
@@ -241,15 +251,14 @@ def prepare(
         }
         if (store := _reusable(output, settings)) is not None:
             return store
-        resumed = write_store(files, documents, output, settings, options)
+        resumed = write_store(files, documents(), output, settings, options)
         return replace(Store.open(output), resumed=resumed)
 
 
-def _learn_features(files: Sequence[Path], reading: Mapping[str, Any]) -> dict[str, list[str]]:
+def _learn_features(documents: Iterator[Document], given: str) -> dict[str, list[str]]:
     """The tags of all documents, by the columns that the user named."""
-    documents = read_documents(files, **reading)
     first = next(documents)
-    names = feature_names(reading["feature_columns"], len(first.tags))
+    names = feature_names(given, len(first.tags))
     if len(names) > limits.FEATURES:
         raise InputError(f"{len(names)} feature columns are too many; at most {limits.FEATURES}")
     features = learn_features((document.tags for document in chain([first], documents)), names)
