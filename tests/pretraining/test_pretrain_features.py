@@ -161,6 +161,37 @@ def test_tags_that_do_not_fit_the_tables_are_refused(
         )
 
 
+def test_a_run_starts_from_the_features_of_another(pretrained: Path, corpus: Path, tmp_path: Path):
+    """By the names of the tags: another corpus has some of them, and others."""
+    rows = [
+        {"words": ["w1", "w2"] * 9, "pos": ["a", "t3"] * 9, "size": ["b"] * 18} for _ in range(30)
+    ]
+    (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for name, columns in (("same", "pos,size"), ("one", "pos")):
+        path = tmp_path / "c.jsonl"
+        prepare(path, tmp_path / name, tokenizer=pretrained, feature_columns=columns)
+    options = {**SHORT, "learning_rate": 1e-30, "max_steps": 1, "init_from": str(pretrained)}
+    pretrain(tmp_path / "same", tmp_path / "run", **options, feature_size=6)
+    found, before = (features_of(folder, "mlm") for folder in (tmp_path / "run", pretrained))
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["ownbert_features"] == {"pos": ["a", "t3"], "size": ["b"]}
+    known = json.loads((pretrained / "config.json").read_text())["ownbert_features"]["pos"]
+    for (name, new), old in zip(found.named_parameters(), before.parameters(), strict=True):
+        if name == "tables.0.weight":
+            assert torch.equal(new[[0, 2]], old[[0, 1 + known.index("t3")]])
+            assert not (old == new[1]).all(1).any()
+        elif name == "tables.1.weight":
+            assert torch.equal(new, old[[0, 2]])
+        else:
+            assert torch.equal(new, old), name
+    # With other columns or sizes they start anew.
+    for name, size in (("same", 5), ("one", 6)):
+        folder = tmp_path / f"{name}-{size}"
+        pretrain(tmp_path / name, folder, **options, feature_size=size)
+        weight = features_of(folder, "mlm").convolution.weight
+        assert not torch.equal(weight, before.convolution.weight)
+
+
 def test_a_killed_run_equals_one_that_was_not(corpus: Path, tmp_path: Path):
     """Takes the time of a process, since only a process can be killed."""
     options = ("--max-steps", "10", "--save-every", "3", "--objectives", "mlm,nsp")

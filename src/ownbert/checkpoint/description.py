@@ -1,6 +1,6 @@
 """From the config.json of a model folder to a description of the model, and from a model back."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,10 +82,30 @@ def describe_config(
         specs = family.specs(architecture, values)
         if values.get(_HEADS) is not None:
             specs = tuple(HeadSpec(**spec) for spec in values[_HEADS])
+        if features := values.get(FEATURES):
+            require_tables(features, "mlm", specs)
     except (InputError, TypeError, ValueError) as error:
         raise InputError(f"{path}: {error}") from None
     pooler = values.get(_POOLER, family.architectures[architecture].pooler)
     return Description(config, family, architecture, specs, pooler, labels, values)
+
+
+def require_tables(
+    features: Mapping[str, Sequence[str]], head: str, specs: Sequence[HeadSpec]
+) -> None:
+    """Check that the tables of word features have a row for each tag.
+
+    Args:
+        features: the tags of each column.
+        head: the kind of the head with the tables.
+        specs: all heads.
+
+    Raises:
+        InputError: they do not.
+    """
+    found = next((spec.features for spec in specs if spec.kind == head), None)
+    if (found or ()) != tuple(len(tags) + 1 for tags in features.values()):
+        raise InputError("the tags of word features and the tables of the head do not agree")
 
 
 def _labels(values: Mapping[str, Any], path: str | Path) -> tuple[str, ...]:

@@ -58,9 +58,9 @@ def learn_features(cells: Iterable[Cells], names: Sequence[str]) -> dict[str, li
 
 
 def describe_features(features: Features) -> str:
-    """The columns, for the user."""
-    columns = ", ".join(f"{name} ({len(tags):,} tags)" for name, tags in features.items())
-    return f"word features beside the text: {columns}"
+    """The columns, and how many tags each has, for the user."""
+    columns = ", ".join(f"{name} ({len(tags):,})" for name, tags in features.items())
+    return f"word features beside the text, and their tags: {columns}"
 
 
 def feature_names(given: str, columns: int) -> list[str]:

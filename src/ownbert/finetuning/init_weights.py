@@ -64,7 +64,7 @@ def make_model(
             anew=[] if knows_labels(description, task) else [spec.kind],
         )
         if pretrained is not None:
-            _take_features(model, spec.kind, pretrained.kind)
+            _take_features(model, task, pretrained.kind)
     if adapted is not None:
         take_encoder(model, adapted)
     if settings.freeze:
@@ -76,12 +76,12 @@ def make_model(
     return model
 
 
-def _take_features(model: Model, kind: str, pretrained: str) -> None:
+def _take_features(model: Model, task: Task, pretrained: str) -> None:
     """Let the head of the task start from the word features of another, which is then removed."""
-    head: Any = model.heads[kind]
+    head: Any = model.heads[task.head]
     other: Any = model.heads.pop(pretrained)
     del model.specs[pretrained]
-    head.features.start_from(other.features)
+    head.features.start_from(other.features, task.pretrained_features, task.features)
 
 
 def knows_labels(description: Description, task: Task) -> bool:

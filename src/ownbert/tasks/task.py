@@ -18,6 +18,7 @@ from ownbert.checkpoint import (
     describe,
     load_tokenizer,
     require_float,
+    require_tables,
 )
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.example import Example
@@ -161,8 +162,6 @@ class Task(ABC):
         require_float(description.values, model.folder)
         self.check_modality(description, model.folder)
         self.pretrained_features = description.values.get(FEATURES) or {}
-        if self.pretrained_features:
-            _require_tables(self.pretrained_features, "mlm", description, model.folder)
         return _with_sesame(description, model)
 
     def describe_new(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Description:
@@ -509,7 +508,10 @@ def task_of(
         task = restored_task(name, saved, description.labels, columns)
     except (InputError, TypeError) as error:
         raise InputError(f"{Path(folder) / CONFIG}: {KEY}: {error}") from None
-    _require_tables(task.features, task.head, description, folder)
+    try:
+        require_tables(task.features, task.head, description.specs)
+    except InputError as error:
+        raise InputError(f"{Path(folder) / CONFIG}: {error}") from None
     return task
 
 
@@ -536,18 +538,6 @@ def restored_task(
     task = task_class(name)(settings, found, labels)
     task.restore(saved)
     return task
-
-
-def _require_tables(
-    features: Features, head: str, description: Description, folder: str | Path
-) -> None:
-    """``InputError`` unless the tables of word features have a row for each tag."""
-    found = next((spec.features for spec in description.specs if spec.kind == head), None)
-    if (found or ()) != tuple(len(tags) + 1 for tags in features.values()):
-        raise InputError(
-            f"{Path(folder) / CONFIG}: the tags of word features and the tables of the head do "
-            "not agree"
-        )
 
 
 def load_finetuned(folder: str | Path) -> "tuple[Task, Model]":

@@ -339,7 +339,7 @@ MESSAGES = {
     "{} has no column {} ({}); its lines are CoNLL columns, numbered from 1 to {}": "{} 没有列 {}（{}）；它的各行为 CoNLL 列格式，列号从 1 到 {}",
     "{}: column {} cannot be both of two things": "{}：第 {} 列不能同时用于两处",
     "a model that reads word features cannot be exported: an engine takes texts alone": "读取词特征的模型不能导出：引擎只接收文本",
-    "{}: the tags of word features and the tables of the head do not agree": "{}：词特征的标签与输出头的表不一致",
+    "the tags of word features and the tables of the head do not agree": "词特征的标签与输出头的表不一致",
     "{} predicts masked words with word features beside the text, and fill reads texts alone; fine-tune it with --feature-columns": "{} 除文本外还凭词特征预测被掩码的词，而 fill 只读取文本；请用 --feature-columns 微调它",
     "layout {} has no columns of word features; plain text has them as conll, one word per line": "layout {} 没有词特征的列；纯文本须为 conll，每行一个词",
     "feature columns are of given words; leave out the segmenter": "特征列已经给出了文本的词；请去掉分词工具",
