@@ -34,6 +34,8 @@ WIDTH = 1 << 16
 LAYERS = 1_000
 # Columns of word features, each with a table of its own.
 FEATURES = 256
+# Tags of such a column in a token store, which keeps an id in two bytes.
+TAGS = (1 << 16) - 1
 # Pixels of a side of an image; its patches are a sequence.
 PIXELS = 1 << 13
 # Tokens of a unit that is masked; BERT reads 512.

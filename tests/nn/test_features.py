@@ -95,6 +95,7 @@ def test_gradients():
 
 HEADS = [
     SPEC,
+    HeadSpec("mlm", features=TABLES, feature_size=SIZE),
     HeadSpec("tokens", features=TABLES, feature_size=SIZE, crf=False, dense="gelu"),
     *(
         HeadSpec("classification", pooling=pooling, features=TABLES, feature_size=SIZE)
@@ -133,6 +134,32 @@ def test_the_classifier_of_sembert():
         assert joined.shape[1] == head.hidden.in_features == head.hidden.out_features == 13
         first = joined[layout.cu_seqlens[:-1]]
         assert_close(model(given).logits["classification"], head.dense(head.hidden(first).tanh()))
+
+
+def test_a_masked_token_sees_its_word_and_its_features():
+    """Its own vector and a projection of its word, through the head as without features."""
+    torch.manual_seed(0)
+    model = Model(CONFIG, [HeadSpec("mlm", features=TABLES, feature_size=SIZE)]).eval()
+    head: Any = model.heads["mlm"]
+    given = replace(batch(), masked_positions=torch.tensor([2, 4, 9]))
+    word = [1, 2, 4]  # of these tokens
+    with torch.no_grad():
+        head.word_projection.weight.normal_()
+        hidden, _ = model.encoder(given)
+        words, _, _ = head.features(hidden, given)
+        rows = (
+            hidden[[2, 4, 9]]
+            + words[word] @ head.word_projection.weight.T
+            + head.word_projection.bias
+        )
+        found = model(given).logits["mlm"]
+        assert_close(found, head.words(rows))
+        assert given.words is not None
+        other = given.words.clone()
+        other[1, 1] = (other[1, 1] + 1) % TABLES[0]
+        changed = model(replace(given, words=other)).logits["mlm"]
+    assert not torch.allclose(changed[0], found[0])
+    assert torch.equal(changed[1:], found[1:])
 
 
 def test_a_folder(tmp_path: Path):

@@ -3,7 +3,9 @@
 import importlib.util
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,6 +94,33 @@ def test_outputs_of_relatives(tmp_path: Path, architecture: str):
             expected = expected.reshape(-1, *expected.shape[2:])[index.numpy()]
         assert_close(tensor, expected, name=name)
         assert expected.std() > 0.01
+
+
+def test_word_features_of_sembert(tmp_path: Path):
+    """Words and logits of SemBERT's published classifier (Zhang et al. 2020, released code).
+
+    Made by running its classes on a CPU, over Transformers' BertModel: random weights, 22 tags and
+    3 aspects, three texts of different lengths, no dropout. Their aspects share one table, which
+    stands here once for each column, and their dense layer on each tag and the one over all
+    aspects are here one matrix and one bias, their product. No word has more than three tokens:
+    with a longer one in a batch, their shorter words get more places of the convolution, over
+    zeros behind the word, so a word depends on its batch; ours does not.
+    """
+    with np.load(FOLDER / "sembert.npz") as arrays:
+        golden = dict(arrays)
+    write_model(tmp_path, golden)
+    model = load(tmp_path)
+    head: Any = model.heads["classification"]
+    assert model.specs["classification"].features == (22, 22, 22)
+    given = ("input_ids", "attention_mask", "token_type_ids")
+    batch, _ = from_padded(*(torch.from_numpy(golden[name]) for name in given))
+    batch = replace(batch, words=torch.from_numpy(golden["word_table"]))
+    with torch.no_grad():
+        out = model(batch)
+        words, _, _ = head.features(out.hidden, batch)
+    for name, tensor in {"words": words, "logits": out.logits["classification"]}.items():
+        assert_close(tensor, golden[name], name=name)
+        assert golden[name].std() > 0.1
 
 
 THEIRS = {"mlm": "prediction_logits", "nsp": "seq_relationship_logits", "sop": "sop_logits"}

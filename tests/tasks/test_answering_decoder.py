@@ -108,6 +108,8 @@ def test_the_same_probabilities(
     assert_close(
         torch.from_numpy(np.stack(raws)).double().reshape(expected.shape), expected, rtol=1e-5
     )
+    rough, _ = NetworkPredictor(folder, precision="bfloat16").raws([Row(0, (texts[0],))])
+    np.testing.assert_allclose(rough[0], raws[0], rtol=0.1, atol=0.1)
     pair, _ = predictor.raws([Row(1, ("a dog", "Ça va"))])
     given = tokenizer("a dog", "Ça va", return_tensors="pt")
     with torch.no_grad():

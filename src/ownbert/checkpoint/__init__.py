@@ -6,9 +6,11 @@ What needs torch is imported when it is first used: exported files are run witho
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ownbert.checkpoint.description import FEATURES as FEATURES
 from ownbert.checkpoint.description import Description as Description
 from ownbert.checkpoint.description import architecture_of as architecture_of
 from ownbert.checkpoint.description import describe as describe
+from ownbert.checkpoint.description import require_tables as require_tables
 from ownbert.checkpoint.model_files import CONFIG as CONFIG
 from ownbert.checkpoint.model_files import require_float as require_float
 from ownbert.checkpoint.saved_tokenizer import load_tokenizer as load_tokenizer

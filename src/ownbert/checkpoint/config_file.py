@@ -54,6 +54,7 @@ _HEAD = record(
     required=("kind",),
     closed=True,
 )
+_TAGS = dict_of(list_of(text, most=MOST_LABELS), most=limits.FEATURES)
 _TASK = record(
     {
         "name": text,
@@ -61,7 +62,7 @@ _TASK = record(
         "columns": maybe(dict_of(maybe(text))),
         "max_length": maybe(whole(1, 1 << 20)),
         "pair": truth,
-        "features": dict_of(list_of(text, most=MOST_LABELS), most=limits.FEATURES),
+        "features": _TAGS,
         "first_label": maybe(_NUMBER),
         "threshold": maybe(_NUMBER),
     }
@@ -117,6 +118,7 @@ _KEYS: dict[str, Check] = {
     "ownbert_attention_blur": maybe(_NUMBER),
     "ownbert_task": maybe(_TASK),
     "ownbert_vocabulary": maybe(text),
+    "ownbert_features": maybe(_TAGS),
     QUANTIZED_KEY: maybe(_QUANTIZATION),
 }
 

@@ -1,6 +1,6 @@
 """From the config.json of a model folder to a description of the model, and from a model back."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # that differs from the architecture.
 _HEADS = "ownbert_heads"
 _POOLER = "ownbert_pooler"
+# The tags of word features that pretraining has learnt, by column.
+FEATURES = "ownbert_features"
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ def describe_config(
         specs = family.specs(architecture, values)
         if values.get(_HEADS) is not None:
             specs = tuple(HeadSpec(**spec) for spec in values[_HEADS])
+        if features := values.get(FEATURES):
+            require_tables(features, "mlm", specs)
     except (InputError, TypeError, ValueError) as error:
         raise InputError(f"{path}: {error}") from None
     pooler = values.get(_POOLER, family.architectures[architecture].pooler)
@@ -166,6 +170,24 @@ def _describe_answering(
     )
 
 
+def require_tables(
+    features: Mapping[str, Sequence[str]], head: str, specs: Sequence[HeadSpec]
+) -> None:
+    """Check that the tables of word features have a row for each tag.
+
+    Args:
+        features: the tags of each column.
+        head: the kind of the head with the tables.
+        specs: all heads.
+
+    Raises:
+        InputError: they do not.
+    """
+    found = next((spec.features for spec in specs if spec.kind == head), None)
+    if (found or ()) != tuple(len(tags) + 1 for tags in features.values()):
+        raise InputError("the tags of word features and the tables of the head do not agree")
+
+
 def _labels(values: Mapping[str, Any], path: str | Path) -> tuple[str, ...]:
     """The labels in the order of their numbers; Transformers' names where there are none."""
     if not values.get("id2label"):
@@ -185,6 +207,8 @@ def config_json(model: "Model", architecture: str, values: Mapping[str, Any]) ->
     found = {spec.kind: spec for spec in family.specs(architecture, theirs)}
     for key in (_HEADS, _POOLER):
         theirs.pop(key, None)
+    if not any(spec.features for spec in model.specs.values()):
+        theirs.pop(FEATURES, None)
     if _effective(found, model.config) != _effective(model.specs, model.config):
         theirs[_HEADS] = [_changed(spec) for spec in model.specs.values()]
     if family.architectures[architecture].pooler != (model.pooler is not None):

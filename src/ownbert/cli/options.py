@@ -23,7 +23,8 @@ Layout = Annotated[
     str,
     typer.Option(
         help="Plain text: line is one document per line; blank is one sentence per line, with "
-        "blank lines between documents."
+        "blank lines between documents; conll is one word per line in columns, with blank lines "
+        "between sentences."
     ),
 ]
 # What a command reads stands after the folder. The options are other spellings.

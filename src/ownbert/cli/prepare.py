@@ -35,6 +35,14 @@ def prepare(
     ] = None,
     text_column: TextColumn = None,
     layout: Layout = "auto",
+    feature_columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns of tags, one for each word of the text, which the model reads beside it; "
+            "commas between them. In plain text numbers of CoNLL columns.",
+            show_default="none",
+        ),
+    ] = None,
     duplicates: Annotated[
         str,
         typer.Option(
@@ -83,6 +91,7 @@ def prepare(
             sentence_end=ends,
             duplicates=duplicates,
             segmenter=segmenter,
+            feature_columns=feature_columns,
             processes=processes,
             progress=progress,
         )
@@ -93,6 +102,8 @@ def prepare(
 
 def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:
     """What was prepared, with hints."""
+    from ownbert.data.word_features import describe_features
+
     state = "unchanged, kept" if store.reused else "written"
     if store.resumed:
         state += f", the first {store.resumed:,} documents by a run that was stopped"
@@ -100,6 +111,8 @@ def report(store: "Store", output: Path, *, dropped: bool) -> Iterator[str]:
         f"{output}: {store.documents:,} documents, {store.sentences:,} sentences, "
         f"{len(store.tokens):,} tokens ({state})"
     )
+    if store.tags:
+        yield describe_features(store.tags)
     if ends := store.settings["sentence_end"]:
         yield f"sentences end at: {' '.join(ends)}"
     elif store.settings["kind"] == "blank":

@@ -1,6 +1,7 @@
 """The initial model of a fine-tuning run: a pretrained or new encoder, and a new head."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,15 +44,18 @@ def make_model(
             with torch.no_grad():
                 table[1:] = sinusoidal_positions(image.grid, model.config.hidden_size)
     else:
+        pretrained = task.pretrained_head(description)
         model = load(
             settings.folder,
-            heads=[spec],
+            heads=[spec] if pretrained is None else [spec, pretrained],
             pooler=pooler,
             labels=task.labels,
             dropout=settings.dropout,
             description=description,
             anew=[] if knows_labels(description, task) else [spec.kind],
         )
+        if pretrained is not None:
+            _take_features(model, task, pretrained.kind)
     if adapted is not None:
         take_encoder(model, adapted)
     if settings.freeze:
@@ -61,6 +65,14 @@ def make_model(
             if part is not None:
                 part.requires_grad_(False)
     return model
+
+
+def _take_features(model: Model, task: Task, pretrained: str) -> None:
+    """Let the head of the task start from the word features of another, which is then removed."""
+    head: Any = model.heads[task.head]
+    other: Any = model.heads.pop(pretrained)
+    del model.specs[pretrained]
+    head.features.start_from(other.features, task.pretrained_features, task.features)
 
 
 def knows_labels(description: Description, task: Task) -> bool:

@@ -15,6 +15,7 @@ from ownbert.config import EncoderConfig, SecondReading
 from ownbert.data.batch import Example
 from ownbert.data.loader import Loader
 from ownbert.data.readers.columns import ColumnNames
+from ownbert.data.word_features import describe_features
 from ownbert.errors import InputError
 from ownbert.finetuning.checks import check_rows
 from ownbert.finetuning.confusion import CONFUSION, draw_confusion
@@ -310,6 +311,7 @@ class FinetuningRun(TrainingRun):
             f"{self._duration()} of batches of {recipe.data.batch_size} on "
             f"{recipe.run.device} in {recipe.run.precision}",
             *task.notes(),
+            *self._describe_features(),
             *splits.truncation_warnings(),
             *splits.unknown_warnings(),
         ]
@@ -324,6 +326,21 @@ class FinetuningRun(TrainingRun):
                 "are the best"
             )
         return lines + [f"warning: {line}" for line in task.warnings()]
+
+    def _describe_features(self) -> Iterator[str]:
+        """The columns of word features, and whether they start from those of pretraining."""
+        if self.task.features:
+            yield describe_features(self.task.features)
+        known, folder = ", ".join(self.task.pretrained_features), self.recipe.model.folder
+        if not known:
+            return
+        if self.task.pretrained_head(self.description):
+            yield f"they start from those of {folder}"
+        elif self.task.features:
+            yield (
+                f"they start anew: {folder} has learnt others (columns {known}, or another "
+                "--feature-size)"
+            )
 
     def warnings(self) -> Iterator[str]:
         return (f.line for f in check_rows(*self.splits.parts) if f.severe)

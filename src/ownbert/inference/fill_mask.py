@@ -107,10 +107,16 @@ class Filler:
         if not folder.is_dir():
             raise InputError(f"no such folder: {folder}")
         description = _with_its_head(describe(folder), folder)
-        if "mlm" not in {spec.kind for spec in description.specs}:
+        head = next((spec for spec in description.specs if spec.kind == "mlm"), None)
+        if head is None:
             raise InputError(
                 f"{folder} is a {description.architecture}, which has no masked-language-model "
                 "head; take a folder that ownbert pretrain wrote"
+            )
+        if head.features is not None:
+            raise InputError(
+                f"{folder} predicts masked words with word features beside the text, and fill "
+                "reads texts alone; fine-tune it with --feature-columns"
             )
         if description.config.is_decoder:
             raise InputError(

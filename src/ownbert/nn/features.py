@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.batch import Batch
 from ownbert.data.layout import Layout, make_layout
+from ownbert.data.word_features import Features, number_tags
 from ownbert.errors import InputError
 from ownbert.nn.kernels.dropout import Dropout
 
@@ -67,6 +68,26 @@ class WordFeatures(nn.Module):
         counts = torch.bincount(batch.layout.sequences[first], minlength=batch.sequences)
         layout = make_layout(counts.tolist(), hidden.device)
         return torch.cat((words, mixed.to(words.dtype)), 1), layout, word_of
+
+    @torch.no_grad()
+    def start_from(self, pretrained: "WordFeatures", known: Features, features: Features) -> None:
+        """Take the weights of features that have learnt the same columns.
+
+        Args:
+            pretrained: of the same sizes but for the rows of the tables.
+            known: the tags that it knows.
+            features: those of this module; a tag that is not known keeps its row.
+        """
+        theirs = dict(pretrained.named_parameters())
+        for name, parameter in self.named_parameters():
+            if not name.startswith("tables."):
+                parameter.copy_(theirs[name])
+        ids = number_tags(known)
+        for number, tags in enumerate(features.values()):
+            rows = [0, *(ids[number].get(tag, -1) for tag in tags)]
+            own = [row for row, old in enumerate(rows) if old >= 0]
+            old = pretrained.get_parameter(f"tables.{number}.weight")
+            self.get_parameter(f"tables.{number}.weight")[own] = old[[rows[i] for i in own]]
 
     def _words(self, hidden: Tensor, sizes: Tensor, word_of: Tensor, first: Tensor) -> Tensor:
         """(T, D) -> (W, D): the largest value of each channel over the places of a word at which

@@ -51,10 +51,15 @@ class MaskedLMHead(nn.Module):
     ``decoder`` is the table of word embeddings itself: ``Model`` ties them. Where words are
     narrower than the encoder and ``dense`` does not narrow (MobileBERT), the rest of the matrix is
     ``decoder_rest`` (D - E, V). Without ``spec.transform`` the decoder is all there is (XLNet).
+    With ``spec.features`` a projection of its word and the features of the word, which are not
+    masked, is added to the vector of each token.
     """
 
     def __init__(self, config: EncoderConfig, spec: HeadSpec) -> None:
         super().__init__()
+        self.features = None if spec.features is None else WordFeatures(config, spec)
+        if self.features is not None:
+            self.word_projection = Linear(self.features.size, config.hidden_size)
         narrow = config.embedding_size or config.hidden_size
         inner = config.hidden_size if config.mobile is not None else narrow
         self.transform = spec.transform
@@ -69,7 +74,12 @@ class MaskedLMHead(nn.Module):
             self.decoder_rest = nn.Linear(config.vocab_size, inner - narrow, bias=False)
 
     def forward(self, hidden: Tensor, pooled: Tensor | None, batch: Batch) -> Tensor:
-        rows = hidden if batch.masked_positions is None else hidden[batch.masked_positions]
+        positions = batch.masked_positions
+        rows = hidden if positions is None else hidden[positions]  # (M, D)
+        if self.features is not None:
+            words, _, word_of = self.features(hidden, batch)  # (W, D + Z), (T)
+            word_of = word_of if positions is None else word_of[positions]
+            rows = rows + self.word_projection(words[word_of])
         return self.words(rows, batch.candidates)  # (M, V)
 
     def words(self, rows: Tensor, candidates: Candidates | None = None) -> Tensor:

@@ -13,12 +13,13 @@ is used here; that attention which starts with a structure trains better: Trockm
 """
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.multihead import MultiHeadAttention
+from ownbert.nn.multihead import Attention
 
 # Layers whose heads start at neighbours.
 _LAYERS = 2
@@ -52,12 +53,11 @@ def start_at_neighbours(encoder: Encoder) -> None:
     if hasattr(embeddings, "projection"):
         return
     for layer, block in enumerate(encoder.blocks[:_LAYERS]):
-        attention = block.attention
-        assert isinstance(attention, MultiHeadAttention)
+        qkv = cast(Attention, block.attention).qkv.weight
         for head in range(config.num_attention_heads):
             number = layer * config.num_attention_heads + head
             away = -1 - number if config.is_decoder else _offset(number)
-            _point(attention.qkv.weight, head, config.head_size, frequencies, away)
+            _point(qkv, head, config.head_size, frequencies, away)
 
 
 def _offset(number: int) -> int:

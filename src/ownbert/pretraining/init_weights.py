@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ownbert.checkpoint.translation import new_translation
 from ownbert.config import T5_STRUCTURE, XLNET_STRUCTURE, EncoderConfig, HeadSpec
 from ownbert.data.corpus.store import Store
 from ownbert.data.examples.cooccurrence import cooccurrence_vectors
+from ownbert.data.word_features import Features
 from ownbert.nn.heads import MaskedLMHead
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Objective
@@ -71,13 +73,19 @@ def new_config(
 
 
 def new_learner(
-    recipe: PretrainRecipe, config: EncoderConfig, objectives: Sequence[Objective]
+    recipe: PretrainRecipe,
+    config: EncoderConfig,
+    objectives: Sequence[Objective],
+    features: Features = MappingProxyType({}),
 ) -> Learner:
     """A model with random weights for ``objectives``, those of all phases.
 
     With replaced-token detection it is a discriminator with a generator (Clark et al. 2020), with
     permutation language modelling an XLNet, with span corruption a T5, else an encoder with the
     heads that any phase needs.
+
+    Args:
+        features: the tags of each column of word features.
     """
     torch.manual_seed(recipe.seed)
     names = recipe.objectives
@@ -90,7 +98,11 @@ def new_learner(
     if "span_corruption" in names:
         decoder = replace(config, is_decoder=True, add_cross_attention=True)
         return Learner(new_translation("t5", config, decoder, shared=False), objectives)
-    heads = ["mlm"] + ["nsp"] * bool(names & {"nsp", "sop"})
+    mlm = HeadSpec("mlm")
+    if features:
+        tables = tuple(len(tags) + 1 for tags in features.values())
+        mlm = replace(mlm, features=tables, feature_size=recipe.model.feature_size)
+    heads = [mlm] + [HeadSpec("nsp")] * bool(names & {"nsp", "sop"})
     return Learner(Model(config, heads, pooler="bow" in names or None), objectives)
 
 

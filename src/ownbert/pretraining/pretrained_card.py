@@ -49,7 +49,8 @@ def write_card(
     """
     name, source = folder.resolve().name, recipe.model.init_from
     objectives = dict.fromkeys(o for task, _ in recipe.parts for o in task.objectives)
-    fills = "mlm" in objectives and "rtd" not in objectives
+    # A head with word features is not filled with texts alone, nor known to Transformers.
+    fills = "mlm" in objectives and "rtd" not in objectives and "word features" not in data
     front = {"library_name": "transformers"}
     if fills:
         front["pipeline_tag"] = "fill-mask"

@@ -18,6 +18,9 @@ OBJECTIVES = ("mlm", "clm", "plm", "span_corruption", "rtd", "nsp", "sop", "bow"
 ALONE = {"plm": "XLNet", "span_corruption": "T5"}
 # The shares of the tokens that are predicted where none is given.
 _RATE, _RATE_OF_SPANS = 0.3, 0.15
+# What can be learnt beside word features: a masked word is predicted from its tags too, and the
+# others see neither tags nor the rest of a word that is to come.
+WITH_FEATURES = frozenset({"mlm", "nsp", "sop", "bow"})
 # A smaller vocabulary is hardly larger than the words that are sampled of it.
 SAMPLED_FROM = 4096
 # Of a run without a limit.
@@ -74,6 +77,13 @@ class PretrainModel:
         "Dropout everywhere.",
         MODEL,
         check=between(0, 1, "[)"),
+    )
+    feature_size: int = setting(
+        10,
+        "Of a token store with word features: numbers that stand for the features of a word. "
+        "A masked word keeps its features, so it is predicted from them too.",
+        MODEL,
+        check=up_to(limits.WIDTH),
     )
     init_embeddings: str = setting(
         "cooccurrence",

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ownbert.checkpoint import CONFIG, save
+from ownbert.checkpoint import CONFIG, FEATURES, save
 from ownbert.checkpoint.translation import save_translation
 from ownbert.data.corpus.store import Store
 from ownbert.data.loader import Loader, Position
 from ownbert.data.masking import ordinary_tokens
 from ownbert.data.sampled_softmax import CandidateSampler
 from ownbert.data.span_corruption import with_sentinels
+from ownbert.data.word_features import describe_features
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner
@@ -30,7 +31,12 @@ from ownbert.pretraining.init_weights import (
 )
 from ownbert.pretraining.phase_data import PhaseData, decoder_start_id, make_phase_data
 from ownbert.pretraining.pretrained_card import write_card
-from ownbert.pretraining.recipe import DEFAULT_MINUTES, SAMPLED_FROM, PretrainRecipe
+from ownbert.pretraining.recipe import (
+    DEFAULT_MINUTES,
+    SAMPLED_FROM,
+    WITH_FEATURES,
+    PretrainRecipe,
+)
 from ownbert.pretraining.vocabulary_alignment import position_limit
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
@@ -113,6 +119,7 @@ class Pretraining(TrainingRun):
             self.tokenizer, sentinels = with_sentinels(self.tokenizer)
             self.vocabularies += (self.tokenizer,)
         recipe = _with_lengths(recipe, self.store)
+        _refuse_features(recipe, self.store)
         self.config = new_config(recipe, self.tokenizer, saved)
         self.recipe = self._completed(recipe)
         self.identity = self._identity()
@@ -171,7 +178,7 @@ class Pretraining(TrainingRun):
         self, world: World = ALONE, *, fresh: bool = True, say: Say = lambda text: None
     ) -> Learner:
         objectives = [objective for data in self.phase_data for objective in data.objectives]
-        learner = new_learner(self.recipe, self.config, objectives)
+        learner = new_learner(self.recipe, self.config, objectives, self.store.tags)
         if self.recipe.task.softmax == "sampled":
             words = torch.from_numpy(self.ordinary)
             learner.sampler = CandidateSampler((self.unigram.exp() * words).to(self.device))
@@ -247,7 +254,8 @@ class Pretraining(TrainingRun):
                 }
                 save_translation(complete, path, values=ends, tokenizer=self.tokenizer)
             elif world.first:
-                save(complete, path, tokenizer=self.tokenizer)
+                values = {FEATURES: dict(self.store.tags)} if self.store.tags else {}
+                save(complete, path, tokenizer=self.tokenizer, values=values)
 
     def finish(self, job: Job, folder: RunFolder) -> Model:
         """Write the model card."""
@@ -273,6 +281,7 @@ class Pretraining(TrainingRun):
             "sentences": f"{store.sentences:,}",
             "tokens": f"{len(store.tokens):,}",
             "vocabulary": f"{self.config.vocab_size:,} tokens",
+            **({"word features": ", ".join(store.tags)} if store.tags else {}),
             "sequences": f"{len(self.phase_data[0].examples):,} to learn from, "
             f"{len(self.phase_data[0].held_out):,} held out",
             "identity": store.identity,
@@ -281,7 +290,7 @@ class Pretraining(TrainingRun):
     def summary(self) -> list[str]:
         store, config, recipe = self.store, self.config, self.recipe
         with torch.device("meta"):  # without values: only the parameters are counted
-            shapes = new_learner(recipe, config, ())
+            shapes = new_learner(recipe, config, (), store.tags)
         parameters = sum(p.numel() for p in shapes.model.parameters())
         run = recipe.run
         # In order; what two phases have in common is named once.
@@ -297,7 +306,18 @@ class Pretraining(TrainingRun):
             f"of {config.hidden_size}, {config.num_attention_heads} heads, "
             f"{parameters:,} parameters; {describe_limit(run)} of {', then '.join(tasks)} on "
             f"{run.device} in {run.precision}",
+            *([describe_features(store.tags)] if store.tags else []),
         ]
+
+
+def _refuse_features(recipe: PretrainRecipe, store: Store) -> None:
+    others = sorted(recipe.objectives - WITH_FEATURES)
+    if store.tags and others:
+        raise InputError(
+            f"task.objectives has {others[0]}, which does not read the word features of "
+            f"{store.folder}; take {', '.join(sorted(WITH_FEATURES))} (with mlm), or prepare the "
+            "store without --feature-columns"
+        )
 
 
 def _with_lengths(recipe: PretrainRecipe, store: Store) -> PretrainRecipe:

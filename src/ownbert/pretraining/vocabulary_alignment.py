@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from ownbert.checkpoint import CONFIG, copy_weights, load_tokenizer
+from ownbert.checkpoint import CONFIG, FEATURES, copy_weights, load_tokenizer
 from ownbert.checkpoint.config_file import read_config
 from ownbert.checkpoint.copying import first_of
 from ownbert.checkpoint.description import Description, describe_config
@@ -22,10 +22,12 @@ from ownbert.checkpoint.weights import read_weights, require_finite
 from ownbert.config import EncoderConfig
 from ownbert.data.corpus.store import Store
 from ownbert.data.masking import continuing_tokens
+from ownbert.data.word_features import Features
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.hub import model_folder
 from ownbert.language import translated
+from ownbert.nn.features import WordFeatures
 from ownbert.nn.model import Model
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.text.bert import CONTINUATION
@@ -43,6 +45,8 @@ MATCH_KINDS = {
 _MOSTLY = 0.5
 # Tensors that depend on the vocabulary: matched token by token, and computed from the corpus.
 _WORDS, _BIAS = "encoder.embeddings.word.weight", "heads.mlm.decoder.bias"
+# The tables of word features, matched tag by tag.
+_TABLES = ".features.tables."
 # Heads that pretraining and checkpoints may share.
 _HEADS = ("mlm", "nsp")
 # Model types of BERT; the second has positions that Transformers does not know
@@ -316,7 +320,8 @@ def copy_checkpoint(
 
     Word embeddings are copied as ``match_vocabulary`` matches the tokens; those of new tokens are
     drawn from a normal distribution with the mean and standard deviation of the copied ones. The
-    bias of the MLM decoder is left to the caller: it depends on the corpus.
+    bias of the MLM decoder is left to the caller: it depends on the corpus. Word features of the
+    same columns and size are copied tag by tag.
 
     Args:
         counts_file: see ``read_counts``.
@@ -327,11 +332,17 @@ def copy_checkpoint(
     path = model_folder(folder)
     ranking = None if counts_file is None else read_counts(counts_file)
     description = _describe_bert(path)
-    old, new, unused = _load_old_model(description, path, model)
+    old, new, unused = _load_old_model(description, path, model, store.tags)
     theirs, ours = dict(old.named_parameters()), dict(model.named_parameters())
     copied = [n for n in ours if n in theirs and n not in (_WORDS, _BIAS) and n not in new]
     for name in copied:
-        ours[name].copy_(theirs[name])
+        if _TABLES not in name:
+            ours[name].copy_(theirs[name])
+    if any(_TABLES in name for name in copied):
+        head, known = (m.get_submodule("heads.mlm.features") for m in (model, old))
+        assert isinstance(head, WordFeatures)
+        assert isinstance(known, WordFeatures)
+        head.start_from(known, description.values[FEATURES], store.tags)
     old_tokenizer = load_tokenizer(path, config=description.config)
     match = match_vocabulary(tokenizer, old_tokenizer, store.counts, ranking)
     ours[_WORDS].copy_(_word_vectors(theirs[_WORDS], match, seed))
@@ -357,12 +368,16 @@ def _describe_bert(path: Path) -> Description:
 
 
 def _load_old_model(
-    description: Description, path: Path, model: Model
+    description: Description, path: Path, model: Model, features: Features
 ) -> tuple[Model, set[str], tuple[str, ...]]:
     """The checkpoint as a model with the heads that ``model`` and a checkpoint can share; our names
     of parameters that the checkpoint lacks; and its names of tensors that the model lacks."""
     family, config = description.family, description.config
     specs = [family.spec_of(kind, description.values) for kind in model.specs if kind in _HEADS]
+    if features and [*features] == [*(description.values.get(FEATURES) or ())]:
+        own = {spec.kind: spec for spec in description.specs if spec.features}
+        if own["mlm"].feature_size == model.specs["mlm"].feature_size:
+            specs = [own.get(spec.kind, spec) for spec in specs]
     tensors, weights = read_weights(path)
     require_finite(tensors, weights)
     require_sizes(tensors, replace(description, specs=()), weights)

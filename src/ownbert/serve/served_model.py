@@ -131,7 +131,8 @@ class ServedModel:
                 self.predictor = predictor
                 return
         missing: list[MissingOutput] = []  # an exported file gives either vectors or candidates
-        if "mlm" in {spec.kind for spec in describe(self.folder).specs}:
+        # A head with word features reads more than texts.
+        if any(s.kind == "mlm" and s.features is None for s in describe(self.folder).specs):
             try:
                 self.filler = Filler(self.folder, device=self.device, engine=self.engine)
             except MissingOutput as error:

@@ -51,11 +51,12 @@ class TaskSettings:
             },
         },
     )
-    feature_size: int = setting(
-        10,
+    feature_size: int | None = setting(
+        None,
         "With --feature-columns: numbers that stand for the features of a word.",
         MODEL,
         check=up_to(limits.WIDTH),
+        shown="that of pretraining with these columns, else 10",
     )
     ngrams: int | None = setting(
         None,

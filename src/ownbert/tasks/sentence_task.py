@@ -13,6 +13,7 @@ from ownbert.data.example import Example
 from ownbert.data.readers.columns import ColumnNames, feature_columns, find_columns
 from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import Source, at_least_one, kind_of
+from ownbert.data.word_features import cut_words, refuse_plain_text, word_table
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.hub import model_folder
@@ -24,7 +25,6 @@ from ownbert.tasks.sentence_embedding.embedding_config import read_pooling
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
 from ownbert.tasks.token_classification.word_windows import encode_words
-from ownbert.tasks.word_features import cut_words, refuse_plain_text, word_table
 
 # In the model card: the scores of one text by Transformers.
 LOGITS = 'logits = model(**tokenizer(TEXTS, truncation=True, return_tensors="pt")).logits'

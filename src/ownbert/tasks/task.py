@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ownbert.checkpoint import CONFIG, Description, describe, load_tokenizer, require_float
+from ownbert.checkpoint import (
+    CONFIG,
+    FEATURES,
+    Description,
+    describe,
+    load_tokenizer,
+    require_float,
+    require_tables,
+)
 from ownbert.config import EncoderConfig, HeadSpec
 from ownbert.data.example import Example
 from ownbert.data.readers.columns import ColumnNames, ColumnSpec, positional_names
 from ownbert.data.readers.memory import table_of
 from ownbert.data.readers.tables import Source
+from ownbert.data.word_features import Features, feature_names, learn_features
 from ownbert.errors import InputError
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.network import RowNetwork
@@ -24,7 +33,6 @@ from ownbert.tasks.recipe import FinetuneModel, FinetuneRecipe, TaskSettings, Vi
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row
 from ownbert.tasks.sentence_embedding.embedding_config import read_embedding_config
 from ownbert.tasks.text_input import EncodedRows, TextInputBuilder
-from ownbert.tasks.word_features import learn_features
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model
@@ -118,7 +126,9 @@ class Task(ABC):
     # Of random draws for single rows in training.
     seed = 0
     # The tags of each column of word features, once they are learnt from training rows.
-    features: Mapping[str, Sequence[str]] = MappingProxyType({})
+    features: Features = MappingProxyType({})
+    # Those that the folder to start from has learnt in pretraining.
+    pretrained_features: Features = MappingProxyType({})
 
     def __init__(
         self,
@@ -155,6 +165,7 @@ class Task(ABC):
             description.spec_of(self.head)
         except InputError as error:
             raise InputError(f"{model.folder}: {error}") from None
+        self.pretrained_features = description.values.get(FEATURES) or {}
         return _with_sesame(description, model)
 
     def describe_new(self, recipe: FinetuneRecipe, rows: Sequence[Row]) -> Description:
@@ -230,7 +241,7 @@ class Task(ABC):
         return
 
     def learn_features(self, rows: Sequence[Row]) -> None:
-        """Take the tags of word features from the training rows.
+        """Take the tags of word features from the training rows, behind those of pretraining.
 
         Raises:
             InputError: the task reads no features, and the user named some.
@@ -238,10 +249,13 @@ class Task(ABC):
         given = self.columns.features
         if given is None:
             return
-        names = [name.strip() for name in given.split(",")]
-        if len(rows[0].features) == 1:
-            names = [given]  # A single column may have a comma in its name.
-        self.features = learn_features([row.features for row in rows], names)
+        names = feature_names(given, len(rows[0].features))
+        features, known = learn_features((row.features for row in rows), names), {}
+        if [*features] == [*self.pretrained_features]:
+            known = self.pretrained_features
+        self.features = {
+            name: [*dict.fromkeys((*known.get(name, ()), *tags))] for name, tags in features.items()
+        }
 
     def check(self, rows: Sequence[Row], source: Source, known: str) -> None:
         """Check that the targets can be learnt and evaluated.
@@ -264,7 +278,17 @@ class Task(ABC):
         if not self.features:
             return spec
         tables = tuple(len(tags) + 1 for tags in self.features.values())
-        return replace(spec, features=tables, feature_size=self.settings.feature_size)
+        known = self.pretrained_head(description) or spec
+        size = self.settings.feature_size or known.feature_size
+        return replace(spec, features=tables, feature_size=size)
+
+    def pretrained_head(self, description: Description) -> HeadSpec | None:
+        """The head of the folder to start from whose word features the task's head takes over;
+        None where that has learnt none, or other columns or sizes."""
+        if not self.features or [*self.features] != [*self.pretrained_features]:
+            return None
+        spec = next(spec for spec in description.specs if spec.kind == "mlm")
+        return spec if self.settings.feature_size in (None, spec.feature_size) else None
 
     def has_pooler(self, description: Description) -> bool | None:
         """Whether the model to train has a pooler; None: if its head needs one."""
@@ -493,7 +517,10 @@ def task_of(
         task = restored_task(name, saved, description.labels, columns)
     except (InputError, TypeError) as error:
         raise InputError(f"{Path(folder) / CONFIG}: {KEY}: {error}") from None
-    _require_tables(task, description, folder)
+    try:
+        require_tables(task.features, task.head, description.specs)
+    except InputError as error:
+        raise InputError(f"{Path(folder) / CONFIG}: {error}") from None
     return task
 
 
@@ -520,16 +547,6 @@ def restored_task(
     task = task_class(name)(settings, found, labels)
     task.restore(saved)
     return task
-
-
-def _require_tables(task: Task, description: Description, folder: str | Path) -> None:
-    """``InputError`` unless the tables of word features have a row for each tag."""
-    found = next((spec.features for spec in description.specs if spec.kind == task.head), None)
-    if (found or ()) != tuple(len(tags) + 1 for tags in task.features.values()):
-        raise InputError(
-            f"{Path(folder) / CONFIG}: {KEY}.features and the head do not agree on the tags of "
-            "word features"
-        )
 
 
 def load_finetuned(folder: str | Path) -> "tuple[Task, Model]":

@@ -9,8 +9,11 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ownbert.data.corpus.documents import Document
 from ownbert.data.corpus.duplicates import DuplicateFilter, digest
+from ownbert.data.word_features import Features, number_tags, tag_ids
 from ownbert.text.sentences import CLOSING, split_sentences
 
 # Characters of a chunk.
@@ -21,7 +24,7 @@ LONGEST_PIECE = 1 << 18
 # Documents whose hashes are looked up together.
 _LOOKUP_BATCH = 4096
 
-PRESPLIT, DOCUMENT_ENDS, PIECE_ENDS = 1, 2, 4
+PRESPLIT, DOCUMENT_ENDS, PIECE_ENDS, WORDS = 1, 2, 4, 8
 
 # All of them separate words for every kind of tokenizer; Python's \s includes some that do not.
 _SPACE = re.compile("[ \t\n\r\u3000]")
@@ -39,12 +42,15 @@ class Chunk:
         pieces: the text of all sections.
         counts: how many of the pieces each section has, in order.
         flags: for each section, whether its pieces are sentences already (PRESPLIT), whether its
-            document ends with it (DOCUMENT_ENDS) and whether its last piece does (PIECE_ENDS).
+            document ends with it (DOCUMENT_ENDS), whether its last piece does (PIECE_ENDS), and
+            whether its pieces are the words of a document (WORDS).
+        features: (W, F) of each section of words, the ids of their features.
     """
 
     pieces: list[str] = field(default_factory=list)
     counts: array = field(default_factory=lambda: array("q"))
     flags: bytearray = field(default_factory=bytearray)
+    features: list[np.ndarray] = field(default_factory=list)
 
     def add(self, pieces: list[str], flags: int) -> None:
         self.pieces += pieces
@@ -69,19 +75,23 @@ class ChunkingOptions:
         by_rule: whether sentences of plain text are found by rule.
         sentence_ends: tokens that end a sentence in text that is already tokens.
         drop_duplicates: whether to leave duplicates out.
+        features: the tags of each column of word features.
     """
 
     by_rule: bool
     sentence_ends: frozenset[str]
     drop_duplicates: bool
+    features: Features = field(default_factory=dict)
 
 
 def split_into_chunks(
     documents: Iterable[Document], options: ChunkingOptions, stats: ReadStats
 ) -> Iterator[Chunk]:
     """Chunks of about ``CHUNK_SIZE`` characters, in order; ``stats`` is kept up to date."""
-    chunk, size = Chunk(), 0
+    chunk, size, ids = Chunk(), 0, number_tags(options.features)
     for document in _filtered(documents, options.drop_duplicates, stats):
+        if document.tags:
+            chunk.features.append(tag_ids(document.tags, ids))
         for pieces, flags in _sections(document, options):
             chunk.add(pieces, flags)
             size += sum(map(len, pieces))
@@ -132,6 +142,9 @@ def _sections(document: Document, options: ChunkingOptions) -> Iterator[tuple[li
     """A document as it is, or a huge one in several sections."""
     presplit = PRESPLIT if document.presplit else 0
     pieces = document.pieces
+    if document.tags:  # words are encoded one by one: however many there are, they are short
+        yield pieces, presplit | DOCUMENT_ENDS | PIECE_ENDS | WORDS
+        return
     if len(pieces) == 1 and len(pieces[0]) <= LONGEST_PIECE:
         yield pieces, presplit | DOCUMENT_ENDS | PIECE_ENDS
         return

@@ -2,8 +2,9 @@
 
 Plain text comes in two layouts: ``line``, one document per line (blank lines are skipped), and
 ``blank``, one sentence per line with blank lines between documents (the input of
-google-research/bert ``create_pretraining_data.py``). Tables give one document per row. Every file
-is UTF-8, plain or gzip.
+google-research/bert ``create_pretraining_data.py``); or it is ``conll``, one word per line in
+columns, where each sentence is a document. Tables give one document per row. Every file is UTF-8,
+plain or gzip.
 """
 
 import glob
@@ -15,12 +16,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from ownbert.data.readers.columns import TEXT, ColumnNames, find_columns
-from ownbert.data.readers.tables import is_known, kind_of, read_column
+from ownbert.data.readers.columns import CORPUS_FEATURES, TEXT, ColumnNames, find_columns
+from ownbert.data.readers.conll import read_conll
+from ownbert.data.readers.tables import is_known, kind_of, place, read_column, read_values
+from ownbert.data.word_features import Cells, read_features, split_cell
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_unreadable
 
-LAYOUTS = ("auto", "line", "blank")
+LAYOUTS = ("auto", "line", "blank", "conll")
 PathLike = str | os.PathLike[str]
 
 LOOK_LINES = 2_000
@@ -37,10 +40,12 @@ class Document:
     Args:
         pieces: in order.
         presplit: whether each piece is a sentence already.
+        tags: of each column of word features, one per piece, and each piece is then a word.
     """
 
     pieces: list[str]
     presplit: bool
+    tags: Cells = ()
 
 
 def find_files(paths: PathLike | Sequence[PathLike]) -> list[Path]:
@@ -83,9 +88,9 @@ def _files_of(name: str) -> list[Path]:
 
 def _known_below(folder: Path) -> list[Path]:
     files = []
-    for place, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        visible = (Path(place, name) for name in names if not name.startswith("."))
+        visible = (Path(parent, name) for name in names if not name.startswith("."))
         files += [path for path in visible if is_known(path) and path.is_file()]
     return sorted(files)
 
@@ -95,6 +100,7 @@ def read_documents(
     *,
     text_column: str | None = None,
     layout: str = "auto",
+    feature_columns: str | None = None,
 ) -> Iterator[Document]:
     """Stream the documents of files; empty ones are skipped.
 
@@ -103,7 +109,9 @@ def read_documents(
         text_column: the column of tables, by default guessed by its usual names; a text with line
             breaks inside stays one piece.
         layout: how plain text is laid out; ``auto`` looks at the first 2,000 lines of each file
-            (see ``guess_layout``).
+            (see ``guess_layout``). In ``conll`` a column is named by its number, from 1.
+        feature_columns: names of columns of word features, with commas between them; plain text is
+            then ``conll``.
 
     Raises:
         InputError: at the call, a name gives no file or the layout is not known; while reading,
@@ -111,19 +119,26 @@ def read_documents(
     """
     if layout not in LAYOUTS:
         raise InputError(f"layout {layout!r} is not one of: {', '.join(LAYOUTS)}")
+    if feature_columns is not None and layout not in ("auto", "conll"):
+        raise InputError(
+            f"layout {layout} has no columns of word features; plain text has them as conll, one "
+            "word per line"
+        )
     files = find_files(paths)
     for path in files:
         refuse_unreadable(path)
-    return _documents(files, text_column=text_column, layout=layout)
+    return _documents(files, layout, ColumnNames(text=text_column, features=feature_columns))
 
 
-def _documents(files: list[Path], *, text_column: str | None, layout: str) -> Iterator[Document]:
+def _documents(files: list[Path], layout: str, given: ColumnNames) -> Iterator[Document]:
     empty = True
     for path in files:
-        if kind_of(path) == "txt":
-            documents = _plain_documents(path, layout)
+        if kind_of(path) != "txt":
+            documents = _table_documents(path, given)
+        elif layout == "conll" or given.features is not None:
+            documents = _conll_documents(path, given)
         else:
-            documents = _table_documents(path, text_column)
+            documents = _plain_documents(path, layout)
         for document in documents:
             empty = False
             yield document
@@ -132,11 +147,28 @@ def _documents(files: list[Path], *, text_column: str | None, layout: str) -> It
         raise InputError(f"the corpus is empty: no text in {names}")
 
 
-def _table_documents(path: Path, text_column: str | None) -> Iterator[Document]:
-    (column,) = find_columns(path, [TEXT], ColumnNames(text=text_column))["text"]
-    for _, text in read_column(path, column):
-        if text := text.strip():
-            yield Document(pieces=[text], presplit=False)
+def _table_documents(path: Path, given: ColumnNames) -> Iterator[Document]:
+    found = find_columns(path, [TEXT, CORPUS_FEATURES], given)
+    (column,), names = found["text"], found.get("features", ())
+    if not names:
+        for _, text in read_column(path, column):
+            if text := text.strip():
+                yield Document(pieces=[text], presplit=False)
+        return
+    for line, (value, *cells) in read_values(path, [column, *names]):
+        where = place(path, line)
+        words = split_cell(value, column, where)
+        tags = read_features(cells, names, len(words), where)
+        if words:
+            yield Document(pieces=list(words), presplit=True, tags=tags)
+
+
+def _conll_documents(path: Path, given: ColumnNames) -> Iterator[Document]:
+    """Each sentence: its words with their tags, or as one piece without."""
+    sentences = read_conll(path, tags=False, word_column=given.text, feature_columns=given.features)
+    for sentence in sentences:
+        pieces = [*sentence.words] if sentence.features else [" ".join(sentence.words)]
+        yield Document(pieces=pieces, presplit=True, tags=sentence.features)
 
 
 def _plain_documents(path: Path, layout: str) -> Iterator[Document]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ownbert.data.corpus.chunks import DOCUMENT_ENDS, PIECE_ENDS, PRESPLIT, Chunk
+from ownbert.data.corpus.chunks import DOCUMENT_ENDS, PIECE_ENDS, PRESPLIT, WORDS, Chunk
 from ownbert.data.corpus.word_segmenter import WordBoundaryEncoder, load_segmenter
 from ownbert.text.sentences import split_sentences
 from ownbert.text.tokenizer import Tokenizer
@@ -35,13 +35,15 @@ class EncodedChunk:
         sentence_ends, document_ends: one past the last token of each, counted from the first token
             of the chunk, ascending, and 0 where what began in an earlier chunk ends before the
             first.
-        words: (T), 1 where a word of the segmenter begins; None without a segmenter.
+        words: (T), 1 where a word begins, of the segmenter or with features; None without both.
+        features: (T, F), the ids of the features of each token's word; None without features.
     """
 
     tokens: np.ndarray
     sentence_ends: np.ndarray
     document_ends: np.ndarray
     words: np.ndarray | None = None
+    features: np.ndarray | None = None
 
 
 class ChunkEncoder:
@@ -58,6 +60,9 @@ class ChunkEncoder:
     ) -> None:
         self.by_rule = tokenizer.kind != "blank"
         self.end_ids = end_ids
+        self.unknown = tokenizer.unk_id
+        # Byte-level BPE marks the start of a word by the blank before it.
+        self.before_word = " " if tokenizer.kind == "bpe" else ""
         self.ids = TextEncoder(tokenizer)
         self.words = (
             None if segmenter is None else WordBoundaryEncoder(tokenizer, load_segmenter(segmenter))
@@ -65,11 +70,16 @@ class ChunkEncoder:
 
     def encode(self, chunk: Chunk) -> EncodedChunk:
         texts, closed, document_ends = self._texts(chunk)
-        words = None
+        words = features = None
         if self.words is not None:
             ids, lengths, words = self.words.encode(texts)
         else:
             ids, lengths = self.ids.encode(texts)
+        if chunk.features:
+            ids, lengths = self._without_empty(ids, lengths)
+            words = np.zeros(len(ids), dtype=np.uint8)
+            words[np.cumsum(lengths) - lengths] = 1
+            features = np.concatenate(chunk.features).repeat(lengths, 0)
         ends = np.cumsum(np.concatenate([[0], lengths]), dtype=np.int64)
         sentence_ends = ends[1:][np.frombuffer(closed, dtype=bool)]
         if len(self.end_ids):
@@ -77,7 +87,14 @@ class ChunkEncoder:
             last[:-1] &= ~last[1:]  # a run of ends is one end
             sentence_ends = np.concatenate([sentence_ends, np.flatnonzero(last) + 1])
         # Pieces and documents of no tokens vanish: an end counts once.
-        return EncodedChunk(ids, np.unique(sentence_ends), np.unique(ends[document_ends]), words)
+        sentence_ends, document_ends = np.unique(sentence_ends), np.unique(ends[document_ends])
+        return EncodedChunk(ids, sentence_ends, document_ends, words, features)
+
+    def _without_empty(self, ids: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Words of control characters, which have no ids, are unknown, as in fine-tuning."""
+        empty = lengths == 0
+        places = (np.cumsum(lengths) - lengths)[empty]
+        return np.insert(ids, places, self.unknown), lengths + empty
 
     def _texts(self, chunk: Chunk) -> tuple[list[str], bytearray, list[int]]:
         """The texts to tokenise, whether a sentence ends with each, and the number of texts
@@ -91,8 +108,12 @@ class ChunkEncoder:
             at += count
             if self.by_rule and not flags & PRESPLIT:
                 pieces = [s for piece in pieces for s in split_sentences(piece)]
+            if flags & WORDS and self.before_word:
+                pieces = [self.before_word + word for word in pieces]
             texts += pieces
             closed.extend(b"\1" * len(pieces))
+            if flags & WORDS:
+                closed[-len(pieces) : -1] = bytes(len(pieces) - 1)
             if pieces and not flags & PIECE_ENDS:
                 closed[-1] = 0
             if flags & DOCUMENT_ENDS:

@@ -10,7 +10,7 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from ownbert.data.corpus.encoding import ChunkEncoder, EncodedChunk
 from ownbert.data.corpus.store_writer import INDEX, StoreWriter, WorkFolder
 from ownbert.data.corpus.workers import MAX_PROCESSES, WorkerDied, WorkerPool, cores
 from ownbert.data.readers.tables import kind_of
+from ownbert.data.word_features import Features
 from ownbert.errors import InputError
 from ownbert.files import GZIP_MAGIC, WriteFailed, explained
 from ownbert.text.tokenizer import Tokenizer
@@ -46,6 +47,7 @@ class StoreOptions:
     Args:
         end_ids: ids of the tokens that end a sentence.
         sentence_ends: these tokens.
+        features: the tags of each column of word features.
     """
 
     tokenizer: Tokenizer
@@ -55,6 +57,7 @@ class StoreOptions:
     segmenter: str | None
     processes: int | None
     progress: Progress
+    features: Features = field(default_factory=dict)
 
 
 def write_store(
@@ -82,13 +85,17 @@ def write_store(
     work = WorkFolder(output, _made_for(settings))
     keep = False
     try:
-        with StoreWriter(
-            work, options.tokenizer.vocab_size, words=bool(options.segmenter)
-        ) as writer:
+        features = bool(options.features)
+        words = features or options.segmenter is not None
+        size = options.tokenizer.vocab_size
+        with StoreWriter(work, size, words=words, features=features) as writer:
             resumed = writer.documents
             try:
                 keep = True
-                read = _append_all(documents, work, writer, options, _total_bytes(files))
+                # The files have columns besides the words.
+                columns = features or settings["layout"] == "conll"
+                total = None if columns else _total_bytes(files)
+                read = _append_all(documents, work, writer, options, total)
                 _require_unchanged(files, settings["sources"])
                 if not writer.tokens:
                     raise InputError("the corpus is empty: no document has a token")
@@ -149,6 +156,7 @@ def _append_all(
         by_rule=options.tokenizer.kind != "blank",
         sentence_ends=options.sentence_ends,
         drop_duplicates=options.drop_duplicates,
+        features=options.features,
     )
     found = split_into_chunks(documents, chunking, read)
     if writer.chunks:

@@ -2,30 +2,40 @@
 
 A store is a folder: ``tokens.bin`` (uint16 or uint32), ``sentences.bin`` and ``documents.bin``
 (int64, where each sentence and document ends, counted in tokens), ``counts.bin`` (int64, how
-often each id occurs in the corpus), with a segmenter ``words.bin`` (uint8 per token, 1 where one of
-its words begins), ``store.json`` (settings, sources, sizes, checksums) and the tokenizer's files.
-Memory does not grow with the corpus, neither for writing nor for reading.
+often each id occurs in the corpus), with a segmenter or word features ``words.bin`` (uint8 per
+token, 1 where a word begins), with word features ``features.bin`` (uint16, F per token, the ids of
+its word's features), ``store.json`` (settings, sources, sizes, checksums) and the files of the
+tokenizer. Memory does not grow with the corpus, neither for writing nor for reading.
 """
 
 import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ownbert import limits
-from ownbert.data.corpus.documents import PathLike, find_files, fingerprint, read_documents
+from ownbert.data.corpus.documents import (
+    Document,
+    PathLike,
+    find_files,
+    fingerprint,
+    read_documents,
+)
 from ownbert.data.corpus.prepare import FORMAT, Progress, StoreOptions, contents, write_store
 from ownbert.data.corpus.store_writer import INDEX, checksum, remove_work
 from ownbert.data.corpus.word_segmenter import require_segmenter
 from ownbert.data.readers.texts_or_files import corpus_files
+from ownbert.data.word_features import Features, feature_names, learn_features
 from ownbert.errors import InputError
 from ownbert.files import read_json, refuse_same
-from ownbert.schema import Check, one_of, record, text, whole
+from ownbert.schema import Check, dict_of, list_of, one_of, record, text, whole
 from ownbert.settings import between
 from ownbert.text.report import proposed_sentence_ends
 from ownbert.text.tokenizer import Tokenizer
@@ -45,10 +55,12 @@ _FILES = {
     "counts": _file("<i8"),
 }
 # No other files than these: their names become paths.
+_OTHER_FILES = {"words": _file("|u1"), "features": _file("<u2")}
+_TAGS = dict_of(list_of(text, most=limits.TAGS), most=limits.FEATURES)
 _INDEX_KEYS = record(
     {
-        "settings": record({"tokenizer": text}, required=("tokenizer",)),
-        "files": record({**_FILES, "words": _file("|u1")}, required=tuple(_FILES), closed=True),
+        "settings": record({"tokenizer": text, "features": _TAGS}, required=("tokenizer",)),
+        "files": record({**_FILES, **_OTHER_FILES}, required=tuple(_FILES), closed=True),
         "read": record({"documents": _SIZE, "duplicates": _SIZE}),
     },
     required=("settings", "files"),
@@ -67,12 +79,13 @@ class Store:
         counts: (V), how often each id occurs.
         settings: what it was written with.
         reused: whether ``prepare`` found it as it was.
-        words: (T), 1 where a word of the segmenter begins; None without a segmenter.
+        words: (T), 1 where a word begins, of a segmenter or with features; None without both.
         identity: the same for stores of the same tokens, ends, words and vocabulary, regardless of
             where and when they were written.
         read_documents: documents in the corpus.
         duplicates: how many of them repeat an earlier one.
         resumed: documents that a stopped run had finished.
+        features: (T, F), ids of the features of each token's word; None without features.
     """
 
     folder: Path
@@ -87,6 +100,7 @@ class Store:
     read_documents: int = 0
     duplicates: int = 0
     resumed: int = 0
+    features: np.ndarray | None = None
 
     @classmethod
     def open(cls, folder: str | Path, *, reused: bool = False) -> "Store":
@@ -128,7 +142,13 @@ class Store:
             _identity(index),
             index.get("read", {}).get("documents", len(arrays["documents"])),
             index.get("read", {}).get("duplicates", 0),
+            features=_features(folder, index, arrays),
         )
+
+    @property
+    def tags(self) -> Features:
+        """The tags of each column of word features; empty without features."""
+        return self.settings.get("features", {})
 
     @property
     def documents(self) -> int:
@@ -159,6 +179,7 @@ def prepare(
     sentence_end: Sequence[str] | None = None,
     duplicates: str = "keep",
     segmenter: str | None = None,
+    feature_columns: str | None = None,
     processes: int | None = None,
     progress: Progress | None = None,
 ) -> Store:
@@ -175,6 +196,8 @@ def prepare(
             that the vocabulary report beside the tokenizer proposes; plain text is split by rule.
         duplicates: ``keep`` or ``drop`` documents whose text occurred before.
         segmenter: ``jieba`` finds the words of Chinese for whole-word masking.
+        feature_columns: names of columns with a tag for each word, with commas between them, which
+            a model reads beside the text; in CoNLL files their numbers from 1.
         processes: how many encode (by default one per core, at most 5); the store is the same with
             any number.
         progress: called with (documents, bytes of text, bytes of the corpus or None) so far.
@@ -193,6 +216,18 @@ def prepare(
             tokenizer = Tokenizer.load(tokenizer)
         if segmenter is not None:
             require_segmenter(segmenter, tokenizer)
+            if feature_columns is not None:
+                raise InputError("feature columns are of given words; leave out the segmenter")
+        documents = partial(
+            read_documents,
+            files,
+            text_column=text_column,
+            layout=layout,
+            feature_columns=feature_columns,
+        )
+        features = {}
+        if feature_columns is not None:
+            features = _learn_features(documents(), feature_columns)
         options = StoreOptions(
             tokenizer=tokenizer,
             end_ids=_end_ids(sentence_end or (), tokenizer),
@@ -201,8 +236,8 @@ def prepare(
             segmenter=segmenter,
             processes=processes,
             progress=progress or (lambda documents, done, total: None),
+            features=features,
         )
-        documents = read_documents(files, text_column=text_column, layout=layout)
         settings = {
             "tokenizer": tokenizer.fingerprint(),
             "kind": tokenizer.kind,
@@ -212,11 +247,28 @@ def prepare(
             "duplicates": duplicates,
             "segmenter": segmenter,
             "sources": fingerprint(files),
+            **({"features": features} if features else {}),
         }
         if (store := _reusable(output, settings)) is not None:
             return store
-        resumed = write_store(files, documents, output, settings, options)
+        resumed = write_store(files, documents(), output, settings, options)
         return replace(Store.open(output), resumed=resumed)
+
+
+def _learn_features(documents: Iterator[Document], given: str) -> dict[str, list[str]]:
+    """The tags of all documents, by the columns that the user named."""
+    first = next(documents)
+    names = feature_names(given, len(first.tags))
+    if len(names) > limits.FEATURES:
+        raise InputError(f"{len(names)} feature columns are too many; at most {limits.FEATURES}")
+    features = learn_features((document.tags for document in chain([first], documents)), names)
+    for name, tags in features.items():
+        if len(tags) > limits.TAGS:
+            raise InputError(
+                f"the feature column {name!r} has {len(tags):,} different tags; at most "
+                f"{limits.TAGS:,}: numbers can be put into bins"
+            )
+    return features
 
 
 def _refuse_settings(duplicates: str, processes: int | None) -> None:
@@ -279,8 +331,30 @@ def _verify(path: Path, entry: dict[str, Any]) -> None:
         raise InputError(f"{path} was altered (its checksum differs): prepare the store again")
 
 
+def _features(
+    folder: Path, index: dict[str, Any], arrays: Mapping[str, np.ndarray]
+) -> np.ndarray | None:
+    """(T, F), if the index has features; ``InputError`` if they do not fit the tokens."""
+    tags, ids = index["settings"].get("features"), arrays.get("features")
+    if not tags and ids is None:
+        return None
+    misfit = InputError(
+        f"{folder / INDEX} is damaged: its word features do not fit its tokens; prepare the store "
+        "again"
+    )
+    tokens = len(arrays["tokens"])
+    if not tags or ids is None or "words" not in arrays or len(ids) != tokens * len(tags):
+        raise misfit
+    ids = ids.reshape(tokens, len(tags))
+    if (ids.max(0, initial=0) > [len(own) for own in tags.values()]).any():
+        raise misfit
+    return ids
+
+
 def _identity(index: dict[str, Any]) -> str:
     content = [index["settings"]["tokenizer"]]
+    if features := index["settings"].get("features"):
+        content.append(features)
     for name, entry in sorted(index["files"].items()):
         content.append([name, entry["dtype"], entry["bytes"], entry["crc32"]])
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]

@@ -137,17 +137,20 @@ class StoreWriter:
     Args:
         work: the work folder.
         vocab_size: how many ids there are.
-        words: whether chunks have the words of a segmenter.
+        words: whether chunks have words.
+        features: whether these have features.
     """
 
-    def __init__(self, work: WorkFolder, vocab_size: int, *, words: bool) -> None:
+    def __init__(self, work: WorkFolder, vocab_size: int, *, words: bool, features: bool) -> None:
         self.work, self.folder = work, work.store
         self.counts = np.zeros(vocab_size, dtype=np.int64)
         dtypes = {
             "tokens": "<u2" if vocab_size <= 1 << 16 else "<u4",
             "sentences": "<i8",
             "documents": "<i8",
-        } | ({"words": "|u1"} if words else {})
+        }
+        dtypes |= {"words": "|u1"} if words else {}
+        dtypes |= {"features": "<u2"} if features else {}
         self.files = {
             name: {"dtype": dtype, "bytes": 0, "crc32": 0} for name, dtype in dtypes.items()
         }
@@ -224,6 +227,8 @@ class StoreWriter:
         self._append("tokens", chunk.tokens)
         if chunk.words is not None:
             self._append("words", chunk.words)
+        if chunk.features is not None:
+            self._append("features", chunk.features)
         for name, ends in (("sentences", chunk.sentence_ends), ("documents", chunk.document_ends)):
             ends = ends + before
             # A sentence or document without tokens since the last end does not count.

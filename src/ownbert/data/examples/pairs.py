@@ -16,6 +16,7 @@ from ownbert.data.examples.spans import Spans, hold_out
 from ownbert.data.masking import Masking
 from ownbert.data.permutation import PermutedSpans
 from ownbert.data.span_corruption import SpanCorruption
+from ownbert.data.word_features import split_into_words
 from ownbert.errors import InputError
 from ownbert.text.input_format import InputFormat
 from ownbert.text.tokenizer import Tokenizer
@@ -96,8 +97,10 @@ class PretrainingData:
         size = around.special(1) - 1 + sum(map(len, parts)) + len(parts)
         ids = np.full(size, around.sep_id, dtype=np.int64)
         types = np.zeros(len(ids), dtype=np.int64)
-        words = self._words
+        words, features, table = self._words, self._features, None
         begins = None if words is None else np.ones(len(ids), dtype=bool)
+        if features is not None:
+            table = np.zeros((len(ids), features.shape[1]), dtype=np.int64)
         if around.cls_id is not None:
             ids[-1 if around.cls_last else 0] = around.cls_id
         at = around.before
@@ -106,6 +109,9 @@ class PretrainingData:
             ids[at:end] = self._tokens[part.start : part.stop]
             if words is not None and begins is not None:
                 begins[at:end] = words[part.start : part.stop]
+                begins[at] = True  # the rest of a word is one too
+            if features is not None and table is not None:
+                table[at:end] = features[part.start : part.stop]
             types[at : end + 1] = kind
             at = end + 1
         if around.cls_last:
@@ -118,7 +124,9 @@ class PretrainingData:
             positions, order = self.masking(ids, rng)
             return Example(ids, types, positions, ids[positions], label, order=order)
         masked, positions, targets = self.masking(ids, rng, begins)
-        return Example(masked, types, positions, targets, label)
+        if table is not None and begins is not None:
+            table = split_into_words(begins, table)
+        return Example(masked, types, positions, targets, label, words=table)
 
     # Plain arrays over the same memory maps: numpy.memmap is slow to slice.
 
@@ -132,12 +140,18 @@ class PretrainingData:
 
     @cached_property
     def _words(self) -> np.ndarray | None:
-        """Where a segmenter's words begin, if the masking uses it."""
+        """Where words begin, if the store has that and the masking or features need it."""
         words = getattr(self.store, "words", None)
         masking = self.masking
-        if words is None or not isinstance(masking, Masking) or not masking.by_words:
+        by_words = isinstance(masking, Masking) and masking.by_words
+        if words is None or not (by_words or self._features is not None):
             return None
         return np.asarray(words)
+
+    @cached_property
+    def _features(self) -> np.ndarray | None:
+        features = getattr(self.store, "features", None)
+        return None if features is None else np.asarray(features)
 
     def _order(self, start: int, stop: int, rng: np.random.Generator) -> tuple[range, range, int]:
         """The span in two, half the time swapped (Lan et al. 2020, section 3.1)."""

@@ -83,6 +83,7 @@ class ColumnSpec:
         several: the user may name several, with commas between them.
         required: whether a file must have it.
         labelled: whether it is looked for only in files with answers.
+        of: the command that has the option, for messages of others.
         note: ends the default that --help shows.
     """
 
@@ -96,6 +97,7 @@ class ColumnSpec:
     several: bool = False
     required: bool = True
     labelled: bool = False
+    of: str = ""
     note: str = ""
 
     @property
@@ -307,8 +309,7 @@ def _named(
     several = [given]
     if spec.several and given not in names:
         several = [name.strip() for name in given.split(",")]
-    # A finished model reads those that it has learnt from.
-    option = spec.option + " of ownbert finetune" * (spec.role == "features")
+    option = f"{spec.option} of {spec.of}" if spec.of else spec.option
     for name in several:
         require_column(names, name, source=path, option=option)
     return tuple(several)
@@ -438,7 +439,9 @@ _FEATURES = ColumnSpec(
     "dictionary), which are read beside it; commas between them.",
     several=True,
     required=False,
+    of="ownbert finetune",  # a finished model reads those that it has learnt from
 )
+CORPUS_FEATURES = replace(_FEATURES, of="")
 
 _STARTS = ("answer_start", "start")
 _OF_QUESTIONS = (

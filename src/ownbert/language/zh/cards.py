@@ -57,6 +57,7 @@ CARDS = {
     "sentences": "句子",
     "vocabulary": "词表",
     "sequences": "序列",
+    "word features": "词特征",
     "identity": "标识",
     "{} to learn from, {} held out": "训练 {}，验证 {}",
     "step": "步",

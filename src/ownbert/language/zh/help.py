@@ -47,7 +47,8 @@ HELP = {
     "Leave out what is rarer.": "舍去出现次数更少的。",
     "Lower case and no accents (wordpiece only).": "转成小写并去掉重音符号（只用于 wordpiece）。",
     "Column of the text in tables.": "表格中文本所在的列。",
-    "Plain text: line is one document per line; blank is one sentence per line, with blank lines between documents.": "纯文本：line 为一行一篇文档；blank 为一行一句，文档之间空一行。",
+    "Plain text: line is one document per line; blank is one sentence per line, with blank lines between documents; conll is one word per line in columns, with blank lines between sentences.": "纯文本：line 为一行一篇文档；blank 为一行一句，文档之间空一行；conll 为一行一个词、分成几列，句子之间空一行。",
+    "Columns of tags, one for each word of the text, which the model reads beside it; commas between them. In plain text numbers of CoNLL columns.": "给文本的每个词一个标签的列，模型除文本外还读取它们；列名之间用逗号。纯文本则为 CoNLL 列的编号。",
     "Print errors only.": "只显示错误。",
     "Turn text into a token store for pretraining: one pass, memory-mapped.": "把文本转换成预训练用的词元库：只读一遍，内存映射。",
     "A store that is there already is kept if text, vocabulary and settings are the same. A run that was stopped, even killed, leaves what it has finished in .NAME.part beside the output, and the same command resumes from there.": "文本、词表和设置都没有变时，保留已有的词元库。中途停止甚至被 kill 时，已完成的部分留在输出旁边的 .NAME.part 里，再执行同一条命令就从那里继续。",
@@ -199,6 +200,7 @@ HELP = {
     "CoNLL columns (a word and its tag per line, a blank line between sentences; --text-column 1 --label-column 4 chooses others), or jsonl, parquet or csv with a column of words and one of tags: lists, or texts with blanks between them. The tags of entities are O, B-x, I-x, or IOBES, BILOU, BMES.": "CoNLL 列格式（每行一个词及其标签，句子之间空一行；--text-column 1 --label-column 4 可以选其他列），或 jsonl、parquet、csv，一列词、一列标签：列表，或用空格隔开的文本。实体的标签是 O、B-x、I-x，或 IOBES、BILOU、BMES。",
     "Columns of tags, one for each word of the text (parts of speech, semantic roles, flags of a dictionary), which are read beside it; commas between them.": "标签列，文本的每个词一个标签（词性、语义角色、词典标记），与文本一起读取；多列用逗号分隔。",
     "Columns of tags, one for each word (parts of speech, flags of a dictionary), which are read beside it; commas between them; in CoNLL files their numbers, from 1.": "标签列，每个词一个标签（词性、词典标记），与词一起读取；多列用逗号分隔；CoNLL 文件中为列的序号，从 1 开始。",
+    "Of a token store with word features: numbers that stand for the features of a word. A masked word keeps its features, so it is predicted from them too.": "词元库带词特征时：表示一个词的特征的维数。被掩码的词保留它的特征，所以也凭这些特征来预测它。",
     "With --feature-columns: numbers that stand for the features of a word.": "用 --feature-columns 时：表示一个词的特征的维数。",
     "Column of the words; in CoNLL files its number, from 1.": "词所在的列；CoNLL 文件中为列的序号，从 1 开始。",
     "Column of the tags; in CoNLL files its number, from 1.": "标签所在的列；CoNLL 文件中为列的序号，从 1 开始。",
@@ -415,6 +417,7 @@ HELP = {
 
 # What a help text says of a default that is more than a value.
 DEFAULTS = {
+    "that of pretraining with these columns, else 10": "预训练这些列时的维数，否则为 10",
     "as exported": "按导出时的格式",
     "as many as there are cores for": "核数能容纳的最多个数",
     "that of OUT": "OUT 所在的目录",

@@ -12,6 +12,7 @@ from ownbert.config import HeadSpec
 from ownbert.data.example import Example
 from ownbert.data.readers.columns import COLUMNS
 from ownbert.data.readers.tables import Source, place
+from ownbert.data.word_features import word_table
 from ownbert.errors import InputError
 from ownbert.tasks.classification import sort_labels
 from ownbert.tasks.metrics import Scores
@@ -36,7 +37,6 @@ from ownbert.tasks.token_classification.word_windows import (
     split_into_windows,
     window_example,
 )
-from ownbert.tasks.word_features import word_table
 
 if TYPE_CHECKING:
     from ownbert.nn.model import Model

@@ -37,10 +37,10 @@ from ownbert.data.readers.tables import (
     place,
     read_values,
 )
+from ownbert.data.word_features import read_features, refuse_plain_text, split_cell
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.tasks.rows import Row
-from ownbert.tasks.word_features import read_features, refuse_plain_text, split_cell
 
 CONLL = frozenset(
     (".conll", ".conllu", ".bio", ".iob", ".iob2", ".bioes", ".iobes", ".bilou", ".ner", ".tsv")

@@ -1,9 +1,9 @@
-"""Word features of rows: columns with a tag for each word, from cells to ids.
+"""Word features: columns with a tag for each word of a text, from cells to ids.
 
-W words of a text, F columns.
+T tokens, W words of a text, F columns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,12 +48,39 @@ def split_cell(value: Any, column: str, where: str) -> tuple[str, ...]:
     return tuple(as_text(value, column, where).split())
 
 
-def learn_features(cells: Sequence[Cells], names: Sequence[str]) -> dict[str, list[str]]:
-    """The tags of each column, those of training rows, sorted."""
-    return {
-        name: sorted({tag for row in cells for tag in row[number]})
-        for number, name in enumerate(names)
-    }
+def learn_features(cells: Iterable[Cells], names: Sequence[str]) -> dict[str, list[str]]:
+    """The tags of each column in these texts, sorted."""
+    found: list[set[str]] = [set() for _ in names]
+    for of_text in cells:
+        for known, tags in zip(found, of_text, strict=True):
+            known.update(tags)
+    return {name: sorted(tags) for name, tags in zip(names, found, strict=True)}
+
+
+def describe_features(features: Features) -> str:
+    """The columns, and how many tags each has, for the user."""
+    columns = ", ".join(f"{name} ({len(tags):,})" for name, tags in features.items())
+    return f"word features beside the text, and their tags: {columns}"
+
+
+def feature_names(given: str, columns: int) -> list[str]:
+    """The names of columns that the user gave with commas between them.
+
+    Args:
+        columns: how many there are: a single one may have a comma in its name.
+    """
+    return [given] if columns == 1 else [name.strip() for name in given.split(",")]
+
+
+def number_tags(features: Features) -> list[dict[str, int]]:
+    """The id of each tag, by column."""
+    return [{tag: i for i, tag in enumerate(known, 1)} for known in features.values()]
+
+
+def tag_ids(cells: Cells, ids: Sequence[Mapping[str, int]]) -> np.ndarray:
+    """(W, F): the ids of tags, by column; 0 for one that is not known."""
+    columns = [[of.get(tag, 0) for tag in tags] for of, tags in zip(ids, cells, strict=True)]
+    return np.array(columns, dtype=np.int64).reshape(len(ids), -1).T
 
 
 def refuse_plain_text(path: Any, names: str | None) -> None:
@@ -99,7 +126,17 @@ def word_table(
     first, last = before, before + len(sizes)
     table = np.zeros((last + behind, 1 + len(features)), dtype=np.int64)
     table[:, 0] = [*[1] * before, *sizes, *[1] * behind]
-    for number, (tags, known) in enumerate(zip(cells, features.values(), strict=True), 1):
-        ids = {tag: index for index, tag in enumerate(known, 1)}
-        table[first:last, number] = [ids.get(tag, 0) for tag in tags[: len(sizes)]]
+    table[first:last, 1:] = tag_ids(cells, number_tags(features))[: len(sizes)]
     return table
+
+
+def split_into_words(begins: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    """(W, 1 + F): the words of a sequence, as in ``Example.words``.
+
+    Args:
+        begins: (T), true where a word begins, as the first token does.
+        ids: (T, F), of the word of each token.
+    """
+    first = begins.nonzero()[0]
+    sizes = np.diff(first, append=len(begins))
+    return np.column_stack((sizes, ids[first]))
