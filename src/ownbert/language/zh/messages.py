@@ -58,6 +58,8 @@ MESSAGES = {
     "{}: architecture {} is not supported; one of {}": "{}：不支持架构 {}；可用的有 {}",
     "{}: a {} answers with its decoder, and this is for models without one; use it with ownbert predict, evaluate, serve or finetune": "{}：{} 由解码器作答，而这里只能用没有解码器的模型；可用于 ownbert predict、evaluate、serve 或 finetune",
     "{}: the decoder of a {} answers with a head for {}, and {} is another; start from a model without a decoder": "{}：{} 的解码器用 {} 的输出头作答，而 {} 是另一种；请从没有解码器的模型开始",
+    "the decoder of a {} answers with a head for {}, and {} is another; start from a model without a decoder": "{} 的解码器用 {} 的输出头作答，而 {} 是另一种；请从没有解码器的模型开始",
+    "model.freeze is for models without a decoder, and a {} has one": "model.freeze 只用于没有解码器的模型，而 {} 有解码器",
     "the decoder of a {} answers with a head whose {} is {}, and not {}": "{} 的解码器作答所用输出头的 {} 为 {}，不能是 {}",
     "model.{} is for models without a decoder, and a {} has one": "model.{} 只用于没有解码器的模型，而 {} 有解码器",
     "{} is {}; one token of the vocabulary is needed": "{} 为 {}；需要词表中的一个词元",
