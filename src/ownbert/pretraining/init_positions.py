@@ -5,7 +5,7 @@ P positions of the table, D hidden, H heads, K head size.
 With random weights every token attends to all others alike, and a small network needs a thousand
 steps until its first head has found the words beside a masked one. Positions that start as
 sinusoids make "the next token" a rotation, which is the same everywhere in the text, and with it
-the first heads start there: above all those of masked tokens, whose own vector says little else.
+the first layer's heads start there: above all at masked tokens, whose own vector says little else.
 All of these weights learn on as others do.
 
 Source: the sinusoids of Vaswani et al. 2017, section 3.5, whose linear relation between positions
@@ -21,8 +21,6 @@ from torch import Tensor
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.multihead import Attention
 
-# Layers whose heads start at neighbours.
-_LAYERS = 2
 # Share of the channels that sinusoids are added to, as strong as the words.
 _SHARE = 0.25
 # Score of the place that a head begins at, before the softmax; of places far away it is 0.
@@ -31,10 +29,11 @@ _SCORE = 5.0
 
 @torch.no_grad()
 def start_at_neighbours(encoder: Encoder) -> None:
-    """Set the position table (P, D) and the queries and keys of the first layers.
+    """Set the position table (P, D) and the queries and keys of the first layer.
 
-    The heads of a layer attend one to the token before, one to that behind, then two places before
-    and behind, and so on; in a decoder all to tokens before.
+    One head attends to the token before, one to that behind, the next ones to two places before and
+    behind, and so on; in a decoder all to tokens before. Later layers begin as averages of the
+    whole text, which classifiers need: with two layers at neighbours these lost.
 
     Args:
         encoder: is left as it is if it has no table of positions; if its words are narrower than
@@ -52,17 +51,15 @@ def start_at_neighbours(encoder: Encoder) -> None:
     table[:, : waves.shape[1]] = waves.to(table)
     if hasattr(embeddings, "projection"):
         return
-    for layer, block in enumerate(encoder.blocks[:_LAYERS]):
-        qkv = cast(Attention, block.attention).qkv.weight
-        for head in range(config.num_attention_heads):
-            number = layer * config.num_attention_heads + head
-            away = -1 - number if config.is_decoder else _offset(number)
-            _point(qkv, head, config.head_size, frequencies, away)
+    qkv = cast(Attention, encoder.blocks[0].attention).qkv.weight
+    for head in range(config.num_attention_heads):
+        away = -1 - head if config.is_decoder else _offset(head)
+        _point(qkv, head, config.head_size, frequencies, away)
 
 
-def _offset(number: int) -> int:
+def _offset(head: int) -> int:
     """-1, 1, -2, 2, ..."""
-    return (1 if number % 2 else -1) * (1 + number // 2)
+    return (1 if head % 2 else -1) * (1 + head // 2)
 
 
 def _frequencies(count: int, positions: int) -> Tensor:

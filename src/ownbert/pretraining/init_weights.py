@@ -137,7 +137,7 @@ def initialise(
     """Set the initial weights.
 
     Word embeddings come from the model of ``init_from``, or from co-occurrences in the corpus
-    unless the recipe has "random"; the first layers start at neighbouring tokens unless its
+    unless the recipe has "random"; the first layer starts at neighbouring tokens unless its
     ``init_positions`` is "random". The bias of the MLM decoder starts at the unigram log
     probabilities, so that the first steps are not spent on learning which words are frequent.
 

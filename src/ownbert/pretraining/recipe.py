@@ -94,7 +94,7 @@ class PretrainModel:
     )
     init_positions: str = setting(
         "neighbours",
-        "Let the first layers start by attending to neighbouring tokens, or with random weights: "
+        "Let the first layer start by attending to neighbouring tokens, or with random weights: "
         "neighbours or random.",
         MODEL,
         check=one_of("neighbours", "random"),

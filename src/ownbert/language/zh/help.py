@@ -110,7 +110,7 @@ HELP = {
     "Any setting of the recipe, such as optim.weight_decay=0.1 (--dry-run shows them all).": "配方中的任何设置，例如 optim.weight_decay=0.1（--dry-run 显示全部设置）。",
     "tiny, mini, small, medium, base or large.": "tiny、mini、small、medium、base 或 large。",
     "Initialise word embeddings from co-occurrences in the corpus, or at random: cooccurrence or random.": "词嵌入的初始化：cooccurrence（语料的共现矩阵）或 random（随机）。",
-    "Let the first layers start by attending to neighbouring tokens, or with random weights: neighbours or random.": "前两层的初始权重：neighbours（一开始就关注相邻的词元）或 random（随机）。",
+    "Let the first layer start by attending to neighbouring tokens, or with random weights: neighbours or random.": "首层的初始权重：neighbours（一开始就关注相邻的词元）或 random（随机）。",
     "Start from the weights of this model folder, or hf:org/name of the hub, with its words matched to this vocabulary.": "从这个模型目录（或 hub 上的 hf:组织/名称）的权重开始，把它的词与本词表匹配。",
     "How often each of its words was in its corpus (a word and a count per line), to match anonymised ids by rank.": "它的每个词在其语料中的词频（每行一个词及其次数），用于按排名匹配脱敏 ID。",
     "Dropout everywhere.": "各处的 dropout。",
