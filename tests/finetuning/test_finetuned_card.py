@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from ownbert import finetune
+from ownbert import Predictor, finetune
 from ownbert.finetuning.checks import LabelledSplit
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import base_name, write_card
@@ -103,7 +103,8 @@ def test_its_python_predicts(
     card = (classifier / "README.md").read_text()
     ours, theirs = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     monkeypatch.chdir(classifier.parent)
-    label, _, text = (topics / "test.csv").read_text().splitlines()[1].partition(",")
+    _, _, text = (topics / "test.csv").read_text().splitlines()[1].partition(",")
+    label = Predictor(classifier)(text)[0]["label"]
     exec(ours.replace("a text", text), {})
     assert f"'label': '{label}'" in capsys.readouterr().out
     exec(theirs.replace("a text", text), {})

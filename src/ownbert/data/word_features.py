@@ -1,51 +1,18 @@
-"""Word features: columns with a tag for each word of a text, from cells to ids.
+"""Word features: the ids of tags, and which tokens are a word.
 
 T tokens, W words of a text, F columns.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from ownbert.data.readers.tables import as_text
+from ownbert.data.readers.feature_cells import Cells
 from ownbert.errors import InputError
 
 # Tags by their columns, in the order of their ids from 1 on. 0 is none: of special tokens, and of
 # tags that training has not seen.
 Features = Mapping[str, Sequence[str]]
-Cells = tuple[tuple[str, ...], ...]
-
-
-def read_features(
-    cells: Sequence[Any], names: Sequence[str], words: int | None, where: str
-) -> Cells:
-    """The tags of each column, from lists or from texts with blanks between the tags.
-
-    Args:
-        cells: of the columns.
-        names: of the columns.
-        words: of the text, which each column must have a tag for; None: not checked.
-        where: the row, for messages.
-
-    Raises:
-        InputError: a cell is missing or has another number of tags.
-    """
-    found = tuple(map(split_cell, cells, names, [where] * len(names)))
-    for name, tags in zip(names, found, strict=True):
-        if words is not None and len(tags) != words:
-            raise InputError(
-                f"{where}: {words} words, but {len(tags)} tags in column {name!r}; every word "
-                "needs one"
-            )
-    return found
-
-
-def split_cell(value: Any, column: str, where: str) -> tuple[str, ...]:
-    """The items of a list, or of a text separated by blanks."""
-    if isinstance(value, list):
-        return tuple(as_text(item, column, where) for item in value)
-    return tuple(as_text(value, column, where).split())
 
 
 def learn_features(cells: Iterable[Cells], names: Sequence[str]) -> dict[str, list[str]]:
@@ -81,15 +48,6 @@ def tag_ids(cells: Cells, ids: Sequence[Mapping[str, int]]) -> np.ndarray:
     """(W, F): the ids of tags, by column; 0 for one that is not known."""
     columns = [[of.get(tag, 0) for tag in tags] for of, tags in zip(ids, cells, strict=True)]
     return np.array(columns, dtype=np.int64).reshape(len(ids), -1).T
-
-
-def refuse_plain_text(path: Any, names: str | None) -> None:
-    """``InputError`` if the rows are plain texts and the model reads columns ``names``."""
-    if names is not None:
-        raise InputError(
-            f"{path} is plain text; the model reads word features beside the text (the columns "
-            f"{names}), so it needs a table"
-        )
 
 
 def cut_words(pieces: Sequence[Sequence[int]], room: int) -> tuple[list[int], list[int]]:

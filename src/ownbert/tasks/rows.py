@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ownbert.data.readers.columns import id_column, id_value
+from ownbert.data.readers.feature_cells import Cells, read_features
 from ownbert.data.readers.tables import Source, as_text, at_least_one, place, read_values
-from ownbert.data.word_features import Cells, read_features
 from ownbert.errors import InputError
 
 

@@ -11,9 +11,10 @@ from ownbert.checkpoint import Description
 from ownbert.config import HeadSpec
 from ownbert.data.example import Example
 from ownbert.data.readers.columns import ColumnNames, feature_columns, find_columns
+from ownbert.data.readers.feature_cells import refuse_plain_text
 from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import Source, at_least_one, kind_of
-from ownbert.data.word_features import cut_words, refuse_plain_text, word_table
+from ownbert.data.word_features import cut_words, word_table
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.hub import model_folder

@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from ownbert.data.readers.columns import CORPUS_FEATURES, TEXT, ColumnNames, find_columns
 from ownbert.data.readers.conll import read_conll
+from ownbert.data.readers.feature_cells import Cells, read_features, split_cell
 from ownbert.data.readers.tables import is_known, kind_of, place, read_column, read_values
-from ownbert.data.word_features import Cells, read_features, split_cell
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_unreadable
 

@@ -26,6 +26,7 @@ from ownbert.data.readers.columns import (
     id_value,
 )
 from ownbert.data.readers.conll import read_conll
+from ownbert.data.readers.feature_cells import read_features, refuse_plain_text, split_cell
 from ownbert.data.readers.memory import MemoryTable
 from ownbert.data.readers.tables import (
     PathLike,
@@ -37,7 +38,6 @@ from ownbert.data.readers.tables import (
     place,
     read_values,
 )
-from ownbert.data.word_features import read_features, refuse_plain_text, split_cell
 from ownbert.errors import InputError
 from ownbert.files import open_text
 from ownbert.tasks.rows import Row
