@@ -61,7 +61,7 @@ REPORT = {
     "cannot be told from chance": "无法与偶然区分",
     "is too small to matter to most": "对多数用途来说太小",
     "{}, and it is {} times as fast": "{~}，而且线性模型快 {} 倍",
-    "Label more texts: {} as many rows would bring about {}.": "标注更多文本：行数增至{0~}，预计 {1}。",
+    "Label more texts: with {} as many rows a linear model on words would score about {}, and the blend less than that.": "标注更多文本：行数增至{0~}，词上的线性模型预计 {1}，融合的提升比这小。",
     "twice": "两倍",
     "{} times": "{} 倍",
     "More labels of this kind would bring next to nothing.": "再多标注这类文本，几乎没有提升。",
