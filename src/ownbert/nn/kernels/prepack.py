@@ -85,12 +85,16 @@ def prepack(model: AnyModule, precision: str = "float32") -> AnyModule:
 def prepack_for_heads(model: Model, precision: str = "float32") -> Model:
     """As ``prepack``, but pooler and heads compute in float32: they cost little, and rounding their
     scores to three digits would change answers."""
-    packed = prepack(model)
-    if precision != "float32":
-        packed.encoder = prepack(model.encoder, precision)
-        packed.decoder = model.decoder and prepack(model.decoder, precision)
-        packed.head_dtype = torch.float32
-    return packed
+    if precision == "float32":
+        return prepack(model)
+    packed = copy.copy(model)
+    stacks = ("encoder", "decoder")
+    packed._modules = {
+        name: child and prepack(child, precision if name in stacks else "float32")
+        for name, child in model._modules.items()
+    }
+    packed.head_dtype = torch.float32
+    return packed.eval()
 
 
 def _replace_quantized(model: nn.Module, dtype: torch.dtype) -> None:
