@@ -12,6 +12,7 @@ import pytest
 import ownbert
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
+from ownbert.fitting.candidates import ComparedModel, Comparison
 from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.fitting.networks import finetune_on
 from ownbert.inference.blend_predictor import BlendPredictor
@@ -438,3 +439,48 @@ def test_the_report_has_the_scores_that_the_folder_has(imbalanced: Path):
     assert board["blend of all"]["test_score"] == pytest.approx(blend.macro_f1, abs=1e-6)
     network = ownbert.evaluate(imbalanced / "best", imbalanced / "test.csv", network=True)
     assert board["network, fine-tuned"]["test_score"] == pytest.approx(network.macro_f1, abs=0.01)
+
+
+def test_a_taught_network_is_in_the_blend_without_dev_rows(
+    topics: Path, pretrained: Path, tmp_path: Path
+):
+    lines = (topics / "corpus.txt").read_text().splitlines()
+    ownbert.fit(
+        topics / "train.csv",
+        labels_per_class=10,
+        unlabelled=lines[:200],
+        test=topics / "test.csv",
+        model=pretrained,
+        seeds=1,
+        minutes=MINUTES,
+        output=tmp_path / "best",
+        quiet=True,
+    )
+    blend = json.loads((tmp_path / "best" / "blend.json").read_text())
+    weights = {member["name"]: member["weight"] for member in blend["members"]}
+    assert 0 < weights["student"] < 1
+    report = json.loads((tmp_path / "best" / "report.json").read_text())
+    board = {row["name"]: row for row in report["leaderboard"]}
+    found = ownbert.evaluate(tmp_path / "best", topics / "test.csv")
+    assert board["blend of all"]["test_score"] == pytest.approx(found.macro_f1, abs=1e-6)
+    assert "It does not count network taught by the blend" in (
+        (tmp_path / "best" / "report.txt").read_text().replace("\n", " ")
+    )
+
+
+def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
+    train, rng = tmp_path / "train.csv", np.random.default_rng(0)
+    lines = [f"{'abc'[i % 3]},text {i}" for i in range(900)]
+    train.write_text("\n".join(["label,text", *lines]))
+    rows = read_labelled(find_task(train, ColumnNames(), None), train, None, seed=0)
+    truth = rows.targets.values[rows.held_out]
+
+    def scores(share_right: float) -> np.ndarray:
+        """Log-probabilities that are right in such a share of the rows, and always as sure."""
+        labels = np.where(rng.random(len(truth)) < share_right, truth, (truth + 1) % 3)
+        return np.log(np.where(np.arange(3) == labels[:, None], 0.8, 0.1))
+
+    compared = Comparison(rows, [ComparedModel("tfidf", "", "linear", (), 0.0, scores(0.8))])
+    count = len(rows.folds[0][1])
+    assert compared.share_of(scores(0.9)[:count]) > 0.5
+    assert compared.share_of(scores(0.34)[:count]) < 0.25

@@ -44,7 +44,8 @@ class ComparedModel:
         kind: network, linear or frozen.
         folders: relative to the output folder.
         seconds: that it took.
-        scores: (N, C) of the held-out rows; None if it was trained on all rows.
+        scores: (N, C) of the held-out rows; None if its teachers were trained on them.
+        share: its part of the blend, if it has no scores.
     """
 
     name: str
@@ -53,6 +54,7 @@ class ComparedModel:
     folders: tuple[str, ...]
     seconds: float
     scores: np.ndarray | None = None
+    share: float = 0.0
 
     def about(self) -> dict[str, Any]:
         """Everything but the scores, for JSON."""
@@ -199,10 +201,10 @@ class Comparison:
         candidates: at least one of them with scores.
 
     Attributes:
-        weights: of the candidates with scores, in the blend.
+        weights: of the candidates with scores, in their blend.
         offsets: (C) that are added to the scores of the blend.
-        blended: (N, C) scores of the blend; each row with weights and offsets that were chosen on
-            others, so that a metric of them is an honest estimate.
+        blended: (N, C) scores of the blend of the candidates with scores; each row with weights and
+            offsets that were chosen on others, so that a metric of them is an honest estimate.
     """
 
     def __init__(self, rows: LabelledRows, candidates: Sequence[ComparedModel]) -> None:
@@ -216,6 +218,25 @@ class Comparison:
         self.weights = fit_weights(scores, self.targets)
         self.offsets = fit_offsets(blend(scores, self.weights), self.targets, self.counts)
         self.blended = cross_fitted(scores, self.targets, self.counts)
+
+    @property
+    def members(self) -> list[tuple[ComparedModel, float]]:
+        """The candidates that are in the blend, and their weights.
+
+        One without scores was taught the probabilities of the others' blend, so its scores are as
+        far apart as those of that blend, and the two are averaged by its share.
+        """
+        unmeasured = [c for c in self.candidates if c.scores is None]
+        rest = 1.0 - sum(c.share for c in unmeasured)
+        weights = [rest * float(w) for w in self.weights] + [c.share for c in unmeasured]
+        return [m for m in zip([*self.measured, *unmeasured], weights, strict=True) if m[1] > 0]
+
+    def share_of(self, scores: np.ndarray) -> float:
+        """The part of the blend that a model should have, if what it was taught came from the
+        others. scores: (n, C) of the first fold's held-out rows, whose labels it has not seen."""
+        of_blend = self.blended[: len(scores)]
+        weights = fit_weights([of_blend, scores], self.targets[: len(scores)])
+        return float(weights[1] / weights.sum())
 
     def adjusted(self, model: ComparedModel) -> np.ndarray:
         """The scores (N, C) of a measured candidate, with offsets as the blend has: each row with

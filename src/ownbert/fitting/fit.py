@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -93,7 +93,11 @@ _KEYS_OF_CANDIDATE = {
     "folders": schema.list_of(schema.text, least=1, most=1000),
     "seconds": _SECONDS,
 }
-_CANDIDATE = schema.record(_KEYS_OF_CANDIDATE, required=tuple(_KEYS_OF_CANDIDATE), closed=True)
+_CANDIDATE = schema.record(
+    {**_KEYS_OF_CANDIDATE, "share": schema.number(0, 1)},
+    required=tuple(_KEYS_OF_CANDIDATE),
+    closed=True,
+)
 _KEYS_OF_STATE = schema.record(
     {
         "format": schema.one_of(_FORMAT),
@@ -282,6 +286,18 @@ def _clear(folder: Path) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in (STATE, BLEND, RECIPE, CONFIG, "model.safetensors"):
         (folder / name).unlink(missing_ok=True)
+
+
+class Made(NamedTuple):
+    """What a step of ``fit`` makes.
+
+    Args:
+        folders, scores, share: as of ``ComparedModel``.
+    """
+
+    folders: Sequence[str]
+    scores: np.ndarray | None = None
+    share: float = 0.0
 
 
 class Fit:
@@ -481,7 +497,7 @@ class Fit:
         name: str,
         title: str,
         kind: str,
-        make: Callable[[Path], tuple[Sequence[str], np.ndarray | None]],
+        make: Callable[[Path], Made],
     ) -> None:
         """Make a candidate, unless an earlier run has, and use it from now on."""
         done = any(c.name == name for c in self.candidates)
@@ -490,27 +506,28 @@ class Fit:
         began = time.monotonic()
         try:
             with self.progress.step(title):
-                folders, scores = make(self.folder / "members" / name)
+                made = make(self.folder / "members" / name)
         except TooSlow:
             self.progress.say(f"{title}: left out, with so many rows and labels it takes too long")
             return
         seconds = time.monotonic() - began
-        self.candidates.append(ComparedModel(name, title, kind, tuple(folders), seconds, scores))
+        about = (name, title, kind, tuple(made.folders), seconds)
+        self.candidates.append(ComparedModel(*about, made.scores, made.share))
         self._save()
 
-    def _view(self, name: str, path: Path) -> tuple[Sequence[str], np.ndarray]:
+    def _view(self, name: str, path: Path) -> Made:
         texts = (self.labelled, self.learnt, self.unlabelled)
         seconds = 60 * self.share(_LINEAR)
         first = not self.candidates  # without any there would be nothing to use
         scores = fit_view(name, self.rows, *texts, path, seconds=seconds, required=first)
-        return [f"members/{path.name}"], scores
+        return Made([f"members/{path.name}"], scores)
 
     def _self_training_helps(self) -> bool:
         """Whether there are far more texts without labels than with."""
         several = len(self.unlabelled) >= _SELF_TRAINING_FROM * len(self.rows.learnt)
         return several and self.rows.task.name == "classify"
 
-    def _self_trained(self, path: Path) -> tuple[Sequence[str], np.ndarray]:
+    def _self_trained(self, path: Path) -> Made:
         compared = Comparison(self.rows, self.candidates)
         folders, scores = self_train(
             [c.name for c in compared.measured],
@@ -522,15 +539,13 @@ class Fit:
             path,
             seconds=60 * self.share(_LINEAR),
         )
-        return [str(own.relative_to(self.folder)) for own in folders], scores
+        return Made([str(own.relative_to(self.folder)) for own in folders], scores)
 
-    def _probe(self, base: Path, path: Path) -> tuple[Sequence[str], np.ndarray]:
+    def _probe(self, base: Path, path: Path) -> Made:
         copy_encoder(base, path / ENCODER)
-        return [f"members/{path.name}"], fit_probe(path / ENCODER, self.rows, path)
+        return Made([f"members/{path.name}"], fit_probe(path / ENCODER, self.rows, path))
 
-    def _finetune(
-        self, base: Path, minutes: float, path: Path, **settings: Any
-    ) -> tuple[Sequence[str], np.ndarray]:
+    def _finetune(self, base: Path, minutes: float, path: Path, **settings: Any) -> Made:
         """One network for each fold, and the same with other seeds while the minutes last."""
         rows, recipe = self.rows, self.recipe
         folders: list[str] = []
@@ -556,9 +571,9 @@ class Fit:
                 folders.append(str(folder.relative_to(self.folder)))
                 own.append(self._scores_of(folder, [rows.rows[i] for i in held]))
             scores.append(np.concatenate(own))
-        return folders, np.mean(scores, axis=0)
+        return Made(folders, np.mean(scores, axis=0))
 
-    def _student(self, path: Path) -> tuple[Sequence[str], np.ndarray | None]:
+    def _student(self, path: Path) -> Made:
         """A network that learns what the blend says of the unlabelled texts."""
         rows, recipe = self.rows, self.recipe
         # Its own scores, and what the report needs of them.
@@ -583,10 +598,12 @@ class Fit:
             seed=recipe.seed,
             settings={"mask_rate": _STUDENT_MASKED if recipe.model is None else 0.0},
         )
-        measured = None
-        if len(rows.folds) == 1 and not rows.refit:
-            measured = self._scores_of(path, [rows.rows[i] for i in rows.held_out])
-        return [f"members/{path.name}"], measured
+        folders = [f"members/{path.name}"]
+        scores = self._scores_of(path, [rows.rows[i] for i in rows.folds[0][1]])
+        if not rows.refit:
+            return Made(folders, scores)
+        # Its teachers have learnt from these rows: that is good enough to choose one number.
+        return Made(folders, share=Comparison(rows, self.candidates).share_of(scores))
 
     def _drawn(self, tokens: float, each: float) -> list[tuple[str, ...]]:
         """Pieces of unlabelled texts, of about so many tokens in all. each: tokens of a labelled
@@ -619,11 +636,7 @@ class Fit:
         if task.name == "multilabel":
             held = [self.rows.rows[i] for i in self.rows.held_out]
             task.tune(list(from_scores(task.name, compared.blended)), EncodedRows([]), held)
-        members = tuple(
-            BlendMember(c.name, c.kind, c.folders, float(w))
-            for c, w in zip(compared.measured, compared.weights, strict=True)
-            if w > 0
-        )
+        members = tuple(BlendMember(c.name, c.kind, c.folders, w) for c, w in compared.members)
         offsets = tuple(map(float, compared.offsets))
         Blend(members, tuple(task.labels), task.values(), offsets).write(self.folder)
         self._save_network(compared)

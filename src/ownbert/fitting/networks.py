@@ -185,7 +185,7 @@ def pieces_of(texts: Sequence[str], longest: int) -> list[str]:
 def taught_rows(
     rows: LabelledRows, texts: Sequence[tuple[str, ...]], outputs: np.ndarray
 ) -> list[Row]:
-    """Labelled rows, and texts with what a teacher says of them.
+    """The labelled rows that the first fold learns from, and what a teacher says of texts.
 
     Args:
         texts: N texts without labels.
@@ -194,7 +194,7 @@ def taught_rows(
     taught = [
         Row(0, text, tuple(map(float, own))) for text, own in zip(texts, outputs, strict=True)
     ]
-    return [*(rows.rows[i] for i in rows.learnt), *taught]
+    return [*(rows.rows[i] for i in rows.folds[0][0]), *taught]
 
 
 def tokens_per_second(folder: Path) -> float:

@@ -21,6 +21,9 @@ LINKS = ("softmax", "one-vs-rest", "logits", "numbers")
 STRENGTHS = (10.0, 1.0, 100.0)
 _DUAL_UP_TO = 10.0
 _SMALLEST = -30.0  # log-probability
+# Of its seconds, what a model with many labels may spend before it is given up: the first label
+# alone tells little, as it takes longer than others, and any longer on a busy machine.
+_LOOKED_AT = 0.1
 # Iterations of a regression on dense features, and how fast a slow processor does them.
 _FEWEST_ITERATIONS, _MOST_ITERATIONS, _OPERATIONS_PER_SECOND = 30, 200, 1e10
 
@@ -137,7 +140,8 @@ def fit_linear(
         features = _int32_indices(features[:, columns])
     began = time.monotonic()
     for label in range(targets.size):
-        if label and (time.monotonic() - began) * targets.size / label > seconds:
+        spent = time.monotonic() - began
+        if label and spent > _LOOKED_AT * seconds and spent * targets.size / label > seconds:
             raise TooSlow
         values = targets.values
         own = values == label if targets.task == "classify" else values[:, label] > 0

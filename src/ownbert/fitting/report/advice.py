@@ -1,6 +1,6 @@
 """What the numbers say, in plain language: the headline and what to do next."""
 
-from ownbert.fitting.report.contents import LINEAR, Advice, Report
+from ownbert.fitting.report.contents import BLEND, LINEAR, Advice, Report
 from ownbert.fitting.report.drift import APART
 from ownbert.fitting.report.learning_curve import LearningCurve
 
@@ -75,6 +75,12 @@ def _trust(report: Report) -> str:
         parts.append(f"The score{rows} is known to about ±{2 * best.spread:.3f}.")
     elif rows:
         parts.append(f"The score is that{rows}.")
+    for row in report.leaderboard:
+        if best.kind == BLEND and not row.measured and row.weight:
+            parts.append(
+                f"It does not count {row.name}, whose teachers have learnt from these rows and "
+                f"which has {row.weight:.0%} of the weight."
+            )
     if best.test_score is not None:
         parts.append(f"On test rows, which chose nothing, it is {best.test_score:.3f}.")
     elif (count := len(report.leaderboard)) > 1:

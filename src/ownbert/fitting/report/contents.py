@@ -14,7 +14,7 @@ from ownbert.fitting.report.learning_curve import LearningCurve
 from ownbert.fitting.report.typical import RatedRow
 from ownbert.tasks.metrics import Scores
 
-LINEAR = "linear"  # the kind of the models that are the baseline
+LINEAR, BLEND = "linear", "blend"  # the kinds of the baseline and of the best of all
 # Characters that would move, hide or reorder what stands around a text.
 _UNSAFE = {"Cc", "Cs", "Zl", "Zp"}
 _DIRECTIONS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C}
