@@ -9,7 +9,7 @@ from ownbert.views.blending import (
     _loss_and_slope,
     blend,
     cross_fitted,
-    fit_offsets,
+    fit_blend,
     fit_weights,
     from_scores,
     loss,
@@ -102,7 +102,7 @@ def imbalanced(seed: int, count: int = 500) -> tuple[Targets, np.ndarray, np.nda
 
 def test_offsets_give_rare_labels_their_due():
     targets, scores, counts = imbalanced(0)
-    offsets = fit_offsets(scores, targets, counts)
+    _, offsets = fit_blend([scores], targets, counts)
     assert offsets[0] < min(offsets[1:])
     new, fresh, _ = imbalanced(1)
     before = f1_score(new.values, fresh.argmax(1), average="macro")
@@ -111,8 +111,8 @@ def test_offsets_give_rare_labels_their_due():
 
 def test_where_labels_are_alike_or_there_are_none_nothing_is_added():
     targets, scores, _ = imbalanced(0)
-    assert not fit_offsets(scores, targets, np.full(3, 20)).any()
-    assert not fit_offsets(scores, targets, None).any()
+    assert not fit_blend([scores], targets, np.full(3, 20))[1].any()
+    assert not fit_blend([scores], targets, None)[1].any()
 
 
 def test_the_estimate_is_not_of_rows_that_chose_the_offsets():

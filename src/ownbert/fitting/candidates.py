@@ -17,7 +17,7 @@ from ownbert.tasks.rows import Row
 from ownbert.views.blending import (
     blend,
     cross_fitted,
-    fit_offsets,
+    fit_blend,
     fit_weights,
     from_scores,
     loss,
@@ -215,8 +215,7 @@ class Comparison:
         self.targets = rows.targets[rows.held_out]
         self.counts = _counts(rows)
         self._adjusted: dict[str, np.ndarray] = {}
-        self.weights = fit_weights(scores, self.targets)
-        self.offsets = fit_offsets(blend(scores, self.weights), self.targets, self.counts)
+        self.weights, self.offsets = fit_blend(scores, self.targets, self.counts)
         self.blended = cross_fitted(scores, self.targets, self.counts)
 
     @property
@@ -234,8 +233,9 @@ class Comparison:
     def share_of(self, scores: np.ndarray) -> float:
         """The part of the blend that a model should have, if what it was taught came from the
         others. scores: (n, C) of the first fold's held-out rows, whose labels it has not seen."""
-        of_blend = self.blended[: len(scores)]
-        weights = fit_weights([of_blend, scores], self.targets[: len(scores)])
+        own = [c.scores[: len(scores)] for c in self.candidates if c.scores is not None]
+        both = [blend(own, self.weights), scores]
+        weights, _ = fit_blend(both, self.targets[: len(scores)], self.counts)
         return float(weights[1] / weights.sum())
 
     def adjusted(self, model: ComparedModel) -> np.ndarray:
@@ -254,8 +254,8 @@ class Comparison:
         blend if it has not been measured."""
         if model.scores is None or self.counts is None:
             return self.offsets
-        weight = max(float(fit_weights([model.scores], self.targets)[0]), _LEAST_WEIGHT)
-        return fit_offsets(weight * model.scores, self.targets, self.counts) / weight
+        weights, offsets = fit_blend([model.scores], self.targets, self.counts)
+        return offsets / max(float(weights[0]), _LEAST_WEIGHT)
 
     def metrics(self, scores: np.ndarray, chosen: np.ndarray | None = None) -> Scores:
         """The metrics of scores (N, C). chosen: indices of held-out rows, by default all."""

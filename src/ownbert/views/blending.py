@@ -12,13 +12,17 @@ from scipy.optimize import minimize
 
 from ownbert.views.linear import Targets, log_softmax
 
-# Weights are drawn towards their mean as strongly as so many rows draw them apart.
-_PRIOR_ROWS = 5.0
+# Weights are drawn towards their mean, and the multiple of the labels' frequencies towards 1, as
+# strongly as so many rows draw them apart.
+_PRIOR_ROWS, _PRIOR_ROWS_OF_FREQUENCIES = 5.0, 1.0
 # Members with a smaller share of the weights are left out.
 _SMALLEST_SHARE = 0.02
 _LEAST, _MOST = 1e-7, 30.0
-# How far scores are moved from the labels' frequencies towards equal ones.
-_ADJUSTMENTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_LARGEST_WEIGHT = 10.0
+# The power of 1 over a label's frequency that its rows count with where labels are not equally
+# frequent. 1 would be for recall, where rows to predict have all labels equally often; 0 for
+# accuracy. Macro-F1 is between the two (docs/benchmarks.md).
+_BALANCE = 0.5
 
 
 def to_scores(task: str, outputs: np.ndarray) -> np.ndarray:
@@ -60,48 +64,40 @@ def fit_weights(members: Sequence[np.ndarray], targets: Targets) -> np.ndarray:
         members: of each model (N, C) scores of rows that it was not trained on.
         targets: of these rows.
     """
-    if not members:
-        raise ValueError("nothing to blend")
-    weights = _minimise(members, targets)
-    keep = weights >= _SMALLEST_SHARE * weights.sum()
-    if not keep.all():
-        kept = [m for m, own in zip(members, keep, strict=True) if own]
-        weights[:] = 0
-        weights[keep] = _minimise(kept, targets)
-    return weights
+    return fit_blend(members, targets)[0]
 
 
-def fit_offsets(scores: np.ndarray, targets: Targets, counts: np.ndarray | None) -> np.ndarray:
-    """What is added to scores so that argmax gives held-out rows the best macro-F1.
+def fit_blend(
+    members: Sequence[np.ndarray], targets: Targets, counts: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """As ``fit_weights``, and what is added to the blend's scores for a good macro-F1.
 
     A model of log-probabilities gives frequent labels more than macro-F1 does, which counts every
-    label the same. Some of the logarithms of their frequencies is subtracted, as much as is best
-    (logit adjustment, Menon et al. 2021); nothing where labels are equally frequent.
+    label the same. A multiple of the logarithms of their frequencies is subtracted (logit
+    adjustment, Menon et al. 2021). It is fitted together with the weights, as one more member that
+    is drawn towards 1, and the rows of a label count the less the more of them there are.
 
     Args:
-        scores: (N, C) log-probabilities, not normalised.
+        members, targets: as of ``fit_weights``.
         counts: (C) how many of the rows that were learnt from have each label; None for other
             tasks.
 
     Returns:
-        (C).
+        The weights, and offsets (C): zeros where all labels are equally frequent.
     """
-    if counts is None:
-        return np.zeros(scores.shape[1])
-    logs = np.log(counts + 0.5)
-    logs -= logs.mean()
-    found = [
-        _macro_f1(targets.values, (scores - share * logs).argmax(1), targets.size)
-        for share in _ADJUSTMENTS
-    ]
-    return -_ADJUSTMENTS[int(np.argmax(found))] * logs
-
-
-def _macro_f1(truth: np.ndarray, predicted: np.ndarray, labels: int) -> float:
-    """The mean over the labels that are in either."""
-    right = np.bincount(truth[truth == predicted], minlength=labels)
-    both = np.bincount(truth, minlength=labels) + np.bincount(predicted, minlength=labels)
-    return float((2 * right[both > 0] / both[both > 0]).mean())
+    if not members:
+        raise ValueError("nothing to blend")
+    logs = np.zeros(members[0].shape[1])
+    if counts is not None and counts.min() < counts.max():
+        logs = np.log(counts + 0.5)
+        logs -= logs.mean()
+    weights, share = _minimise(members, targets, logs)
+    keep = weights >= _SMALLEST_SHARE * weights.sum()
+    if not keep.all():
+        kept = [m for m, own in zip(members, keep, strict=True) if own]
+        weights[:] = 0
+        weights[keep], share = _minimise(kept, targets, logs)
+    return weights, -share * logs
 
 
 def cross_fitted(
@@ -115,7 +111,7 @@ def cross_fitted(
     """The blend's scores (N, C), each row with weights and offsets that were fitted on other rows.
 
     A metric of these is an estimate that owes nothing to having chosen the weights on the rows it
-    is measured on. counts: as of ``fit_offsets``.
+    is measured on. counts: as of ``fit_blend``.
     """
     rows = len(targets)
     part = np.random.default_rng(seed).permutation(rows) % max(2, min(parts, rows))
@@ -123,47 +119,67 @@ def cross_fitted(
     for number in range(part.max() + 1):
         own = part == number
         others, rest = [m[~own] for m in members], targets[~own]
-        weights = fit_weights(others, rest)
-        offsets = fit_offsets(blend(others, weights), rest, counts)
+        weights, offsets = fit_blend(others, rest, counts)
         found[own] = blend([m[own] for m in members], weights) + offsets
     return found
 
 
-def _minimise(members: Sequence[np.ndarray], targets: Targets) -> np.ndarray:
-    count, numbers = len(members), targets.task == "regress"
-    strength = _PRIOR_ROWS / max(1, len(targets))
+def _minimise(
+    members: Sequence[np.ndarray], targets: Targets, logs: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Weights, and what (C) ``logs`` of frequencies are multiplied by before they are subtracted;
+    1 where these are all 0."""
+    count, numbers, adjusts = len(members), targets.task == "regress", bool(logs.any())
     scale = _spread(targets) if numbers else 1.0
+    parts = list(members)
+    if adjusts:
+        parts.append(np.broadcast_to(-logs, members[0].shape))
+        frequency = np.bincount(targets.values, minlength=targets.size)
+        each_row = frequency[targets.values] ** -_BALANCE
+    else:
+        each_row = np.ones(len(targets))
 
-    def objective(weights: np.ndarray) -> tuple[float, np.ndarray]:
+    strength = np.full(len(parts), _PRIOR_ROWS / max(1, len(targets)))
+    strength[count:] = _PRIOR_ROWS_OF_FREQUENCIES / max(1, len(targets))
+
+    def objective(found: np.ndarray) -> tuple[float, np.ndarray]:
         if numbers:  # the weights add up to 1: what is free is their proportion
-            total = weights.sum()
-            own, slope = _loss_and_slope(targets, blend(members, weights / total))
+            total = found.sum()
+            own, slope = _loss_and_slope(targets, blend(members, found / total))
             each = np.asarray([(m * slope).sum() for m in members])
-            gradient = (each - (each * weights).sum() / total) / total
+            gradient = (each - (each * found).sum() / total) / total
             own, gradient = own / scale, gradient / scale
         else:
-            own, slope = _loss_and_slope(targets, blend(members, weights))
-            gradient = np.asarray([(m * slope).sum() for m in members])
-        apart = weights - weights.mean()
-        return own + strength * (apart**2).sum(), gradient + 2 * strength * apart
+            own, slope = _loss_and_slope(targets, blend(parts, found), each_row)
+            gradient = np.asarray([(m * slope).sum() for m in parts])
+        apart = found - 1.0
+        apart[:count] = found[:count] - found[:count].mean()
+        return own + float(strength @ apart**2), gradient + 2 * strength * apart
 
-    start = np.full(count, 1.0 / count)
+    start = np.full(len(parts), 1.0 / count)
+    start[count:] = 1.0
     low = 1e-6 if numbers else 0.0
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=[(low, 10.0)] * count)
-    weights = np.maximum(found.x, 0)
+    bounds = [(low, _LARGEST_WEIGHT)] * len(parts)
+    found = np.maximum(minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds).x, 0)
+    weights, share = found[:count], float(found[-1]) if adjusts else 1.0
     if weights.sum() <= 0:
-        weights = start
-    return weights / weights.sum() if numbers else weights
+        weights = start[:count]
+    return weights / weights.sum() if numbers else weights, share
 
 
-def _loss_and_slope(targets: Targets, scores: np.ndarray) -> tuple[float, np.ndarray]:
-    """The mean loss, and its derivative by the scores (N, C)."""
+def _loss_and_slope(
+    targets: Targets, scores: np.ndarray, each_row: np.ndarray | None = None
+) -> tuple[float, np.ndarray]:
+    """The mean loss, and its derivative by the scores (N, C). each_row: (N) how much a row counts,
+    where rows have one label."""
     rows = np.arange(len(scores))
     if targets.task == "classify":
+        counts = np.full(len(scores), 1 / len(scores)) if each_row is None else each_row
+        counts = counts / counts.sum()
         logs = log_softmax(scores)
         slope = np.exp(logs)
         slope[rows, targets.values] -= 1
-        return float(-logs[rows, targets.values].mean()), slope / len(scores)
+        return float(-logs[rows, targets.values] @ counts), slope * counts[:, None]
     if targets.task == "multilabel":
         each = np.logaddexp(0, scores) - targets.values * scores
         slope = from_scores("multilabel", scores) - targets.values
