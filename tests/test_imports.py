@@ -46,7 +46,8 @@ ALLOWED = {
     "tasks": {"config", "text", "data", "nn", "objectives", "checkpoint", "train"},
     "views": {"data"},
     "inference": {"config", "text", "data", "nn", "checkpoint", "train", "run", "tasks", "views"},
-    "pretraining": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"},
+    "pretraining": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}
+    | {"inference"},
     "finetuning": {"config", "text", "data", "nn", "objectives", "checkpoint", "train", "run"}
     | {"tasks", "inference", "pretraining"},
     "fitting": {"config", "data", "checkpoint", "train", "run", "tasks", "views", "inference"}

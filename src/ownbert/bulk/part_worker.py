@@ -15,8 +15,10 @@ from typing import Any
 
 from ownbert.bulk.input_parts import InputFile, InputPart, open_part
 from ownbert.bulk.storage import DONE, StoredFolder
+from ownbert.checkpoint.agreement import ANSWERS, VECTORS
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
+from ownbert.inference.default_precision import ChosenPrecision, default_precision
 from ownbert.inference.embedder import Embedder, in_blocks
 from ownbert.inference.predict import RowPredictions
 from ownbert.inference.vector_files import arrow_table, records_of, vectors_depend_on
@@ -43,8 +45,23 @@ class BulkJob:
     folder: str
     columns: ColumnNames
     device: str = "auto"
-    precision: str = "float32"
+    precision: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def default_precision(self) -> ChosenPrecision:
+        """The precision that the folder is used in here.
+
+        Raises:
+            InputError: the folder cannot be used.
+        """
+        vectors = self.command == "embed"
+        return default_precision(
+            self.precision,
+            self.folder,
+            device=self.device,
+            network=vectors or bool(self.options.get("network")),
+            what=(VECTORS,) if vectors else (ANSWERS, VECTORS),
+        )
 
     def open(self) -> "RowAnswers | RowVectors":
         """The model, ready to answer.

@@ -91,6 +91,11 @@ class PartsFolder:
     def _refuse_other(self, before: Mapping[str, Any]) -> None:
         for name, value in self._made_for.items():
             if before.get(name) != value:
+                if name == "precision" and isinstance(before.get(name), str):
+                    raise InputError(
+                        f"cannot resume {self.folder}: the precision is not that of the stopped "
+                        f"run; continue with --precision {before[name]}, or choose another folder"
+                    )
                 raise InputError(
                     f"cannot resume {self.folder}: the {name} is not that of the stopped run; "
                     "choose another folder"

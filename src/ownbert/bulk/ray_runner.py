@@ -51,7 +51,7 @@ def predict_with_ray(
     second_column: str | None = None,
     id_column: str | None = None,
     device: str = "auto",
-    precision: str = "float32",
+    precision: str | None = None,
     network: bool = False,
     top_k: int | None = None,
     threshold: float | None = None,
@@ -105,7 +105,7 @@ def embed_with_ray(
     text_column: str | None = None,
     id_column: str | None = None,
     device: str = "auto",
-    precision: str = "float32",
+    precision: str | None = None,
     workers: int | None = None,
     threads: int = 1,
     part_rows: int = PART_ROWS,
@@ -149,6 +149,10 @@ def _run(
     files = list_input_files(inputs)
     _require_ray()
     job = replace(job, folder=str(model_folder(job.folder).absolute()))
+    chosen = job.default_precision()  # here: all workers take the same
+    if say is not None and chosen.note:
+        say(chosen.note)
+    job = replace(job, precision=chosen.name)
     made_for = _made_for(job, files, part_rows)
     warnings: dict[Any, list[str]] = {}
     with PartsFolder(output, made_for, resume=resume) as parts:

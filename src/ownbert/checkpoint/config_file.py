@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert import limits
-from ownbert.checkpoint.model_files import QUANTIZED_KEY, read_model_json
+from ownbert.checkpoint.model_files import AGREEMENT_KEY, QUANTIZED_KEY, read_model_json
 from ownbert.config import ACTIVATIONS, HEADS, LAYER_GATES, MOST_LABELS, POOLINGS
 from ownbert.families import all_families, marian
 from ownbert.families.bert import BERT
@@ -77,6 +77,10 @@ _QUANTIZATION = record(
     required=("weights", "scales", "activations"),
     closed=True,
 )
+_AGREEMENT = record(
+    {"bfloat16": text, "weights": dict_of(dict_of(whole(0, 1 << 62)), most=100_000)},
+    required=("bfloat16", "weights"),
+)
 _SIZES = either(_WHOLE, list_of(_WHOLE), wanted="a whole number, or height and width")
 _KEYS: dict[str, Check] = {
     "model_type": text,
@@ -120,6 +124,7 @@ _KEYS: dict[str, Check] = {
     "ownbert_vocabulary": maybe(text),
     "ownbert_features": maybe(_TAGS),
     QUANTIZED_KEY: maybe(_QUANTIZATION),
+    AGREEMENT_KEY: maybe(_AGREEMENT),
 }
 
 

@@ -16,6 +16,8 @@ FORMS = (WEIGHTS, f"{WEIGHTS}.index.json", PICKLED, f"{PICKLED}.index.json")
 # Of a quantized folder (quantized.py), and the key of its config.json.
 QUANTIZED = "ownbert-int8.safetensors"
 QUANTIZED_KEY = "ownbert_quantization"
+# Of the config.json of a folder that agrees in bfloat16 (agreement.py).
+AGREEMENT_KEY = "ownbert_precision"
 INDEX = record({"weight_map": dict_of(text)}, required=("weight_map",))
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ownbert import files
+from ownbert.checkpoint.agreement import without_agreement
 from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import CONFIG, QUANTIZED, QUANTIZED_KEY
 from ownbert.checkpoint.weights import read_file
@@ -62,7 +63,8 @@ def write_quantized(
             weight = tensors[part].float() * smooth[name]
             written[part], written[_SCALE + part] = quantize_weight(weight)
         written[_SMOOTH + name] = smooth[name].float()
-    values = {**description.values, QUANTIZED_KEY: {**_INT8, "smoothing": strength}}
+    values = without_agreement(description.values)
+    values[QUANTIZED_KEY] = {**_INT8, "smoothing": strength}
     with files.atomic_path(folder / QUANTIZED) as path:
         contiguous = {name: tensor.contiguous() for name, tensor in written.items()}
         path.write_bytes(to_bytes(contiguous, metadata={"format": "pt"}))

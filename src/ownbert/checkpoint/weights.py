@@ -12,6 +12,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from ownbert import files
+from ownbert.checkpoint.agreement import without_agreement
 from ownbert.checkpoint.model_files import (
     CONFIG,
     INDEX,
@@ -64,6 +65,7 @@ def write_model(
     Old files are replaced only after all of them are written.
     """
     folder = files.make_folder(folder)
+    config = without_agreement(config)
     with (
         files.atomic_path(folder / CONFIG) as config_path,
         files.atomic_path(folder / WEIGHTS) as path,

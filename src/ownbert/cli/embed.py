@@ -10,9 +10,9 @@ from ownbert.cli.input_texts import given_inputs
 from ownbert.cli.options import (
     Device,
     Engine,
+    FolderPrecision,
     IdColumn,
     PartRows,
-    Precision,
     Quiet,
     RayHelp,
     ResumeFile,
@@ -25,7 +25,7 @@ from ownbert.cli.options import (
     ray_options,
     refuse_engine_with_ray,
 )
-from ownbert.cli.progress import counting
+from ownbert.cli.progress import counting, saying
 from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.terminal import echo, print_rows
@@ -69,7 +69,7 @@ def embed(
         ),
     ] = None,
     device: Device = "auto",
-    precision: Precision = "float32",
+    precision: FolderPrecision = None,
     engine: Engine = None,
     batch_tokens: Annotated[
         int, typer.Option(help="Tokens per forward pass.", min=1, max=limits.BATCH_TOKENS)
@@ -112,7 +112,7 @@ def embed(
         "precision": precision,
         "engine": engine,
         "batch_tokens": batch_tokens,
-        "say": lambda text: echo(translated(text), err=True),
+        "say": saying(quiet=quiet),
     }
     if bulk is not None:
         from ownbert.bulk.ray_runner import embed_with_ray

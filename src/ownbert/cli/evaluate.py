@@ -9,14 +9,14 @@ from ownbert.cli.options import (
     Data,
     Device,
     FinetunedFolder,
+    FolderPrecision,
     Network,
-    Precision,
     Quiet,
     TaskLabelColumn,
     TaskSecondColumn,
     TaskTextColumn,
 )
-from ownbert.cli.progress import counting
+from ownbert.cli.progress import counting, saying
 from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.terminal import console, echo
@@ -51,7 +51,7 @@ def evaluate(
     second_column: TaskSecondColumn = None,
     label_column: TaskLabelColumn = None,
     device: Device = "auto",
-    precision: Precision = "float32",
+    precision: FolderPrecision = None,
     network: Network = False,
     quiet: Quiet = False,
 ) -> None:
@@ -70,6 +70,7 @@ def evaluate(
     keep_memory()
     if (file is None) == (data is None):
         raise InputError("one file of rows with their answers is needed: evaluate FOLDER FILE")
+    say = saying(quiet=quiet)
     with counting("rows evaluated", quiet=quiet) as progress:
         scores = run(
             folder,
@@ -82,7 +83,7 @@ def evaluate(
             precision=precision,
             network=network,
             progress=progress,
-            say=_warn,
+            say=lambda text: say(text if _is_marked(text) else f"warning: {text}"),
         )
     if output is not None:
         message = draw_confusion(output.with_name(f"{output.stem}.{CONFUSION}"), scores)
@@ -122,5 +123,5 @@ def _show_labels(scores: "Scores") -> None:
     echo()
 
 
-def _warn(text: str) -> None:
-    echo(translated(text if text.startswith("warning:") else f"warning: {text}"), err=True)
+def _is_marked(text: str) -> bool:
+    return text.startswith(("warning: ", "note: "))

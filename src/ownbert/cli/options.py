@@ -109,6 +109,14 @@ def required_output(output: Path | None) -> Path:
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is faster here).")]
+# Of commands that compute in bfloat16 where the folder says that it agrees.
+FolderPrecision = Annotated[
+    str | None,
+    typer.Option(
+        help="float32, bfloat16 or auto (what is faster here).",
+        show_default="as the folder says",
+    ),
+]
 Engine = Annotated[
     str | None,
     typer.Option(

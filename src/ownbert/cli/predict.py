@@ -1,7 +1,6 @@
 """predict: the answers of a fine-tuned model."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +13,9 @@ from ownbert.cli.options import (
     Device,
     Engine,
     FinetunedFolder,
+    FolderPrecision,
     Network,
     PartRows,
-    Precision,
     Quiet,
     RayHelp,
     ResumeFile,
@@ -30,7 +29,7 @@ from ownbert.cli.options import (
     ray_options,
     refuse_engine_with_ray,
 )
-from ownbert.cli.progress import counting
+from ownbert.cli.progress import counting, saying
 from ownbert.errors import InputError
 from ownbert.language import translated
 from ownbert.terminal import echo, print_rows
@@ -84,7 +83,7 @@ def predict(
         ),
     ] = None,
     device: Device = "auto",
-    precision: Precision = "float32",
+    precision: FolderPrecision = None,
     engine: Engine = None,
     network: Network = False,
     resume: ResumeFile = False,
@@ -121,7 +120,7 @@ def predict(
 
     names = [*(texts or ()), *([str(data)] if data is not None else [])]
     bulk = ray_options(runner, names, output, workers=workers, threads=threads, part_rows=part_rows)
-    say = partial(echo, err=True)
+    say = saying(quiet=quiet)
     if bulk is not None:
         from ownbert.bulk.ray_runner import predict_with_ray
 
@@ -170,7 +169,7 @@ def predict(
             **given,
         )
         for note in rows.notes():
-            say(translated(note))
+            say(note)
         print_rows(rows)
         for warning in rows.warnings():
             say(warning)

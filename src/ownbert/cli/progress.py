@@ -5,7 +5,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from ownbert.language import translated
-from ownbert.terminal import console
+from ownbert.terminal import console, echo
+
+
+def saying(*, quiet: bool) -> Callable[[str], None]:
+    """What prints notes and warnings to standard error, and only the latter if ``quiet``."""
+
+    def say(text: str) -> None:
+        if not (quiet and text.startswith("note: ")):
+            echo(translated(text), err=True)
+
+    return say
 
 
 @contextmanager

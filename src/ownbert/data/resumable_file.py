@@ -84,6 +84,11 @@ class ResumableFile:
             before = {}
         for name in self.made_for:
             if before.get(name) != self.made_for[name]:
+                if name == "precision" and isinstance(before.get(name), str):
+                    raise InputError(
+                        f"cannot resume {self.path}: the precision is not that of the stopped run; "
+                        f"continue with --precision {before[name]}, or start anew without --resume"
+                    )
                 raise InputError(
                     f"cannot resume {self.path}: the {name} is not that of the stopped run; start "
                     "anew without --resume"

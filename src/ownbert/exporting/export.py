@@ -15,6 +15,7 @@ import torch
 
 import ownbert
 from ownbert.checkpoint import CONFIG, Description, describe, load, load_tokenizer, require_float
+from ownbert.checkpoint.agreement import without_agreement
 from ownbert.checkpoint.model_files import weights_checksums
 from ownbert.errors import InputError, in_short
 from ownbert.exporting.export_card import name_of, write_export_card
@@ -302,6 +303,9 @@ def copy_beside(source: Path, new: Path, description: Description) -> None:
         place = new / path.relative_to(source)
         make_folder(place.parent)
         shutil.copyfile(path, place)
+    # Whether the model agrees in bfloat16 says nothing of its file.
+    if (values := without_agreement(description.values)) != description.values:
+        write_json(new / CONFIG, values)
     if has_tokenizer(source) and not (new / TOKENIZER).exists():
         load_tokenizer(source, config=description.config).save(new)
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.checkpoint.agreement import agrees
 from ownbert.errors import InputError
 from ownbert.files import read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.run import FinetuningRun
+from ownbert.inference.precision_check import EACH_AGREES
 from ownbert.inference.predictor import NetworkPredictor, average, decide_all
 from ownbert.language import translated
 from ownbert.run.file_names import ENSEMBLE, RECIPE
@@ -108,6 +110,7 @@ def train_ensemble(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -
         metrics={name: [each[name] for each in results.each] for name in ensemble.mean},
         several=f"{len(members)} {kind}",
         model=ensemble.members[0],
+        precision=EACH_AGREES if all(map(agrees, ensemble.members)) else "",
     )
     if warning:
         display.say(warning)

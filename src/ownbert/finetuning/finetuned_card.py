@@ -46,6 +46,7 @@ def write_card(
     labels: Sequence[LabelScore] = (),
     several: str = "",
     model: str | Path | None = None,
+    precision: str = "",
     name: str | None = None,
 ) -> str | None:
     """Write README.md into a model folder, unless the user has written one there.
@@ -59,6 +60,7 @@ def write_card(
         labels: the scores of each label.
         several: what these models are ("3 seeds").
         model: the folder of one of them, if ``folder`` is an ensemble.
+        precision: what is known of bfloat16.
         name: of the folder, if the card is written before it is moved.
 
     Returns:
@@ -75,6 +77,7 @@ def write_card(
         table(("setting", "value"), in_words(_settings(recipe))),
         "## Metrics",
         *_metrics(metrics, labels, several),
+        *([precision] if precision else []),
         *pictures(folder, _PICTURES),
         "## Use",
         *_usage(task, name, parts),

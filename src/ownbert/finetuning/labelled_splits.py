@@ -108,8 +108,11 @@ class LabelledSplits:
     train_data: EncodedRows
     dev_data: EncodedRows | None = None
     # Of the dev rows, those that are evaluated during training; None: all.
+    sample: Sequence[int] | None = None
     sample_rows: Sequence[Row] | None = None
     sample_data: EncodedRows | None = None
+    # The scores of the dev rows that were evaluated last.
+    raws: Sequence[np.ndarray] = ()
 
     def __init__(
         self,
@@ -168,6 +171,7 @@ class LabelledSplits:
         count = max(_LEAST_SAMPLE, int(tokens / self.dev_data.sizes.mean()))
         if count < len(self.dev_rows):
             chosen = stratified_sample(self.dev_rows, count, self.recipe.seed)
+            self.sample = chosen
             self.sample_rows = [self.dev_rows[i] for i in chosen]
             self.sample_data = self.dev_data.subset(chosen)
 
@@ -239,7 +243,7 @@ class LabelledSplits:
         if sampled and self.sample_rows is not None and self.sample_data is not None:
             data, rows = self.sample_data, self.sample_rows
         network = PackedNetwork(model, precision, objective)
-        raws = forward_rows(network, task, data.examples)
+        raws = self.raws = forward_rows(network, task, data.examples)
         task.tune(raws, data, rows)
         decided = [task.decide(*each) for each in zip(raws, rows, data.notes, strict=True)]
         scores = task.score(rows, decided)

@@ -23,6 +23,7 @@ from ownbert.finetuning.finetune_folder import PRETRAINED, FinetuneFolder
 from ownbert.finetuning.finetuned_card import write_card
 from ownbert.finetuning.init_weights import knows_labels, make_model
 from ownbert.finetuning.labelled_splits import LabelledSplits, Rows, Sources, texts_of
+from ownbert.inference.precision_check import MOST_ROWS, PrecisionCheck, check_answers
 from ownbert.nn.model import Model
 from ownbert.nn.ngrams import RATE_OF_FEW, NgramTable
 from ownbert.objectives import Learner
@@ -248,14 +249,16 @@ class FinetuningRun(TrainingRun):
         job.state.use_best()
         if self.words:
             self.words.restore()
-        model, scores = self._save_best(job, folder.path)
+        model, scores, checked = self._save_best(job, folder.path)
         if self.with_card:
-            for line in self._describe(scores or Scores({}), folder.path):
+            for line in self._describe(scores or Scores({}), checked, folder.path):
                 job.display.say(line)
         return model
 
-    def _save_best(self, job: Job, output: Path) -> tuple[Model, Scores | None]:
-        """Tune thresholds, evaluate and save; in float32, as the folder will be used."""
+    def _save_best(
+        self, job: Job, output: Path
+    ) -> tuple[Model, Scores | None, PrecisionCheck | None]:
+        """Tune thresholds, evaluate and save; in float32, with which bfloat16 is compared."""
         model, best = job.state.learner.model, job.state.best
         scores = self.splits.evaluate(model, precision="float32", objective=self.objective)
         if scores is not None:
@@ -271,13 +274,37 @@ class FinetuningRun(TrainingRun):
             job.display.say(line)
         for line in () if scores is None else scores.warnings:
             job.display.say(f"warning: {line}")
+        checked = self._check_precision(model)
         model = self.task.finish(model)
         save(model, output, tokenizer=self.builder.tokenizer, values=self.task.values())
         self.task.write(output, model)
+        if checked is not None:
+            checked.record(output)
         remove_states(output)
-        return model, scores
+        return model, scores, checked
 
-    def _describe(self, scores: Scores, output: Path) -> list[str]:
+    def _check_precision(self, model: Model) -> PrecisionCheck | None:
+        """Compare bfloat16 with float32 on dev rows, where the processor has it: on those that are
+        evaluated during training, and so in little time."""
+        splits = self.splits
+        if self.device.type != "cpu" or pick_precision("auto", self.device) != "bfloat16":
+            return None
+        if not splits.dev_rows or splits.dev_data is None:
+            return None
+        chosen = range(len(splits.dev_rows)) if splits.sample is None else splits.sample
+        chosen = [int(i) for i in chosen[:: -(-len(chosen) // MOST_ROWS)]]
+        # The loss is not known of answers, and of an error's size nothing but the data.
+        metric = self.task.metrics[0] if self.monitor.lower else self.monitor.metric
+        return check_answers(
+            model,
+            self.task,
+            [splits.dev_rows[i] for i in chosen],
+            splits.dev_data.subset(chosen),
+            [splits.raws[i] for i in chosen],
+            metric,
+        )
+
+    def _describe(self, scores: Scores, checked: PrecisionCheck | None, output: Path) -> list[str]:
         """Write the model card and the plot of the confusion matrix; returns warnings."""
         warnings = (
             draw_confusion(output / CONFUSION, scores),  # first: the card shows it
@@ -287,6 +314,7 @@ class FinetuningRun(TrainingRun):
                 self.splits.parts,
                 metrics={name: [value] for name, value in scores.values.items()},
                 labels=scores.labels,
+                precision="" if checked is None else checked.sentences(),
                 name=self.name,
             ),
         )

@@ -45,7 +45,8 @@ class Embedder:
     Args:
         folder: of the model.
         device: auto (default), cpu or cuda.
-        precision: float32 (default), bfloat16, or auto for the faster one.
+        precision: float32 (default), bfloat16, or auto for the faster one. With float32 a vector
+            does not depend on the other texts, whatever the folder says of bfloat16.
         max_length: where texts are truncated instead, in tokens including special ones.
         engine: torch, onnx, openvino or auto (``choose_engine``).
 

@@ -162,6 +162,11 @@ def _refuse_others(parts: Sequence[Path], manifests: Sequence[dict[str, Any]]) -
         keys = [*_COMMON, *(k for k in {**first, **manifest} if k not in (*_COMMON, *_OWN))]
         for key in keys:
             if manifest.get(key) != first.get(key):
+                if key == "precision" and isinstance(first.get(key), str):
+                    raise InputError(
+                        f"{part.name} and {parts[0].name} cannot be joined, they differ in: "
+                        f"precision; run the first again with --precision {first[key]}"
+                    )
                 what = _COMMON.get(key, key)
                 raise InputError(
                     f"{part.name} and {parts[0].name} cannot be joined, they differ in: {what}; "

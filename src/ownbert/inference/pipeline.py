@@ -39,7 +39,8 @@ class Predictor:
         folder: of a fine-tuned model, an ensemble or a blend.
         text_column, second_column: by default as in training.
         device: auto, cpu or cuda.
-        precision: with float32, the default, an answer does not depend on the other rows.
+        precision: with float32, the default whatever the folder says of bfloat16, an answer does
+            not depend on the other rows.
         network: of a folder of ``fit``, only its network.
         engine: torch, onnx or openvino; auto takes what is installed and fastest for the case. By
             default torch, and of a folder that ``export`` wrote its own.

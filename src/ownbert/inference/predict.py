@@ -19,6 +19,7 @@ from ownbert.data.resumable_file import first_read, identity_of
 from ownbert.errors import InputError
 from ownbert.files import open_text, refuse_same, refuse_unreadable, write_json
 from ownbert.inference.any_predictor import open_predictor
+from ownbert.inference.default_precision import default_precision
 from ownbert.inference.engines import TORCH
 from ownbert.inference.pipeline import Predictor
 from ownbert.inference.prediction_writer import PredictionWriter
@@ -45,7 +46,7 @@ def predict(
     second_column: str | None = None,
     id_column: str | None = None,
     device: str = "auto",
-    precision: str = "float32",
+    precision: str | None = None,
     engine: str | None = None,
     network: bool = False,
     resume: bool = False,
@@ -70,7 +71,8 @@ def predict(
         text_column, second_column: by default as in training.
         id_column: with ``output``, the column that each row has instead of its texts, to join it
             with others; by default that of a usual name (id, guid, uuid, ...), if there is one.
-        device, precision, engine: as for ``NetworkPredictor``.
+        device, engine: as for ``NetworkPredictor``.
+        precision: float32, bfloat16 or auto; by default as the folder says (``default_precision``).
         resume: continue an interrupted run.
         shard: with ``output``, only a share of the rows, (3, 16) or "3/16": they are written beside
             ``output``, for ``ownbert.merge``.
@@ -78,7 +80,7 @@ def predict(
         threshold: with ``output``, answers with a lower score are left out.
         probabilities: with ``output``, each row has the probabilities of all labels.
         progress: called with the number of rows so far.
-        say: called with warnings.
+        say: called with notes and warnings.
 
     Returns:
         The number of rows; without ``output`` the answers, as ``Predictor`` gives them.
@@ -95,23 +97,25 @@ def predict(
         data = text_or_file(input)
         if isinstance(data, Path):
             refuse_missing(data)
+        chosen = default_precision(precision, folder, device=device, engine=engine, network=network)
         predictor = Predictor(
             folder,
             text_column=text_column,
             second_column=second_column,
             device=device,
-            precision=precision,
+            precision=chosen.name,
             engine=engine,
             network=network,
         )
         found = predictor(data, top_k=top_k)
         if say is not None:
-            for line in (*predictor.rows_predictor.notes(), *predictor.warnings()):
+            notes = (*([chosen.note] if chosen.note else []), *predictor.rows_predictor.notes())
+            for line in (*notes, *predictor.warnings()):
                 say(line)
         return found
-    output, chosen = Path(output), as_shard(shard)
-    if chosen is not None:
-        output = chosen.path(output)
+    output, own = Path(output), as_shard(shard)
+    if own is not None:
+        output = own.path(output)
     columns = ColumnNames(text_column, second_column, id=id_column)
     in_file = isinstance(input, str | os.PathLike)
     if in_file:
@@ -123,7 +127,7 @@ def predict(
         folder,
         input,
         columns=columns,
-        shard=chosen,
+        shard=own,
         device=device,
         precision=precision,
         engine=engine,
@@ -177,7 +181,8 @@ class RowPredictions:
         data: a file, rows in memory, or an iterator of lines: texts, or JSON objects; None: inputs
             are given to ``read``.
         columns: named by the user.
-        device, precision, engine, network: as for ``open_predictor``.
+        device, engine, network: as for ``open_predictor``.
+        precision: as of ``default_precision``.
         options: what the rows of predictions hold.
         shard: only this share of the rows.
 
@@ -196,17 +201,20 @@ class RowPredictions:
         *,
         columns: ColumnNames,
         device: str = "auto",
-        precision: str = "float32",
+        precision: str | None = None,
         engine: str | None = None,
         network: bool = False,
         options: OutputOptions = PLAIN_OUTPUT,
         shard: Shard | None = None,
     ) -> None:
+        self._chosen = default_precision(
+            precision, folder, device=device, engine=engine, network=network
+        )
         self._predictor = open_predictor(
             folder,
             columns=columns,
             device=device,
-            precision=precision,
+            precision=self._chosen.name,
             engine=engine,
             network=network,
         )
@@ -258,8 +266,10 @@ class RowPredictions:
             yield from self.predict(block)
 
     def notes(self) -> Iterator[str]:
-        """Which engine ``auto`` has chosen."""
-        return self._predictor.notes()
+        """What was chosen where nothing was named: the precision, and the engine of ``auto``."""
+        if self._chosen.note:
+            yield self._chosen.note
+        yield from self._predictor.notes()
 
     def warnings(self) -> Iterator[str]:
         """Of the rows so far."""
@@ -311,7 +321,7 @@ def evaluate(
     second_column: str | None = None,
     label_column: str | None = None,
     device: str = "auto",
-    precision: str = "float32",
+    precision: str | None = None,
     network: bool = False,
     progress: Progress | None = None,
     say: Say | None = None,
@@ -329,9 +339,10 @@ def evaluate(
         labels: of the rows, if ``data`` is texts or images alone.
         output: a file to which the metrics are also written, as JSON.
         text_column, second_column, label_column: by default as in training.
-        device, precision: as for ``NetworkPredictor``.
+        device: as for ``NetworkPredictor``.
+        precision: as for ``predict``.
         progress: called with the number of rows so far.
-        say: called with warnings.
+        say: called with notes and warnings.
 
     Raises:
         InputError: a row cannot be read, or has a label that the model does not have; names its
@@ -344,17 +355,19 @@ def evaluate(
         refuse_missing(Path(data))
         if output is not None:
             refuse_same([folder, data], output)
+    chosen = default_precision(precision, folder, device=device, network=network)
+    given: dict[str, Any] = {"device": device, "precision": chosen.name}
     try:
-        predictor = open_predictor(
-            folder, columns=columns, device=device, precision=precision, network=network
-        )
+        predictor = open_predictor(folder, columns=columns, network=network, **given)
     except NoTaskHead:
         similarity = _similarity(folder, data, columns)
         if similarity is None:
             raise
-        predictor = NetworkPredictor(folder, device=device, precision=precision, task=similarity)
+        predictor = NetworkPredictor(folder, task=similarity, **given)
     task = predictor.task
     rows = read_labelled_rows(task, data, folder)
+    if say is not None and chosen.note:
+        say(chosen.note)
     decided = decide_all(predictor, rows, progress)
     scores = task.score(rows, decided)
     if say is not None:

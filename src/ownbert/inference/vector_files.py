@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.checkpoint.agreement import VECTORS
 from ownbert.checkpoint.model_files import model_checksums
 from ownbert.data.corpus.documents import find_files
 from ownbert.data.readers.columns import ColumnNames, read_texts_with_ids
@@ -16,6 +17,7 @@ from ownbert.data.readers.memory import MemoryTable, is_table, table_of
 from ownbert.data.readers.texts_or_files import are_names, table_of_texts, text_or_file
 from ownbert.errors import InputError
 from ownbert.files import atomic_path, refuse_same
+from ownbert.inference.default_precision import default_precision
 from ownbert.inference.embedder import Embedder, Progress, after, in_blocks
 from ownbert.inference.engines import TORCH
 from ownbert.inference.shards import DealtRows, as_shard
@@ -41,7 +43,7 @@ def embed(
     text_column: str | None = None,
     id_column: str | None = None,
     device: str = "auto",
-    precision: str = "float32",
+    precision: str | None = None,
     max_length: int | None = None,
     engine: str | None = None,
     shard: Any = None,
@@ -56,7 +58,8 @@ def embed(
     so neither side need fit in memory, and ``output`` appears complete or not at all.
 
     Args:
-        folder, device, precision, max_length, engine: as for ``Embedder``.
+        folder, device, max_length, engine: as for ``Embedder``.
+        precision: float32, bfloat16 or auto; by default as the folder says (``default_precision``).
         inputs: files, folders or globs, one or several; or rows in memory: a DataFrame, a
             datasets.Dataset, a list or Series of texts, a mapping of columns, a list of mappings.
             Without ``output`` also one text. A string that names no file is a text there.
@@ -78,12 +81,11 @@ def embed(
     single = output is None and isinstance(text_or_file(inputs), str)
     inputs = table_of_texts([inputs]) if single else _as_inputs(inputs)
     records = records_of(inputs, ColumnNames(text=text_column, id=id_column))
-    given: dict[str, Any] = {"device": device, "precision": precision, "engine": engine}
+    given: Any = (folder, device, precision, max_length, engine, say)
     if output is None:
         if shard is not None:
             raise InputError("a shard is written to a part of the output; name a file with output")
-        embedder = Embedder(folder, max_length=max_length, **given)
-        _note(embedder, say)
+        embedder = _opened(*given)
         blocks = [block for _, block in _embedded(embedder, records, progress, options)]
         vectors = np.concatenate([np.empty((0, embedder.size), np.float32), *blocks])
         _warn(embedder, say)
@@ -94,8 +96,7 @@ def embed(
         records = dealt.take(records, list)
     writer = _writer(output, id_column)
     refuse_same([folder, *_files(inputs)], output)
-    embedder = Embedder(folder, max_length=max_length, **given)
-    _note(embedder, say)
+    embedder = _opened(*given)
     done = 0
     with atomic_path(output) as temporary, writer(temporary, embedder.size) as write:
         for block, vectors in _embedded(embedder, records, progress, options):
@@ -130,7 +131,7 @@ def embedded_rows(
     text_column: str | None = None,
     id_column: str | None = None,
     device: str = "auto",
-    precision: str = "float32",
+    precision: str | None = None,
     max_length: int | None = None,
     engine: str | None = None,
     say: Say | None = None,
@@ -139,18 +140,31 @@ def embedded_rows(
     """The rows of a .jsonl file of ``embed``, as they come; arguments as there."""
     records = records_of(_as_inputs(inputs), ColumnNames(text=text_column, id=id_column))
     _refuse_name(id_column)
-    embedder = Embedder(
-        folder, device=device, precision=precision, max_length=max_length, engine=engine
-    )
-    _note(embedder, say)
+    embedder = _opened(folder, device, precision, max_length, engine, say)
     for block, vectors in _embedded(embedder, records, None, options):
         yield from _rows(block, vectors, id_column)
     _warn(embedder, say)
 
 
-def _note(embedder: Embedder, say: Say | None) -> None:
-    if say is not None and embedder.engine.note:
-        say(embedder.engine.note)
+def _opened(
+    folder: str | Path,
+    device: str,
+    precision: str | None,
+    max_length: int | None,
+    engine: str | None,
+    say: Say | None,
+) -> Embedder:
+    """The embedder of a folder, after a note about what was chosen for the user."""
+    chosen = default_precision(
+        precision, folder, device=device, engine=engine, network=True, what=(VECTORS,)
+    )
+    embedder = Embedder(
+        folder, device=device, precision=chosen.name, max_length=max_length, engine=engine
+    )
+    for note in (chosen.note, embedder.engine.note):
+        if say is not None and note:
+            say(note)
+    return embedder
 
 
 def _warn(embedder: Embedder, say: Say | None) -> None:

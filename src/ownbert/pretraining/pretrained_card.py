@@ -35,6 +35,7 @@ def write_card(
     *,
     data: Mapping[str, str],
     metrics: Mapping[str, Any],
+    precision: str = "",
 ) -> str | None:
     """Write README.md into a model folder; see ``ownbert.run.model_card.save_card``.
 
@@ -43,6 +44,7 @@ def write_card(
         config: of the model.
         data: what was learnt from, without any of its texts.
         metrics: of the last evaluation on held-out text.
+        precision: what is known of bfloat16.
 
     Returns:
         A warning, if any.
@@ -74,6 +76,7 @@ def write_card(
         table(("setting", "value"), in_words(_settings(recipe))),
         "## Metrics",
         *_metrics(metrics),
+        *([precision] if precision else []),
         *pictures(folder, {CURVES: "Loss and accuracy during training"}),
         "## Use",
         *_usage(name, fills=fills, writes=writes),

@@ -21,6 +21,7 @@ from ownbert.data.sampled_softmax import CandidateSampler
 from ownbert.data.span_corruption import with_sentinels
 from ownbert.data.word_features import describe_features
 from ownbert.errors import InputError
+from ownbert.inference.precision_check import MOST_TEXTS, PrecisionCheck, check_vectors
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner
 from ownbert.pretraining.init_weights import (
@@ -261,6 +262,7 @@ class Pretraining(TrainingRun):
         """Write the model card."""
         model = job.state.learner.model
         if job.world.first:
+            checked = self._check_precision(folder.path)
             evaluations = [row for row in read_log(folder.path) if row.get("evaluation")]
             warning = write_card(
                 folder.path,
@@ -268,10 +270,23 @@ class Pretraining(TrainingRun):
                 self.config,
                 data=self._data(),
                 metrics=evaluations[-1] if evaluations else {},
+                precision="" if checked is None else checked.sentences(),
             )
             if warning:
                 job.display.say(warning)
         return model
+
+    def _check_precision(self, folder: Path) -> PrecisionCheck | None:
+        """Compare the vectors of held-out documents in bfloat16 with those in float32, where the
+        processor has it."""
+        if self.device.type != "cpu" or pick_precision("auto", self.device) != "bfloat16":
+            return None
+        spans, tokens = self.phase_data[-1].held_out.spans, self.store.tokens
+        chosen = range(0, len(spans), -(-len(spans) // MOST_TEXTS) or 1)
+        checked = check_vectors(folder, [tokens[spans.starts[i] : spans.stops[i]] for i in chosen])
+        if checked is not None:
+            checked.record(folder)
+        return checked
 
     def _data(self) -> dict[str, str]:
         """What is learnt from, for people."""

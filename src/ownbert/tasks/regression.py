@@ -41,6 +41,7 @@ class RegressionTask(SentenceTask):
     column_specs = COLUMNS["regress"]
     problem_type = "regression"
     label_unit = "numbers"
+    discrete = False
     metrics = ("spearman", "pearson", "mae", "r2")
     uses = COMMON | {"loss"}
     mean, std = np.zeros(1), np.ones(1)

@@ -111,6 +111,8 @@ class Task(ABC):
     output_options: ClassVar[frozenset[str]] = frozenset()
     # Whether scores of several models can be averaged.
     averageable: ClassVar[bool] = True
+    # Whether an answer is one of several, and so the same as another one or not; numbers are not.
+    discrete: ClassVar[bool] = True
     # Whether the targets are labels, so that rows can be counted by label; and whether a target is
     # a set, whose order has no meaning.
     counts_labels: ClassVar[bool] = False

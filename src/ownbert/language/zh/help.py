@@ -419,6 +419,7 @@ HELP = {
 DEFAULTS = {
     "that of pretraining with these columns, else 10": "预训练这些列时的维数，否则为 10",
     "as exported": "按导出时的格式",
+    "as the folder says": "按模型目录所述",
     "as many as there are cores for": "核数能容纳的最多个数",
     "that of OUT": "OUT 所在的目录",
     "all but shapley": "除 shapley 外的全部",

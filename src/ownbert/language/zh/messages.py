@@ -1,6 +1,7 @@
 """Messages of mistakes: those of ``InputError``, and what they are put together from."""
 
 MESSAGES = {
+    "bfloat16, as the model card allows; --precision float32 gives the last digits": "按模型卡采用 bfloat16；用 --precision float32 可得到最后几位数字",
     "{} is a model for {}; errors are those of {}": "{} 是用于 {} 的模型；errors 只用于 {}",
     "training rows are compared by vectors of texts; leave --train out": "训练行按文本的向量比较；请去掉 --train",
     # Explanations as pictures, of translations and of images.
@@ -141,6 +142,7 @@ MESSAGES = {
     "the parts of {} have {} rows, and the input {}; run the shards again": "{} 的各部分共 {} 行，而输入有 {} 行；请再次运行各分片",
     "no part of {} is in {}; predict and embed write them with --shard, as {}": "{1} 中没有 {0} 的任何部分；predict 和 embed 用 --shard 写出它们，例如 {2}",
     "{} has parts of {} for {} and for {} shards; remove those that are not wanted": "{} 中 {} 的部分既有分成 {} 片的，也有分成 {} 片的；请删去不要的",
+    "{} and {} cannot be joined, they differ in: precision; run the first again with --precision {}": "{} 和 {} 无法合并，精度不同；请用 --precision {} 再次运行前一个",
     "{} and {} cannot be joined, they differ in: {}; run one of them again": "{} 和 {} 无法合并，不同之处：{}；请再次运行其中一个",
     "shard {}/{} does not exist; it is 1/16, 2/16, ... 16/16 for 16 shards, and at most {}": "没有分片 {}/{}；分成 16 片时为 1/16、2/16……16/16，最多 {} 片",
     "shard is {}; give its number and how many there are, as 3/16": "shard 为 {}；请给出序号和总数，例如 3/16",
@@ -160,6 +162,7 @@ MESSAGES = {
     "{}: a worker ended {} times at {}, perhaps out of memory; lower --workers or --part-rows": "{0}：工作进程在 {2} 处意外结束了 {1} 次，可能是内存不足；请调低 --workers 或 --part-rows",
     "{} is a file; the output is a folder": "{} 是文件；输出应为目录",
     "{} is not empty; continue a stopped run of the same command with --resume, or choose another folder": "{} 不是空目录；要继续同一条命令上次中断的运行请加 --resume，否则请换一个目录",
+    "cannot resume {}: the precision is not that of the stopped run; continue with --precision {}, or choose another folder": "无法继续 {}：精度与中断时不同；请用 --precision {} 继续，或换一个目录",
     "cannot resume {}: the {} is not that of the stopped run; choose another folder": "无法继续 {}：{} 与中断时不同；请换一个目录",
     "; {} of {} parts are kept in {}": "；{2} 中保留了 {1} 个部分中的 {0} 个",
     "{}: the kind of the file is not known; its name must end with one of {}": "{}：不认识这种文件；文件名须以其中之一结尾：{}",
@@ -400,6 +403,7 @@ MESSAGES = {
     "{}: {} holds half a surrogate pair, not a character": "{}：{} 中有半个代理对，不是字符",
     "{} is not a readable parquet file": "{} 不是可读取的 parquet 文件",
     "{}: damaged parquet data after row {}": "{}：第 {} 行之后的 parquet 数据已损坏",
+    "cannot resume {}: the precision is not that of the stopped run; continue with --precision {}, or start anew without --resume": "无法继续写 {}：精度与中断时不同；请用 --precision {} 继续，或去掉 --resume 重新开始",
     "cannot resume {}: the {} is not that of the stopped run; start anew without --resume": "无法继续写 {}：{} 与中断时不同；去掉 --resume 重新开始",
     # families
     "{}: a {} model has an encoder and a decoder; use it with ownbert translate": "{}：{} 模型有编码器和解码器；请用于 ownbert translate",

@@ -69,6 +69,7 @@ class EmbeddingTask(Task):
     uses = frozenset({"pooling", "temperature"})
     unit = "pairs"
     averageable = False
+    discrete = False
     needs_full_batch = True
 
     def __init__(self, *given: Any, **named: Any) -> None:
