@@ -1,5 +1,6 @@
 """Fixtures of the whole test suite."""
 
+import gc
 import os
 import random
 from collections.abc import Iterator
@@ -15,6 +16,11 @@ from support.shared import made_once
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Help and messages are compared in English, whatever the locale of the machine.
 os.environ["OWNBERT_LANGUAGE"] = "en"
+
+
+def pytest_collection_finish() -> None:
+    """What imports and the list of tests have made stays: it need not be searched for garbage."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -84,7 +90,8 @@ def pretrained(topics: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from ownbert import pretrain
 
     def make(folder: Path) -> None:
-        options = {"objectives": "mlm,nsp", "max_steps": 60, "max_length": 48, "quiet": True}
+        options = {"objectives": "mlm,nsp", "max_steps": 60, "max_length": 48}
+        options |= {"eval_every": 20, "quiet": True}
         with matplotlib_installed():
             pretrain(topics / "tokens", folder / "bert", **options)
 

@@ -31,27 +31,26 @@ def time_of_an_empty_program(tmp_path_factory: pytest.TempPathFactory) -> float:
         "import typer\napp = typer.Typer()\n"
         "@app.command()\ndef a(): ...\n@app.command()\ndef b(): ...\napp()\n"
     )
-    return _best_help_time([sys.executable, str(program), "a"])
+    return min(_help_time([sys.executable, str(program), "a"]) for _ in range(3))
 
 
 @pytest.mark.parametrize("command", ["", "pretrain", "finetune classify", "predict"])
 def test_help_takes_little_longer_than_that_of_an_empty_program(
     command: str, time_of_an_empty_program: float
 ):
-    taken = _best_help_time([sys.executable, "-m", "ownbert", *command.split()])
-    assert taken < 2.5 * time_of_an_empty_program  # importing torch alone takes more than this
+    line = [sys.executable, "-m", "ownbert", *command.split()]
+    limit = 2.5 * time_of_an_empty_program  # importing torch alone takes more than this
+    assert any(_help_time(line) < limit for _ in range(3))  # the machine may be busy
 
 
-def _best_help_time(command: list[str]) -> float:
-    """The best of three, of the processor's time: the machine may be busy."""
-    taken = []
-    for _ in range(3):
-        start = _processor_time()
-        done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)
-        taken.append(_processor_time() - start)
-        assert done.returncode == 0
-        assert "Usage" in done.stdout
-    return min(taken)
+def _help_time(command: list[str]) -> float:
+    """Seconds of the processor's time."""
+    start = _processor_time()
+    done = subprocess.run([*command, "--help"], capture_output=True, text=True, check=False)
+    taken = _processor_time() - start
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+    return taken
 
 
 def _processor_time() -> float:
@@ -59,6 +58,7 @@ def _processor_time() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@pytest.mark.slow
 def test_the_whole_way(topics: Path, tmp_path: Path):
     bert, tokens, classifier = tmp_path / "bert", tmp_path / "tokens", tmp_path / "classifier"
     corpus = topics / "corpus.txt"
@@ -88,10 +88,18 @@ def test_the_whole_way(topics: Path, tmp_path: Path):
     assert list(row) == ["text", "label", "score"]
 
 
-def test_quiet_prints_nothing(topics: Path, tmp_path: Path):
+def test_quiet_prints_nothing(topics: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    options = ("-o", str(tmp_path / "m"), "--max-steps", "1", "--quiet")
+    done = run_cli("pretrain", topics / "tokens", *options)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert capfd.readouterr() == ("", "")  # libraries may print by other ways than sys.stdout
+
+
+@pytest.mark.slow
+def test_quiet_prints_nothing_in_a_process_of_its_own(topics: Path, tmp_path: Path):
     options = ("-o", str(tmp_path / "m"), "--max-steps", "1", "--quiet")
     command = [sys.executable, "-m", "ownbert", "pretrain", str(topics / "tokens"), *options]
-    # A process of its own: libraries may print by other ways than sys.stdout.
+    # Libraries may print when they are imported.
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -191,6 +199,7 @@ def test_a_full_disk_leaves_what_was_there(classifier: Path, topics: Path, tmp_p
     assert sorted(p.name for p in tmp_path.iterdir()) == ["p.jsonl"]
 
 
+@pytest.mark.slow
 def test_an_interrupt_in_the_middle_of_a_write(topics: Path, tmp_path: Path):
     big = tmp_path / "big.txt"
     big.write_text(topics.joinpath("corpus.txt").read_text() * 2000)

@@ -22,6 +22,7 @@ def run(path: Path, *options: str) -> tuple[int, dict]:
     return code, json.loads(path.read_text())["sections"]
 
 
+@pytest.mark.slow
 def test_backends_and_models_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     code, sections = run(tmp_path / "a.json", "--one-process", "--sections", "parity", "ddp")
     assert code == 0
@@ -34,6 +35,7 @@ def test_backends_and_models_agree(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.splitlines()[-1] == "nothing falls short"
 
 
+@pytest.mark.slow
 def test_speeds_are_measured_and_not_judged_here(tmp_path: Path):
     code, sections = run(tmp_path / "a.json", "--one-process", "--sections", "base", "encode")
     assert code == 0

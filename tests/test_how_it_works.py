@@ -96,6 +96,7 @@ def test_numbers_are_compared_to_the_shown_digits():
     assert not same("2,362,368", "2,362,369")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plots")
 def test_the_pictures_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     script = runpy.run_path(str(ROOT / "examples/how_it_works.py"))

@@ -32,6 +32,7 @@ def run(folder: Path, out: Path, *arguments: str) -> list[quality.Cell]:
     return [json.loads(line) for line in out.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_every_cell_is_filled(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     arguments = ("--counts", "5", "all", "--draws", "1", "--methods", "majority", "linear")
     cells = run(folder, tmp_path / "out" / "cells.jsonl", *arguments)

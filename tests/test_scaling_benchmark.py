@@ -36,6 +36,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> 
 LIBRARIES = ("OwnBERT", "Transformers")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("plots")
 def test_axes_are_measured_and_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -94,6 +94,7 @@ def test_the_loss_of_a_batch_is_that_of_its_sequences():
     torch.testing.assert_close(together.total, sum(part.total for part in parts))
 
 
+@pytest.mark.slow
 def test_it_learns_an_order_of_words_that_frequencies_do_not_tell():
     one = learner().train()
     rng = np.random.default_rng(0)

@@ -121,11 +121,11 @@ def test_counts_are_those_of_plain_loops():
 
 
 def test_many_copies_of_one_text_take_no_longer_than_others():
-    rows = [("", "xyz"[i % 3]) for i in range(60_000)]
+    rows = [("", "xyz"[i % 3]) for i in range(21_000)]
     counts = found(part("training", *rows), part("dev", *rows))  # minutes if it were quadratic
-    assert counts["empty"][0] == 60_000
-    assert counts["conflict"][0] == 40_000
-    assert counts["duplicate"][0] == 60_000 - 3
+    assert counts["empty"][0] == 21_000
+    assert counts["conflict"][0] == 14_000
+    assert counts["duplicate"][0] == 21_000 - 3
 
 
 def test_labels_are_counted_and_other_answers_are_not():

@@ -45,7 +45,10 @@ def test_no_confusion_no_words():
     assert most_confused(Scores({"mae": 1.0})) == []
 
 
-@pytest.mark.parametrize("count", [2, 14, 15, 16, 40, 77, 100, 300])
+@pytest.mark.parametrize(
+    "count",
+    [2, 15, 77, 300, *(pytest.param(n, marks=pytest.mark.slow) for n in (14, 16, 40, 100))],
+)
 def test_pictures_of_any_number_of_labels_open_and_are_no_posters(count: int, tmp_path: Path):
     labels = [f"a long name of the label number {i}" for i in range(count)]
     assert draw_confusion(tmp_path / "c.png", made(labels)[0]) is None

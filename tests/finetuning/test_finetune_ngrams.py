@@ -26,6 +26,7 @@ def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_it_sees_the_order_of_neighbours(
     pretrained: Path, orders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

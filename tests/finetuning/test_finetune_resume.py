@@ -60,7 +60,7 @@ def rows(folder: Path) -> list[dict]:
 
 @pytest.mark.parametrize(
     "way",
-    [pytest.param(w, marks=[pytest.mark.slow] if w not in ("plain", "all") else []) for w in WAYS],
+    [pytest.param(w, marks=[pytest.mark.slow] if w != "all" else []) for w in WAYS],
 )
 def test_stopped_or_not_it_is_the_same_model(
     way: str, topics: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

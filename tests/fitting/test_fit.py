@@ -137,6 +137,7 @@ def test_a_finished_folder_is_not_overwritten_by_accident(fitted: Path, topics: 
         ownbert.fit(topics / "train.csv", output=fitted, minutes=1)
 
 
+@pytest.mark.slow
 def test_resume_goes_on_with_what_there_is(
     fitted: Path, topics: Path, pretrained: Path, tmp_path: Path
 ):
@@ -159,7 +160,7 @@ def test_resume_goes_on_with_what_there_is(
         ownbert.fit(topics / "dev.csv", output=folder, minutes=MINUTES, resume=True, quiet=True)
 
 
-@pytest.mark.parametrize("task", ["multilabel", "regress"])
+@pytest.mark.parametrize("task", ["multilabel", pytest.param("regress", marks=pytest.mark.slow)])
 def test_other_tasks_are_fitted_in_memory(task: str, topics: Path, pretrained: Path):
     texts = texts_of(topics / "train.csv")
     rng = random.Random(0)
@@ -410,6 +411,7 @@ def imbalanced(pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return folder
 
 
+@pytest.mark.slow
 def test_rare_labels_are_found_in_the_blend_and_in_the_plain_folder(imbalanced: Path):
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -432,6 +434,7 @@ def test_rare_labels_are_found_in_the_blend_and_in_the_plain_folder(imbalanced: 
     np.testing.assert_allclose(logits.softmax(-1).detach().numpy(), np.stack(ours), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_report_has_the_scores_that_the_folder_has(imbalanced: Path):
     report = json.loads((imbalanced / "best" / "report.json").read_text())
     board = {row["name"]: row for row in report["leaderboard"]}

@@ -27,6 +27,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[LabelledRows, object
     return rows, VIEWS["tfidf"].fit(texts, Texts([], "words")).features(texts)
 
 
+@pytest.mark.slow
 def test_a_model_that_would_take_too_long_is_given_up_early(many: tuple[LabelledRows, object]):
     began = time.process_time()
     fit_on_folds(many[1], many[0], seconds=1e9)
@@ -37,6 +38,7 @@ def test_a_model_that_would_take_too_long_is_given_up_early(many: tuple[Labelled
     assert time.process_time() - began < whole / 5
 
 
+@pytest.mark.slow
 def test_the_only_model_is_fitted_anyway_with_one_strength(many: tuple[LabelledRows, object]):
     rows, features = many
     model, scores = fit_on_folds(features, rows, seconds=1e-3, required=True)

@@ -10,10 +10,8 @@ if int(transformers.__version__.split(".")[0]) > 4:
     pytest.skip("the reference is Transformers 4.57.6", allow_module_level=True)
 
 import ownbert.hf as hf  # noqa: E402
-from ownbert.families import FAMILIES  # noqa: E402
 from support.padded_models import arguments, close, padded, pair  # noqa: E402
-
-ARCHITECTURES = [(f.model_type, name) for f in FAMILIES.values() for name in f.architectures]
+from support.parity_models import MOSTLY_SLOW  # noqa: E402
 
 
 def labels(kinds: tuple[str, ...], mask: torch.Tensor) -> dict[str, Any]:
@@ -39,7 +37,7 @@ def labels(kinds: tuple[str, ...], mask: torch.Tensor) -> dict[str, Any]:
     return {"labels": numbers(2, count)} if kinds else {}
 
 
-@pytest.mark.parametrize(("model_type", "architecture"), ARCHITECTURES)
+@pytest.mark.parametrize(("model_type", "architecture"), MOSTLY_SLOW)
 def test_the_same_numbers(model_type: str, architecture: str, tmp_path):
     kind = getattr(hf, architecture)
     decoder = {"is_decoder": True} if kind.family.architectures[architecture].decoder else {}
@@ -88,7 +86,7 @@ def compare(found: Any, expected: Any, keep: torch.Tensor | None) -> None:
     assert found.to_tuple()[0] is found[0]
 
 
-@pytest.mark.parametrize(("model_type", "architecture"), ARCHITECTURES)
+@pytest.mark.parametrize(("model_type", "architecture"), MOSTLY_SLOW)
 def test_what_is_saved_loads_there_whole(model_type: str, architecture: str, tmp_path):
     kind = getattr(hf, architecture)
     family = kind.family

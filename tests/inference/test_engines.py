@@ -256,6 +256,7 @@ def candidates(filled: Sequence[Filled]) -> list[Any]:
     return [[(c.id, c.probability) for c in mask.candidates] for f in filled for mask in f.masks]
 
 
+@pytest.mark.slow
 def test_masks_are_filled_the_same_with_an_engine(masked: Path, tmp_path: Path):
     texts = ["a [MASK] b [MASK]", "[MASK]", "c d e f a b c [MASK]", "a [MASK] c", "b [MASK]"]
     expected = list(Filler(masked, top=3)(texts))

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.cli import run_cli
 
 
@@ -68,6 +70,7 @@ def test_mistakes_get_one_line(pretrained: Path, classifier: Path, tmp_path: Pat
         assert len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_pipe_of_processes(pretrained: Path):
     done = subprocess.run(
         [sys.executable, "-m", "ownbert", "fill", str(pretrained), "--top", "1"],

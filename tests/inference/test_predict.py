@@ -250,7 +250,18 @@ def scores(predictor: NetworkPredictor, rows: Sequence[Row], size: int) -> list[
     return found
 
 
-@pytest.mark.parametrize("task", [name for name in TASKS if name not in ("embed", "image")])
+# Tasks that answer a row with one list of numbers all do it in one way.
+ALIKE = ("classify", "multilabel", "regress", "choose")
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name
+        for name in TASKS
+        if name not in ("embed", "image")
+    ],
+)
 def test_no_task_depends_on_the_company(task: str, blank: Path, tmp_path: Path):
     given = {"model": blank, "train": rows_of(task, "train"), "quiet": True, "max_steps": 3}
     finetune(task, output=tmp_path / "it", seeds=2, **given)

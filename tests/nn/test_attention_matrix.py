@@ -113,7 +113,7 @@ def expected(mask: str, kind: str, dtype: torch.dtype, train: bool, keep: bool):
         run("reference", mask, kind, dtype, train=train, wide=wide, keep=keep)
         for wide in (True, False)
     )
-    return truth, [float((a.double() - b).abs().max()) for a, b in zip(plain, truth, strict=True)]
+    return truth, [largest(a.double() - b) for a, b in zip(plain, truth, strict=True)]
 
 
 def can(backend: str | None, train: bool, mask: str, kind: str) -> bool:
@@ -126,31 +126,51 @@ def can(backend: str | None, train: bool, mask: str, kind: str) -> bool:
     return (able.gradients or not train) and (able.masks or not MASKS[mask].hides)
 
 
-CASES = [
-    (backend, train, mask, kind)
-    for backend in [*BACKENDS, None]
-    for train in (True, False)
-    for mask in MASKS
-    for kind in BIASES
-    if can(backend, train, mask, kind)
-]
+Case = tuple[str | None, bool]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize(("backend", "train", "mask", "kind"), CASES)
-def test_all_compute_the_same(
+def cases(mask: str, kind: str) -> list[Case]:
+    """Backends, and whether in training; None: the backend that is chosen without a name."""
+    return [
+        (backend, train)
+        for backend in [*BACKENDS, None]
+        for train in (True, False)
+        if can(backend, train, mask, kind)
+    ]
+
+
+BOTH = [(mask, kind) for mask in MASKS for kind in BIASES]
+
+
+@pytest.mark.parametrize(("mask", "kind"), BOTH)
+def test_all_compute_the_same(mask: str, kind: str):
+    wrong = [
+        (backend, "training" if train else "evaluation", dtype)
+        for backend, train in cases(mask, kind)
+        for dtype in (torch.float32, torch.bfloat16)
+        if not computes_the_same(backend, train, dtype, mask, kind)
+    ]
+    assert not wrong
+
+
+def computes_the_same(
     backend: str | None, train: bool, dtype: torch.dtype, mask: str, kind: str
-):
+) -> bool:
     keep = backend is not None and BACKENDS[backend].weights
     ours = run(backend, mask, kind, dtype, train=train, wide=False, keep=keep)
     truth, off = expected(mask, kind, dtype, train, keep)
-    assert len(ours) == len(truth)
-    for found, true, plain in zip(ours, truth, off, strict=True):
-        assert found.dtype == dtype
-        assert found.shape == true.shape
+    return len(ours) == len(truth) and all(
+        found.dtype == dtype
+        and found.shape == true.shape
         # No worse than a small multiple of what this number type costs the reference itself.
-        floor = 4 * torch.finfo(dtype).eps * max(1.0, float(true.abs().max()))
-        assert float((found.double() - true).abs().max()) <= 3 * plain + floor
+        and largest(found.double() - true)
+        <= 3 * plain + 4 * torch.finfo(dtype).eps * max(1.0, largest(true))
+        for found, true, plain in zip(ours, truth, off, strict=True)
+    )
+
+
+def largest(numbers: Tensor) -> float:
+    return float(numbers.abs().max())
 
 
 @pytest.mark.parametrize("kind", BIASES)
@@ -220,16 +240,15 @@ def dropped(backend: str, mask: str, kind: str, inputs: list[Tensor]) -> Attenti
     return attend(*inputs, MASKS[mask], dropout=0.3, bias=bias, weights=keep, backend=backend)
 
 
-@pytest.mark.parametrize(
-    ("backend", "mask", "kind"),
-    [
-        (backend, mask, kind)
-        for backend, train, mask, kind in CASES
-        if backend and train and BACKENDS[backend].dropout and mask != "apart"
-    ],
-)
-def test_dropout_has_its_own_gradient(backend: str, mask: str, kind: str):
+@pytest.mark.parametrize(("mask", "kind"), [case for case in BOTH if case[0] != "apart"])
+def test_dropout_has_its_own_gradient(mask: str, kind: str):
     """Against the difference that a small step makes under the same dropout."""
+    for backend, train in cases(mask, kind):
+        if backend and train and BACKENDS[backend].dropout:
+            check_dropout(backend, mask, kind)
+
+
+def check_dropout(backend: str, mask: str, kind: str) -> None:
     *inputs, grad = (x.double() for x in make_inputs(MASKS[mask], torch.float32))
     out, weights = dropped(backend, mask, kind, [x.requires_grad_() for x in inputs])
     if weights is not None:
@@ -254,11 +273,18 @@ def test_dropout_has_its_own_gradient(backend: str, mask: str, kind: str):
     assert slope == pytest.approx(ours, rel=1e-5, abs=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("backend", "train", "mask", "kind"),
-    [case for case in CASES if case[1] or case[0] == "equal_lengths"],
-)
-def test_under_autocast(backend: str | None, train: bool, mask: str, kind: str):
+@pytest.mark.parametrize(("mask", "kind"), BOTH)
+def test_under_autocast(mask: str, kind: str):
+    wrong = [
+        (backend, "training" if train else "evaluation")
+        for backend, train in cases(mask, kind)
+        if train or backend == "equal_lengths"
+        if not holds_under_autocast(backend, train, mask, kind)
+    ]
+    assert not wrong
+
+
+def holds_under_autocast(backend: str | None, train: bool, mask: str, kind: str) -> bool:
     *inputs, grad = make_inputs(MASKS[mask], torch.float32)
     bias = bias_of(kind, torch.float32)
     truth, off = expected(mask, kind, torch.bfloat16, True, False)
@@ -266,11 +292,12 @@ def test_under_autocast(backend: str | None, train: bool, mask: str, kind: str):
     with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(train):
         out = attend(*inputs, MASKS[mask], bias=bias, backend=backend).out
     gradients = torch.autograd.grad(out, learnt, grad.to(out.dtype)) if train else ()
-    for found, true, plain in zip((out, *gradients), truth, off, strict=train):
-        assert bool(found.isfinite().all())
+    return all(
+        bool(found.isfinite().all())
         # The inputs are not rounded here and there they are, which the factor allows for.
-        slack = 0.03 * max(1.0, float(true.abs().max()))
-        assert float((found.detach().double() - true).abs().max()) <= 4 * plain + slack
+        and largest(found.detach().double() - true) <= 4 * plain + 0.03 * max(1.0, largest(true))
+        for found, true, plain in zip((out, *gradients), truth, off, strict=train)
+    )
 
 
 def test_what_cannot_be_laid_out_is_refused():

@@ -86,18 +86,18 @@ def test_a_wide_beam_finds_the_best_of_all_answers(model: Model, penalty: float)
     """With as many beams as there are beginnings nothing is lost."""
     longest = 3
     source = torch.tensor([[3, 4, 5]])
-    answers = [
-        (*body, END)
-        for length in range(longest)
-        for body in itertools.product([t for t in range(10) if t != END], repeat=length)
-    ]
+    ranked: dict[tuple[int, ...], float] = {}
+    for length in range(longest):
+        bodies = itertools.product([t for t in range(10) if t != END], repeat=length)
+        answers = torch.tensor([(START, *body, END) for body in bodies])
+        sources = source.expand(len(answers), -1)
+        found = log_probs(model, sources, answers[:, :-1]).detach()
+        totals = found.gather(-1, answers[:, 1:, None]).sum((1, 2))
+        divisor = ((5 + length + 1) / 6) ** penalty
+        for answer, total in zip(answers[:, 1:].tolist(), totals.tolist(), strict=True):
+            ranked[tuple(answer)] = total / divisor
 
-    def ranked(answer: tuple[int, ...]) -> float:
-        found = log_probs(model, source, torch.tensor([[START, *answer[:-1]]]))[0].detach()
-        total = float(found[torch.arange(len(answer)), torch.tensor(answer)].sum())
-        return total / ((5 + len(answer)) / 6) ** penalty
-
-    best = max(answers, key=ranked)
+    best = max(ranked, key=ranked.__getitem__)
     (written,) = beam_search(
         model,
         from_padded(source)[0],
@@ -109,7 +109,7 @@ def test_a_wide_beam_finds_the_best_of_all_answers(model: Model, penalty: float)
     )
     assert written.ended
     assert (*written.ids, END) == best
-    assert written.score == pytest.approx(ranked(best), abs=SCORES)
+    assert written.score == pytest.approx(ranked[best], abs=SCORES)
 
 
 def test_what_does_not_end_is_cut(model: Model):

@@ -81,7 +81,10 @@ def test_defaults_are_those_of_transformers(model_type: str):
 
 
 @pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
-@pytest.mark.parametrize("model_type", RELATIVE)
+@pytest.mark.parametrize(
+    "model_type",
+    [m if m in ("bert", "albert") else pytest.param(m, marks=pytest.mark.slow) for m in RELATIVE],
+)
 def test_relative_positions(tmp_path: Path, model_type: str, kind: str):
     model = their_model(model_type, BASE[model_type], position_embedding_type=kind)
     there_and_back(model, tmp_path)
@@ -168,7 +171,16 @@ VARIANTS: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-@pytest.mark.parametrize(("model_type", "architecture", "settings"), VARIANTS)
+@pytest.mark.parametrize(
+    ("model_type", "architecture", "settings"),
+    # Every other one of each family is a quick test.
+    [
+        pytest.param(*case, marks=pytest.mark.slow)
+        if sum(other[0] == case[0] for other in VARIANTS[:number]) % 2
+        else case
+        for number, case in enumerate(VARIANTS)
+    ],
+)
 def test_variants(tmp_path: Path, model_type: str, architecture: str, settings: dict[str, Any]):
     settings = dict(settings)
     if "bottleneck" in settings:

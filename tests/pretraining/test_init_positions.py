@@ -104,6 +104,7 @@ def test_of_narrow_words_only_the_table_is_set():
     assert changed == ["encoder.embeddings.position.weight"]
 
 
+@pytest.mark.slow
 def test_a_word_that_stands_beside_is_found_sooner(tmp_path: Path):
     """Every word decides the next one and nothing else does: what stands in the text does not."""
     rng = np.random.default_rng(0)

@@ -15,6 +15,12 @@ from ownbert.text.tokenizer import Tokenizer
 from support.training_runs import learnt
 
 SHORT = {"max_length": 48, "batch_tokens": 512, "log_every": 1, "quiet": True}
+
+
+def slow(*values: str):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 PHASES = (
     "phases=[{share: 0.5, objectives: mlm, max_length: 32}, "
     "{share: 0.5, objectives: [mlm, nsp], masking: ngram, max_length: 48}]"
@@ -22,7 +28,12 @@ PHASES = (
 
 
 def test_phases_follow_each_other_and_a_resumed_run_knows_where_it_is(topics: Path, tmp_path: Path):
-    options = {"max_steps": 8, "save_every": 3, "overrides": [PHASES, "run.keep=9"]}
+    options = {
+        "max_steps": 8,
+        "save_every": 3,
+        "eval_every": 4,
+        "overrides": [PHASES, "run.keep=9"],
+    }
     whole, folder = tmp_path / "whole", tmp_path / "run"
     for place in (whole, folder):
         pretrain(topics / "tokens", place, **options, **SHORT)
@@ -44,9 +55,9 @@ def test_phases_follow_each_other_and_a_resumed_run_knows_where_it_is(topics: Pa
     ("objectives", "architecture"),
     [
         ("mlm", "BertForMaskedLM"),
-        ("mlm,sop", "BertForPreTraining"),
+        pytest.param("mlm,sop", "BertForPreTraining", marks=pytest.mark.slow),
         ("clm", "BertLMHeadModel"),
-        ("mlm,clm", "BertForMaskedLM"),
+        pytest.param("mlm,clm", "BertForMaskedLM", marks=pytest.mark.slow),
         ("plm", "XLNetLMHeadModel"),
         ("span_corruption", "T5ForConditionalGeneration"),
         ("mlm,rtd", "ElectraForPreTraining"),
@@ -77,9 +88,11 @@ def test_what_is_learnt_decides_what_is_saved(
             assert rows[-1][f"{name}_loss"] < rows[0][f"{name}_loss"]
 
 
-@pytest.mark.parametrize("masking", ["word", "ngram", "span"])
+@pytest.mark.parametrize("masking", [*(slow(m) for m in ("word", "ngram")), "span"])
 def test_each_kind_of_masking_learns(topics: Path, tmp_path: Path, masking: str):
-    pretrain(topics / "tokens", tmp_path / "run", masking=masking, max_steps=15, **SHORT)
+    pretrain(
+        topics / "tokens", tmp_path / "run", masking=masking, max_steps=15, eval_every=5, **SHORT
+    )
     held_out = [r for r in learnt(tmp_path / "run") if r.get("evaluation")]
     assert held_out[-1]["mlm_loss"] < held_out[0]["mlm_loss"]
 
@@ -113,7 +126,7 @@ def test_what_cannot_be_learnt_is_said_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["plm", "span_corruption"])
+@pytest.mark.parametrize("name", [slow("plm"), "span_corruption"])
 def test_a_resumed_run_sees_the_same(topics: Path, tmp_path: Path, name: str):
     options = {"objectives": name, "max_steps": 6, "save_every": 3, "eval_every": 6}
     whole, folder = tmp_path / "whole", tmp_path / "run"

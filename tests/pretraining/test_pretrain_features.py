@@ -28,6 +28,7 @@ SHORT: dict[str, Any] = {
     "learning_rate": 0.01,
     "quiet": True,
 }
+LONG: dict[str, Any] = {"max_steps": 60, "eval_every": 30}
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +58,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pretrained(corpus: Path) -> Path:
-    pretrain(corpus / "with", corpus / "model", **SHORT, max_steps=60, feature_size=6)
+    pretrain(corpus / "with", corpus / "model", **SHORT, **LONG, feature_size=6)
     return corpus / "model"
 
 
 def test_what_tags_tell_of_masked_words_is_learnt(corpus: Path, pretrained: Path):
-    pretrain(corpus / "without", corpus / "plain", **SHORT, max_steps=60)
+    pretrain(corpus / "without", corpus / "plain", **SHORT, **LONG)
     found, plain = (rows(corpus / name)[-1] for name in ("model", "plain"))
     assert found["unigram_loss"] == pytest.approx(plain["unigram_loss"])
     assert plain["mlm_loss"] > 0.9 * plain["unigram_loss"]  # the words say nothing of each other
@@ -194,7 +195,8 @@ def test_a_run_starts_from_the_features_of_another(pretrained: Path, corpus: Pat
 
 def test_a_killed_run_equals_one_that_was_not(corpus: Path, tmp_path: Path):
     """Takes the time of a process, since only a process can be killed."""
-    options = ("--max-steps", "10", "--save-every", "3", "--objectives", "mlm,nsp")
+    options = ("--max-steps", "10", "--save-every", "3", "--eval-every", "5")
+    options = (*options, "--objectives", "mlm,nsp")
     run = start(corpus / "with", tmp_path / "killed", *options)
     wait_for_step(tmp_path / "killed", 4)
     run.send_signal(signal.SIGKILL)

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,32 +51,40 @@ def test_many_clients_get_the_answers_of_one(classifier: Path):
         assert server.process.wait(30) == 0
 
 
-def test_requests_beyond_the_limits(tmp_path: Path):
-    made(tmp_path / "m")
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
+    """A server with limits, and the folder of its model m."""
+    folder = tmp_path_factory.mktemp("limited") / "m"
+    made(folder)
     limits = ("--request-tokens", 50, "--queue-tokens", 100, "--timeout", 5)
-    with served(tmp_path / "m", *limits) as server:
-        status, error, _ = server.post("/embed", {"inputs": ["a b c"] * 20})
-        assert (status, error["error"]) == (413, "100 tokens; at most 50 in a request")
-        status, error, _ = server.post("/embed", b"x" * 9_000_000)
-        assert (status, error["error_type"]) == (413, "too_large")
-        for body in (b"\xff", b"{bad", b"[" * 100_000, b'{"inputs": ' + b"9" * 6000 + b"}"):
-            status, error, _ = server.post("/v1/embed", body)
-            assert status in (400, 422)
-            assert error["error"]["message"]
-        for body, field in (
-            ({"inputs": 7}, "inputs"),
-            ({"input": "a"}, "inputs"),
-            ({"inputs": "a", "nix": 1}, "nix"),
-            ({"inputs": "a", "dimensions": 0}, "dimensions"),
-        ):
-            status, error, _ = server.post("/v1/embed", body)
-            assert (status, error["error"]["param"]) == (422, field)
-        assert server.post("/nix", {})[0] == 404
-        assert server.get("/v1/embed")[0] == 405
-        # It still answers.
-        assert server.post("/embed", {"inputs": "a"})[0] == 200
-        name = server.post("/embed", {"inputs": "a"}, x_request_id="mine-7")[2]["x-request-id"]
-        assert name == "mine-7"
+    with served(folder, *limits) as server:
+        yield server, folder
+
+
+def test_requests_beyond_the_limits(limited: tuple[Served, Path]):
+    server, _ = limited
+    status, error, _ = server.post("/embed", {"inputs": ["a b c"] * 20})
+    assert (status, error["error"]) == (413, "100 tokens; at most 50 in a request")
+    status, error, _ = server.post("/embed", b"x" * 9_000_000)
+    assert (status, error["error_type"]) == (413, "too_large")
+    for body in (b"\xff", b"{bad", b"[" * 100_000, b'{"inputs": ' + b"9" * 6000 + b"}"):
+        status, error, _ = server.post("/v1/embed", body)
+        assert status in (400, 422)
+        assert error["error"]["message"]
+    for body, field in (
+        ({"inputs": 7}, "inputs"),
+        ({"input": "a"}, "inputs"),
+        ({"inputs": "a", "nix": 1}, "nix"),
+        ({"inputs": "a", "dimensions": 0}, "dimensions"),
+    ):
+        status, error, _ = server.post("/v1/embed", body)
+        assert (status, error["error"]["param"]) == (422, field)
+    assert server.post("/nix", {})[0] == 404
+    assert server.get("/v1/embed")[0] == 405
+    # It still answers.
+    assert server.post("/embed", {"inputs": "a"})[0] == 200
+    name = server.post("/embed", {"inputs": "a"}, x_request_id="mine-7")[2]["x-request-id"]
+    assert name == "mine-7"
 
 
 def test_a_key_in_a_file_that_nobody_else_reads(tmp_path: Path):
@@ -121,6 +130,7 @@ def test_slow_clients_are_closed_and_the_others_are_answered(tmp_path: Path):
         assert server.post("/embed", {"inputs": "a"})[0] == 200
 
 
+@pytest.mark.slow
 def test_connections_are_bounded(tmp_path: Path):
     """Clients that say nothing, hundreds of them at once, and one that never reads its answer."""
     made(tmp_path / "m", max_position_embeddings=1100)
@@ -157,22 +167,21 @@ def _connections(server: Served) -> int:
     return int(float(re.findall(r"^ownbert_connections (.+)$", found, re.M)[0])) - 1
 
 
-def test_a_folder_is_exchanged_while_it_is_served(tmp_path: Path):
-    made(tmp_path / "m")
-    with served(tmp_path / "m") as server:
-        before = server.post("/embed", {"inputs": "a b"})[1]
-        made(tmp_path / "m", seed=1)
-        assert server.post("/embed", {"inputs": "a b"})[1] == before
-        assert server.post("/reload", {})[1] == {"model": "m", "reloaded": True}
-        after = server.post("/embed", {"inputs": "a b"})[1]
-        np.testing.assert_allclose(
-            after[0], ownbert.Embedder(tmp_path / "m").encode("a b", normalize=True), atol=1e-5
-        )
-        assert not np.allclose(after, before, atol=1e-3)
-        (tmp_path / "m" / "model.safetensors").write_bytes(b"damaged")
-        status, error, _ = server.post("/reload", {})
-        assert (status, "m stays as it was" in error["error"]) == (409, True)
-        assert server.post("/embed", {"inputs": "a b"})[1] == after
+def test_a_folder_is_exchanged_while_it_is_served(limited: tuple[Served, Path]):
+    server, folder = limited
+    before = server.post("/embed", {"inputs": "a b"})[1]
+    made(folder, seed=1)
+    assert server.post("/embed", {"inputs": "a b"})[1] == before
+    assert server.post("/reload", {})[1] == {"model": "m", "reloaded": True}
+    after = server.post("/embed", {"inputs": "a b"})[1]
+    np.testing.assert_allclose(
+        after[0], ownbert.Embedder(folder).encode("a b", normalize=True), atol=1e-5
+    )
+    assert not np.allclose(after, before, atol=1e-3)
+    (folder / "model.safetensors").write_bytes(b"damaged")
+    status, error, _ = server.post("/reload", {})
+    assert (status, "m stays as it was" in error["error"]) == (409, True)
+    assert server.post("/embed", {"inputs": "a b"})[1] == after
 
 
 @pytest.mark.parametrize(
@@ -218,12 +227,11 @@ def test_the_log_has_no_texts(tmp_path: Path):
 def test_the_page_in_a_browser(classifier: Path):
     """Headless Chromium types nothing by itself, so the page's own script is given a text."""
     with served(classifier) as server:
-        page = _dumped(server, "")
-        assert "OwnBERT" in page
-        assert "classify" in page
         found = _dumped(server, "?text=red1+9")
         explained = _dumped(server, "?text=red1+9&explain")
     label = ownbert.predict(classifier, "red1 9")[0]["label"]
+    assert "OwnBERT" in found
+    assert "classify" in found
     assert f"<span>{label}</span>" in found
     assert 'class="bar" style="width:' in found
     assert "tokens," in found

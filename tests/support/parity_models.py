@@ -57,6 +57,13 @@ FURTHER: dict[str, dict[str, Any]] = {
 # The sines are a table like any other once they are in a checkpoint.
 ALIKE = {"sinusoidal_pos_embds": False}
 ALL = [(family.model_type, name) for family in FAMILIES.values() for name in family.architectures]
+# One of each family, and all of BERT's.
+REPRESENTATIVES = {next(c for c in ALL if c[0] == model_type) for model_type in FAMILIES}
+REPRESENTATIVES |= {case for case in ALL if case[0] == "bert"}
+# For what depends on the family alone, or is tested of every architecture elsewhere too.
+MOSTLY_SLOW = [
+    case if case in REPRESENTATIVES else pytest.param(*case, marks=pytest.mark.slow) for case in ALL
+]
 BASES = [(family.model_type, next(iter(family.architectures))) for family in FAMILIES.values()]
 
 

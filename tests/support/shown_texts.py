@@ -23,6 +23,7 @@ def _trees() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
+@cache
 def messages() -> set[str]:
     """The templates of all ``InputError``s that are written where they are raised."""
     found = set()

@@ -39,24 +39,21 @@ def start(tokens: Path | None, folder: Path, *options: str, processes: int = 1):
 
 
 def run_ranks(tokens: Path, folder: Path, *options: str, count: int = 2) -> None:
-    """To their end, processes that find what torchrun would tell them. torchrun itself takes as
-    long to start as each of them."""
+    """To their end, processes that find what torchrun would tell them. They are forks: torchrun
+    and new interpreters would take longer to start than the runs."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]  # free, and nobody else gets it at once
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     shared |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-    runs = [
-        subprocess.Popen(
-            command(tokens, folder, *options),
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(count)
-    ]
-    for run in runs:
-        finish(run)
+    given = (tokens, folder, options, shared)
+    torch.multiprocessing.start_processes(_run_rank, given, nprocs=count, start_method="fork")
+
+
+def _run_rank(
+    rank: int, tokens: Path, folder: Path, options: tuple[str, ...], shared: dict[str, str]
+) -> None:
+    os.environ.update(shared, RANK=str(rank), LOCAL_RANK=str(rank))
+    run_here(tokens, folder, *options)
 
 
 def run_here(tokens: Path, folder: Path, *options: str) -> None:

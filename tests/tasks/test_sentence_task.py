@@ -235,6 +235,7 @@ def test_two_passes_add_their_distance():
     torch.testing.assert_close(symmetric_kl(logits[:2], logits[2:]).sum(), apart)
 
 
+@pytest.mark.slow
 def test_the_habits_learn_too(pretrained: Path, topics: Path, tmp_path: Path):
     habits = {"rdrop": 1.0, "ema": 0.9, "adversarial": 0.5, "layer_decay": 0.9}
     tune(topics, pretrained, tmp_path / "out", epochs=4, accumulate=2, batch_size=8, **habits)

@@ -56,8 +56,10 @@ def test_nothing_but_blanks_is_lost(text: str):
     "unit", [".", ". ", "1. ", ".)", "a.", "A. ", "。", '."', " ", "Mr. ", "… ", ".\n", "x! 1. "]
 )
 def test_time_is_linear_in_hostile_text(unit: str):
-    text = unit * (1_000_000 // len(unit)) + "x"
+    text = unit * (250_000 // len(unit)) + "x"
     start = time.process_time()
     sentences = split_sentences(text)
-    assert time.process_time() - start < 15  # about one second; a quadratic rule takes hours
+    assert (
+        time.process_time() - start < 5
+    )  # a quarter of a second; a quadratic rule takes many minutes
     assert sum(map(len, sentences)) <= len(text)

@@ -116,10 +116,24 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-2000])
 
 
-@pytest.mark.parametrize("damage", [alter, cut, Path.unlink])
-@pytest.mark.parametrize("what", ["*.safetensors", "state.json"])
+@pytest.mark.parametrize(
+    ("what", "damage"),
+    [
+        ("*.safetensors", alter),
+        ("state.json", cut),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("*.safetensors", cut),
+                ("*.safetensors", Path.unlink),
+                ("state.json", alter),
+                ("state.json", Path.unlink),
+            )
+        ),
+    ],
+)
 def test_a_damaged_state_is_named_and_the_one_before_it_offered(
-    topics: Path, tmp_path: Path, damage, what: str
+    topics: Path, tmp_path: Path, what: str, damage
 ):
     folder = tmp_path / "run"
     pretrain(topics / "tokens", folder, max_steps=8, save_every=4, eval_every=8, **SHORT)
@@ -177,9 +191,10 @@ def test_another_corpus_is_refused_wherever_it_is(topics: Path, tmp_path: Path):
     assert rows(folder)[-1]["step"] == 5
 
 
+@pytest.mark.slow
 def test_settings_that_change_nothing_may_change(topics: Path, tmp_path: Path):
     whole, folder = tmp_path / "whole", tmp_path / "run"
-    options = {"max_steps": 12, "learning_rate": 1e-3, "dropout": 0.1}
+    options = {"max_steps": 12, "eval_every": 12, "learning_rate": 1e-3, "dropout": 0.1}
     constant = ["optim.schedule=constant", "optim.warmup=0"]
     pretrain(topics / "tokens", whole, **options, overrides=constant, **SHORT)
     first = options | {"max_steps": 5}

@@ -26,7 +26,7 @@ def texts() -> list[str]:
     return [" ".join(row) for row in rows(40, seed=5)]
 
 
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("beams", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_company_and_cache_change_nothing(folder: Path, beams: int):
     together = list(Translator(folder, beams=beams)(texts()))
     assert len(set(together)) > 20

@@ -54,6 +54,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path):
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_the_mean_of_saved_states_is_taken_where_it_is_better(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

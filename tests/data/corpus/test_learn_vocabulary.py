@@ -153,11 +153,10 @@ def test_wordpiece_is_the_same_on_every_run(tmp_path: Path, shared_data: Path):
         documents = read_documents(shared_data / f"{name}-sample" / "corpus.txt.gz")
         lines += [" ".join(next(documents).pieces) for _ in range(40)]
     corpus = write_lines(tmp_path / "a.txt", lines)
-    for run in ("one", "two", "three"):
+    for run in ("one", "two"):
         subprocess.run([sys.executable, "-c", LEARN, corpus, tmp_path / run], check=True)
     first = (tmp_path / "one" / "tokenizer.json").read_bytes()
     assert (tmp_path / "two" / "tokenizer.json").read_bytes() == first
-    assert (tmp_path / "three" / "tokenizer.json").read_bytes() == first
 
 
 def test_chinese_characters_and_english_words_share_the_room(tmp_path: Path, shared_data: Path):

@@ -93,7 +93,7 @@ def test_any_number_of_processes_gives_the_same_bytes(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_killed_at_any_moment_and_started_again(
     corpus: Path, whole: dict, tmp_path: Path, processes: str
 ):
@@ -124,7 +124,9 @@ def test_killed_at_any_moment_and_started_again(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGTERM")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_an_interrupt_is_one_line_and_nothing_is_lost(
     corpus: Path, whole: dict, tmp_path: Path, number: signal.Signals
 ):

@@ -36,7 +36,7 @@ def ids_of(tokenizer: Tokenizer, texts: list[str]) -> list[int]:
 
 
 @pytest.mark.parametrize("tokenizer", [WORDPIECE, CASED, BLANK], ids=["lower", "cased", "blank"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=6))
 def test_looked_up_ids_are_the_tokenizers(tokenizer: Tokenizer, texts: list[str]):
     encoder = TextEncoder(tokenizer)

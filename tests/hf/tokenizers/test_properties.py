@@ -19,7 +19,7 @@ transformers.logging.set_verbosity_error()
 TEXT = st.lists(st.one_of(st.sampled_from(SNIPPETS), st.text(max_size=8)), max_size=6).map("".join)
 WORDS = st.lists(st.one_of(st.sampled_from(SNIPPETS), st.text(max_size=5)), max_size=5)
 QUIET = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 RETURNS = {
     "return_offsets_mapping": True,
@@ -221,7 +221,7 @@ def slow_pairs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     ]
 
 
-@settings(QUIET, max_examples=60)
+@settings(QUIET, max_examples=30)
 @given(parts=st.lists(st.one_of(st.sampled_from(KEPT), TEXT), max_size=6), apart=st.booleans())
 def test_never_split_as_the_slow_tokenizer(slow_pairs: list, parts: list[str], apart: bool):
     text = (" " if apart else "").join(parts)

@@ -73,6 +73,7 @@ def test_answers_stand_below_each_other_with_bars_of_their_probabilities(tmp_pat
     assert grey[2] == pytest.approx(3 * grey[0], rel=0.02)
 
 
+@pytest.mark.slow
 def test_long_texts_are_broken_into_lines(tmp_path: Path):
     heights = []
     for text in ("word " * 10, "word " * 60, "w" * 120):

@@ -296,7 +296,14 @@ def test_the_picture_is_drawn_as_it_was_under_any_scale(folder: Path, tmp_path: 
 
 @pytest.mark.usefixtures("plots")
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("label", ["checks", "方格", "\ue000"], ids=["latin", "han", "of no font"])
+@pytest.mark.parametrize(
+    "label",
+    [
+        pytest.param("checks", marks=pytest.mark.slow, id="latin"),
+        pytest.param("方格", id="han"),
+        pytest.param("\ue000", id="of no font"),
+    ],
+)
 def test_words_in_any_script(folder: Path, tmp_path: Path, label: str):
     """With a font that has the characters, or as numbers: never as boxes, of which it is warned."""
     model = load(folder)

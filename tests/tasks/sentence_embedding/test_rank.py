@@ -124,6 +124,7 @@ def test_batches_are_not_cut(
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_it_learns_triples(pretrained: Path, files: Path, tmp_path: Path):
     folder = tune(pretrained, files, "triples", tmp_path / "out", epochs=3)
     one, two, three = columns_of(files / "test_triples.csv", 0, 1, 2)

@@ -148,7 +148,14 @@ def test_a_sentence_gets_the_same_tags_in_any_company(
         assert len(one.tags) == len(row.texts)
 
 
-@pytest.mark.parametrize("options", [{"rdrop": 1.0}, {"rdrop": 1.0, "crf": True}, {"tag_all": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"rdrop": 1.0}, marks=pytest.mark.slow),
+        {"rdrop": 1.0, "crf": True},
+        {"tag_all": 1},
+    ],
+)
 def test_other_ways_to_learn(tagged: Path, pretrained: Path, tmp_path: Path, options: dict):
     options = {k: bool(v) if k == "tag_all" else v for k, v in options.items()}
     tune(tagged, pretrained, tmp_path / "out", **options)
