@@ -113,8 +113,8 @@ Precision = Annotated[str, typer.Option(help="float32, bfloat16 or auto (what is
 FolderPrecision = Annotated[
     str | None,
     typer.Option(
-        help="float32, bfloat16 or auto (what is faster here).",
-        show_default="as the folder says",
+        help="float32, bfloat16 or auto.",
+        show_default="by its card",
     ),
 ]
 Engine = Annotated[

@@ -263,6 +263,7 @@ HELP = {
     "torch, onnx, openvino (see ownbert export) or auto.": "torch、onnx、openvino（见 ownbert export）或 auto。",
     "As of predict.": "同 predict。",
     "float32, bfloat16 or auto (what is faster here).": "float32、bfloat16 或 auto（本机上更快的）。",
+    "float32, bfloat16 or auto.": "float32、bfloat16 或 auto。",
     "A share of the rows, as 3/16 (see ownbert merge).": "只处理一部分行，例如 3/16（见 ownbert merge）。",
     "local, or ray: -o is a folder (see --help-all).": "local 或 ray：用 ray 时 -o 是目录（见 --help-all）。",
     "Of --runner ray: processes with a model each, on this machine or on the cluster that RAY_ADDRESS names.": "用于 --runner ray：进程数，每个进程一份模型，在本机或 RAY_ADDRESS 指定的集群上运行。",
@@ -419,7 +420,7 @@ HELP = {
 DEFAULTS = {
     "that of pretraining with these columns, else 10": "预训练这些列时的维数，否则为 10",
     "as exported": "按导出时的格式",
-    "as the folder says": "按模型目录所述",
+    "by its card": "依模型卡",
     "as many as there are cores for": "核数能容纳的最多个数",
     "that of OUT": "OUT 所在的目录",
     "all but shapley": "除 shapley 外的全部",
