@@ -466,7 +466,7 @@ def test_a_taught_network_is_in_the_blend_without_dev_rows(
     board = {row["name"]: row for row in report["leaderboard"]}
     found = ownbert.evaluate(tmp_path / "best", topics / "test.csv")
     assert board["blend of all"]["test_score"] == pytest.approx(found.macro_f1, abs=1e-6)
-    assert "It does not count network taught by the blend" in (
+    assert "The network taught by the blend is not in it" in (
         (tmp_path / "best" / "report.txt").read_text().replace("\n", " ")
     )
 

@@ -78,8 +78,8 @@ def _trust(report: Report) -> str:
     for row in report.leaderboard:
         if best.kind == BLEND and not row.measured and row.weight:
             parts.append(
-                f"It does not count {row.name}, whose teachers have learnt from these rows and "
-                f"which has {row.weight:.0%} of the weight."
+                f"The {row.name} is not in it, as its teachers have learnt from these rows; it has "
+                f"{row.weight:.0%} of the weight."
             )
     if best.test_score is not None:
         parts.append(f"On test rows, which chose nothing, it is {best.test_score:.3f}.")

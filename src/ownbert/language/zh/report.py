@@ -32,7 +32,7 @@ REPORT = {
     "The score on {} held-out rows is known to about ±{}.": "在 {} 行验证行上的分数，误差约 ±{}。",
     "The score is known to about ±{}.": "分数的误差约 ±{}。",
     "The score is that on {} held-out rows.": "分数取自 {} 行验证行。",
-    "It does not count {}, whose teachers have learnt from these rows and which has {} of the weight.": "其中不计{0~}：教它的模型从这些行学习过；它在融合中占 {1} 的权重。",
+    "The {} is not in it, as its teachers have learnt from these rows; it has {} of the weight.": "其中不含{0~}，因为教它的模型从这些行学习过；它在融合中占 {1} 的权重。",
     "On test rows, which chose nothing, it is {}.": "在不参与任何选择的测试行上为 {}。",
     "It is the best of {} on the rows that chose it, so on new texts expect a little less.": "它是 {} 个模型中在验证行上最好的，正是这些行选出了它，因此在新文本上会略低一些。",
     # Advice.
