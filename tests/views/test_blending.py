@@ -124,3 +124,34 @@ def test_the_estimate_is_not_of_rows_that_chose_the_offsets():
     assert f1_score(targets.values, found.argmax(1), average="macro") > f1_score(
         targets.values, one.argmax(1), average="macro"
     )
+
+
+def skewed(seed: int, frequencies: np.ndarray, count: int) -> tuple[Targets, list[np.ndarray]]:
+    """Rows of labels with these frequencies, and two models that learnt less of rarer labels."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(6, count, p=frequencies)
+    learnt = np.array([0.4, 0.8, 1.2, 1.6, 2.2, 3.0]) ** 0.5  # of each label
+    members = []
+    for strength in (2.0, 1.2):
+        evidence = np.eye(6)[labels] * strength * learnt + rng.normal(size=(count, 6))
+        members.append(log_softmax(evidence * learnt + np.log(FREQUENCIES)))
+    return Targets("classify", labels, 6), members
+
+
+FREQUENCIES = np.array([0.01, 0.02, 0.04, 0.08, 0.25, 0.60])
+
+
+def test_weights_and_frequencies_fitted_together_find_more_rare_labels():
+    targets, members = skewed(0, FREQUENCIES, 2000)
+    counts = np.round(1000 * FREQUENCIES)
+    weights, offsets = fit_blend(members, targets, counts)
+    logs = np.log(counts + 0.5)
+    new, fresh = skewed(1, np.full(6, 1 / 6), 3000)
+    one_after_the_other = blend(fresh, fit_weights(members, targets)) - (logs - logs.mean())
+    together = blend(fresh, weights) + offsets
+    scores = [
+        f1_score(new.values, found.argmax(1), average="macro")
+        for found in (blend(fresh, weights), one_after_the_other, together)
+    ]
+    assert scores[2] > scores[0] + 0.1
+    assert scores[2] > scores[1] + 0.03
