@@ -19,7 +19,7 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,9 +128,7 @@ def _take(rows: Labelled, chosen: Sequence[int]) -> Labelled:
 def hold_out(labels: Sequence[str], n: int, seed: int = SEED) -> tuple[list[int], list[int]]:
     """Indices of the rows that remain and of ``n`` rows held out, as many of each class as is its
     share (largest remainders), both ascending."""
-    rng, of = random.Random(seed), {}
-    for row, label in enumerate(labels):
-        of.setdefault(label, []).append(row)
+    rng, of = random.Random(seed), _by_label(zip(labels, range(len(labels)), strict=True))
     shares = {label: n * len(rows) / len(labels) for label, rows in of.items()}
     counts = {label: int(share) for label, share in shares.items()}
     by_remainder = sorted(shares, key=lambda label: (counts[label] - shares[label], label))
@@ -340,7 +338,7 @@ def _banking_skewed(name: str, data: Path) -> TextSet:
     """banking77 with 60 * .95^k training rows of the k-th class, in an order that is drawn, but at
     least four; the others are the unlabelled text."""
     rows, rng = _banking(name, data), random.Random(SEED)
-    of = _by_label(list(zip(rows.train[0], range(len(rows.train[0])), strict=True)))
+    of = _by_label(zip(rows.train[0], range(len(rows.train[0])), strict=True))
     labels, chosen = rng.sample(sorted(of), len(of)), []
     for k, label in enumerate(labels):
         count = min(max(4, round(60 * 0.95**k)), len(of[label]))
@@ -350,7 +348,7 @@ def _banking_skewed(name: str, data: Path) -> TextSet:
     return TextSet(name, _take(rows.train, chosen), rows.dev, rows.test, unlabelled)
 
 
-def _by_label(rows: Sequence[tuple[Any, int]]) -> dict[Any, list[int]]:
+def _by_label(rows: Iterable[tuple[Any, int]]) -> dict[Any, list[int]]:
     """The rows of each label."""
     found: dict[Any, list[int]] = {}
     for label, row in rows:

@@ -131,13 +131,11 @@ def _minimise(
     1 where these are all 0."""
     count, numbers, adjusts = len(members), targets.task == "regress", bool(logs.any())
     scale = _spread(targets) if numbers else 1.0
-    parts = list(members)
+    parts, each_row = list(members), None
     if adjusts:
         parts.append(np.broadcast_to(-logs, members[0].shape))
         frequency = np.bincount(targets.values, minlength=targets.size)
         each_row = frequency[targets.values] ** -_BALANCE
-    else:
-        each_row = np.ones(len(targets))
 
     strength = np.full(len(parts), _PRIOR_ROWS / max(1, len(targets)))
     strength[count:] = _PRIOR_ROWS_OF_FREQUENCIES / max(1, len(targets))
@@ -174,7 +172,7 @@ def _loss_and_slope(
     where rows have one label."""
     rows = np.arange(len(scores))
     if targets.task == "classify":
-        counts = np.full(len(scores), 1 / len(scores)) if each_row is None else each_row
+        counts = np.ones(len(scores)) if each_row is None else each_row
         counts = counts / counts.sum()
         logs = log_softmax(scores)
         slope = np.exp(logs)
