@@ -29,6 +29,7 @@ from ownbert.files import (
     write_text,
 )
 from ownbert.finetuning.preview import label_shares
+from ownbert.finetuning.run import rate_of_few
 from ownbert.fitting.candidates import (
     ComparedModel,
     Comparison,
@@ -46,7 +47,6 @@ from ownbert.fitting.networks import (
     copy_encoder,
     copy_network,
     finetune_on,
-    pieces_of,
     pretrain_on,
     taught_rows,
     tokens_per_second,
@@ -56,6 +56,7 @@ from ownbert.fitting.progress import Progress, found_in_files
 from ownbert.fitting.recipe import FitRecipe
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.self_training import self_train
+from ownbert.fitting.taught_texts import mixed_texts, pieces_of
 from ownbert.hub import model_folder
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.blend import KINDS, Blend, BlendMember
@@ -110,11 +111,11 @@ _KEYS_OF_STATE = schema.record(
 )
 # What of the recipe a resumed run may have otherwise, and files, which are known by their content.
 _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
-# Shares of the minutes; what is left is for the network that the blend teaches. Where a network is
-# given none is spent on pretraining.
-_PRETRAINING, _FINETUNING, _NGRAM_SHARE = 0.45, 0.2, 0.15
-# Of what is left after the linear models, so that something is made of the network.
-_PRETRAINING_AT_MOST = 0.6
+# Share of what the linear models leave; the smaller one where many labelled rows teach more than
+# texts, and two networks are fine-tuned. Where a network is given none is pretrained.
+_PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
+# Shares of the minutes; what is left then is for the network that the blend teaches.
+_FINETUNING, _NGRAM_SHARE, _FINETUNING_GIVEN = 0.2, 0.15, 0.45
 # Of the minutes, that each linear model may take at most.
 _LINEAR = 0.1
 # Linear models are self-trained where there are so many times as many texts without labels.
@@ -125,10 +126,12 @@ _NGRAMS_FROM, _NGRAMS = 3000, 1 << 18
 _SHORTEST_PRETRAINING = 10.0
 # Passes through the texts that a student needs at least, and a third for the teacher's answers.
 _STUDENT_PASSES = 2.4
-# Share of the tokens that it does not see, where it was pretrained on such texts: a student that
-# has it harder than its teacher becomes better than it (Xie et al. 2020). A sentence model lost by
-# it (docs/benchmarks.md).
+# Share of the tokens that it does not see of texts without labels, where it was pretrained on such
+# texts: a student that has it harder than its teacher becomes better than it (Xie et al. 2020). A
+# sentence model lost by it, and so did mixed texts (docs/benchmarks.md).
 _STUDENT_MASKED = 0.3
+# Mixed texts for each labelled one, at most.
+_MIXED = 8
 # Its share in the blend, at most, where its teachers have learnt from the rows that it is measured
 # on, which flatters it (docs/benchmarks.md).
 _STUDENT_SHARE = 0.3
@@ -413,7 +416,7 @@ class Fit:
         titles += [_PROBE, _NETWORK]
         if self._ngrams_help():
             titles.append(_NGRAM_NETWORK)
-        if len(self.unlabelled):
+        if self._can_teach():
             titles.append(_STUDENT)
         yield "fits in this order, as far as the minutes suffice, and blends:"
         yield from titles
@@ -451,7 +454,8 @@ class Fit:
         recipe = self.recipe
         if recipe.model is not None:
             return model_folder(recipe.model)
-        minutes = min(self.share(_PRETRAINING), _PRETRAINING_AT_MOST * self.left / 60)
+        share = _PRETRAINING_FOR_MANY if self._ngrams_help() else _PRETRAINING
+        minutes = share * self.left / 60
         if 60 * minutes < _SHORTEST_PRETRAINING:
             self.progress.say("no time for a network; more --minutes would train one")
             return None
@@ -476,17 +480,23 @@ class Fit:
         """The candidates that need a network to start from."""
         self._add("probe", _PROBE, "frozen", partial(self._probe, base))
         ngrams = self._ngrams_help()
-        # All that is left, where there are no texts for a network to be taught on.
-        share = _FINETUNING if len(self.unlabelled) else (2 * _FINETUNING if ngrams else 1.0)
+        # All that is left, where a network cannot be taught.
+        share = _FINETUNING if self._can_teach() else (2 * _FINETUNING if ngrams else 1.0)
         if self.recipe.model is not None:
-            share = max(share, _PRETRAINING)
+            share = max(share, _FINETUNING_GIVEN)
         make = partial(self._finetune, base, self.share(share))
         self._add("network", _NETWORK, "network", make)
         if ngrams:
             make = partial(self._finetune, base, self.share(_NGRAM_SHARE), ngrams=_NGRAMS)
             self._add("ngrams", _NGRAM_NETWORK, "network", make)
-        if len(self.unlabelled) and any(c.name == "network" for c in self.candidates):
+        if self._can_teach() and any(c.name == "network" for c in self.candidates):
             self._add("student", _STUDENT, "network", self._student)
+
+    def _can_teach(self) -> bool:
+        """Whether there are texts, or can be made some, for a network to be taught on: pairs that
+        belong together cannot, and a network that was given sees none but whole ones."""
+        single = len(self.rows.rows[0].texts) == 1
+        return single and (len(self.unlabelled) > 0 or self.recipe.model is None)
 
     def _ngrams_help(self) -> bool:
         """Whether there are many rows, and no sentence model: beside one, n-grams took a third of
@@ -577,7 +587,7 @@ class Fit:
         return Made(folders, np.mean(scores, axis=0))
 
     def _student(self, path: Path) -> Made:
-        """A network that learns what the blend says of the unlabelled texts."""
+        """A network that learns what the blend says of many texts."""
         rows, recipe = self.rows, self.recipe
         # Its own scores, and what the report needs of them.
         held = [rows.rows[i] for i in rows.held_out]
@@ -586,11 +596,18 @@ class Fit:
         shutil.rmtree(path, ignore_errors=True)
         first = self.folder / next(c for c in self.candidates if c.name == "network").folders[0]
         tokens = self.left * tokens_per_second(first) / _STUDENT_PASSES
-        texts = self._drawn(tokens, tokens_per_text(first))
+        count = max(1, int(tokens / tokens_per_text(first)) - len(rows.learnt))
+        pieces, mixed = self.taught_texts(count)
+        texts = [(text,) for text in (*pieces, *mixed)]
         teacher = open_predictor(self.folder)
         assert isinstance(teacher, BlendPredictor)
         scores = score_all(teacher.scores, [Row(0, own) for own in texts])
         outputs = from_scores(rows.task.name, scores)
+        settings: dict[str, Any] = {}
+        if recipe.model is None:
+            settings["mask_rate"] = _STUDENT_MASKED * len(pieces) / len(texts)
+            # What the teacher says holds no mistakes to be learnt by heart.
+            settings["learning_rate"] = rate_of_few(describe(first).config.hidden_size)
         finetune_on(
             rows,
             taught_rows(rows, texts, outputs),
@@ -599,7 +616,7 @@ class Fit:
             minutes=max(self.left, _SHORTEST) / 60,
             device=recipe.device,
             seed=recipe.seed,
-            settings={"mask_rate": _STUDENT_MASKED if recipe.model is None else 0.0},
+            settings=settings,
         )
         folders = [f"members/{path.name}"]
         scores = self._scores_of(path, [rows.rows[i] for i in rows.folds[0][1]])
@@ -608,14 +625,18 @@ class Fit:
         share = Comparison(rows, self.candidates).share_of(scores)
         return Made(folders, share=min(share, _STUDENT_SHARE))
 
-    def _drawn(self, tokens: float, each: float) -> list[tuple[str, ...]]:
-        """Pieces of unlabelled texts, of about so many tokens in all. each: tokens of a labelled
-        text, on average."""
+    def taught_texts(self, count: int) -> tuple[list[str], list[str]]:
+        """``count`` texts for the network that the blend teaches: pieces of unlabelled ones and,
+        where these run short and it was not given, mixed labelled ones (docs/benchmarks.md). It
+        sees nothing of the first fold's held-out rows."""
+        seed = self.recipe.seed
         lengths = [sum(map(len, row)) for row in self.labelled.rows]
-        order = np.random.default_rng(self.recipe.seed).permutation(len(self.unlabelled))
+        order = np.random.default_rng(seed).permutation(len(self.unlabelled))
         texts = [self.unlabelled.rows[i][0] for i in order]
-        count = max(1, int(tokens / each) - len(self.rows.learnt))
-        return [(piece,) for piece in pieces_of(texts, int(np.quantile(lengths, 0.9)))[:count]]
+        learnt = [text for (text,) in self.rows.texts(self.rows.folds[0][0])]
+        most = min(_MIXED * len(learnt), _MOST_TEXTS) if self.recipe.model is None else 0
+        pieces = pieces_of(texts, int(np.quantile(lengths, 0.9)))[:count]
+        return pieces, mixed_texts(learnt, self.kind, min(most, count - len(pieces)), seed)
 
     def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
         """A network's scores of held-out rows; the time tells how long the report will need."""

@@ -28,8 +28,6 @@ from ownbert.train.device import pick_device
 from ownbert.train.log import read_log
 from ownbert.train.state_files import newest_state, remove_states
 
-# Characters of a piece of a text that a network is taught on, at least.
-_SHORTEST_PIECE = 40
 # The vocabulary of a pretraining on a CPU, by its minutes.
 _FEWEST_WORDS, _WORDS_PER_MINUTE = 6_000, 2_500
 
@@ -162,24 +160,6 @@ def _with_all_labels(rows: LabelledRows, learnt: Sequence[Row]) -> Sequence[Row]
     first = next(i for i, row in enumerate(learnt) if isinstance(row.target, str))
     one_hot = tuple(float(label == learnt[first].target) for label in task.labels)
     return [*learnt[:first], replace(learnt[first], target=one_hot), *learnt[first + 1 :]]
-
-
-def pieces_of(texts: Sequence[str], longest: int) -> list[str]:
-    """Texts in pieces of up to ``longest`` characters, so that they are as long as labelled ones:
-    first the first piece of each, then the second ones, and so on."""
-    longest = max(longest, _SHORTEST_PIECE)
-    found: dict[int, list[str]] = {}
-    for text in texts:
-        start, number = 0, 0
-        while start < len(text):
-            end = start + longest
-            # A short rest stays with the piece before it; words are not cut, where there are any.
-            end = len(text) if end + longest / 2 >= len(text) else text.rfind(" ", start, end)
-            end = end if end > start else start + longest
-            if piece := text[start:end].strip():
-                found.setdefault(number, []).append(piece)
-            start, number = end, number + 1
-    return [piece for own in found.values() for piece in own]
 
 
 def taught_rows(

@@ -17,6 +17,7 @@ _UNSPACED = (
 )
 _UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
 _WORD = re.compile(r"\w+|[^\w\s]")
+_CHARACTER_OR_REST = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 _CHARACTER_OR_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
 # A token of a code: no letters at all, or letters and digits in one.
 _CODE = re.compile(r"[\W\d_]+|(?=.*\d)(?=.*[^\W\d_]).+")
@@ -54,6 +55,12 @@ def splitter(kind: str) -> Callable[[str], list[str]]:
         raise InputError(f"the kind of text is {kind!r}; one of {', '.join(KINDS)}")
     pattern = _WORD if kind == "words" else _CHARACTER_OR_WORD
     return lambda text: pattern.findall(text.lower())
+
+
+def written_tokens(kind: str) -> Callable[[str], list[str]]:
+    """The function that splits a text of this kind where it may be cut, and leaves all as written:
+    at blanks, and in a script without them at every character."""
+    return _CHARACTER_OR_REST.findall if kind == "chinese" else str.split
 
 
 def tokens_of(texts: Sequence[str], split: Callable[[str], list[str]]) -> list[str]:

@@ -1,0 +1,63 @@
+"""The texts that a network is taught on: pieces of unlabelled ones, and mixed labelled ones."""
+
+import random
+from collections.abc import Sequence
+
+from ownbert.views.tokens import written_tokens
+
+# Characters of a piece of a text, at least.
+_SHORTEST_PIECE = 40
+# Tokens of a span of a mixed text, at most. With spans of up to 2, 10 and 20 the taught network was
+# worse (docs/benchmarks.md).
+_LONGEST_SPAN = 5
+
+
+def pieces_of(texts: Sequence[str], longest: int) -> list[str]:
+    """Texts in pieces of up to ``longest`` characters, so that they are as long as labelled ones:
+    first the first piece of each, then the second ones, and so on."""
+    longest = max(longest, _SHORTEST_PIECE)
+    found: dict[int, list[str]] = {}
+    for text in texts:
+        start, number = 0, 0
+        while start < len(text):
+            end = start + longest
+            # A short rest stays with the piece before it; words are not cut, where there are any.
+            end = len(text) if end + longest / 2 >= len(text) else text.rfind(" ", start, end)
+            end = end if end > start else start + longest
+            if piece := text[start:end].strip():
+                found.setdefault(number, []).append(piece)
+            start, number = end, number + 1
+    return [piece for own in found.values() for piece in own]
+
+
+def mixed_texts(texts: Sequence[str], kind: str, count: int, seed: int) -> list[str]:
+    """Texts each of which is made of short spans of several texts, and as long as one of them.
+
+    What a teacher says of the texts that it has learnt from is little more than their labels. These
+    have the same words and neighbours, and are new to it. (Tang et al. 2019, "Distilling
+    task-specific knowledge from BERT into simple neural networks", sample one n-gram of a text.)
+
+    Args:
+        texts: at least one.
+        kind: of the texts, one of ``ownbert.views.tokens.KINDS``.
+        count: of the texts to make.
+        seed: of the drawing.
+    """
+    split = written_tokens(kind)
+    tokens = [own for own in map(split, texts) if own]
+    if not tokens:
+        return []
+    drawn = random.Random(seed)
+    between = "" if kind == "chinese" else " "
+    mixed = []
+    for _ in range(count):
+        length = len(drawn.choice(tokens))
+        spans: list[str] = []
+        while length > 0:
+            source = drawn.choice(tokens)
+            size = min(drawn.randint(1, _LONGEST_SPAN), len(source), length)
+            start = drawn.randint(0, len(source) - size)
+            spans += source[start : start + size]
+            length -= size
+        mixed.append(between.join(spans))
+    return mixed
