@@ -45,8 +45,7 @@ def test_mixed_texts_are_as_long_as_texts_and_made_of_their_spans():
 
 def test_mixed_texts_keep_words_whole_and_letters_as_they_are():
     mixed = mixed_texts(["月球正面 of Apollo 11", "I wrote it"], "chinese", 50, seed=0)
-    assert {"Apollo", "wrote", "月"} <= {
-        found for text in mixed for found in ("Apollo", "wrote", "月") if found in text
-    }
+    for token in ("Apollo", "wrote", "月"):
+        assert any(token in text for text in mixed)
     assert all(" " not in text for text in mixed)
     assert mixed_texts([" ", ""], "ids", 50, seed=0) == []

@@ -53,8 +53,8 @@ _LONG = 4096
 MICRO_TOKENS = 16_384
 
 
-def rate_of_few(hidden_size: int) -> float:
-    """The default peak learning rate for few examples."""
+def peak_rate(hidden_size: int) -> float:
+    """The default peak learning rate by the size of the model, for few examples."""
     return next((rate for size, rate in _RATES if hidden_size <= size), _LARGE_RATE)
 
 
@@ -165,7 +165,7 @@ class FinetuningRun(TrainingRun):
     @property
     def default_rate(self) -> float:
         """The default peak learning rate, by the size of the model and the number of examples."""
-        peak = rate_of_few(self.config.hidden_size)
+        peak = peak_rate(self.config.hidden_size)
         return peak if len(self.splits.train_data) < _FEW else peak / 2
 
     def check_adapting(self) -> None:

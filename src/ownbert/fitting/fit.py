@@ -29,7 +29,7 @@ from ownbert.files import (
     write_text,
 )
 from ownbert.finetuning.preview import label_shares
-from ownbert.finetuning.run import rate_of_few
+from ownbert.finetuning.run import peak_rate
 from ownbert.fitting.candidates import (
     ComparedModel,
     Comparison,
@@ -607,7 +607,7 @@ class Fit:
         if recipe.model is None:
             settings["mask_rate"] = _STUDENT_MASKED * len(pieces) / len(texts)
             # What the teacher says holds no mistakes to be learnt by heart.
-            settings["learning_rate"] = rate_of_few(describe(first).config.hidden_size)
+            settings["learning_rate"] = peak_rate(describe(first).config.hidden_size)
         finetune_on(
             rows,
             taught_rows(rows, texts, outputs),
@@ -627,8 +627,8 @@ class Fit:
 
     def taught_texts(self, count: int) -> tuple[list[str], list[str]]:
         """``count`` texts for the network that the blend teaches: pieces of unlabelled ones and,
-        where these run short and it was not given, mixed labelled ones (docs/benchmarks.md). It
-        sees nothing of the first fold's held-out rows."""
+        where these run short and it was not given, mixed labelled ones (docs/benchmarks.md), none
+        of them of the first fold's held-out rows."""
         seed = self.recipe.seed
         lengths = [sum(map(len, row)) for row in self.labelled.rows]
         order = np.random.default_rng(seed).permutation(len(self.unlabelled))
