@@ -481,6 +481,7 @@ def test_the_report_has_the_scores_that_the_folder_has(imbalanced: Path):
     assert board["network, fine-tuned"]["test_score"] == pytest.approx(network.macro_f1, abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_taught_network_is_in_the_blend_without_dev_rows(
     topics: Path, pretrained: Path, tmp_path: Path
 ):

@@ -55,12 +55,12 @@ def test_phases_follow_each_other_and_a_resumed_run_knows_where_it_is(topics: Pa
     ("objectives", "architecture"),
     [
         ("mlm", "BertForMaskedLM"),
-        pytest.param("mlm,sop", "BertForPreTraining", marks=pytest.mark.slow),
+        slow("mlm,sop", "BertForPreTraining"),
         ("clm", "BertLMHeadModel"),
-        pytest.param("mlm,clm", "BertForMaskedLM", marks=pytest.mark.slow),
-        ("plm", "XLNetLMHeadModel"),
+        slow("mlm,clm", "BertForMaskedLM"),
+        slow("plm", "XLNetLMHeadModel"),
         ("span_corruption", "T5ForConditionalGeneration"),
-        ("mlm,rtd", "ElectraForPreTraining"),
+        slow("mlm,rtd", "ElectraForPreTraining"),
     ],
 )
 def test_what_is_learnt_decides_what_is_saved(
@@ -126,7 +126,7 @@ def test_what_cannot_be_learnt_is_said_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", [slow("plm"), "span_corruption"])
+@pytest.mark.parametrize("name", [slow("plm"), slow("span_corruption")])
 def test_a_resumed_run_sees_the_same(topics: Path, tmp_path: Path, name: str):
     options = {"objectives": name, "max_steps": 6, "save_every": 3, "eval_every": 6}
     whole, folder = tmp_path / "whole", tmp_path / "run"
