@@ -29,7 +29,7 @@ from ownbert.train.log import read_log
 from ownbert.train.state_files import newest_state, remove_states
 
 # The vocabulary of a pretraining on a CPU, by its minutes.
-_FEWEST_WORDS, _WORDS_PER_MINUTE = 6_000, 2_500
+_FEWEST_WORDS, _WORDS_PER_MINUTE = 20_000, 2_500
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ def pretrain_on(
 def _most_words(minutes: float, device: str) -> int | None:
     """Words of a vocabulary that pretraining for so long can learn; None: any number.
 
-    On a CPU a step takes longer for every word that may be behind a mask, and rare words are for
-    the linear models: with 8,000 instead of 27,000 ids three minutes were 1,512 steps instead of
-    872, and the network was better (docs/benchmarks.md).
+    The words that a short pretraining on a CPU hardly sees cost time and memory and gain little.
+    But with 6,000 instead of 20,000 the names that tell 150 articles apart fall into pieces, and
+    the network that the blend teaches lost 8 to 13 points (docs/benchmarks.md).
     """
     if pick_device(device).type != "cpu":
         return None
