@@ -16,11 +16,12 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
-from quality_sets import DATA, TextSet, load_set, write_documents, write_rows
+from quality_sets import DATA, Cell, TextSet, load_set, read_cells, write_documents, write_rows
 
 import ownbert
 from ownbert.train.device import keep_memory
@@ -95,7 +96,7 @@ def fine_tune(work: Path, name: str, seed: int, count: int) -> float:
     return ownbert.evaluate(work / "classifier", work / "dev.csv").macro_f1
 
 
-def run(given: argparse.Namespace, cells: list[dict[str, Any]]) -> None:
+def run(given: argparse.Namespace, cells: list[Cell]) -> None:
     """Run what is not in ``cells`` and append it to ``--out``."""
     done = {(cell["set"], cell["seed"], cell["name"]) for cell in cells}
     for name in given.sets:
@@ -113,13 +114,10 @@ def run(given: argparse.Namespace, cells: list[dict[str, Any]]) -> None:
                     for one in names:
                         score = fine_tune(work, one, seed, SETS[name])
                         cell = {"set": name, "seed": seed, "name": one, "macro_f1": score}
-                        cells.append(cell | losses)
-                        file.write(json.dumps(cells[-1]) + "\n")
-                        file.flush()
-                        print(cells[-1], file=sys.stderr, flush=True)
+                        add_cell(cell | losses, cells, file)
 
 
-def table(cells: list[dict[str, Any]]) -> str:
+def table(cells: list[Cell]) -> str:
     """Mean and spread of every set's defaults, and the mean difference of every setting from them
     on the same seeds, with the standard deviation of that difference; of one seed there is none."""
     scores = {(cell["set"], cell["seed"], cell["name"]): cell["macro_f1"] for cell in cells}
@@ -138,25 +136,42 @@ def table(cells: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
+def add_cell(cell: Cell, cells: list[Cell], file: TextIO) -> None:
+    """Add it to the cells, append it to the file and show it."""
+    cells.append(cell)
+    file.write(json.dumps(cell) + "\n")
+    file.flush()
+    print(cell, file=sys.stderr, flush=True)
+
+
+def main_of(
+    parser: argparse.ArgumentParser,
+    out: str,
+    run: Callable[[argparse.Namespace, list[Cell]], None],
+    table: Callable[[list[Cell]], str],
+) -> None:
+    """Run what is not in --out, by default a file of ``runs``, and print all as a table."""
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=800)
-    parser.add_argument(
-        "--pretraining", nargs="+", default=list(PRETRAINING), choices=list(PRETRAINING)
-    )
     parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--out", type=Path, default=Path("runs/ablations.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("runs") / out)
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    lines = given.out.read_text().splitlines() if given.out.is_file() else []
-    cells = [json.loads(line) for line in lines]
+    cells = read_cells(given.out)
     if not given.table:
         keep_memory()
         run(given, cells)
     print(table(cells))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
+    parser.add_argument(
+        "--pretraining", nargs="+", default=list(PRETRAINING), choices=list(PRETRAINING)
+    )
+    main_of(parser, "ablations.jsonl", run, table)
 
 
 if __name__ == "__main__":

@@ -10,19 +10,15 @@ not run again; --table prints what is there.
 """
 
 import argparse
-import json
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
-from ablations import prepare, pretrain
-from quality_sets import DATA, Labelled, load_set, write_rows
+from ablations import DEFAULT, add_cell, main_of, prepare, pretrain
+from quality_sets import Cell, Labelled, load_set, write_rows
 
 import ownbert
-from ownbert.train.device import keep_memory
 
 # The labelled rows per class of every set.
 SETS = {"movie-reviews": 100, "movie-reviews-ids": 100, "zhwiki-long": 20}
@@ -79,7 +75,7 @@ def fine_tune(work: Path, way: str, seed: int, count: int, minutes: float) -> di
     return found
 
 
-def run(given: argparse.Namespace, cells: list[dict[str, Any]]) -> None:
+def run(given: argparse.Namespace, cells: list[Cell]) -> None:
     """Run what is not in ``cells`` and append it to ``--out``."""
     done = {(cell["set"], cell["seed"], cell["way"]) for cell in cells}
     for name in given.sets:
@@ -90,19 +86,16 @@ def run(given: argparse.Namespace, cells: list[dict[str, Any]]) -> None:
         with tempfile.TemporaryDirectory() as folder, given.out.open("a") as file:
             work = Path(folder)
             prepare(rows, work)
+            write_rows(work / "test.csv", rows.test)
             for part, labelled in (("train", rows.train), ("dev", rows.dev), ("test", rows.test)):
-                write_rows(work / f"{part}.csv", labelled)
                 write_rows(work / f"ends-{part}.csv", ends(labelled, rows.tokens))
-            pretrain(work, "defaults", 0, given.steps)
+            pretrain(work, DEFAULT, 0, given.steps)
             for seed, way in todo:
                 found = fine_tune(work, way, seed, SETS[name], given.minutes)
-                cells.append({"set": name, "seed": seed, "way": way, **found})
-                file.write(json.dumps(cells[-1]) + "\n")
-                file.flush()
-                print(cells[-1], file=sys.stderr, flush=True)
+                add_cell({"set": name, "seed": seed, "way": way, **found}, cells, file)
 
 
-def table(cells: list[dict[str, Any]]) -> str:
+def table(cells: list[Cell]) -> str:
     """Means and standard deviations over the seeds, dev and test rows."""
     sets = [name for name in SETS if any(cell["set"] == name for cell in cells)]
     heads = [f"{name}, {part}" for name in sets for part in ("dev", "test")]
@@ -122,20 +115,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=list(SETS))
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--minutes", type=float, default=0.75)
-    parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument("--out", type=Path, default=Path("runs/long_documents.jsonl"))
-    parser.add_argument("--table", action="store_true")
-    given = parser.parse_args()
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    lines = given.out.read_text().splitlines() if given.out.is_file() else []
-    cells = [json.loads(line) for line in lines]
-    if not given.table:
-        keep_memory()
-        run(given, cells)
-    print(table(cells))
+    main_of(parser, "long_documents.jsonl", run, table)
 
 
 if __name__ == "__main__":

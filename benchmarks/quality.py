@@ -58,13 +58,12 @@ from quality_baselines import (
     mean_result,
     run_baseline,
 )
-from quality_sets import DATA, SETS, load_set, write_documents, write_rows
+from quality_sets import DATA, SETS, Cell, load_set, read_cells, write_documents, write_rows
 
 from ownbert.finetuning.labelled_splits import labels_per_class
 
 OURS, NETWORK, TRAINER = "ours", "ours, network alone", "trainer"
 METHODS = (*BASELINES, TRAINER, OURS)
-Cell = dict[str, Any]
 KEY = ("set", "labels_per_class", "draw", "method", "folds", "minutes", "model")
 
 
@@ -159,17 +158,6 @@ def run_trainer(
 
 def key_of(cell: Cell) -> tuple[Any, ...]:
     return tuple(cell.get(name) for name in KEY)
-
-
-def read_cells(path: Path) -> list[Cell]:
-    """The results of a file. An incomplete last line, from a run that was killed, is removed."""
-    if not path.exists():
-        return []
-    text = path.read_text("utf-8")
-    complete = text[: text.rfind("\n") + 1]
-    if complete != text:
-        path.write_text(complete, encoding="utf-8")
-    return [json.loads(line) for line in complete.splitlines()]
 
 
 def run_draw(

@@ -37,6 +37,10 @@ SKEWED_ROWS, FEWEST_SKEWED = 300, 4
 SEED = 14  # of every split and permutation made here
 
 
+# A result: what was measured, on what and how.
+Cell = dict[str, Any]
+
+
 @dataclass(frozen=True)
 class TextSet:
     """Rows of a classification task.
@@ -390,6 +394,17 @@ def write_rows(path: Path, rows: Labelled) -> None:
 def write_documents(path: Path, texts: Sequence[str]) -> None:
     """A text file with one document per line."""
     path.write_text("".join(" ".join(text.split()) + "\n" for text in texts), encoding="utf-8")
+
+
+def read_cells(path: Path) -> list[Cell]:
+    """The results of a file. An incomplete last line, from a run that was killed, is removed."""
+    if not path.exists():
+        return []
+    text = path.read_text("utf-8")
+    complete = text[: text.rfind("\n") + 1]
+    if complete != text:
+        path.write_text(complete, encoding="utf-8")
+    return [json.loads(line) for line in complete.splitlines()]
 
 
 def main() -> None:
