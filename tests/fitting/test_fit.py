@@ -164,6 +164,20 @@ def test_resume_goes_on_with_what_there_is(
         ownbert.fit(topics / "dev.csv", output=folder, minutes=MINUTES, resume=True, quiet=True)
 
 
+@pytest.mark.slow
+def test_linear_models_are_self_trained_after_the_networks_too(
+    topics: Path, pretrained: Path, tmp_path: Path
+):
+    given = {"model": pretrained, "dev": topics / "dev.csv", "labels_per_class": 4, "seeds": 1}
+    given |= {"unlabelled": topics / "corpus.txt", "output": tmp_path / "best"}
+    ownbert.fit(topics / "train.csv", minutes=MINUTES, quiet=True, **given)
+    members = tmp_path / "best" / "members"
+    made = sorted(path.name for path in (members / "self-trained").iterdir())
+    shutil.rmtree(members / "self-trained")
+    ownbert.fit(topics / "train.csv", minutes=MINUTES, quiet=True, resume=True, **given)
+    assert sorted(path.name for path in (members / "self-trained").iterdir()) == made
+
+
 @pytest.mark.parametrize("task", ["multilabel", pytest.param("regress", marks=pytest.mark.slow)])
 def test_other_tasks_are_fitted_in_memory(task: str, topics: Path, pretrained: Path):
     texts = texts_of(topics / "train.csv")

@@ -541,7 +541,9 @@ class Fit:
         return several and self.rows.task.name == "classify"
 
     def _self_trained(self, path: Path) -> Made:
-        compared = Comparison(self.rows, self.candidates)
+        # A resumed run may have networks already.
+        linear = [c for c in self.candidates if c.kind == "linear"]
+        compared = Comparison(self.rows, linear)
         folders, scores = self_train(
             [c.name for c in compared.measured],
             compared.weights,
