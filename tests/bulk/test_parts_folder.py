@@ -63,6 +63,7 @@ def job(classifier: Path) -> BulkJob:
     return BulkJob("predict", str(classifier), ColumnNames(), options={"probabilities": True})
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_one_process(job: BulkJob, inputs: list[Path], tmp_path: Path):
     assert run(job, inputs, tmp_path / "out") == 5
     found = pq.read_table(tmp_path / "out").to_pylist()

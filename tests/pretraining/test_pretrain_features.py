@@ -193,6 +193,7 @@ def test_a_run_starts_from_the_features_of_another(pretrained: Path, corpus: Pat
         assert not torch.equal(weight, before.convolution.weight)
 
 
+@pytest.mark.slow
 def test_a_killed_run_equals_one_that_was_not(corpus: Path, tmp_path: Path):
     """Takes the time of a process, since only a process can be killed."""
     options = ("--max-steps", "10", "--save-every", "3", "--eval-every", "5")

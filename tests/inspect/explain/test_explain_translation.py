@@ -57,7 +57,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("method", ["integrated_gradients", "leave_one_out", "shapley"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param("integrated_gradients", marks=pytest.mark.slow),
+        "leave_one_out",
+        "shapley",
+    ],
+)
 def test_each_word_rests_on_the_one_that_it_translates(folder: Path, method: str):
     texts = ["w1 w5 w3 w0", "w7 w2 w6 w4"]
     found = explain(folder, texts, method=method)
