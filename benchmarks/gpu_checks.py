@@ -188,7 +188,7 @@ def check_models(report: Report, about: Machine, given: argparse.Namespace) -> N
     text = make_text(np.random.default_rng(0), np.asarray([16, 128, 77, 40]))
     found = {}
     for name, way in (("OwnBERT", ours), ("Transformers", theirs)):
-        loss = way.loss(way.batch(text), F32)
+        loss = way.loss(way.batch(text, F32), F32)
         loss.backward()
         norm = torch.nn.utils.get_total_norm([p.grad for p in way.model.parameters()])
         found[name] = float(loss.detach()), float(norm)

@@ -203,7 +203,7 @@ def steps(report: Report, about: Machine, given: argparse.Namespace) -> None:
         text = random_text(size, lengths)
         ways: dict[str, Callable[[], object]] = {}
         for name, way in made[size].items():
-            batch = way.batch(text)
+            batch = way.batch(text, BF16)
             ways[f"{name}, bfloat16"] = stepper(way, batch, BF16)
             if name == OURS:
                 ways[f"{name}, float32"] = stepper(way, batch, F32)

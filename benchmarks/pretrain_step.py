@@ -118,7 +118,7 @@ class Race:
                 self.ceilings[dtype] = max(ceiling, matmul_rate(self.device, dtype, 0.2))
             for name, way in self.ways.items():
                 texts = self.texts(max(number, 0), blocks=way.blocks)
-                seconds = self.seconds(way, [way.trainer.batch(text) for text in texts])
+                seconds = self.seconds(way, [way.trainer.batch(text, way.dtype) for text in texts])
                 if number < 0:
                     continue
                 lengths = [length for text in texts for length in text.lengths]
@@ -182,7 +182,7 @@ class Race:
 
 def profile(name: str, way: Way, texts: list[Text]) -> None:
     """Print the operations that take most of the time of a step, excluding those that they call."""
-    batches = [way.trainer.batch(text) for text in texts]
+    batches = [way.trainer.batch(text, way.dtype) for text in texts]
     step(way.trainer, batches, way.dtype)
     with torch.profiler.profile() as profiler:
         for _ in range(3):

@@ -86,7 +86,7 @@ class Transformers:
         groups = [{"params": decay, "weight_decay": 0.01}, {"params": rest, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=True)
 
-    def batch(self, text: Text) -> dict[str, torch.Tensor]:
+    def batch(self, text: Text, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         """Padded tensors (B, S); a batch without padding has no attention mask."""
         size = len(text.ids), max(text.lengths)
         ids, mask = np.zeros(size, np.int64), np.zeros(size, np.int64)
@@ -125,13 +125,14 @@ class OwnBERT:
         self.learner = Learner(self.model, [MaskedLM()], sampler=sampler)
         self.optimizer = make_optimizer(self.model, Optim(learning_rate=1e-4))
 
-    def batch(self, text: Text) -> Any:
+    def batch(self, text: Text, dtype: torch.dtype) -> Any:
         from ownbert.data.batch import Example, pack
 
         parts = zip(text.ids, text.places, text.targets, strict=True)
         batch = pack([Example(ids, np.zeros_like(ids), at, what) for ids, at, what in parts])
-        # In training, the loader's thread computes this.
-        _ = batch.layout.grouping
+        # In training, the loader's thread computes this, in the precision of the run.
+        with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
+            _ = batch.layout.grouping
         return batch.to(self.device)
 
     def loss(self, batch: Any, dtype: torch.dtype) -> torch.Tensor:

@@ -193,8 +193,8 @@ def measure(task: Task, given: argparse.Namespace, folder: str) -> dict[str, flo
     way = make(shape, device)
     work = training(way, dtype) if task.work == TRAINING else encoding(way, given.precision)
     warm = replace(shape, length=16, batch=1)
-    work(way.batch(random_text(warm)))  # gradients, the optimiser, libraries
-    batch = way.batch(random_text(shape))
+    work(way.batch(random_text(warm), dtype))  # gradients, the optimiser, libraries
+    batch = way.batch(random_text(shape), dtype)
     before = start_of_memory(device)
     clock = time.perf_counter if task.axis == "cores" else CLOCKS[given.clock]
     took: list[float] = []

@@ -118,6 +118,23 @@ def test_texts_of_one_length_stay_where_they_are():
     assert grouping.groups[0].mask is None
 
 
+def test_groups_have_few_sizes_where_their_products_are_compiled():
+    lengths = [37, 5, 100, 64, 1, 90]
+    with torch.autocast("cpu", torch.bfloat16):
+        layout = make_layout(lengths)
+        groups = layout.grouping.groups
+        crossed = replace(make_layout([1, 1]), keys=make_layout([5, 9])).grouping.groups[0]
+        masked = replace(make_layout([3, 3]), mask=torch.ones(2, 3, 3) > 0).grouping.groups[0]
+    for group in groups:
+        size = (group.queries.stop - group.queries.start) // group.count
+        assert size == -(-max(lengths[b] for b in group.members) // 16) * 16
+    index = layout.grouping.queries
+    assert index.rows[index.places].tolist() == list(range(sum(lengths)))
+    # A query alone stays alone, and a mask has the size that it was given.
+    assert crossed.queries == slice(0, 2)
+    assert masked.queries == slice(0, 6)
+
+
 def test_a_query_that_sees_nothing():
     mask = torch.tensor([[[1, 0], [0, 0]], [[0, 1], [1, 1]]]) > 0
     group = replace(make_layout([2, 2]), mask=mask).grouping.groups[0]

@@ -23,6 +23,8 @@ from ownbert.errors import InputError
 _CALL_COST = 3_000
 _CALL_COST_COMPILED = 24_000
 _CALL_COST_ELSEWHERE = 60_000
+# There the longest sequence of a group is filled up to a multiple of this, so that shapes recur.
+_STEP_COMPILED = 16
 
 
 @dataclass(frozen=True)
@@ -314,23 +316,29 @@ def _group(layout: Layout) -> Grouping:
     device = layout.cu_seqlens.device
     q_lens = np.asarray(layout.lengths, dtype=np.int64)
     k_lens = q_lens if layout.keys is None else np.asarray(layout.keys.lengths, dtype=np.int64)
-    queries = _PaddedIndexBuilder(q_lens)
-    keys = queries if layout.keys is None else _PaddedIndexBuilder(k_lens)
+    call_cost, step = _call_cost(device.type)
+    if layout.keys is not None or layout.mask is not None:  # one query, often; a mask's own size
+        step = 1
+    queries = _PaddedIndexBuilder(q_lens, step)
+    keys = queries if layout.keys is None else _PaddedIndexBuilder(k_lens, step)
     groups = []
-    for members in _split_by_length(q_lens, k_lens, _call_cost(device.type)):
+    for members in _split_by_length(queries.filled, keys.filled, call_cost):
         q_span = queries.add(members)
         k_span = q_span if keys is queries else keys.add(members)
-        mask, seen = _mask(layout, members, q_lens[members], k_lens[members], queries.rows[-1])
+        mask, seen = _mask(layout, members, queries, keys)
         shift = _shift(q_lens[members], k_lens[members], device)
         groups.append(PaddedGroup(tuple(members.tolist()), q_span, k_span, shift, mask, seen))
     q_index = queries.build(device)
     return Grouping(tuple(groups), q_index, q_index if keys is queries else keys.build(device))
 
 
-def _call_cost(device: str) -> int:
+def _call_cost(device: str) -> tuple[int, int]:
+    """What a group costs, and of what the length that it is padded to is a multiple."""
     if device != "cpu":
-        return _CALL_COST_ELSEWHERE
-    return _CALL_COST_COMPILED if torch.is_autocast_enabled("cpu") else _CALL_COST
+        return _CALL_COST_ELSEWHERE, 1
+    if torch.is_autocast_enabled("cpu"):
+        return _CALL_COST_COMPILED, _STEP_COMPILED
+    return _CALL_COST, 1
 
 
 def _split_by_length(q_lens: np.ndarray, k_lens: np.ndarray, call_cost: int) -> list[np.ndarray]:
@@ -348,18 +356,25 @@ def _split_by_length(q_lens: np.ndarray, k_lens: np.ndarray, call_cost: int) -> 
 
 
 class _PaddedIndexBuilder:
-    """Lays out rows in groups, one after the other."""
+    """Lays out rows in groups, one after the other.
 
-    def __init__(self, lengths: np.ndarray):
-        self.lengths = lengths
+    Args:
+        lengths: (B), of the sequences.
+        step: of which the length that a group is padded to is a multiple.
+
+    Attributes:
+        filled: (B), the lengths, rounded up to such multiples.
+    """
+
+    def __init__(self, lengths: np.ndarray, step: int) -> None:
+        self.lengths, self.filled = lengths, -(-lengths // step) * step
         self.starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
         self.places = np.empty(int(lengths.sum()), dtype=np.int64)
         self.rows, self.padding, self.end = [], [], 0
 
     def add(self, members: np.ndarray) -> slice:
         """Lay out sequences padded to their longest; returns their places."""
-        lens = self.lengths[members]
-        longest = int(lens.max())
+        lens, longest = self.lengths[members], self.longest(members)
         inside = np.arange(longest) < lens[:, None]  # (count, longest)
         grid = self.starts[members][:, None] + np.minimum(np.arange(longest), lens[:, None] - 1)
         at = self.end + np.arange(len(members) * longest).reshape(len(members), longest)
@@ -368,6 +383,10 @@ class _PaddedIndexBuilder:
         self.padding.append(~inside.ravel())
         start, self.end = self.end, self.end + at.size
         return slice(start, self.end)
+
+    def longest(self, members: np.ndarray) -> int:
+        """The length that a group is padded to."""
+        return int(self.filled[members].max())
 
     def build(self, device: torch.device) -> PaddedIndex:
         rows, padding = np.concatenate(self.rows), np.concatenate(self.padding)
@@ -396,14 +415,15 @@ def _shift(q_lens: np.ndarray, k_lens: np.ndarray, device: torch.device) -> Tens
 
 
 def _mask(
-    layout: Layout, members: np.ndarray, q_lens: np.ndarray, k_lens: np.ndarray, rows: np.ndarray
+    layout: Layout,
+    members: np.ndarray,
+    query_index: _PaddedIndexBuilder,
+    key_index: _PaddedIndexBuilder,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Which keys the queries of a group see, and which queries see any, as in ``PaddedGroup``.
-
-    rows: of the queries, by their places in the group.
-    """
+    """Which keys the queries of a group see, and which queries see any, as in ``PaddedGroup``."""
     device = layout.cu_seqlens.device
-    queries, keys = int(q_lens.max()), int(k_lens.max())
+    q_lens, k_lens = query_index.lengths[members], key_index.lengths[members]
+    queries, keys = query_index.longest(members), key_index.longest(members)
     mask = None
     if (k_lens < keys).any():
         inside = np.arange(keys) < k_lens[:, None]
@@ -416,7 +436,8 @@ def _mask(
         near = (far <= layout.window)[:, None]
         mask = near if mask is None else mask & near
     if layout.ranks is not None:
-        ranks = layout.ranks[to_device(torch.from_numpy(rows), device)].view(len(members), queries)
+        rows = to_device(torch.from_numpy(query_index.rows[-1]), device)
+        ranks = layout.ranks[rows].view(len(members), queries)
         dense = visible_by_rank(ranks, layout.sees_itself)[:, None]
     elif layout.mask is not None:
         dense = layout.mask[to_device(torch.from_numpy(members), device)][:, None]

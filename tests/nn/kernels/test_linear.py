@@ -62,7 +62,8 @@ def fast(out: Tensor) -> bool:
 def test_rows_of_zeros_change_nothing(monkeypatch: pytest.MonkeyPatch, autocast: bool, rows: int):
     ours, _, x, grad = make(torch.float32, rows)
     filled = results(ours, x, grad, autocast=autocast)
-    monkeypatch.setattr(kernel, "_LARGE", 0.0)
+    for bound in ("_LARGE", "_LARGE_IN_UNITS"):
+        monkeypatch.setattr(kernel, bound, 0.0)
     exact = results(ours, x, grad, autocast=autocast)
     for one, other in zip(filled, exact, strict=True):
         eps = torch.finfo(torch.bfloat16 if autocast else torch.float32).eps
@@ -70,10 +71,19 @@ def test_rows_of_zeros_change_nothing(monkeypatch: pytest.MonkeyPatch, autocast:
 
 
 def test_numbers_of_rows_are_few():
-    counts = [kernel.rows_to_multiply(count, 128 * 256) for count in range(1, 4097)]
+    dtype = torch.float32
+    counts = [kernel.rows_to_multiply(count, 128 * 256, dtype) for count in range(1, 4097)]
     assert all(0 <= n - count <= max(31, count / 8) for count, n in enumerate(counts, 1))
     assert len({n for n in counts if n > 256}) == 8 * 4
-    assert kernel.rows_to_multiply(1931, 256 * 1024) == 1931  # there it would cost more
+    assert kernel.rows_to_multiply(1931, 256 * 1024, dtype) == 1931  # there it would cost more
+
+
+@pytest.mark.parametrize("has_units", [False, True])
+def test_matrix_units_make_rows_of_zeros_cheaper(monkeypatch: pytest.MonkeyPatch, has_units: bool):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_units)
+    rows = kernel.rows_to_multiply(1931, 256 * 1024, torch.bfloat16)
+    assert rows == (2048 if has_units else 1931)
+    assert kernel.rows_to_multiply(1931, 256 * 1024, torch.float32) == 1931
 
 
 def test_the_fast_way_is_taken_in_training_alone():

@@ -1,5 +1,7 @@
 """What is special about the attention whose backward pass is written out."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -51,6 +53,18 @@ def test_however_the_rows_lie_in_memory(heads: int, size: int):
         for one, other, bits in zip(found, expected, first, strict=True):
             torch.testing.assert_close(one, other, msg=name)
             assert torch.equal(one, bits), name
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("backend", ["manual", "matmul", "sdpa"])
+def test_groups_of_few_sizes_change_nothing(backend: str, causal: bool):
+    given = [x.double() for x in ways_to_lie(2, 8)["of one matrix"]]
+    layout = replace(make_layout(LENGTHS), causal=causal)
+    expected = gradients(*given, backend="reference", layout=layout)
+    with torch.autocast("cpu", torch.bfloat16):  # where they are padded further
+        assert layout.grouping.queries.padding is not None
+    found = gradients(*given, backend=backend, layout=layout)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
