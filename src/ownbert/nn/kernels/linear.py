@@ -51,7 +51,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     same = same and (bias is None or bias.dtype == dtype)
     if not same or not onednn_has_linear(dtype):
         return nn.functional.linear(*given)
-    return _Product.apply(x, weight, bias)  # pyright: ignore[reportReturnType]
+    rows, count = rows_to_multiply(len(x), weight.numel(), dtype), len(x)
+    if rows == count:
+        return _Product.apply(x.to(dtype), weight, bias)  # pyright: ignore[reportReturnType]
+    out: Tensor = _Product.apply(_Filled.apply(x, rows, dtype), weight, bias)  # pyright: ignore
+    return out[:count]
 
 
 def rows_to_multiply(count: int, size: int, dtype: torch.dtype) -> int:
@@ -65,11 +69,16 @@ def rows_to_multiply(count: int, size: int, dtype: torch.dtype) -> int:
     Returns:
         The next of eight numbers between two powers of two, at most an eighth more than T.
     """
-    in_units = dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
+    in_units = dtype == torch.bfloat16 and _has_matrix_units()
     if 2 * count * size > (_LARGE_IN_UNITS if in_units else _LARGE):
         return count
     step = max(_FEWEST, 1 << max(0, count.bit_length() - 4))
     return -(-count // step) * step
+
+
+def _has_matrix_units() -> bool:
+    """Whether the processor has AMX; an older PyTorch cannot tell."""
+    return getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
 
 
 @lru_cache
@@ -96,40 +105,42 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
-def _filled(x: Tensor, weight: Tensor) -> Tensor:
-    """(T, D) in the type of ``weight`` and with rows of zeros below, in one copy."""
-    rows = rows_to_multiply(len(x), weight.numel(), weight.dtype)
-    if rows == len(x):
-        return x.to(weight.dtype).contiguous()
-    filled = x.new_empty((rows, x.shape[1]), dtype=weight.dtype)
-    filled[: len(x)] = x
-    filled[len(x) :] = 0
-    return filled
+class _Filled(torch.autograd.Function):
+    """(T, D) in another type and with rows of zeros below, (rows, D), in one copy."""
+
+    @staticmethod
+    def forward(ctx, x, rows, dtype):
+        ctx.count, ctx.dtype = len(x), x.dtype
+        filled = x.new_empty((rows, *x.shape[1:]), dtype=dtype)
+        filled[: len(x)] = x
+        filled[len(x) :] = 0
+        return filled
+
+    @staticmethod
+    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return grad[: ctx.count].to(ctx.dtype), None, None
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias):
-        filled = _filled(x, weight)
-        ctx.save_for_backward(filled, weight)
-        ctx.has_bias, ctx.count, ctx.dtype = bias is not None, len(x), x.dtype
-        return multiply(filled, weight, bias)[: len(x)]
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias = bias is not None
+        return multiply(x, weight, bias)
 
     @staticmethod
     def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
         x, weight = ctx.saved_tensors
-        count, wanted = ctx.count, ctx.needs_input_grad[0]
+        wanted = ctx.needs_input_grad[0]
         if torch.is_grad_enabled():  # for a second derivative
             of_bias = grad.sum(0) if ctx.has_bias else None
-            of_input = (grad @ weight).to(ctx.dtype) if wanted else None
-            return of_input, grad.t() @ x[:count], of_bias
-        grad = _filled(grad, weight)
+            return grad @ weight if wanted else None, grad.t() @ x, of_bias
+        grad = grad.contiguous()
         of_input = None
         if wanted:
             # Here oneDNN gains in float32 alone.
             fast = grad.dtype == torch.float32
             of_input = multiply(grad, weight.t(), None) if fast else grad @ weight
-            of_input = of_input[:count].to(ctx.dtype)
         # As a product, the sum over the tokens takes half the time.
         of_bias = (grad.new_ones(1, len(grad)) @ grad)[0] if ctx.has_bias else None
         return of_input, grad.t() @ x, of_bias
