@@ -31,8 +31,8 @@ def test_the_first_loss_to_four_decimals(both: tuple[OwnBERT, Transformers], blo
     lengths = np.full(SEQUENCES, BLOCK) if blocks else rng.integers(16, BLOCK + 1, SEQUENCES)
     text = make_text(rng, lengths)
     ours, theirs = both
-    one = ours.loss(ours.batch(text), torch.float32)
-    other = theirs.loss(theirs.batch(text), torch.float32)
+    one = ours.loss(ours.batch(text, torch.float32), torch.float32)
+    other = theirs.loss(theirs.batch(text, torch.float32), torch.float32)
     assert_close(one, other)  # of ten: to four decimals
     assert 9 < float(one.detach()) < 12  # of 30,522 words
     norms = []
@@ -50,6 +50,7 @@ def test_bfloat16_is_near(both: tuple[OwnBERT, Transformers]):
     ours = both[0]
     with torch.no_grad():
         exact, rough = (
-            float(ours.loss(ours.batch(text), dtype)) for dtype in (torch.float32, torch.bfloat16)
+            float(ours.loss(ours.batch(text, dtype), dtype))
+            for dtype in (torch.float32, torch.bfloat16)
         )
     assert rough == pytest.approx(exact, abs=0.02)
