@@ -363,11 +363,13 @@ class _PaddedIndexBuilder:
         step: of which the length that a group is padded to is a multiple.
 
     Attributes:
-        filled: (B), the lengths, rounded up to such multiples.
+        filled: (B), the lengths, rounded up to such multiples, or to the longest of all, up to
+            which biases know distances.
     """
 
     def __init__(self, lengths: np.ndarray, step: int) -> None:
-        self.lengths, self.filled = lengths, -(-lengths // step) * step
+        self.lengths = lengths
+        self.filled = np.minimum(-(-lengths // step) * step, lengths.max())
         self.starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
         self.places = np.empty(int(lengths.sum()), dtype=np.int64)
         self.rows, self.padding, self.end = [], [], 0
