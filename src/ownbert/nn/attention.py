@@ -90,7 +90,7 @@ def attend(
     Args:
         q: (T, H, K), queries.
         k, v: (T', H, K), keys and values; these may have another width.
-        layout: of queries and keys.
+        layout: of queries and keys; rows behind its own take no part, and get zeros.
         dropout: rate for the attention weights, which must be 0 in evaluation.
         bias: what to add to the scores.
         weights: also return the attention weights.
@@ -113,7 +113,12 @@ def attend(
     if reason := BACKENDS[name].unsupported(q, layout):
         raise ValueError(f"attention backend {name!r} {reason}")
     _require(BACKENDS[name], name, layout, options, training)
-    return BACKENDS[name].run(q, k, v, layout, options)
+    tokens = sum(layout.lengths)
+    if name == "manual" or len(q) == tokens:
+        return BACKENDS[name].run(q, k, v, layout, options)
+    sources = sum((layout.keys or layout).lengths)
+    found = BACKENDS[name].run(q[:tokens], k[:sources], v[:sources], layout, options)
+    return AttentionResult(F.pad(found.out, (0, 0, 0, 0, 0, len(q) - tokens)), found.weights)
 
 
 def _fastest(q: Tensor, layout: Layout, options: AttentionOptions, training: bool) -> str:

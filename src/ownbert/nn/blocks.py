@@ -10,6 +10,7 @@ from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.context import Context
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.linear import Linear
+from ownbert.nn.kernels.residual import add_and_norm
 from ownbert.nn.multihead import Attention, CrossAttention
 from ownbert.nn.norms import make_norm
 
@@ -94,12 +95,16 @@ class EncoderBlock(nn.Module):
                 for part in self.chunks(x, context)
             ]
         else:
-            x = self.attention_norm(x + self.attention_dropout(self.attention(x, context, layer)))
+            attended = self.attention(x, context, layer)
+            x = add_and_norm(x, attended, self.attention_dropout, self.attention_norm)
             if context.cross is not None:
                 attended = self.cross_attention(x, context, layer)
-                x = self.cross_attention_norm(x + self.cross_attention_dropout(attended))
+                x = add_and_norm(
+                    x, attended, self.cross_attention_dropout, self.cross_attention_norm
+                )
+            after = self.feed_forward_dropout, self.feed_forward_norm
             chunks = [
-                self.feed_forward_norm(part + self.feed_forward_dropout(self.feed_forward(part)))
+                add_and_norm(part, self.feed_forward(part), *after)
                 for part in self.chunks(x, context)
             ]
         return chunks[0] if len(chunks) == 1 else torch.cat(chunks)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -15,9 +16,13 @@ from ownbert.nn.convolution import Convolution
 from ownbert.nn.disentangled import DistanceTable
 from ownbert.nn.embeddings import Embeddings
 from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.linear import rows_to_multiply
 from ownbert.nn.norms import make_norm
 from ownbert.nn.patches import PatchEmbeddings
 from ownbert.nn.sesame import LayerGate
+
+# Kinds of positions that are part of the embeddings.
+_OF_EMBEDDINGS = ("absolute", "sinusoidal", "sinusoidal_halves")
 
 
 class Encoder(nn.Module):
@@ -48,6 +53,10 @@ class Encoder(nn.Module):
             self.buckets = self.blocks[0].attention.bias.table  # pyright: ignore
             for block in self.blocks:
                 block.attention.bias.share(self.buckets)  # pyright: ignore
+        # Whether blocks take each row by itself, but for attention by places in the sequence.
+        self.fills = kind is EncoderBlock and config.position_embedding_type in _OF_EMBEDDINGS
+        self.fills &= config.attention_blur is None and config.layer_gate is None
+        self.fills &= config.disentangled is None and not config.chunk_size_feed_forward
         self.norm = self.distances = self.convolution = None
         if config.final_norm:
             self.norm = make_norm(config, config.hidden_size)
@@ -79,6 +88,8 @@ class Encoder(nn.Module):
         if context.query_stream is not None:
             predicted = self.embeddings.predicted(len(context.query_stream.rows))
             hidden = torch.cat((hidden, predicted.to(hidden.dtype)))
+        tokens = len(hidden)
+        hidden = hidden if keep_hidden else self._filled(hidden, context)
         kept = [hidden]
         # A cache must not take what is computed a second time.
         again = self.gradient_checkpointing and self.training and context.cache is None
@@ -93,9 +104,27 @@ class Encoder(nn.Module):
                 kept.append(hidden)
         if self.gate is not None:
             hidden = self.gate(kept[1:], context.layout)
+        hidden = hidden if len(hidden) == tokens else hidden[:tokens]
         hidden = hidden if self.norm is None else self.norm(hidden)
         hidden = hidden if self.dropout is None else self.dropout(hidden)
         return hidden, tuple(kept) if keep_hidden else ()
+
+    def _filled(self, hidden: Tensor, context: Context) -> Tensor:
+        """(T, D), in training with the rows of zeros that every product would be filled up with.
+
+        No token attends to them, and nothing learns from them.
+        """
+        alone = context.query_stream is None and context.head_mask is None
+        trains = self.training and torch.is_grad_enabled() and hidden.device.type == "cpu"
+        if not (
+            self.fills and trains and alone and context.cross is None and context.cache is None
+        ):
+            return hidden
+        lower = torch.is_autocast_enabled("cpu")
+        dtype = torch.get_autocast_dtype("cpu") if lower else hidden.dtype
+        widest = self.config.hidden_size * self.config.intermediate_size
+        extra = rows_to_multiply(len(hidden), widest, dtype) - len(hidden)
+        return F.pad(hidden, (0, 0, 0, extra)) if extra else hidden
 
     def plain_context(self, batch: Batch) -> Context:
         """The context of a batch alone: a token sees its sequence, or in a decoder its past."""
