@@ -70,6 +70,19 @@ def _as(context, x, value):
     return x(x, float32), generate
 
 
+@intrinsic
+def _if(context, x, keep):
+    """An element, or 0 where ``keep`` is 0 and not 1: by its bits, since a choice is slower."""
+
+    def generate(context, b, signature, args):
+        kind = ir.IntType(32 if x == float32 else 16)
+        bits = b.bitcast(args[0], kind) if x == float32 else args[0]
+        bits = b.and_(bits, b.neg(b.zext(args[1], kind)))
+        return b.bitcast(bits, ir.FloatType()) if x == float32 else bits
+
+    return x(x, keep), generate
+
+
 @_inlined
 def _exp(x):
     """e^x of a float32 of at most 0, to 2 units in the last place; below -87, e^-87.
@@ -218,14 +231,16 @@ def softmax(part, parts, blocks, scores, keep, kept):
             if keep is not None:
                 left, draws = kept[first:end], keep[first:end]
                 for j in range(keys):
-                    left[j] = own[j] if draws[j] != 0 else _as(own[j], float32(0.0))
+                    left[j] = _if(own[j], draws[j])
 
 
 @_compiled
 def keep_some(part, parts, x, keep, out):
-    """out = x where ``keep`` is not 0, else 0: (N) each."""
-    for i in range(len(x) * part // parts, len(x) * (part + 1) // parts):
-        out[i] = x[i] if keep[i] != 0 else _as(x[i], float32(0.0))
+    """out = x where ``keep`` is 1, 0 where it is 0: (N) each."""
+    first, end = len(x) * part // parts, len(x) * (part + 1) // parts
+    x, keep, out = x[first:end], keep[first:end], out[first:end]
+    for i in range(len(x)):  # from 0, so that no index can be negative: else it is not vectorised
+        out[i] = _if(x[i], keep[i])
 
 
 @_compiled
