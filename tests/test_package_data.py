@@ -20,7 +20,8 @@ def test_files_that_are_no_python_are_package_data():
     others = {
         path
         for path in SOURCE.rglob("*")
-        if path.is_file() and path.suffix not in (".py", ".pyc") and path.name[0] != "."
+        if path.is_file() and path.suffix != ".py" and path.name[0] != "."
+        if path.parent.name != "__pycache__"
     }
     assert others == listed
     assert SOURCE / "inspect/trace/page.js" in listed

@@ -88,8 +88,8 @@ class Encoder(nn.Module):
         if context.query_stream is not None:
             predicted = self.embeddings.predicted(len(context.query_stream.rows))
             hidden = torch.cat((hidden, predicted.to(hidden.dtype)))
-        tokens = len(hidden)
-        hidden = hidden if keep_hidden else self._filled(hidden, context)
+        extra = 0 if keep_hidden else self._extra_rows(hidden, context)
+        hidden = F.pad(hidden, (0, 0, 0, extra)) if extra else hidden
         kept = [hidden]
         # A cache must not take what is computed a second time.
         again = self.gradient_checkpointing and self.training and context.cache is None
@@ -104,27 +104,25 @@ class Encoder(nn.Module):
                 kept.append(hidden)
         if self.gate is not None:
             hidden = self.gate(kept[1:], context.layout)
-        hidden = hidden if len(hidden) == tokens else hidden[:tokens]
+        hidden = hidden[:-extra] if extra else hidden
         hidden = hidden if self.norm is None else self.norm(hidden)
         hidden = hidden if self.dropout is None else self.dropout(hidden)
         return hidden, tuple(kept) if keep_hidden else ()
 
-    def _filled(self, hidden: Tensor, context: Context) -> Tensor:
-        """(T, D), in training with the rows of zeros that every product would be filled up with.
+    def _extra_rows(self, hidden: Tensor, context: Context) -> int:
+        """With how many rows of zeros every product of a block would be filled up, in training.
 
-        No token attends to them, and nothing learns from them.
+        Given to all of them at once, they need not be copied for each. No token attends to them.
         """
-        alone = context.query_stream is None and context.head_mask is None
         trains = self.training and torch.is_grad_enabled() and hidden.device.type == "cpu"
-        if not (
-            self.fills and trains and alone and context.cross is None and context.cache is None
-        ):
-            return hidden
+        alone = context.query_stream is None and context.head_mask is None
+        alone = alone and context.cross is None and context.cache is None
+        if not (self.fills and trains and alone):
+            return 0
         lower = torch.is_autocast_enabled("cpu")
         dtype = torch.get_autocast_dtype("cpu") if lower else hidden.dtype
         widest = self.config.hidden_size * self.config.intermediate_size
-        extra = rows_to_multiply(len(hidden), widest, dtype) - len(hidden)
-        return F.pad(hidden, (0, 0, 0, extra)) if extra else hidden
+        return rows_to_multiply(len(hidden), widest, dtype) - len(hidden)
 
     def plain_context(self, batch: Batch) -> Context:
         """The context of a batch alone: a token sees its sequence, or in a decoder its past."""
