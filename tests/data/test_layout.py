@@ -127,7 +127,9 @@ def test_groups_have_few_sizes_where_their_products_are_compiled():
         masked = replace(make_layout([3, 3]), mask=torch.ones(2, 3, 3) > 0).grouping.groups[0]
     for group in groups:
         size = (group.queries.stop - group.queries.start) // group.count
-        assert size == min(-(-max(lengths[b] for b in group.members) // 16) * 16, 100)
+        assert size == -(-max(lengths[b] for b in group.members) // 16) * 16
+        assert group.count in (1, 2, 4)
+    assert layout.longest_padded == (112, 112)  # up to there biases know distances
     index = layout.grouping.queries
     assert index.rows[index.places].tolist() == list(range(sum(lengths)))
     # A query alone stays alone, and a mask has the size that it was given.

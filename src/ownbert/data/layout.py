@@ -23,7 +23,8 @@ from ownbert.errors import InputError
 _CALL_COST = 3_000
 _CALL_COST_COMPILED = 24_000
 _CALL_COST_ELSEWHERE = 60_000
-# There the longest sequence of a group is filled up to a multiple of this, so that shapes recur.
+# There the longest sequence of a group is filled up to a multiple of this, and a group has a power
+# of two of sequences, so that shapes recur.
 _STEP_COMPILED = 16
 
 
@@ -147,6 +148,13 @@ class Layout:
     @cached_property
     def grouping(self) -> "Grouping":
         return _group(self)
+
+    @cached_property
+    def longest_padded(self) -> tuple[int, int]:
+        """How long the longest sequence of queries and of keys is in its group, with padding."""
+        spans = [(g.queries, g.keys, g.count) for g in self.grouping.groups]
+        sizes = [((q.stop - q.start) // n, (k.stop - k.start) // n) for q, k, n in spans]
+        return max(queries for queries, _ in sizes), max(keys for _, keys in sizes)
 
     @cached_property
     def offsets(self) -> Tensor:
@@ -322,7 +330,7 @@ def _group(layout: Layout) -> Grouping:
     queries = _PaddedIndexBuilder(q_lens, step)
     keys = queries if layout.keys is None else _PaddedIndexBuilder(k_lens, step)
     groups = []
-    for members in _split_by_length(queries.filled, keys.filled, call_cost):
+    for members in _split_by_length(queries.filled, keys.filled, call_cost, step > 1):
         q_span = queries.add(members)
         k_span = q_span if keys is queries else keys.add(members)
         mask, seen = _mask(layout, members, queries, keys)
@@ -341,8 +349,10 @@ def _call_cost(device: str) -> tuple[int, int]:
     return _CALL_COST, 1
 
 
-def _split_by_length(q_lens: np.ndarray, k_lens: np.ndarray, call_cost: int) -> list[np.ndarray]:
-    """The sequences of each group."""
+def _split_by_length(
+    q_lens: np.ndarray, k_lens: np.ndarray, call_cost: int, few: bool
+) -> list[np.ndarray]:
+    """The sequences of each group; with ``few``, a power of two of them."""
     order = np.lexsort((-q_lens, -k_lens))
     groups, first = [], 0
     while first < len(order):
@@ -350,6 +360,8 @@ def _split_by_length(q_lens: np.ndarray, k_lens: np.ndarray, call_cost: int) -> 
         longest = int(k_lens[left[0]]) * np.maximum.accumulate(q_lens[left])
         waste = longest * np.arange(1, len(left) + 1) - np.cumsum(q_lens[left] * k_lens[left])
         count = max(1, int(np.searchsorted(waste, call_cost, side="right")))
+        if few:
+            count = 1 << (count.bit_length() - 1)
         groups.append(left[:count])
         first += count
     return groups
@@ -363,13 +375,12 @@ class _PaddedIndexBuilder:
         step: of which the length that a group is padded to is a multiple.
 
     Attributes:
-        filled: (B), the lengths, rounded up to such multiples, or to the longest of all, up to
-            which biases know distances.
+        filled: (B), the lengths, rounded up to such multiples.
     """
 
     def __init__(self, lengths: np.ndarray, step: int) -> None:
         self.lengths = lengths
-        self.filled = np.minimum(-(-lengths // step) * step, lengths.max())
+        self.filled = -(-lengths // step) * step
         self.starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
         self.places = np.empty(int(lengths.sum()), dtype=np.int64)
         self.rows, self.padding, self.end = [], [], 0

@@ -51,7 +51,7 @@ class DistanceTable(nn.Module):
 
     def forward(self, layout: Layout) -> DistanceVectors:
         """The vectors of the distances within the sequences of a batch."""
-        return self.within((layout.keys or layout).max_seqlen - 1)
+        return self.within(max(layout.longest_padded) - 1)
 
     def within(self, reach: int) -> DistanceVectors:
         """The vectors of distances up to ``reach`` on both sides."""

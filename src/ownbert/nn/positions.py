@@ -197,8 +197,8 @@ class RelativeSinusoids(nn.Module):
 
     def over(self, layout: Layout) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """``forward`` for the sequences of a layout, with the keys of all their distances."""
-        longest = (layout.keys or layout).max_seqlen
-        return partial(self, known=self.keys(longest - 1, layout.max_seqlen - 1))
+        queries, keys = layout.longest_padded
+        return partial(self, known=self.keys(keys - 1, queries - 1))
 
     def forward(
         self, q: Tensor, k: Tensor, distances: Tensor, known: DistanceKeys | None = None
