@@ -79,6 +79,13 @@ def test_add_and_norm(threads: int, dtype: torch.dtype, rate: float, bias: bool)
     assert all(map(torch.equal, found, compute()))
 
 
+def test_parameters_can_still_be_cut_over_processes():
+    x, norm = torch.randn(5, 8, requires_grad=True), nn.LayerNorm(8)
+    out = add_and_norm(x, torch.randn(5, 8), Dropout(0.0), norm)
+    assert "_AddAndNorm" in type(out.grad_fn).__name__
+    assert all(p.untyped_storage().resizable() for p in norm.parameters())
+
+
 def test_add_and_norm_of_what_has_no_loop():
     x, y = torch.randn(5, 8, requires_grad=True), torch.randn(5, 8)
     for norm in (nn.RMSNorm(8), nn.LayerNorm(8, elementwise_affine=False)):

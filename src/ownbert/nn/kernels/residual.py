@@ -39,6 +39,8 @@ class _AddAndNorm(torch.autograd.Function):
         ctx.scale = np.float32(scale)
         out = torch.empty_like(x, memory_format=torch.contiguous_format)
         normed = torch.empty_like(y, memory_format=torch.contiguous_format)
+        # fully_shard resizes the memory of parameters, which NumPy's views forbid for good.
+        weight, bias = weight.clone(), bias.clone()
         rstd = weight.new_empty(len(x))
         given = x.contiguous(), y.contiguous(), keep, ctx.scale, weight, bias, np.float32(eps)
         run(loops.add_and_norm, x.numel(), *given, out, normed, rstd)
