@@ -150,11 +150,17 @@ class Layout:
         return _group(self)
 
     @cached_property
+    def group_costs(self) -> tuple[int, int]:
+        """What a group costs, and of what the length that it is padded to is a multiple."""
+        return _call_cost(self)
+
+    @property
     def longest_padded(self) -> tuple[int, int]:
-        """How long the longest sequence of queries and of keys is in its group, with padding."""
-        spans = [(g.queries, g.keys, g.count) for g in self.grouping.groups]
-        sizes = [((q.stop - q.start) // n, (k.stop - k.start) // n) for q, k, n in spans]
-        return max(queries for queries, _ in sizes), max(keys for _, keys in sizes)
+        """How long the longest sequence of queries and of keys is, padded in its group."""
+        _, step = self.group_costs
+        longest = self.max_seqlen, (self.keys or self).max_seqlen
+        queries, keys = (-(-size // step) * step for size in longest)
+        return queries, keys
 
     @cached_property
     def offsets(self) -> Tensor:
@@ -324,9 +330,7 @@ def _group(layout: Layout) -> Grouping:
     device = layout.cu_seqlens.device
     q_lens = np.asarray(layout.lengths, dtype=np.int64)
     k_lens = q_lens if layout.keys is None else np.asarray(layout.keys.lengths, dtype=np.int64)
-    call_cost, step = _call_cost(device.type)
-    if layout.keys is not None or layout.mask is not None:  # one query, often; a mask's own size
-        step = 1
+    call_cost, step = layout.group_costs
     queries = _PaddedIndexBuilder(q_lens, step)
     keys = queries if layout.keys is None else _PaddedIndexBuilder(k_lens, step)
     groups = []
@@ -340,13 +344,15 @@ def _group(layout: Layout) -> Grouping:
     return Grouping(tuple(groups), q_index, q_index if keys is queries else keys.build(device))
 
 
-def _call_cost(device: str) -> tuple[int, int]:
-    """What a group costs, and of what the length that it is padded to is a multiple."""
-    if device != "cpu":
+def _call_cost(layout: Layout) -> tuple[int, int]:
+    """``group_costs``, on this device and in this precision."""
+    if layout.cu_seqlens.device.type != "cpu":
         return _CALL_COST_ELSEWHERE, 1
-    if torch.is_autocast_enabled("cpu"):
-        return _CALL_COST_COMPILED, _STEP_COMPILED
-    return _CALL_COST, 1
+    if not torch.is_autocast_enabled("cpu"):
+        return _CALL_COST, 1
+    # Queries of other keys often are one each, and a mask has a size of its own.
+    plain = layout.keys is None and layout.mask is None
+    return _CALL_COST_COMPILED, _STEP_COMPILED if plain else 1
 
 
 def _split_by_length(
@@ -379,8 +385,7 @@ class _PaddedIndexBuilder:
     """
 
     def __init__(self, lengths: np.ndarray, step: int) -> None:
-        self.lengths = lengths
-        self.filled = -(-lengths // step) * step
+        self.lengths, self.filled = lengths, -(-lengths // step) * step
         self.starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
         self.places = np.empty(int(lengths.sum()), dtype=np.int64)
         self.rows, self.padding, self.end = [], [], 0

@@ -62,6 +62,7 @@ class Backend:
         gradients: whether it can be trained through.
         masks: whether it takes layouts that hide keys, or whose keys are of another batch.
         biases: whether it adds them to the scores.
+        extra_rows: whether it takes rows behind those of the layout, and gives them zeros.
         unsupported: why it cannot take these queries and this layout, or None.
     """
 
@@ -71,6 +72,7 @@ class Backend:
     gradients: bool = True
     masks: bool = True
     biases: bool = True
+    extra_rows: bool = False
     unsupported: Callable[[Tensor, Layout], str | None] = lambda q, layout: None
 
 
@@ -114,7 +116,7 @@ def attend(
         raise ValueError(f"attention backend {name!r} {reason}")
     _require(BACKENDS[name], name, layout, options, training)
     tokens = sum(layout.lengths)
-    if name == "manual" or len(q) == tokens:
+    if BACKENDS[name].extra_rows or len(q) == tokens:
         return BACKENDS[name].run(q, k, v, layout, options)
     sources = sum((layout.keys or layout).lengths)
     found = BACKENDS[name].run(q[:tokens], k[:sources], v[:sources], layout, options)
@@ -333,7 +335,7 @@ BACKENDS = {
     "reference": Backend(_reference),
     "matmul": Backend(_grouped(_matmul)),
     "sdpa": Backend(_grouped(_sdpa), weights=False),
-    "manual": Backend(_manual, weights=False, biases=False),
+    "manual": Backend(_manual, weights=False, biases=False, extra_rows=True),
     "varlen": Backend(_varlen, dropout=False, weights=False, biases=False, unsupported=unsupported),
     "windowed": Backend(_windowed, weights=False, biases=False, unsupported=windowed.unsupported),
     "equal_lengths": Backend(

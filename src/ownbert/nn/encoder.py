@@ -16,7 +16,7 @@ from ownbert.nn.convolution import Convolution
 from ownbert.nn.disentangled import DistanceTable
 from ownbert.nn.embeddings import Embeddings
 from ownbert.nn.kernels.dropout import Dropout
-from ownbert.nn.kernels.linear import rows_to_multiply
+from ownbert.nn.kernels.linear import onednn_has_linear, product_dtype, rows_to_multiply
 from ownbert.nn.norms import make_norm
 from ownbert.nn.patches import PatchEmbeddings
 from ownbert.nn.sesame import LayerGate
@@ -119,8 +119,9 @@ class Encoder(nn.Module):
         alone = alone and context.cross is None and context.cache is None
         if not (self.fills and trains and alone):
             return 0
-        lower = torch.is_autocast_enabled("cpu")
-        dtype = torch.get_autocast_dtype("cpu") if lower else hidden.dtype
+        dtype = product_dtype(hidden)
+        if not onednn_has_linear(dtype):
+            return 0
         widest = self.config.hidden_size * self.config.intermediate_size
         return rows_to_multiply(len(hidden), widest, dtype) - len(hidden)
 

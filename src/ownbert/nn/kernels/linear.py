@@ -42,9 +42,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     given = x, weight, bias
     if x.device.type != "cpu":
         return nn.functional.linear(*given)
-    dtype = x.dtype
+    dtype = product_dtype(x)
     if torch.is_autocast_enabled("cpu"):
-        dtype = torch.get_autocast_dtype("cpu")
         weight = weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
     same = dtype == weight.dtype and x.shape[1] == weight.shape[1]
@@ -56,6 +55,11 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _Product.apply(x.to(dtype), weight, bias)  # pyright: ignore[reportReturnType]
     out: Tensor = _Product.apply(_Filled.apply(x, rows, dtype), weight, bias)  # pyright: ignore
     return out[:count]
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """In which type ``x`` is multiplied on a CPU: autocast's, or its own."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
 
 
 def rows_to_multiply(count: int, size: int, dtype: torch.dtype) -> int:

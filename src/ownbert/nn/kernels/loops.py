@@ -103,9 +103,9 @@ def _exp(x):
 
 
 @_inlined
-def _ordered(x):
-    """float32 -> int32 of the same order: a maximum of whole numbers is vectorised."""
-    bits = int32(_bits_of(x))
+def _ordered(bits):
+    """Bits of a float32 -> int32 of the same order, and back: a maximum of whole numbers is
+    vectorised."""
     return bits ^ ((bits >> int32(31)) & int32(0x7FFFFFFF))
 
 
@@ -216,9 +216,9 @@ def softmax(part, parts, blocks, scores, keep, kept):
             largest = int32(-(2**31))
             for j in range(last):
                 line[j] = _wide(own[j])
-                place = _ordered(line[j])
+                place = _ordered(int32(_bits_of(line[j])))
                 largest = place if place > largest else largest
-            highest = _of_bits(uint32(largest ^ ((largest >> int32(31)) & int32(0x7FFFFFFF))))
+            highest = _of_bits(uint32(_ordered(largest)))
             total = float32(0.0)
             for j in range(last):
                 line[j] = _exp(line[j] - highest)
