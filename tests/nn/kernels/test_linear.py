@@ -80,7 +80,7 @@ def test_numbers_of_rows_are_few():
 
 @pytest.mark.parametrize("has_units", [False, True])
 def test_matrix_units_make_rows_of_zeros_cheaper(monkeypatch: pytest.MonkeyPatch, has_units: bool):
-    monkeypatch.setattr(kernel, "_has_matrix_units", lambda: has_units)
+    monkeypatch.setattr(kernel, "has_matrix_units", lambda: has_units)
     rows = kernel.rows_to_multiply(1931, 256 * 1024, torch.bfloat16)
     assert rows == (2048 if has_units else 1931)
     assert kernel.rows_to_multiply(1931, 256 * 1024, torch.float32) == 1931

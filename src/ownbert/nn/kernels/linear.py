@@ -73,14 +73,14 @@ def rows_to_multiply(count: int, size: int, dtype: torch.dtype) -> int:
     Returns:
         The next of eight numbers between two powers of two, at most an eighth more than T.
     """
-    in_units = dtype == torch.bfloat16 and _has_matrix_units()
+    in_units = dtype == torch.bfloat16 and has_matrix_units()
     if 2 * count * size > (_LARGE_IN_UNITS if in_units else _LARGE):
         return count
     step = max(_FEWEST, 1 << max(0, count.bit_length() - 4))
     return -(-count // step) * step
 
 
-def _has_matrix_units() -> bool:
+def has_matrix_units() -> bool:
     """Whether the processor has AMX; an older PyTorch cannot tell."""
     return getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
 
