@@ -14,7 +14,7 @@ from ownbert.data.batch import Example, pack
 from ownbert.data.layout import Layout, make_layout
 from ownbert.nn.attention import attend
 from ownbert.nn.encoder import Encoder
-from ownbert.nn.kernels import compiled
+from ownbert.nn.kernels import compiled, linear
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.residual import add_and_norm
 
@@ -74,6 +74,31 @@ def test_add_and_norm(threads: int, dtype: torch.dtype, rate: float, bias: bool)
     assert "_AddAndNorm" in type(add_and_norm(x, y, dropout, norm).grad_fn).__name__
     assert_close(found, without(compute), dtype)
     assert all(map(torch.equal, found, compute()))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (16, 16), (15, 40), (64, 48), (33, 70), (200, 3)])
+def test_transpose(threads: int, shape: tuple[int, int]):
+    x = torch.randn(shape).to(BF16)
+    found = linear._turned(x, compiled.loops())
+    assert found.is_contiguous()
+    assert torch.equal(found, x.t())
+
+
+@pytest.mark.parametrize("sizes", [(20, 30, 50), (90, 17, 60), (90, 60, 17)])
+def test_gradients_of_weights_where_there_are_matrix_units(
+    threads: int, sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+):
+    if not linear.onednn_has_linear(BF16):
+        pytest.skip("needs bfloat16 in oneDNN")
+    monkeypatch.setattr(linear, "has_matrix_units", lambda: True)
+    count, size, out = sizes
+    layer = linear.Linear(size, out).to(BF16)
+    x = torch.randn(count, size).to(BF16).requires_grad_()
+
+    def compute() -> list[Tensor]:
+        return differentiate(layer(x), [x, *layer.parameters()])
+
+    assert_close(compute(), without(compute), BF16)
 
 
 def test_parameters_can_still_be_cut_over_processes():

@@ -1,5 +1,5 @@
 # pyright: reportCallIssue=false, reportArgumentType=false
-"""Loops that numba compiles: what training on a CPU does between its matrix products.
+"""Loops that numba compiles: what training on a CPU does beside its matrix products.
 
 This module needs numba (the extra ``fast``); ``ownbert.nn.kernels.compiled`` imports it where it is
 installed and hands it NumPy's views of tensors. Numbers are float32, or bfloat16 as the upper half
@@ -11,7 +11,7 @@ T tokens, D hidden, B sequences, S queries and S' keys of each, H heads, K head 
 
 import numpy as np
 from llvmlite import ir
-from numba import float32, int32, njit, uint32
+from numba import float32, int32, int64, njit, uint32, void
 from numba.extending import intrinsic
 
 # Sums may be taken in any order, so that they are vectorised; no flag says that a number is never
@@ -81,6 +81,47 @@ def _if(context, x, keep):
         return b.bitcast(bits, ir.FloatType()) if x == float32 else bits
 
     return x(x, keep), generate
+
+
+# Rows and columns of a block that ``_turn`` takes.
+_SIDE = 16
+
+
+@intrinsic
+def _turn(context, source, width, target, height):
+    """Write the transpose of 16 x 16 numbers of 16 bits.
+
+    Row i is a vector; exchanging the two off-diagonal quarters of every square of 16, 8, 4 and 2
+    rows and columns turns all of it.
+
+    Args:
+        source, target: addresses of the first number.
+        width, height: numbers from one row to the next, of ``source`` and of ``target``.
+    """
+
+    def generate(context, b, signature, args):
+        word, half = ir.IntType(64), ir.IntType(16)
+        vector, places = ir.VectorType(half, _SIDE), ir.VectorType(ir.IntType(32), _SIDE)
+
+        def row(start, step, i):
+            bytes_on = b.mul(step, ir.Constant(word, 2 * i))
+            return b.inttoptr(b.add(start, bytes_on), vector.as_pointer())
+
+        rows = [b.load(row(args[0], args[1], i), align=2) for i in range(_SIDE)]
+        every = range(_SIDE)
+        for side in (8, 4, 2, 1):
+            upper = [_SIDE + j - side if j & side else j for j in every]
+            lower = [_SIDE + j if j & side else j + side for j in every]
+            upper, lower = ir.Constant(places, upper), ir.Constant(places, lower)
+            for i in (i for i in every if not i & side):
+                pair = rows[i], rows[i + side]
+                rows[i] = b.shuffle_vector(*pair, upper)
+                rows[i + side] = b.shuffle_vector(*pair, lower)
+        for i in every:
+            b.store(rows[i], row(args[2], args[3], i), align=2)
+        return context.get_dummy_value()
+
+    return void(int64, int64, int64, int64), generate
 
 
 @_inlined
@@ -194,6 +235,22 @@ def select(part, parts, xs, rows, factors, outs):
             own, line = x[index[i]], out[i]
             for k in range(len(own)):
                 line[k] = _as(line[k], factor * _wide(own[k]))
+
+
+@_compiled
+def transpose(part, parts, x, out):
+    """out = x^T: (N, M) -> (M, N), of 16 bits each."""
+    height, width = x.shape
+    source, target = x.ctypes.data, out.ctypes.data
+    down, right = height // _SIDE, width // _SIDE
+    for j in range(right * part // parts, right * (part + 1) // parts):
+        for i in range(down):
+            first = source + 2 * _SIDE * (i * width + j)
+            _turn(first, width, target + 2 * _SIDE * (j * height + i), height)
+    if part == 0:  # what no block covers
+        for i in range(height):
+            for j in range(0 if i >= down * _SIDE else right * _SIDE, width):
+                out[j, i] = x[i, j]
 
 
 @_compiled
