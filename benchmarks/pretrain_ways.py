@@ -5,6 +5,7 @@ T tokens, B sequences, S longest sequence, M masked tokens.
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,11 +144,15 @@ class OwnBERT:
 
 def step(way: OwnBERT | Transformers, batches: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
     """One update by the mean of the losses of ``batches``; returns it, as it was before."""
+    from ownbert.nn.kernels.linear import converted_once
+
     total = torch.zeros((), device=way.device)
-    for batch in batches:
-        loss = way.loss(batch, dtype) / len(batches)
-        loss.backward()
-        total = total + loss.detach()
+    # As ``ownbert.train.step`` does; of no effect on Transformers.
+    with converted_once() if len(batches) > 1 else nullcontext():
+        for batch in batches:
+            loss = way.loss(batch, dtype) / len(batches)
+            loss.backward()
+            total = total + loss.detach()
     torch.nn.utils.clip_grad_norm_(way.model.parameters(), 1.0)
     way.optimizer.step()
     way.optimizer.zero_grad()

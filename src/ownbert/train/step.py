@@ -1,7 +1,7 @@
 """One update of the weights from the micro-batches of a step."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from ownbert.data.batch import Batch
 from ownbert.errors import InputError
+from ownbert.nn.kernels.linear import converted_once
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Loss, Objective
 from ownbert.train.device import autocast
-from ownbert.train.distributed import ALONE, World, full_tensor, gradient_sync
+from ownbert.train.distributed import ALONE, World, full_tensor, gradient_sync, is_sharded
 from ownbert.train.recipe import Optim
 
 
@@ -71,10 +72,13 @@ def step(
         (total * world.size).backward()
         return losses
 
-    for number, batch in enumerate(micro_batches, 1):
-        with gradient_sync(module, last=number == len(micro_batches) and not optim.adversarial):
-            for name, loss in backward(batch).items():
-                add(sums, name, (loss.total.detach(), loss.correct, loss.count))
+    # What is sharded is gathered anew for each batch, and should not be kept.
+    once = nullcontext() if is_sharded(module) or len(micro_batches) == 1 else converted_once()
+    with once:
+        for number, batch in enumerate(micro_batches, 1):
+            with gradient_sync(module, last=number == len(micro_batches) and not optim.adversarial):
+                for name, loss in backward(batch).items():
+                    add(sums, name, (loss.total.detach(), loss.correct, loss.count))
     if optim.adversarial:
         with moved_words(learner.model, optim.adversarial):
             for number, batch in enumerate(micro_batches, 1):
