@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from ownbert.checkpoint import load
 from ownbert.checkpoint.weights import read_weights
 from ownbert.errors import InputError
+from ownbert.nn.model import Model
 from support.tiny import made, parameters, same
 
 
@@ -25,6 +26,21 @@ def test_pickled_tensors(tmp_path: Path):
         path.unlink(missing_ok=True)
         torch.save(weights, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
         assert same(parameters(load(tmp_path)), parameters(model))
+
+
+def test_only_what_a_folder_lacks_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    model = made(tmp_path, "mlm")
+    state = torch.get_rng_state()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.init, "trunc_normal_", None)  # it cannot be called
+        assert same(parameters(load(tmp_path)), parameters(model))
+    assert torch.equal(state, torch.get_rng_state())
+    torch.manual_seed(1)
+    new = load(tmp_path, heads=("mlm", "nsp"))
+    torch.manual_seed(1)
+    drawn = Model(model.config, ("mlm", "nsp"))
+    assert torch.equal(new.heads["nsp"].dense.weight, drawn.heads["nsp"].dense.weight)
+    assert torch.equal(new.encoder.embeddings.word.weight, model.encoder.embeddings.word.weight)
 
 
 class Malicious:

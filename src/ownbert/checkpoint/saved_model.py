@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ownbert.checkpoint.copying import copy_weights, named_tensors, require_fit
@@ -118,10 +119,14 @@ def load(
     require_sizes(tensors, description if heads is None else replace(description, specs=()), path)
     with_pooler = _has_pooler(description, heads) if pooler is None else pooler
     given: Any = {"pooler": with_pooler, "labels": labels, "dropout": dropout}
-    model = new_model(description, specs, **given)
     other = heads is not None or pooler is not None
-    given = {"description": description, "lenient": other, "anew": anew}
-    report = copy_weights(model, tensors, description.weight_map, **given)
+    how: Any = {"description": description, "lenient": other, "anew": anew}
+    with torch.random.fork_rng(devices=[]):
+        model = new_model(description, specs, **given, initialize=False)
+    report = copy_weights(model, tensors, description.weight_map, **how)
+    if report.new:  # its weights are drawn after all
+        model = new_model(description, specs, **given)
+        report = copy_weights(model, tensors, description.weight_map, **how)
     require_fit(report, path, None if other or description.decoder is not None else description)
     if smooth is not None:
         quantize_model(model, smooth, path)
@@ -135,6 +140,7 @@ def new_model(
     pooler: bool | None = None,
     labels: Sequence[str] = (),
     dropout: float | None = None,
+    initialize: bool = True,
 ) -> Model:
     """A randomly initialised model of the structure that a folder describes.
 
@@ -144,6 +150,7 @@ def new_model(
         pooler: whether there is one; None: if its heads need it.
         labels: names of the classes, instead of the folder's.
         dropout: rate of all layers, instead of the folder's.
+        initialize: False: its weights will all be written over.
 
     Raises:
         InputError: the decoder that is to answer has no such head.
@@ -157,7 +164,9 @@ def new_model(
     labels = labels or description.labels
     if decoder is None:
         family = description.family.model_type
-        return Model(config, specs, pooler=pooler, labels=labels, model_type=family)
+        return Model(
+            config, specs, pooler=pooler, labels=labels, model_type=family, initialize=initialize
+        )
     for spec in specs:
         description.require_own(spec)
     return new_translation(
@@ -168,6 +177,7 @@ def new_model(
         heads=specs,
         labels=labels,
         second_reading=description.second_reading,
+        initialize=initialize,
     )
 
 

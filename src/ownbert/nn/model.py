@@ -57,6 +57,8 @@ class Model(nn.Module):
         second_reading: of a decoder that reads the sequences of a batch without a source once more.
         share_embeddings: encoder, decoder and, if it is ``tied``, the next-token head have one word
             table (Vaswani et al. 2017, section 3.4).
+        initialize: whether weights are drawn as ``initialize`` does, which takes a second for 30
+            million of them; not needed where all are written over.
 
     Attributes:
         head_dtype: in which hidden states reach pooler and heads; None: as the encoder has them.
@@ -78,6 +80,7 @@ class Model(nn.Module):
         decoder: EncoderConfig | None = None,
         second_reading: SecondReading | None = None,
         share_embeddings: bool = False,
+        initialize: bool = True,
     ) -> None:
         super().__init__()
         self.config = config
@@ -98,7 +101,8 @@ class Model(nn.Module):
             raise ValueError(f"heads {kinds} need a pooler; do not ask for none")
         made = pooler if pooler is not None else needed or not specs
         self.pooler = Pooler(config) if made else None
-        self.initialize()
+        if initialize:
+            self.initialize()
         self.tie()
 
     def tie(self) -> None:
