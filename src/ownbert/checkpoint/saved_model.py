@@ -121,12 +121,14 @@ def load(
     given: Any = {"pooler": with_pooler, "labels": labels, "dropout": dropout}
     other = heads is not None or pooler is not None
     how: Any = {"description": description, "lenient": other, "anew": anew}
-    with torch.random.fork_rng(devices=[]):
-        model = new_model(description, specs, **given, initialize=False)
+    state = torch.get_rng_state()
+    model = new_model(description, specs, **given, initialize=False)
     report = copy_weights(model, tensors, description.weight_map, **how)
-    if report.new:  # its weights are drawn after all
-        model = new_model(description, specs, **given)
+    if report.new:  # the same seed gives them the weights that they have in a random model
+        model.initialize()
         report = copy_weights(model, tensors, description.weight_map, **how)
+    else:
+        torch.set_rng_state(state)
     require_fit(report, path, None if other or description.decoder is not None else description)
     if smooth is not None:
         quantize_model(model, smooth, path)
