@@ -1,7 +1,9 @@
 """Compiled loops: the same values and gradients as without them, whatever the threads and types."""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -21,18 +23,24 @@ from ownbert.nn.kernels.residual import add_and_norm
 if compiled.loops() is None:
     pytest.skip("needs numba, and that it compiles", allow_module_level=True)
 
+from ownbert.nn.kernels import openmp
+
 BF16 = torch.bfloat16
 LENGTHS = [9, 40, 3, 40, 17, 38, 1]
 TOKENS = sum(LENGTHS)
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=["alone", "in PyTorch's threads", "in others"])
 def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Every loop is shared among so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
+    """Every loop runs in one thread or is shared between two."""
+    before, count = torch.get_num_threads(), 1 if request.param == "alone" else 2
+    torch.set_num_threads(count)
     monkeypatch.setattr(compiled, "_SHARED", 1)
-    yield request.param
+    if request.param == "in others":
+        monkeypatch.setattr(compiled, "_team", lambda: None)
+    elif count == 2 and compiled._team() is None:
+        pytest.skip("PyTorch has no OpenMP here that loops can run in")
+    yield count
     torch.set_num_threads(before)
 
 
@@ -232,6 +240,50 @@ def test_an_encoder_filled_with_rows_of_zeros(monkeypatch: pytest.MonkeyPatch, l
     seen.clear()
     encoder.eval()(batch)
     assert set(seen) == {148}
+
+
+def test_pytorch_has_an_openmp_on_linux():
+    if not sys.platform.startswith("linux"):
+        pytest.skip("other systems may have none that loops can run in")
+    assert openmp.found()
+
+
+def test_every_part_runs_once_however_many_there_are():
+    from numba import njit
+
+    @njit(nogil=True)
+    def count(part: int, parts: int, seen: np.ndarray, none: None) -> None:
+        seen[part] += parts
+
+    for parts in (1, 2, 3, 7):
+        seen = np.zeros(parts, np.int64)
+        openmp.shared(count, parts, seen, None)
+        assert seen.tolist() == [parts] * parts
+
+
+def test_a_part_that_finds_no_memory():
+    from numba import njit
+
+    @njit(nogil=True)
+    def take(part: int, parts: int, size: int) -> None:
+        np.empty(size if part else 1, np.float32)[0] = 1
+
+    openmp.shared(take, 2, 1)
+    with pytest.raises(MemoryError, match="compiled loop"):
+        openmp.shared(take, 2, 1 << 50)
+
+
+def test_loops_of_several_threads_at_once(threads: int):
+    torch.manual_seed(0)
+    norm, xs = nn.LayerNorm(256), torch.randn(8, 300, 256).requires_grad_()
+
+    def compute(x: Tensor) -> list[Tensor]:
+        return differentiate(add_and_norm(x, x, Dropout(0.0), norm), [x])
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(compute, xs.unbind() * 5))
+    for one, other in zip(found, map(compute, xs.unbind() * 5), strict=True):
+        assert all(map(torch.equal, one, other))
 
 
 def test_threads_in_a_fork(monkeypatch: pytest.MonkeyPatch):

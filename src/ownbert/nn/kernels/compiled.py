@@ -15,8 +15,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-# Less work is not worth waking a second thread, which takes some 70 microseconds.
-_SHARED = 1 << 19
+# Less work is not worth waking a second thread.
+_SHARED = 1 << 18
 
 
 @lru_cache
@@ -51,6 +51,10 @@ def run(loop: Callable[..., None], size: int, *args) -> None:
     """
     given = [_given(x) for x in args]
     parts = parts_of(size)
+    in_team = _team() if parts > 1 else None
+    if in_team is not None:
+        in_team(loop, parts, *given)
+        return
     others = [_threads().submit(loop, p, parts, *given) for p in range(1, parts)]
     loop(0, parts, *given)
     for other in others:
@@ -73,10 +77,30 @@ def _given(x: object) -> object:
 
 
 @lru_cache
+def _team() -> Callable[..., None] | None:
+    """What calls a loop in PyTorch's own threads; None where those cannot be used."""
+    from ownbert.nn.kernels import openmp
+
+    return openmp.shared if not _forked and openmp.found() else None
+
+
+@lru_cache
 def _threads() -> ThreadPoolExecutor:
+    """Threads of ours in their place: a call takes some 70 microseconds, and PyTorch's hold their
+    cores for a while after each operation."""
     return ThreadPoolExecutor(max(1, torch.get_num_threads()), "loops")
 
 
-# The threads of a process do not live on in its forks.
+_forked = False
+
+
+def _after_fork() -> None:
+    """No threads live on in a fork; OpenMP would wait for them."""
+    global _forked
+    _forked = True
+    _threads.cache_clear()
+    _team.cache_clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_threads.cache_clear)
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,94 @@
+"""Compiled loops in PyTorch's own threads: those of the OpenMP that it was built with.
+
+This module needs numba. GNU's OpenMP, and LLVM's and Intel's with it, have the function that starts
+a team of threads (``GOMP_parallel``).
+"""
+
+import ctypes
+
+import torch
+from llvmlite import binding, ir
+from numba import int64, njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+# C's names -> ours, under which compiled code finds them.
+_NAMES = {
+    name: f"ownbert_{name}"
+    for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+}
+_INT, _WORD, _ADDRESS = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
+_WORK = ir.FunctionType(ir.VoidType(), [_ADDRESS])
+
+
+def found() -> bool:
+    """Whether PyTorch has such an OpenMP; if so, ``shared`` can be called from now on."""
+    try:
+        loaded = ctypes.CDLL(torch._C.__file__)
+        addresses = {
+            name: ctypes.cast(getattr(loaded, name), ctypes.c_void_p).value for name in _NAMES
+        }
+    except (AttributeError, OSError):
+        return False
+    for name, address in addresses.items():
+        binding.add_symbol(_NAMES[name], address)
+    return True
+
+
+@njit(nogil=True)
+def shared(loop, parts, *args):
+    """Call a loop, ``loop(part, parts, *args)``, on all parts of its work, in a team of threads.
+
+    Raises:
+        MemoryError: a part had none for what it computes with.
+    """
+    if not _in_team(loop, parts, args):
+        raise MemoryError("a compiled loop found no memory")
+
+
+@intrinsic
+def _in_team(typing, loop, parts, args):
+    """Whether every part has come to its end.
+
+    OpenMP runs a function of one address in every thread. The one that is made here finds at that
+    address what the loop takes, and calls the loop on every part that falls to its thread.
+    """
+    call = loop.get_call_type(typing, (int64, int64, *args), {})
+
+    def generate(context, b, signature, given):
+        compiled = loop.dispatcher.overloads[call.args]
+        context.add_linking_libs([compiled.library])
+        body = context.declare_function(b.module, compiled.fndesc)
+        outcome = cgutils.alloca_once_value(b, cgutils.true_bit)
+        frame = cgutils.alloca_once_value(b, cgutils.pack_struct(b, [*given[1:], outcome]))
+
+        def function(name, kind):
+            return cgutils.get_or_insert_function(b.module, kind, _NAMES[name])
+
+        name = b.module.get_unique_name(f"{b.function.name}.team")
+        work = ir.Function(b.module, _WORK, name)
+        work.linkage = "internal"
+        own = ir.IRBuilder(work.append_basic_block())
+        taken = own.load(own.bitcast(work.args[0], frame.type))
+        parts, packed, done = (own.extract_value(taken, i) for i in range(3))
+        number = ir.FunctionType(_INT, [])
+        first, step = (
+            own.zext(own.call(function(name, number), []), _WORD)
+            for name in ("omp_get_thread_num", "omp_get_num_threads")
+        )
+        with cgutils.for_range_slice(own, first, parts, step, inc=True) as (part, _):
+            given_on = [part, parts, *cgutils.unpack_tuple(own, packed)]
+            status, _ = context.call_conv.call_function(
+                own, body, call.return_type, call.args, given_on
+            )
+            with own.if_then(status.is_error):
+                own.store(cgutils.false_bit, done)
+        own.ret_void()
+
+        fork = ir.FunctionType(ir.VoidType(), [_WORK.as_pointer(), _ADDRESS, _INT, _INT])
+        count = b.trunc(given[1], _INT)
+        team = [work, b.bitcast(frame, _ADDRESS), count, ir.Constant(_INT, 0)]
+        b.call(function("GOMP_parallel", fork), team)
+        return b.load(outcome)
+
+    return types.boolean(loop, parts, args), generate
