@@ -42,7 +42,7 @@ def shared(loop, parts, *args):
     Raises:
         MemoryError: a part had none for what it computes with.
     """
-    if not _in_team(loop, parts, args):
+    if not _in_team(loop, parts, args):  # pyright: ignore[reportCallIssue]
         raise MemoryError("a compiled loop found no memory")
 
 
