@@ -117,7 +117,11 @@ def write(rows: list[dict[str, Any]], given: argparse.Namespace) -> None:
 
 
 def load_libraries() -> None:
-    """What measurements need, before the first fork."""
+    """What measurements need, before the first fork.
+
+    With one thread: others would not live on in the forks, where OpenMP waits for them.
+    """
+    torch.set_num_threads(1)
     for name in ("torch._dynamo", "transformers.models.bert.modeling_bert", "ownbert.nn.model"):
         importlib.import_module(name)
     OwnBERT(make_ours_model(Shape(layers=1, width=HEAD)), torch.device("cpu"))

@@ -1,6 +1,7 @@
 """benchmarks/scaling.py measures in processes of their own, and fits exponents."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -46,6 +47,21 @@ def test_axes_are_measured_and_drawn(
     expected = [("layers", value, name, "training") for value in (1, 2) for name in LIBRARIES]
     assert series == expected
     assert "| layers | 2 | Transformers, training |" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_axis_of_cores(tmp_path: Path):
+    results = tmp_path / "found.json"
+    options = ["--axes", "cores", "--cores", "2", "--rounds", "1", "--seconds", "0"]
+    command = [sys.executable, scaling.__file__, *options, "--json", str(results)]
+    subprocess.run(command, check=True, timeout=300)
+    rows = json.loads(results.read_text())["rows"]
+    assert [(row["value"], row["library"], row["work"]) for row in rows] == [
+        (value, name, work)
+        for value in (1, 2)
+        for work in ("training", "encoding")
+        for name in LIBRARIES
+    ]
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Compiled loops: the same values and gradients as without them, whatever the threads and types."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -284,6 +285,26 @@ def test_loops_of_several_threads_at_once(threads: int):
         found = list(pool.map(compute, xs.unbind() * 5))
     for one, other in zip(found, map(compute, xs.unbind() * 5), strict=True):
         assert all(map(torch.equal, one, other))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a fork")
+def test_threads_of_a_fork_before_there_were_any():
+    script = """
+import os, sys, torch
+from ownbert.nn.kernels import compiled
+from ownbert.nn.kernels.dropout import Dropout
+from ownbert.nn.kernels.residual import add_and_norm
+torch.set_num_threads(1)
+x, norm = torch.randn(2048, 256, requires_grad=True), torch.nn.LayerNorm(256)
+expected = add_and_norm(x, x.detach(), Dropout(0.0), norm)
+if os.fork() == 0:
+    torch.set_num_threads(2)
+    assert torch.equal(add_and_norm(x, x.detach(), Dropout(0.0), norm), expected)
+    assert compiled._team.cache_info().currsize == 1 and not compiled._forked
+    os._exit(0)
+sys.exit(os.wait()[1] >> 8)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
 def test_threads_in_a_fork(monkeypatch: pytest.MonkeyPatch):

@@ -95,9 +95,9 @@ _forked = False
 
 
 def _after_fork() -> None:
-    """No threads live on in a fork; OpenMP would wait for them."""
+    """No threads live on in a fork; OpenMP would wait for those that it had."""
     global _forked
-    _forked = True
+    _forked = _forked or _team.cache_info().currsize > 0
     _threads.cache_clear()
     _team.cache_clear()
 
