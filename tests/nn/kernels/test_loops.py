@@ -24,7 +24,11 @@ from ownbert.nn.kernels.residual import add_and_norm
 if compiled.loops() is None:
     pytest.skip("needs numba, and that it compiles", allow_module_level=True)
 
-from ownbert.nn.kernels import openmp
+from numba import njit
+
+from ownbert.nn.kernels import loops, openmp
+
+MakeLoop = Callable[[Callable[..., None]], loops.Loop]
 
 BF16 = torch.bfloat16
 LENGTHS = [9, 40, 3, 40, 17, 38, 1]
@@ -38,8 +42,8 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     torch.set_num_threads(count)
     monkeypatch.setattr(compiled, "_SHARED", 1)
     if request.param == "in others":
-        monkeypatch.setattr(compiled, "_team", lambda: None)
-    elif count == 2 and compiled._team() is None:
+        monkeypatch.setattr(compiled, "_has_team", lambda: False)
+    elif count == 2 and not compiled._has_team():
         pytest.skip("PyTorch has no OpenMP here that loops can run in")
     yield count
     torch.set_num_threads(before)
@@ -243,35 +247,43 @@ def test_an_encoder_filled_with_rows_of_zeros(monkeypatch: pytest.MonkeyPatch, l
     assert set(seen) == {148}
 
 
+@pytest.fixture
+def loop_of(monkeypatch: pytest.MonkeyPatch) -> MakeLoop:
+    """Makes loops of functions, without keeping them."""
+    if not openmp.found():
+        pytest.skip("PyTorch has no OpenMP here that loops can run in")
+    monkeypatch.setattr(openmp, "LOOPS", dict(openmp.LOOPS))
+    monkeypatch.setattr(loops, "_kept", njit(nogil=True))
+    return loops._compiled
+
+
 def test_pytorch_has_an_openmp_on_linux():
     if not sys.platform.startswith("linux"):
         pytest.skip("other systems may have none that loops can run in")
     assert openmp.found()
 
 
-def test_every_part_runs_once_however_many_there_are():
-    from numba import njit
+def count(part: int, parts: int, seen: np.ndarray, none: None) -> None:
+    seen[part] += parts
 
-    @njit(nogil=True)
-    def count(part: int, parts: int, seen: np.ndarray, none: None) -> None:
-        seen[part] += parts
 
+def test_every_part_runs_once_however_many_there_are(loop_of: MakeLoop):
+    loop = loop_of(count)
     for parts in (1, 2, 3, 7):
         seen = np.zeros(parts, np.int64)
-        openmp.shared(count, parts, seen, None)
+        loop.parts(parts, seen, None)
         assert seen.tolist() == [parts] * parts
 
 
-def test_a_part_that_finds_no_memory():
-    from numba import njit
+def take(part: int, parts: int, size: int) -> None:
+    np.empty(size if part else 1, np.float32)[0] = 1
 
-    @njit(nogil=True)
-    def take(part: int, parts: int, size: int) -> None:
-        np.empty(size if part else 1, np.float32)[0] = 1
 
-    openmp.shared(take, 2, 1)
+def test_a_part_that_finds_no_memory(loop_of: MakeLoop):
+    loop = loop_of(take)
+    loop.parts(2, 1)
     with pytest.raises(MemoryError, match="compiled loop"):
-        openmp.shared(take, 2, 1 << 50)
+        loop.parts(2, 1 << 50)
 
 
 def test_loops_of_several_threads_at_once(threads: int):
@@ -300,7 +312,7 @@ expected = add_and_norm(x, x.detach(), Dropout(0.0), norm)
 if os.fork() == 0:
     torch.set_num_threads(2)
     assert torch.equal(add_and_norm(x, x.detach(), Dropout(0.0), norm), expected)
-    assert compiled._team.cache_info().currsize == 1 and not compiled._forked
+    assert compiled._has_team.cache_info().currsize == 1 and not compiled._forked
     os._exit(0)
 sys.exit(os.wait()[1] >> 8)
 """

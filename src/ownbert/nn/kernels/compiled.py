@@ -7,13 +7,16 @@ compiles a loop when it is first called, for some tenths of a second, and keeps 
 """
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from ownbert.nn.kernels.loops import Loop
 
 # Less work is not worth waking a second thread.
 _SHARED = 1 << 18
@@ -41,7 +44,7 @@ def loops_for(*tensors: Tensor) -> ModuleType | None:
     return loops()
 
 
-def run(loop: Callable[..., None], size: int, *args) -> None:
+def run(loop: "Loop", size: int, *args) -> None:
     """Call a loop on all parts of its work, each in a thread.
 
     Args:
@@ -51,12 +54,11 @@ def run(loop: Callable[..., None], size: int, *args) -> None:
     """
     given = [_given(x) for x in args]
     parts = parts_of(size)
-    in_team = _team() if parts > 1 else None
-    if in_team is not None:
-        in_team(loop, parts, *given)
+    if parts > 1 and _has_team():
+        loop.parts(parts, *given)
         return
-    others = [_threads().submit(loop, p, parts, *given) for p in range(1, parts)]
-    loop(0, parts, *given)
+    others = [_threads().submit(loop.part, p, parts, *given) for p in range(1, parts)]
+    loop.part(0, parts, *given)
     for other in others:
         other.result()
 
@@ -77,11 +79,11 @@ def _given(x: object) -> object:
 
 
 @lru_cache
-def _team() -> Callable[..., None] | None:
-    """What calls a loop in PyTorch's own threads; None where those cannot be used."""
+def _has_team() -> bool:
+    """Whether loops can run in PyTorch's own threads."""
     from ownbert.nn.kernels import openmp
 
-    return openmp.shared if not _forked and openmp.found() else None
+    return not _forked and openmp.found()
 
 
 @lru_cache
@@ -97,9 +99,9 @@ _forked = False
 def _after_fork() -> None:
     """No threads live on in a fork; OpenMP would wait for those that it had."""
     global _forked
-    _forked = _forked or _team.cache_info().currsize > 0
+    _forked = _forked or _has_team.cache_info().currsize > 0
     _threads.cache_clear()
-    _team.cache_clear()
+    _has_team.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):

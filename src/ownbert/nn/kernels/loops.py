@@ -9,10 +9,15 @@ equal shares of the work, so that each thread can have one.
 T tokens, D hidden, B sequences, S queries and S' keys of each, H heads, K head size.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 from llvmlite import ir
 from numba import float32, int32, int64, njit, uint32, void
 from numba.extending import intrinsic
+
+from ownbert.nn.kernels import openmp
 
 # Sums may be taken in any order, so that they are vectorised; no flag says that a number is never
 # infinite or NaN, since training must notice those.
@@ -20,8 +25,33 @@ _MATH = {"reassoc", "contract", "arcp", "nsz"}
 _inlined = njit(inline="always", error_model="numpy", fastmath=_MATH)
 
 
+@dataclass(frozen=True)
+class Loop:
+    """A compiled loop.
+
+    Args:
+        part: (part, parts, *args): computes one part.
+        parts: (parts, *args): computes all, each in a thread of PyTorch's OpenMP.
+    """
+
+    part: Callable[..., None]
+    parts: Callable[..., None]
+
+
 def _compiled(function):
-    """Compiled for the types that it is called with, and kept on disk where that is possible."""
+    """Compiled for the types that it is called with."""
+    name = function.__name__
+    openmp.LOOPS[name] = loop = _kept(function)
+
+    def parts(parts, *args):
+        if not openmp.in_team(name, parts, args):
+            raise MemoryError("a compiled loop found no memory")
+
+    return Loop(loop, _kept(parts))
+
+
+def _kept(function):
+    """Compiled, and kept on disk where that is possible."""
     settings = {"nogil": True, "error_model": "numpy", "fastmath": _MATH}
     try:
         return njit(cache=True, **settings)(function)

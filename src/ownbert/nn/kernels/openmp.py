@@ -1,14 +1,15 @@
-"""Compiled loops in PyTorch's own threads: those of the OpenMP that it was built with.
+"""How compiled loops run in PyTorch's own threads: those of the OpenMP that it was built with.
 
 This module needs numba. GNU's OpenMP, and LLVM's and Intel's with it, have the function that starts
 a team of threads (``GOMP_parallel``).
 """
 
 import ctypes
+from typing import Any
 
 import torch
 from llvmlite import binding, ir
-from numba import int64, njit, types
+from numba import int64, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -22,7 +23,7 @@ _WORK = ir.FunctionType(ir.VoidType(), [_ADDRESS])
 
 
 def found() -> bool:
-    """Whether PyTorch has such an OpenMP; if so, ``shared`` can be called from now on."""
+    """Whether PyTorch has such an OpenMP; if so, ``in_team`` can be called from now on."""
     try:
         loaded = ctypes.CDLL(torch._C.__file__)
         addresses = {
@@ -35,24 +36,23 @@ def found() -> bool:
     return True
 
 
-@njit(nogil=True)
-def shared(loop, parts, *args):
-    """Call a loop, ``loop(part, parts, *args)``, on all parts of its work, in a team of threads.
-
-    Raises:
-        MemoryError: a part had none for what it computes with.
-    """
-    if not _in_team(loop, parts, args):  # pyright: ignore[reportCallIssue]
-        raise MemoryError("a compiled loop found no memory")
+# By name, since numba keeps no code on disk that depends on a loop itself.
+LOOPS: dict[str, Any] = {}
 
 
-@intrinsic
-def _in_team(typing, loop, parts, args):
-    """Whether every part has come to its end.
+@intrinsic(prefer_literal=True)
+def in_team(typing, name, parts, args):
+    """Call ``LOOPS[name](part, parts, *args)`` for all parts; whether each came to its end.
 
     OpenMP runs a function of one address in every thread. The one that is made here finds at that
     address what the loop takes, and calls the loop on every part that falls to its thread.
+
+    Args:
+        name: known when this is compiled.
+        parts: how many; each thread takes several where there are fewer threads.
+        args: a tuple.
     """
+    loop = types.Dispatcher(LOOPS[name.literal_value])
     call = loop.get_call_type(typing, (int64, int64, *args), {})
 
     def generate(context, b, signature, given):
@@ -91,4 +91,4 @@ def _in_team(typing, loop, parts, args):
         b.call(function("GOMP_parallel", fork), team)
         return b.load(outcome)
 
-    return types.boolean(loop, parts, args), generate
+    return types.boolean(name, parts, args), generate
