@@ -16,7 +16,7 @@ from ownbert.nn.convolution import Convolution
 from ownbert.nn.disentangled import DistanceTable
 from ownbert.nn.embeddings import Embeddings
 from ownbert.nn.kernels.dropout import Dropout
-from ownbert.nn.kernels.linear import onednn_has_linear, product_dtype, rows_to_multiply
+from ownbert.nn.kernels.linear import onednn_is_faster, product_dtype, rows_to_multiply
 from ownbert.nn.norms import make_norm
 from ownbert.nn.patches import PatchEmbeddings
 from ownbert.nn.sesame import LayerGate
@@ -120,7 +120,7 @@ class Encoder(nn.Module):
         if not (self.fills and trains and alone):
             return 0
         dtype = product_dtype(hidden)
-        if not onednn_has_linear(dtype):
+        if not onednn_is_faster(dtype):
             return 0
         widest = self.config.hidden_size * self.config.intermediate_size
         return rows_to_multiply(len(hidden), widest, dtype) - len(hidden)

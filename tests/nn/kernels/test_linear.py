@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from ownbert.nn.kernels import linear as kernel
 from ownbert.nn.kernels.linear import Linear, onednn_has_linear
 
+ONEDNN_IS_FASTER = kernel.onednn_is_faster
 TYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(autouse=True)
+def wherever_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN multiplies even where MKL is faster."""
+    monkeypatch.setattr(kernel, "onednn_is_faster", onednn_has_linear)
 
 
 def results(layer: nn.Linear, x: Tensor, grad: Tensor, *, autocast: bool = False) -> list[Tensor]:
@@ -97,6 +104,20 @@ def test_the_fast_way_is_taken_in_training_alone():
         assert torch.equal(ours(x), plain(x))
     assert ours(x[None]).shape == (1, 37, 50)
     assert not fast(ours.requires_grad_(False)(x))
+
+
+@pytest.mark.parametrize("intels", [False, True])
+def test_mkl_multiplies_on_its_makers_processors(monkeypatch: pytest.MonkeyPatch, intels: bool):
+    if not onednn_has_linear(torch.float32) or not torch.backends.mkl.is_available():
+        pytest.skip("this PyTorch has no oneDNN or no MKL")
+    monkeypatch.setattr(kernel, "onednn_is_faster", ONEDNN_IS_FASTER.__wrapped__)
+    monkeypatch.setattr(kernel, "_is_intels", lambda: intels)
+    ours, plain, x, grad = make(torch.float32)
+    assert fast(ours(x)) != intels
+    if intels:
+        assert all(map(torch.equal, results(ours, x, grad), results(plain, x, grad)))
+    for_half = ONEDNN_IS_FASTER.__wrapped__(torch.bfloat16)
+    assert for_half == onednn_has_linear(torch.bfloat16)
 
 
 def test_what_is_not_for_onednn_is_plain():

@@ -1,18 +1,21 @@
 """Linear layers that train faster on a CPU. T tokens, D numbers in, I out.
 
 PyTorch multiplies float32 matrices on a CPU by MKL. oneDNN, which it brings along for inference, is
-about a tenth faster at a model's sizes, and nearly twice as fast where few rows meet a whole
-vocabulary (docs/benchmarks.md). In training on a CPU the forward pass and the gradient of the input
-go that way; everywhere else, and where oneDNN is missing, this is ``torch.nn.Linear``.
+on AMD's processors about a tenth faster at a model's sizes, and nearly twice as fast where few rows
+meet a whole vocabulary; on Intel's, which MKL is made for, it is slower (docs/benchmarks.md). In
+training on a CPU the forward pass and the gradient of the input go that way where it is faster;
+everywhere else, and where oneDNN is missing, this is ``torch.nn.Linear``.
 
 oneDNN compiles its code for each new shape, for which it takes longer than for multiplying a small
 model's matrices, and packed batches hardly ever have the same number of tokens. So rows of zeros
 fill them up to one of a few numbers.
 """
 
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -53,7 +56,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         bias = None if bias is None else bias.to(dtype)
     same = dtype == weight.dtype and x.shape[1] == weight.shape[1]
     same = same and (bias is None or bias.dtype == dtype)
-    if not same or not onednn_has_linear(dtype):
+    if not same or not onednn_is_faster(dtype):
         return nn.functional.linear(*given)
     rows, count = rows_to_multiply(len(x), weight.numel(), dtype), len(x)
     if rows == count:
@@ -126,6 +129,24 @@ def rows_to_multiply(count: int, size: int, dtype: torch.dtype) -> int:
 def has_matrix_units() -> bool:
     """Whether the processor has AMX; an older PyTorch cannot tell."""
     return getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
+
+
+@lru_cache
+def onednn_is_faster(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies a layer's matrices in training faster than PyTorch does otherwise.
+
+    In float32 MKL is faster on the processors of its maker.
+    """
+    mkl = dtype == torch.float32 and torch.backends.mkl.is_available() and _is_intels()
+    return not mkl and onednn_has_linear(dtype)
+
+
+def _is_intels() -> bool:
+    """Whether Intel made the processor, as the system says."""
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:  # another system than Linux
+        return "GenuineIntel" in platform.processor()
 
 
 @lru_cache
