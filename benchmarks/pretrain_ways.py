@@ -144,11 +144,11 @@ class OwnBERT:
 
 def step(way: OwnBERT | Transformers, batches: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
     """One update by the mean of the losses of ``batches``; returns it, as it was before."""
-    from ownbert.nn.kernels.linear import converted_once
+    from ownbert.nn.kernels.accumulation import one_update
 
     total = torch.zeros((), device=way.device)
     # As ``ownbert.train.step`` does; of no effect on Transformers.
-    with converted_once() if len(batches) > 1 else nullcontext():
+    with one_update() if len(batches) > 1 else nullcontext():
         for batch in batches:
             loss = way.loss(batch, dtype) / len(batches)
             loss.backward()

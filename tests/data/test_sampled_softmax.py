@@ -53,12 +53,3 @@ def test_what_a_model_sees_has_a_row_but_is_not_predicted():
     at = candidates.index_of(torch.tensor([1, 7, 30, 4, 49]))
     assert torch.isfinite(candidates.offsets[at]).tolist() == [True, True, True, False, False]
     assert torch.isfinite(candidates.offsets).sum() == 3
-
-
-def test_rows_of_a_table_are_selected_once_and_so_is_their_gradient():
-    table = torch.randn(WORDS, 3, requires_grad=True)
-    candidates = Candidates(torch.tensor([1, 4, 4]), torch.zeros(3))
-    rows = candidates.rows_of(table)
-    assert torch.equal(rows, table[candidates.ids])
-    assert candidates.rows_of(table) is rows
-    assert candidates.rows_of(torch.zeros(WORDS, 1)).shape == (3, 1)

@@ -23,25 +23,16 @@ class Candidates:
         ids: (C), ascending; the last one may recur.
         offsets: (C), to add to their logits: the rarer a word is a candidate, the more it counts
             when it is one; -inf for what is not to be predicted.
+        rows: of a table of words by its id, (C, E), once they have been selected.
     """
 
     ids: Tensor
     offsets: Tensor
-    _rows: dict[int, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    rows: dict[int, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def index_of(self, ids: Tensor) -> Tensor:
         """Which candidates token ids are."""
         return torch.searchsorted(self.ids, ids)
-
-    def rows_of(self, table: Tensor) -> Tensor:
-        """Their rows of a table of words: (V, E) -> (C, E).
-
-        They are selected once, whoever reads them, since each selection has a gradient of the size
-        of the table.
-        """
-        if id(table) not in self._rows:
-            self._rows[id(table)] = table.index_select(0, self.ids)
-        return self._rows[id(table)]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ownbert.config import EncoderConfig
 from ownbert.data.batch import Batch
+from ownbert.nn.kernels.accumulation import candidate_rows
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.linear import Linear
 from ownbert.nn.norms import make_norm
@@ -99,7 +100,7 @@ class Embeddings(nn.Module):
         """(T, E)"""
         if batch.candidates is None:
             return self.word(batch.token_ids)
-        rows = batch.candidates.rows_of(self.word.weight)
+        rows = candidate_rows(self.word.weight, batch.candidates)
         return F.embedding(batch.candidates.index_of(batch.token_ids), rows)
 
     def predicted(self, count: int) -> Tensor:

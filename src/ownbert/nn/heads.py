@@ -16,6 +16,7 @@ from ownbert.data.sampled_softmax import Candidates
 from ownbert.errors import InputError
 from ownbert.nn.activations import ACTIVATION
 from ownbert.nn.features import WordFeatures
+from ownbert.nn.kernels.accumulation import candidate_rows
 from ownbert.nn.kernels.dropout import Dropout
 from ownbert.nn.kernels.linear import Linear, linear
 from ownbert.nn.ngrams import WIDTH, NgramTable
@@ -95,7 +96,7 @@ class MaskedLMHead(nn.Module):
 
     def _among(self, rows: Tensor, candidates: Candidates) -> Tensor:
         """Logits of some words: (M, E) -> (M, C)."""
-        weight = candidates.rows_of(self.decoder.weight)
+        weight = candidate_rows(self.decoder.weight, candidates)
         if self.decoder_rest is not None:
             rest = self.decoder_rest.weight.index_select(1, candidates.ids)
             weight = torch.cat((weight, rest.t()), 1)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ownbert.data.batch import Batch
 from ownbert.errors import InputError
-from ownbert.nn.kernels.linear import converted_once
+from ownbert.nn.kernels.accumulation import one_update
 from ownbert.nn.model import Model
 from ownbert.objectives import Learner, Loss, Objective
 from ownbert.train.device import autocast
@@ -72,9 +72,10 @@ def step(
         (total * world.size).backward()
         return losses
 
-    # What is sharded is gathered anew for each batch, and should not be kept.
-    once = nullcontext() if is_sharded(module) or len(micro_batches) == 1 else converted_once()
-    with once:
+    # What is sharded is gathered anew for each batch, and should not be kept. A module around the
+    # learner waits for the gradients.
+    alone = is_sharded(module) or len(micro_batches) == 1
+    with nullcontext() if alone else one_update(adds=module is learner):
         for number, batch in enumerate(micro_batches, 1):
             with gradient_sync(module, last=number == len(micro_batches) and not optim.adversarial):
                 for name, loss in backward(batch).items():

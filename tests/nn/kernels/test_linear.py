@@ -1,7 +1,6 @@
 """The linear layers of training compute what PyTorch's do."""
 
 import copy
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -148,47 +147,3 @@ def test_finding_out_draws_no_random_numbers():
         onednn_has_linear.__wrapped__(dtype)
     assert torch.equal(before, torch.get_rng_state())
     assert not onednn_has_linear(torch.float64)
-
-
-def test_weights_converted_once_are_the_same():
-    if not onednn_has_linear(torch.bfloat16):
-        pytest.skip("needs bfloat16 in oneDNN")
-    layer = Linear(32, 48)
-
-    def two_batches_then_a_change() -> list[Tensor]:
-        torch.manual_seed(1)
-        nn.init.normal_(layer.weight)
-        layer.zero_grad()
-        outs = []
-        for _ in range(2):  # updates
-            with kernel.converted_once() if once else nullcontext():
-                for rows in (20, 33):
-                    with torch.autocast("cpu", torch.bfloat16):
-                        outs.append(layer(torch.randn(rows, 32)))
-                    outs[-1].float().square().sum().backward()
-            with torch.no_grad():
-                layer.weight -= 0.1 * layer.weight.grad
-        return [*outs, layer.weight.grad, layer.bias.grad]
-
-    once = True
-    found = two_batches_then_a_change()
-    once = False
-    assert all(map(torch.equal, found, two_batches_then_a_change()))
-    assert kernel._kept is None
-
-
-def test_a_weight_is_converted_once(monkeypatch: pytest.MonkeyPatch):
-    if not onednn_has_linear(torch.bfloat16):
-        pytest.skip("needs bfloat16 in oneDNN")
-    layer, places = Linear(32, 48), set()
-    whole = kernel.multiply
-
-    def watched(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        places.add(weight.data_ptr())
-        return whole(x, weight, bias)
-
-    monkeypatch.setattr(kernel, "multiply", watched)
-    with kernel.converted_once(), torch.autocast("cpu", torch.bfloat16):
-        kept = [layer(torch.randn(20, 32)) for _ in range(3)]
-    assert len(kept) == 3
-    assert len(places) == 1

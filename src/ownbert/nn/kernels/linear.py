@@ -12,8 +12,6 @@ fill them up to one of a few numbers.
 """
 
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +19,7 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
+from ownbert.nn.kernels.accumulation import converted
 from ownbert.nn.kernels.compiled import loops_for, run
 
 # In products of more operations (2 T D I) rows of zeros, in every layer, cost more than compiling
@@ -52,7 +51,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return nn.functional.linear(*given)
     dtype = product_dtype(x)
     if torch.is_autocast_enabled("cpu"):
-        weight = _converted(weight, dtype)
+        weight = converted(weight, dtype)
         bias = None if bias is None else bias.to(dtype)
     same = dtype == weight.dtype and x.shape[1] == weight.shape[1]
     same = same and (bias is None or bias.dtype == dtype)
@@ -63,44 +62,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return _Product.apply(x.to(dtype), weight, bias)  # pyright: ignore[reportReturnType]
     out: Tensor = _Product.apply(_Filled.apply(x, rows, dtype), weight, bias)  # pyright: ignore
     return out[:count]
-
-
-# Weights in the type of products, by id and beside the weights, within ``converted_once``.
-_kept: dict[int, tuple[Tensor, Tensor]] | None = None
-
-
-@contextmanager
-def converted_once() -> Iterator[None]:
-    """Within this context, in which no weight may change, autocast converts each weight once.
-
-    For the passes of several batches before one update.
-    """
-    global _kept
-    before, _kept = _kept, {}
-    try:
-        yield
-    finally:
-        _kept = before
-
-
-def _converted(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """(I, D) in another type."""
-    if _kept is None or dtype == weight.dtype or not weight.is_leaf:
-        return weight.to(dtype)
-    return _Converted.apply(weight, dtype, _kept)  # pyright: ignore[reportReturnType]
-
-
-class _Converted(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, weight, dtype, kept):
-        ctx.dtype = weight.dtype
-        if id(weight) not in kept:
-            kept[id(weight)] = weight, weight.to(dtype)
-        return kept[id(weight)][1].detach()
-
-    @staticmethod
-    def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return grad.to(ctx.dtype), None, None
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
