@@ -58,15 +58,11 @@ def candidate_rows(table: Tensor, candidates: Candidates) -> Tensor:
     They are selected once, whoever reads them, since each selection has a gradient of the size of
     the table.
     """
-    if id(table) not in candidates.rows:
+    rows, ids = candidates.rows, candidates.ids
+    if id(table) not in rows:
         adds = _update is not None and _update.adds and table.is_leaf
-        select = _Rows.apply if adds else _selected
-        candidates.rows[id(table)] = select(table, candidates.ids)
-    return candidates.rows[id(table)]
-
-
-def _selected(table: Tensor, ids: Tensor) -> Tensor:
-    return table.index_select(0, ids)
+        rows[id(table)] = _Rows.apply(table, ids) if adds else table.index_select(0, ids)  # pyright: ignore
+    return rows[id(table)]
 
 
 class _Converted(torch.autograd.Function):
@@ -86,7 +82,7 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx, table, ids):
         ctx.table, ctx.ids = table, ids
-        return _selected(table, ids)
+        return table.index_select(0, ids)
 
     @staticmethod
     def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]
