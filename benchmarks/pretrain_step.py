@@ -8,10 +8,10 @@ A step is a forward pass, the MLM loss, a backward pass, gradient clipping to a 
 AdamW. Each round has its own sequences, of lengths drawn uniformly from 16 to 128 (``--lengths``),
 with 15 % of the tokens masked: 32 sequences for mini and smaller models, 8 for larger ones
 (``--sequences``). With ``--accumulate N`` a step adds up the gradients of N such batches before it
-clips and updates: ``--size base --accumulate 14`` has some 8,000 tokens per update. All variants
-start from the same weights and see the same sequences, except for Transformers' best arrangement:
-the same number of blocks of 128 tokens, without padding or mask. Batches are prepared before the
-clock starts, for all variants. The table has medians over the rounds, with the lowest
+clips and updates: ``--size base --sequences 28 --accumulate 4`` has some 8,000 tokens per update.
+All variants start from the same weights and see the same sequences, except for Transformers' best
+arrangement: the same number of blocks of 128 tokens, without padding or mask. Batches are prepared
+before the clock starts, for all variants. The table has medians over the rounds, with the lowest
 and highest ratio: tokens per second without padding, how many times as fast as Transformers in
 float32 (and, for OwnBERT in bfloat16, as Transformers' best), and the model FLOPs utilisation (MFU)
 relative to the matmul peak measured in all rounds. ``--profile`` also shows where OwnBERT's time
