@@ -212,7 +212,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="ratios as JSON on the last line")
     given = parser.parse_args()
     given.rounds = 3 if given.quick else given.rounds
-    if min(given.rounds, given.threads, given.accumulate, given.sequences or 1) < 1:
+    sequences = 1 if given.sequences is None else given.sequences
+    if min(given.rounds, given.threads, given.accumulate, sequences) < 1:
         parser.error("--rounds, --threads, --accumulate and --sequences must be at least 1")
     if not 1 <= given.lengths[0] <= given.lengths[1] <= 512:
         parser.error("--lengths must be two numbers from 1 to 512, the lower one first")

@@ -22,6 +22,14 @@ heavy = {"torch", "numpy", "scipy", "pyarrow", "tokenizers", "matplotlib"} & set
 sys.exit("imports " + ", ".join(heavy) if heavy else 0)
 """
 
+ENDS = """
+import atexit, gc, sys
+import ownbert.cli
+atexit.register(lambda: print(gc.get_freeze_count() > 0))  # is called last
+sys.argv = ["ownbert", "--version"]
+ownbert.cli.main()
+"""
+
 
 def test_help_lists_the_commands_in_order():
     shown = CliRunner().invoke(app, ["--help"]).output.split("─ Options ─")[1]
@@ -58,3 +66,9 @@ def test_a_wrong_name_is_told_the_right_one():
     done = CliRunner().invoke(app, ["pretrian"])
     assert done.exit_code == 2
     assert "Did you mean 'pretrain'?" in done.output
+
+
+def test_the_end_looks_through_nothing():
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True)
+    assert done.stdout.endswith("True\n")
+    assert done.returncode == 0

@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ownbert.checkpoint.copying import copy_weights, named_tensors, require_fit
+from ownbert.checkpoint.copying import Undrawn, copy_weights, named_tensors, require_fit
 from ownbert.checkpoint.description import (
     Description,
     architecture_of,
@@ -121,14 +120,13 @@ def load(
     given: Any = {"pooler": with_pooler, "labels": labels, "dropout": dropout}
     other = heads is not None or pooler is not None
     how: Any = {"description": description, "lenient": other, "anew": anew}
-    state = torch.get_rng_state()
-    model = new_model(description, specs, **given, initialize=False)
+    with Undrawn():
+        model = new_model(description, specs, **given, initialize=False)
     report = copy_weights(model, tensors, description.weight_map, **how)
     if report.new:  # the same seed gives them the weights that they have in a random model
-        model.initialize()
+        del model
+        model = new_model(description, specs, **given)
         report = copy_weights(model, tensors, description.weight_map, **how)
-    else:
-        torch.set_rng_state(state)
     require_fit(report, path, None if other or description.decoder is not None else description)
     if smooth is not None:
         quantize_model(model, smooth, path)

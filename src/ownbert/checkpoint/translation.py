@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint.config_file import read_config
-from ownbert.checkpoint.copying import copy_weights, named_tensors, require_fit
+from ownbert.checkpoint.copying import Undrawn, copy_weights, named_tensors, require_fit
 from ownbert.checkpoint.sizes import require_stacks
 from ownbert.checkpoint.weights import CONFIG, read_weights, require_finite, write_model
 from ownbert.config import EncoderConfig, HeadSpec, SecondReading
@@ -165,6 +165,7 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
     require_finite(tensors, weights)
     weight_map = kind.weight_map(encoder, decoder, shared=shared, head="generator")
     require_stacks(tensors, weight_map, encoder, decoder, weights)
-    model = new_translation(kind, encoder, decoder, shared=shared, initialize=False)
+    with Undrawn():
+        model = new_translation(kind, encoder, decoder, shared=shared, initialize=False)
     require_fit(copy_weights(model, tensors, weight_map, our_names=True), weights)
     return model.eval(), values
