@@ -48,6 +48,8 @@ NOT_PROSE = {
     *(
         "Invalid value for",
         "can't allocate memory",
+        "could not create a primitive",
+        "could not execute a primitive",
         "field larger",
         "integer string conversion",
         "Object arrays",

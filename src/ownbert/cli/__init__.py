@@ -74,6 +74,8 @@ _REPLACED = ("config",)
 _INTERRUPTED = "interrupted; nothing half-written is left"
 # What torch says of an allocation that fails, on a CPU, on a GPU, and in its C++.
 _ALLOCATIONS = ("can't allocate memory", "out of memory", "std::bad_alloc")
+# What oneDNN says, and nothing more: of what it cannot compute, it says more.
+_NO_PRIMITIVE = ("could not create a primitive", "could not execute a primitive")
 # Options that decide how much memory a command takes.
 _LOWER = ("batch_tokens", "batch_size", "max_length", "beams")
 # A message has longer words in short.
@@ -194,7 +196,8 @@ def _guarded(command: Any) -> Any:
 def _is_allocation(error: Exception) -> bool:
     """Whether memory did not suffice; torch's own errors have no type for that on a CPU."""
     message = str(error)
-    return isinstance(error, MemoryError) or any(part in message for part in _ALLOCATIONS)
+    said = message in _NO_PRIMITIVE or any(part in message for part in _ALLOCATIONS)
+    return said or isinstance(error, MemoryError)
 
 
 def _out_of_memory(given: Mapping[str, Any]) -> str:
