@@ -6,7 +6,6 @@ from itertools import product
 from pathlib import Path
 
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from ownbert.checkpoint.description import Description
 from ownbert.checkpoint.model_files import CONFIG
@@ -16,8 +15,6 @@ from ownbert.families.weight_map import MISSING, UNEXPECTED, WeightMap
 from ownbert.nn.kernels.int8 import QuantizedLinear
 from ownbert.nn.model import Model
 
-# What the layers of a new model are drawn by.
-_DRAWS = {"normal_", "uniform_", "kaiming_uniform_"}
 # How the names of the tensors of ``nn.sesame.LayerGate`` begin.
 GATE = "encoder.gate."
 
@@ -37,18 +34,6 @@ class LoadReport:
     problems: list[str]
     new: list[str]
     unused: list[str]
-
-
-class Undrawn(TorchFunctionMode):
-    """Within this context nothing is drawn for the layers of a new model.
-
-    For those that are written over. Their memory holds what happened to be there.
-    """
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if getattr(func, "__name__", None) in _DRAWS:
-            return args[0] if args else (kwargs or {})["tensor"]
-        return func(*args, **(kwargs or {}))
 
 
 def copy_weights(

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ownbert.checkpoint.copying import Undrawn, copy_weights, named_tensors, require_fit
+from ownbert.checkpoint.copying import copy_weights, named_tensors, require_fit
 from ownbert.checkpoint.description import (
     Description,
     architecture_of,
@@ -27,6 +27,7 @@ from ownbert.config import HeadSpec
 from ownbert.families import family_of
 from ownbert.hub import model_folder
 from ownbert.nn.model import Model
+from ownbert.nn.undrawn import Undrawn
 from ownbert.text.tokenizer import Tokenizer
 
 

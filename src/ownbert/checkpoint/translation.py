@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ownbert.checkpoint.config_file import read_config
-from ownbert.checkpoint.copying import Undrawn, copy_weights, named_tensors, require_fit
+from ownbert.checkpoint.copying import copy_weights, named_tensors, require_fit
 from ownbert.checkpoint.sizes import require_stacks
 from ownbert.checkpoint.weights import CONFIG, read_weights, require_finite, write_model
 from ownbert.config import EncoderConfig, HeadSpec, SecondReading
@@ -16,6 +16,7 @@ from ownbert.families.family import OWN
 from ownbert.families.weight_map import WeightMap
 from ownbert.hub import model_folder
 from ownbert.nn.model import Model
+from ownbert.nn.undrawn import Undrawn
 from ownbert.text.tokenizer import Tokenizer
 
 # Classes of earlier versions of Transformers.

@@ -196,8 +196,9 @@ def _guarded(command: Any) -> Any:
 def _is_allocation(error: Exception) -> bool:
     """Whether memory did not suffice; torch's own errors have no type for that on a CPU."""
     message = str(error)
-    said = message in _NO_PRIMITIVE or any(part in message for part in _ALLOCATIONS)
-    return said or isinstance(error, MemoryError)
+    if isinstance(error, MemoryError) or message in _NO_PRIMITIVE:
+        return True
+    return any(part in message for part in _ALLOCATIONS)
 
 
 def _out_of_memory(given: Mapping[str, Any]) -> str:

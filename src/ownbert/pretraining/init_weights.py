@@ -21,6 +21,7 @@ from ownbert.pretraining.init_positions import start_at_neighbours
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.pretraining.vocabulary_alignment import copy_checkpoint, init_config
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.train.device import return_memory
 
 # Size of the generator's attention heads, as in all published models.
 _HEAD_SIZE = 64
@@ -165,6 +166,7 @@ def initialise(
         )
         known = vectors.abs().sum(1) > 0
         word[known] = vectors[known]
+        return_memory()
     if recipe.model.init_positions == "neighbours" and not recipe.model.init_from:
         for model in (learner.model, learner.generator):
             if model is not None:

@@ -23,6 +23,7 @@ from ownbert.data.word_features import describe_features
 from ownbert.errors import InputError
 from ownbert.inference.precision_check import MOST_TEXTS, PrecisionCheck, check_vectors
 from ownbert.nn.model import Model
+from ownbert.nn.undrawn import shapes_alone
 from ownbert.objectives import Learner
 from ownbert.pretraining.init_weights import (
     initialise,
@@ -304,7 +305,7 @@ class Pretraining(TrainingRun):
 
     def summary(self) -> list[str]:
         store, config, recipe = self.store, self.config, self.recipe
-        with torch.device("meta"):  # without values: only the parameters are counted
+        with shapes_alone():
             shapes = new_learner(recipe, config, (), store.tags)
         parameters = sum(p.numel() for p in shapes.model.parameters())
         run = recipe.run

@@ -60,14 +60,26 @@ def keep_memory() -> None:
     By default it returns large buffers to the system after every operation, and requesting them
     again costs more than the operation itself.
     """
+    if glibc := _glibc():
+        glibc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        glibc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def return_memory() -> None:
+    """Tell glibc to return what it has kept: after work that took more than what follows will."""
+    if glibc := _glibc():
+        glibc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    """None: there is another C library."""
     if sys.platform != "linux":
-        return
+        return None
     try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        found = ctypes.CDLL("libc.so.6")
+        return found if found.mallopt and found.malloc_trim else None
     except (OSError, AttributeError):
-        return  # another C library: nothing to set
-    mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-    mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+        return None
 
 
 def autocast(device: "torch.device", precision: str) -> "torch.autocast":

@@ -16,6 +16,7 @@ from ownbert.data.batch import Batch
 from ownbert.data.loader import Loader, batches_once
 from ownbert.errors import InputError
 from ownbert.nn.model import Model
+from ownbert.nn.undrawn import shapes_alone
 from ownbert.objectives import Learner, Translation
 from ownbert.run.run_folder import RunFolder
 from ownbert.run.training_run import Say, TrainingRun, describe_limit
@@ -255,7 +256,7 @@ class TranslationRun(TrainingRun):
         length = describe_limit(run)
         if run.epochs:
             length = f"{run.epochs} epochs at most, {length}"
-        with torch.device("meta"):  # without values: only the parameters are counted
+        with shapes_alone():
             parameters = sum(p.numel() for p in self.new_model().parameters())
         net = recipe.model
         lines = [

@@ -68,9 +68,11 @@ def cooccurrence_vectors(
     vectors = np.zeros((len(ordinary), size), dtype=np.float32)
     if len(keep) < 3:
         return vectors
-    ppmi = positive_pmi(counts[keep][:, keep])
+    # One matrix at a time: that of all counts is larger than a small model in training.
+    counts = counts[keep][:, keep]
+    counts = positive_pmi(counts)
     rank = min(size, len(keep) - 1)
-    found = _factorise(ppmi, rank, seed)
+    found = _factorise(counts, rank, seed)
     scale = found.std()
     if scale > 0:
         vectors[keep, :rank] = found * (std / scale)
@@ -138,8 +140,8 @@ def _factorise(matrix: Matrix, rank: int, seed: int) -> np.ndarray:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
         tensor = torch.sparse_csr_tensor(
-            torch.from_numpy(matrix.indptr.astype(np.int64)),
-            torch.from_numpy(matrix.indices.astype(np.int64)),
+            torch.from_numpy(matrix.indptr),
+            torch.from_numpy(matrix.indices),
             torch.from_numpy(matrix.data),
             size=matrix.shape,
             check_invariants=True,

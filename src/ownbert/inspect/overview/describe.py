@@ -4,7 +4,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from ownbert import limits
@@ -21,6 +20,7 @@ from ownbert.inspect.probe import core_model, text_ids
 from ownbert.nn.model import Model
 from ownbert.nn.multihead import MultiHeadAttention
 from ownbert.nn.norms import NoNorm
+from ownbert.nn.undrawn import shapes_alone
 from ownbert.settings import between
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
@@ -83,7 +83,7 @@ def describe(
 
 def structure_of(description: Description) -> Model:
     """The model of a config.json on PyTorch's meta device: shapes without numbers."""
-    with torch.device("meta"):
+    with shapes_alone():
         model = new_model(description, pooler=description.pooler)
     return model.eval()
 
