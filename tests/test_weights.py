@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from ownbert.checkpoint import load
 from ownbert.checkpoint.weights import read_weights
 from ownbert.errors import InputError
+from ownbert.inference.packed_encoder import PackedEncoder
 from ownbert.nn.model import Model
 from support.tiny import made, parameters, same
 
@@ -41,6 +42,13 @@ def test_only_what_a_folder_lacks_is_drawn(tmp_path: Path, monkeypatch: pytest.M
     drawn = Model(model.config, ("mlm", "nsp"))
     assert torch.equal(new.heads["nsp"].dense.weight, drawn.heads["nsp"].dense.weight)
     assert torch.equal(new.encoder.embeddings.word.weight, model.encoder.embeddings.word.weight)
+
+
+def test_vectors_need_no_pooler(tmp_path: Path):
+    made(tmp_path, "mlm")
+    state = torch.get_rng_state()
+    assert PackedEncoder(tmp_path, "cpu", "float32").model.pooler is None
+    assert torch.equal(state, torch.get_rng_state())
 
 
 class Malicious:

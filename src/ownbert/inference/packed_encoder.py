@@ -32,7 +32,7 @@ class PackedEncoder:
     """
 
     def __init__(self, folder: Path, device: str, precision: str) -> None:
-        self.model = load(folder, heads=()).to(pick_device(device))
+        self.model = load(folder, heads=(), pooler=False).to(pick_device(device))
         self.precision = precision
         # The types of tokens matter even in a single text where its last token has its own.
         segments = self.model.config.position_embedding_type == "transformer_xl"
