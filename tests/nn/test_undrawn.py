@@ -4,10 +4,11 @@ import subprocess
 import sys
 
 import torch
+from torch import nn
 
 from ownbert.config import EncoderConfig
 from ownbert.nn.model import Model
-from ownbert.nn.undrawn import Undrawn
+from ownbert.nn.undrawn import Undrawn, truncated_normal_
 
 CONFIG = EncoderConfig(
     vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
@@ -31,6 +32,15 @@ def test_nothing_is_drawn():
     assert torch.equal(torch.get_rng_state(), state)
     Model(CONFIG, ["mlm"])
     assert not torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_lies_in_memory_is_left_alone():
+    there = torch.full((3, 5), 1e30)
+    with Undrawn():
+        assert truncated_normal_(there, 0.02) is there
+        nn.init.normal_(there)
+    assert there.eq(1e30).all()
+    assert truncated_normal_(there, 0.02).abs().max() <= 0.04
 
 
 def test_counting_parameters_loads_no_compiler():

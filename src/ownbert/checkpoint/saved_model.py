@@ -122,7 +122,7 @@ def load(
     other = heads is not None or pooler is not None
     how: Any = {"description": description, "lenient": other, "anew": anew}
     with Undrawn():
-        model = new_model(description, specs, **given, initialize=False)
+        model = new_model(description, specs, **given)
     report = copy_weights(model, tensors, description.weight_map, **how)
     if report.new:  # the same seed gives them the weights that they have in a random model
         del model
@@ -141,7 +141,6 @@ def new_model(
     pooler: bool | None = None,
     labels: Sequence[str] = (),
     dropout: float | None = None,
-    initialize: bool = True,
 ) -> Model:
     """A randomly initialised model of the structure that a folder describes.
 
@@ -151,7 +150,6 @@ def new_model(
         pooler: whether there is one; None: if its heads need it.
         labels: names of the classes, instead of the folder's.
         dropout: rate of all layers, instead of the folder's.
-        initialize: False: its weights will all be written over.
 
     Raises:
         InputError: the decoder that is to answer has no such head.
@@ -165,9 +163,7 @@ def new_model(
     labels = labels or description.labels
     if decoder is None:
         family = description.family.model_type
-        return Model(
-            config, specs, pooler=pooler, labels=labels, model_type=family, initialize=initialize
-        )
+        return Model(config, specs, pooler=pooler, labels=labels, model_type=family)
     for spec in specs:
         description.require_own(spec)
     return new_translation(
@@ -178,7 +174,6 @@ def new_model(
         heads=specs,
         labels=labels,
         second_reading=description.second_reading,
-        initialize=initialize,
     )
 
 

@@ -88,7 +88,6 @@ def new_translation(
     heads: Sequence[HeadSpec] | None = None,
     labels: Sequence[str] = (),
     second_reading: SecondReading | None = None,
-    initialize: bool = True,
 ) -> Model:
     """A randomly initialised model.
 
@@ -99,7 +98,6 @@ def new_translation(
         heads: by default the one that writes.
         labels: of a head for classification.
         second_reading: of a decoder that answers for the text.
-        initialize: False: its weights will all be written over.
     """
     kind = ENCODER_DECODERS[kind] if isinstance(kind, str) else kind
     return Model(
@@ -111,7 +109,6 @@ def new_translation(
         second_reading=second_reading,
         share_embeddings=shared or kind.one_table,
         model_type=kind.model_type,
-        initialize=initialize,
     )
 
 
@@ -167,6 +164,6 @@ def load_translation(folder: str | Path) -> tuple[Model, Mapping[str, Any]]:
     weight_map = kind.weight_map(encoder, decoder, shared=shared, head="generator")
     require_stacks(tensors, weight_map, encoder, decoder, weights)
     with Undrawn():
-        model = new_translation(kind, encoder, decoder, shared=shared, initialize=False)
+        model = new_translation(kind, encoder, decoder, shared=shared)
     require_fit(copy_weights(model, tensors, weight_map, our_names=True), weights)
     return model.eval(), values

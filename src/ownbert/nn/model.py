@@ -19,6 +19,7 @@ from ownbert.nn.embeddings import Embeddings
 from ownbert.nn.encoder import Encoder
 from ownbert.nn.heads import ClassificationHead, MaskedLMHead, NextTokenHead, Pooler, make_head
 from ownbert.nn.positions import RelativeSinusoids
+from ownbert.nn.undrawn import truncated_normal_
 
 
 @dataclass
@@ -57,8 +58,6 @@ class Model(nn.Module):
         second_reading: of a decoder that reads the sequences of a batch without a source once more.
         share_embeddings: encoder, decoder and, if it is ``tied``, the next-token head have one word
             table (Vaswani et al. 2017, section 3.4).
-        initialize: whether weights are drawn as ``initialize`` does, which takes a second for 30
-            million of them; not needed where all are written over.
 
     Attributes:
         head_dtype: in which hidden states reach pooler and heads; None: as the encoder has them.
@@ -80,7 +79,6 @@ class Model(nn.Module):
         decoder: EncoderConfig | None = None,
         second_reading: SecondReading | None = None,
         share_embeddings: bool = False,
-        initialize: bool = True,
     ) -> None:
         super().__init__()
         self.config = config
@@ -101,8 +99,7 @@ class Model(nn.Module):
             raise ValueError(f"heads {kinds} need a pooler; do not ask for none")
         made = pooler if pooler is not None else needed or not specs
         self.pooler = Pooler(config) if made else None
-        if initialize:
-            self.initialize()
+        self.initialize()
         self.tie()
 
     def tie(self) -> None:
@@ -117,17 +114,17 @@ class Model(nn.Module):
             self.decoder.embeddings.word.weight = self.encoder.embeddings.word.weight
 
     def initialize(self) -> None:
-        """Weights from a normal distribution cut off at two deviations, biases zero (as BERT)."""
+        """Weights from ``truncated_normal_``, biases zero (as BERT)."""
         std = self.config.initializer_range
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+                truncated_normal_(module.weight, std)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
         if self.encoder.gate is not None:
             self.encoder.gate.initialize()
         for vector in self._vectors():
-            nn.init.trunc_normal_(vector, std=std, a=-2 * std, b=2 * std)
+            truncated_normal_(vector, std)
         for head in self.heads.values():
             if isinstance(head, ClassificationHead):
                 head.initialize_ngrams()

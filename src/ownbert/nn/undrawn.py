@@ -1,17 +1,27 @@
-"""Models for whose weights nothing is drawn."""
+"""Drawing weights, and models for which nothing is drawn."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
-# What the layers of a new model are drawn by.
-_DRAWS = {"normal_", "uniform_", "kaiming_uniform_", "kaiming_normal_", "trunc_normal_"}
+# What a new model is drawn by.
+_DRAWS = {"normal_", "uniform_", "kaiming_uniform_", "kaiming_normal_", "truncated_normal_"}
+
+
+def truncated_normal_(tensor: Tensor, std: float) -> Tensor:
+    """Fill a tensor from a normal distribution cut off at two deviations."""
+    # PyTorch's own is none of those that a mode is asked about; it would draw what lies outside
+    # again and again where its ``normal_`` does nothing.
+    if has_torch_function((tensor,)):
+        return handle_torch_function(truncated_normal_, (tensor,), tensor, std)
+    return nn.init.trunc_normal_(tensor, std=std, a=-2 * std, b=2 * std)
 
 
 class Undrawn(TorchFunctionMode):
-    """Within this context nothing is drawn for the layers of a new model.
+    """Within this context nothing is drawn for a new model.
 
     For those that are written over. Their memory holds what happened to be there.
     """
