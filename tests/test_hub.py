@@ -20,6 +20,7 @@ COMMIT = "0" * 40
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of huggingface_hub with one model, in a place without network."""
     constants = pytest.importorskip("huggingface_hub.constants")
+    http = pytest.importorskip("huggingface_hub.utils")
     place = tmp_path / "cache"
     model = place / "models--someone--tiny"
     made(model / "snapshots" / COMMIT, "mlm")
@@ -28,7 +29,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(place))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     hub._fetched.cache_clear()
+    http.reset_sessions()
     yield place
+    http.reset_sessions()  # one made without network stays so
     hub._fetched.cache_clear()
 
 
