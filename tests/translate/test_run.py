@@ -1,9 +1,11 @@
 """Training: copy and sort learnt to the last one, exact resume, averages, mistakes."""
 
 import json
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from safetensors.torch import load_file
 
 from ownbert.checkpoint.translation import load_translation
 from ownbert.errors import InputError
+from ownbert.train.callbacks import Callbacks
+from ownbert.train.job import Interrupted
 from ownbert.train.state_files import list_states
 from ownbert.translate.decode import Translator
 from ownbert.translate.run import preview_translation, train_translation
@@ -51,6 +55,30 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path):
     train_translation(cut, **settings, resume=True)
     one, two = weights(tmp_path / "whole"), weights(cut)
     assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_stop_between_two_saves_leaves_no_state_behind(tmp_path: Path):
+    """The mean is that of the states that a run without a stop has, however often it is stopped."""
+    pairs = files(tmp_path, rows(120, seed=0), sorted, "train")
+    # At this rate the mean is the better.
+    settings = SHORT | {"average": 2, "max_steps": 9, "save_every": 2, "log_every": 1} | pairs
+    settings |= {"schedule": "constant", "learning_rate": 5e-2}
+    train_translation(tmp_path / "whole", **settings)
+    cut, resume = tmp_path / "cut", False
+    for last in (5, 6, 7):
+
+        def stop(row: Mapping[str, Any], last: int = last) -> None:
+            if row["step"] == last:
+                signal.raise_signal(signal.SIGTERM)
+
+        with pytest.raises(Interrupted):
+            train_translation(cut, **settings, resume=resume, callbacks=Callbacks(on_log=stop))
+        resume = True
+    train_translation(cut, **settings, resume=True)
+    names = [[path.name for path in list_states(run)] for run in (tmp_path / "whole", cut)]
+    assert names[0] == names[1]
+    one, two = weights(tmp_path / "whole"), weights(cut)
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 

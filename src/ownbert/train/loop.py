@@ -80,6 +80,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
     evaluations_done = int(job.progress * EVALUATIONS)
     evaluation_clock = EvaluationClock(state.seconds)
     job.meter.restore(state.sums, world)
+    stopped = False
 
     for number in range(state.phase, len(job.phases)):
         if number > state.phase:
@@ -87,7 +88,6 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
             state.phase, state.position, state.best = number, Position(), None
         phase = job.phases[number]
         module = data_parallel(learner, phase.objectives, world)
-        stopped = False
         with contextlib.closing(phase.loader.batches(state.position)) as batches:
             while job.progress < phase.until and not _out_of_patience(job, log.rows):
                 micro_batches, position = _next_micro_batches(batches, run.accumulate)
@@ -167,7 +167,7 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
         # Not stop_signals: of a signal after the last step only one process would know.
         if stopped:
             break
-    _save(job)
+    _save(job, interim=stopped)
 
 
 def _next_micro_batches(
@@ -183,10 +183,10 @@ def _next_micro_batches(
             return micro_batches, position
 
 
-def _save(job: Job) -> None:
+def _save(job: Job, *, interim: bool = False) -> None:
     """Save the state and, with ``job.on_save``, the model folder."""
     job.state.sums = job.meter.collect(job.world)
-    job.state.save(job.folder, keep=job.run.keep, world=job.world)
+    job.state.save(job.folder, keep=job.run.keep, world=job.world, interim=interim)
     with job.state.averaged():
         job.on_save()
     if job.world.first:

@@ -19,10 +19,12 @@ from ownbert.objectives import Learner
 from ownbert.train.distributed import ALONE, World, reshard
 from ownbert.train.state_files import (
     FORMAT,
+    INTERIM,
     STATE,
     STATES,
     SavedState,
     files_of_rank,
+    is_interim,
     list_states,
     read_tensors,
     remove_state,
@@ -68,10 +70,16 @@ class TrainState:
     average: dict[str, Tensor] | None = None
     sums: dict[str, list[float]] = field(default_factory=dict)
 
-    def save(self, folder: Path, *, keep: int = 2, world: World = ALONE) -> Path:
+    def save(
+        self, folder: Path, *, keep: int = 2, world: World = ALONE, interim: bool = False
+    ) -> Path:
         """Save the state of this step in ``folder``; all processes must call it.
 
         Older states are deleted, except the last ``keep`` and that of the best evaluation.
+
+        Args:
+            interim: whether it is saved only because the run is stopped here. The next state
+                replaces it, so that a resumed run ends with the states of one without a stop.
 
         Returns:
             The path of the state.
@@ -93,7 +101,9 @@ class TrainState:
             )
             parts = world.gather({p.name: checksum(p) for p in files_of_rank(world, temporary)})
             files = {name: entry for part in parts for name, entry in part.items()}
-            world.agree(write_problem(lambda: self._finish(temporary, path, files, world), path))
+            world.agree(
+                write_problem(lambda: self._finish(temporary, path, files, world, interim), path)
+            )
         finally:
             if world.first:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -101,7 +111,9 @@ class TrainState:
             self._prune(path.parent, keep)
         return path
 
-    def _finish(self, temporary: Path, path: Path, files: dict, world: World) -> None:
+    def _finish(
+        self, temporary: Path, path: Path, files: dict, world: World, interim: bool
+    ) -> None:
         if not world.first:
             return
         metadata = {
@@ -118,11 +130,15 @@ class TrainState:
             "best": self.best,
             "sums": self.sums,
             "files": files,
+            INTERIM: interim,
         }
         write_state(temporary / STATE, metadata)
         temporary.rename(path)
 
     def _prune(self, folder: Path, keep: int) -> None:
+        *earlier, _ = list_states(folder.parent)
+        for old in filter(is_interim, earlier):
+            remove_state(old)
         best = self.best["step"] if self.best else None
         for old in [path for path in list_states(folder.parent) if step_of(path) != best][:-keep]:
             remove_state(old)

@@ -1,6 +1,7 @@
 """Compiled loops: the same values and gradients as without them, whatever the threads and types."""
 
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -87,6 +88,19 @@ def test_add_and_norm(threads: int, dtype: torch.dtype, rate: float, bias: bool)
     assert "_AddAndNorm" in type(add_and_norm(x, y, dropout, norm).grad_fn).__name__
     assert_close(found, without(compute), dtype)
     assert all(map(torch.equal, found, compute()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+def test_it_does_not_depend_on_where_in_memory_anything_lies(dtype: torch.dtype):
+    """Rows as short as a few registers, among others that come and go."""
+    shape, norm = (7, 16), nn.LayerNorm(16)
+    torch.manual_seed(0)
+    numbers, held = [torch.randn(shape, dtype=dtype) for _ in "xy"], []
+    expected = add_and_norm(*numbers, Dropout(0.0), norm)
+    for size in random.Random(0).choices(range(8, 400), k=4000):
+        held = [*held[-50:], torch.empty(size), *(x.clone() for x in numbers)]
+        found = add_and_norm(*held[-2:], Dropout(0.0), norm)
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (16, 16), (15, 40), (64, 48), (33, 70), (200, 3)])

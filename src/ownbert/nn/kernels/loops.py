@@ -20,7 +20,9 @@ from numba.extending import intrinsic
 from ownbert.nn.kernels import openmp
 
 # Sums may be taken in any order, so that they are vectorised; no flag says that a number is never
-# infinite or NaN, since training must notice those.
+# infinite or NaN, since training must notice those. What a loop sums up it does not write to beside
+# other arrays: where one lies less than some registers behind another, LLVM takes number by number,
+# and the sum would depend on where in memory they are.
 _MATH = {"reassoc", "contract", "arcp", "nsz"}
 _inlined = njit(inline="always", error_model="numpy", fastmath=_MATH)
 
@@ -193,16 +195,16 @@ def add_and_norm(part, parts, x, y, keep, scale, weight, bias, eps, out, normed,
     over = float32(1.0) / float32(size)
     for t in range(rows * part // parts, rows * (part + 1) // parts):
         xs, ys, outs, kept = x[t], y[t], out[t], normed[t]
-        total = float32(0.0)
         if keep is None:
             for d in range(size):
                 line[d] = _wide(xs[d]) + _wide(ys[d])
-                total += line[d]
         else:
             left = keep[t]
             for d in range(size):
                 line[d] = _wide(xs[d]) + _wide(ys[d]) * (scale * float32(left[d]))
-                total += line[d]
+        total = float32(0.0)
+        for d in range(size):
+            total += line[d]
         mean = total * over
         total = float32(0.0)
         for d in range(size):
