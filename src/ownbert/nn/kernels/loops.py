@@ -20,9 +20,7 @@ from numba.extending import intrinsic
 from ownbert.nn.kernels import openmp
 
 # Sums may be taken in any order, so that they are vectorised; no flag says that a number is never
-# infinite or NaN, since training must notice those. What a loop sums up it does not write to beside
-# other arrays: where one lies less than some registers behind another, LLVM takes number by number,
-# and the sum would depend on where in memory they are.
+# infinite or NaN, since training must notice those.
 _MATH = {"reassoc", "contract", "arcp", "nsz"}
 _inlined = njit(inline="always", error_model="numpy", fastmath=_MATH)
 
@@ -115,6 +113,11 @@ def _if(context, x, keep):
     return x(x, keep), generate
 
 
+# Numbers before and behind an array that a loop with a sum writes to: where it lay less than some
+# registers from another that the loop reads, LLVM would take it number by number, and the sum would
+# depend on where in memory they are.
+_APART = 256
+
 # Rows and columns of a block that ``_turn`` takes.
 _SIDE = 16
 
@@ -191,20 +194,20 @@ def add_and_norm(part, parts, x, y, keep, scale, weight, bias, eps, out, normed,
         rstd: (T), one over the standard deviation.
     """
     rows, size = x.shape
-    line = np.empty(size, np.float32)
+    line = np.empty(size + 2 * _APART, np.float32)[_APART : _APART + size]
     over = float32(1.0) / float32(size)
     for t in range(rows * part // parts, rows * (part + 1) // parts):
         xs, ys, outs, kept = x[t], y[t], out[t], normed[t]
+        total = float32(0.0)
         if keep is None:
             for d in range(size):
                 line[d] = _wide(xs[d]) + _wide(ys[d])
+                total += line[d]
         else:
             left = keep[t]
             for d in range(size):
                 line[d] = _wide(xs[d]) + _wide(ys[d]) * (scale * float32(left[d]))
-        total = float32(0.0)
-        for d in range(size):
-            total += line[d]
+                total += line[d]
         mean = total * over
         total = float32(0.0)
         for d in range(size):
