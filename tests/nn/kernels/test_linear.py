@@ -9,14 +9,15 @@ from torch import Tensor, nn
 from ownbert.nn.kernels import linear as kernel
 from ownbert.nn.kernels.linear import Linear, onednn_has_linear
 
-ONEDNN_IS_FASTER = kernel.onednn_is_faster
+ONEDNN_IS_FASTER, MKL_IS_NARROW = kernel.onednn_is_faster, kernel.mkl_is_narrow
 TYPES = [torch.float32, torch.bfloat16]
 
 
-@pytest.fixture(autouse=True)
-def wherever_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["", "and the gradient of the matrix"])
+def wherever_it_can(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN multiplies even where MKL is faster."""
     monkeypatch.setattr(kernel, "onednn_is_faster", onednn_has_linear)
+    monkeypatch.setattr(kernel, "mkl_is_narrow", lambda: bool(request.param))
 
 
 def results(layer: nn.Linear, x: Tensor, grad: Tensor, *, autocast: bool = False) -> list[Tensor]:
@@ -117,6 +118,25 @@ def test_mkl_multiplies_on_its_makers_processors(monkeypatch: pytest.MonkeyPatch
         assert all(map(torch.equal, results(ours, x, grad), results(plain, x, grad)))
     for_half = ONEDNN_IS_FASTER.__wrapped__(torch.bfloat16)
     assert for_half == onednn_has_linear(torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("processor", "narrow"),
+    [
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\n", True),
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n", False),
+        ("AMD64 Family 26 Model 68 Stepping 0, AuthenticAMD", True),
+        ("vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\n", False),
+        ("Intel64 Family 26 Model 1 Stepping 0, GenuineIntel", False),
+        ("CPU implementer\t: 0x41\nCPU architecture: 8\n", False),
+        ("", False),
+    ],
+)
+def test_where_mkl_leaves_half_of_the_registers(
+    monkeypatch: pytest.MonkeyPatch, processor: str, narrow: bool
+):
+    monkeypatch.setattr(kernel, "_processor", lambda: processor)
+    assert MKL_IS_NARROW.__wrapped__() == narrow
 
 
 def test_what_is_not_for_onednn_is_plain():

@@ -1,10 +1,11 @@
 """Linear layers that train faster on a CPU. T tokens, D numbers in, I out.
 
 PyTorch multiplies float32 matrices on a CPU by MKL. oneDNN, which it brings along for inference, is
-on AMD's processors about a tenth faster at a model's sizes, and nearly twice as fast where few rows
-meet a whole vocabulary; on Intel's, which MKL is made for, it is slower (docs/benchmarks.md). In
-training on a CPU the forward pass and the gradient of the input go that way where it is faster;
-everywhere else, and where oneDNN is missing, this is ``torch.nn.Linear``.
+on AMD's processors about a tenth faster at a model's sizes (from Zen 5 on twice as fast), and
+nearly twice as fast where few rows meet a whole vocabulary; on Intel's, which MKL is made for, it
+is slower (docs/benchmarks.md). In training on a CPU the forward pass, the gradient of the input and
+from Zen 5 on that of the matrix go that way where it is faster; everywhere else, and where oneDNN
+is missing, this is ``torch.nn.Linear``.
 
 oneDNN compiles its code for each new shape, for which it takes longer than for multiplying a small
 model's matrices, and packed batches hardly ever have the same number of tokens. So rows of zeros
@@ -12,6 +13,7 @@ fill them up to one of a few numbers.
 """
 
 import platform
+import re
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -96,18 +98,30 @@ def has_matrix_units() -> bool:
 def onednn_is_faster(dtype: torch.dtype) -> bool:
     """Whether oneDNN multiplies a layer's matrices in training faster than PyTorch does otherwise.
 
-    In float32 MKL is faster on the processors of its maker.
+    In float32 MKL is faster on the processors of its maker, Intel.
     """
     mkl = dtype == torch.float32 and torch.backends.mkl.is_available() and _is_intels()
     return not mkl and onednn_has_linear(dtype)
 
 
+@lru_cache
+def mkl_is_narrow() -> bool:
+    """Whether the processor computes twice as many float32 numbers at once as MKL lets it: those
+    of AMD from Zen 5 (family 26) on, whose registers of 512 bits MKL does not use."""
+    found = re.search(r"family\s*:?\s*(\d+)", _processor(), re.IGNORECASE)
+    return "AuthenticAMD" in _processor() and found is not None and int(found[1]) >= 26
+
+
 def _is_intels() -> bool:
-    """Whether Intel made the processor, as the system says."""
+    return "GenuineIntel" in _processor()
+
+
+def _processor() -> str:
+    """What the system says of the processor: its maker, family and more."""
     try:
-        return "GenuineIntel" in Path("/proc/cpuinfo").read_text(errors="replace")
+        return Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:  # another system than Linux
-        return "GenuineIntel" in platform.processor()
+        return platform.processor()
 
 
 @lru_cache
@@ -123,9 +137,10 @@ def onednn_has_linear(dtype: torch.dtype) -> bool:
             return False
         found, expected = multiply(x, weight, bias), nn.functional.linear(x, weight, bias)
         back, plain = multiply(expected, weight.t(), None), expected @ weight
+        turned, same = multiply(expected.t(), x.t(), None), expected.t() @ x
     except (AttributeError, RuntimeError):
         return False
-    pairs = (found, expected), (back, plain)
+    pairs = (found, expected), (back, plain), (turned, same)
     return all(torch.allclose(a.float(), b.float(), atol=0.05, rtol=0.02) for a, b in pairs)
 
 
@@ -181,9 +196,11 @@ class _Product(torch.autograd.Function):
 def _of_weight(grad: Tensor, x: Tensor) -> Tensor:
     """grad^T x: (T, I), (T, D) -> (I, D).
 
-    With matrix units oneDNN turns ``grad`` around in as much time as it takes to multiply; a
-    compiled loop does so in a fifth of it.
+    In bfloat16 with matrix units oneDNN turns ``grad`` around in as much time as it takes to
+    multiply; a compiled loop does so in a fifth of it.
     """
+    if grad.dtype == torch.float32 and mkl_is_narrow():
+        return multiply(grad.t(), x.t(), None)
     (count, out), size = grad.shape, x.shape[1]
     loops = loops_for(grad) if grad.dtype == torch.bfloat16 and has_matrix_units() else None
     if loops is None:
