@@ -57,6 +57,14 @@ def test_the_same_bits_every_time(dtype: torch.dtype):
     assert all(map(torch.equal, results(ours, x, grad), results(ours, x, grad)))
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+def test_no_rows_at_all(autocast: bool):
+    """As where a batch has no masked token."""
+    ours, plain, x, grad = make(torch.float32, 0)
+    found = results(ours, x, grad, autocast=autocast)
+    assert all(map(torch.equal, found, results(plain, x, grad, autocast=autocast)))
+
+
 def fast(out: Tensor) -> bool:
     """Whether a product was made by oneDNN, its first rows being the output."""
     last = out.grad_fn

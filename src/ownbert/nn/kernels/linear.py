@@ -199,7 +199,7 @@ def _of_weight(grad: Tensor, x: Tensor) -> Tensor:
     In bfloat16 with matrix units oneDNN turns ``grad`` around in as much time as it takes to
     multiply; a compiled loop does so in a fifth of it.
     """
-    if grad.dtype == torch.float32 and mkl_is_narrow():
+    if grad.dtype == torch.float32 and mkl_is_narrow() and len(grad):
         return multiply(grad.t(), x.t(), None)
     (count, out), size = grad.shape, x.shape[1]
     loops = loops_for(grad) if grad.dtype == torch.bfloat16 and has_matrix_units() else None
