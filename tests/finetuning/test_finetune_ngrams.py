@@ -37,9 +37,10 @@ def test_it_sees_the_order_of_neighbours(
         output = tmp_path / str(ngrams)
         known = {"train": orders / "train.csv", "dev": orders / "dev.csv", "quiet": True}
         known |= {"pooling": "mean", "epochs": 5, "batch_size": 16, "learning_rate": 1e-3}
+        known["seed"] = 1  # far from both bounds; with 0 a processor's rounding decides
         finetune(model=pretrained, output=output, ngrams=ngrams, **known)
         scores[ngrams] = evaluate(output, orders / "dev.csv").macro_f1
-    assert scores[4096] > 0.9
+    assert scores[4096] > 0.95
     assert scores[4096] > scores[None] + 0.1
 
     folder = tmp_path / "4096"

@@ -19,7 +19,6 @@ from ownbert.objectives import Learner
 from ownbert.train.distributed import ALONE, World, reshard
 from ownbert.train.state_files import (
     FORMAT,
-    INTERIM,
     STATE,
     STATES,
     SavedState,
@@ -130,7 +129,7 @@ class TrainState:
             "best": self.best,
             "sums": self.sums,
             "files": files,
-            INTERIM: interim,
+            "interim": interim,
         }
         write_state(temporary / STATE, metadata)
         temporary.rename(path)

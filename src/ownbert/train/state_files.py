@@ -28,7 +28,6 @@ from ownbert.train.distributed import World
 STATES = "checkpoints"
 STATE = "state.json"
 FORMAT = 1
-INTERIM = "interim"
 _KEYS = {"format", "identity", "phase", "position", "clock", "best", "sums", "files"}
 _PARTS = "DCP_SHARDING_INFO"  # in the metadata of a file with parts of tensors
 _SHARD = "shard-{:05d}-model-00001-of-00001.safetensors"
@@ -112,7 +111,7 @@ class SavedState:
 def is_interim(path: Path) -> bool:
     """Whether a state was saved only because its run was stopped there."""
     try:
-        return bool(SavedState.read(path).metadata.get(INTERIM))  # older states do not say
+        return bool(SavedState.read(path).metadata.get("interim"))  # older states do not say
     except InputError:
         return False
 
@@ -180,21 +179,27 @@ def _whole(tensor: Tensor) -> Tensor:
 
 def read_tensors(folder: Path, into: Mapping[str, Tensor], world: World) -> None:
     """Fill the tensors ``into`` by name from a saved state; all processes must call it."""
-    # One process reads its own file as it wrote it: a signal would be an error of the distributed
-    # reader's, and its planning takes longer than reading.
-    files = list(folder.glob("*.safetensors"))
-    if world.size == 1 and len(files) == 1:
-        with safe_open(files[0], "pt") as file:
-            if _PARTS not in (file.metadata() or {}):
-                for name, tensor in into.items():
-                    tensor.detach().copy_(file.get_tensor(name))
-                return
+    if world.size == 1 and (whole := _whole_file(folder)):
+        # The distributed reader would make an error of its own of a signal.
+        with safe_open(whole, "pt") as file:
+            for name, tensor in into.items():
+                tensor.detach().copy_(file.get_tensor(name))
+        return
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
     with _quiet():
         reader = HuggingFaceStorageReader(str(folder))
         load(dict(into), storage_reader=reader, no_dist=world.size == 1)
+
+
+def _whole_file(folder: Path) -> Path | None:
+    """The file of a state that one process has written, with whole tensors."""
+    files = list(folder.glob("*.safetensors"))
+    if len(files) != 1:
+        return None
+    with safe_open(files[0], "pt") as file:
+        return None if _PARTS in (file.metadata() or {}) else files[0]
 
 
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

@@ -13,6 +13,7 @@ from transformers import AutoModel
 from typer.testing import CliRunner
 
 from ownbert import InputError, evaluate, finetune, predict
+from ownbert.checkpoint import load
 from ownbert.cli import app
 from ownbert.data.batch import pack
 from ownbert.inference.embedder import Embedder
@@ -195,6 +196,7 @@ def test_the_folder_is_a_plain_encoder_with_its_pooler(ranker: Path, pretrained:
     torch.testing.assert_close(model.pooler.dense.weight, before.pooler.dense.weight)
     layer = [m.encoder.layer[0].output.dense.weight for m in (model, before)]
     assert not torch.equal(*layer)
+    assert load(ranker).pooler is not None
 
 
 def test_a_pair_gets_the_same_cosine_in_any_company(ranker: Path, files: Path):

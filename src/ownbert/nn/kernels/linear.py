@@ -108,8 +108,9 @@ def onednn_is_faster(dtype: torch.dtype) -> bool:
 def mkl_is_narrow() -> bool:
     """Whether the processor computes twice as many float32 numbers at once as MKL lets it: those
     of AMD from Zen 5 (family 26) on, whose registers of 512 bits MKL does not use."""
-    found = re.search(r"family\s*:?\s*(\d+)", _processor(), re.IGNORECASE)
-    return "AuthenticAMD" in _processor() and found is not None and int(found[1]) >= 26
+    processor = _processor()
+    family = re.search(r"family\s*:?\s*(\d+)", processor, re.IGNORECASE)
+    return "AuthenticAMD" in processor and family is not None and int(family[1]) >= 26
 
 
 def _is_intels() -> bool:
@@ -196,8 +197,9 @@ class _Product(torch.autograd.Function):
 def _of_weight(grad: Tensor, x: Tensor) -> Tensor:
     """grad^T x: (T, I), (T, D) -> (I, D).
 
-    In bfloat16 with matrix units oneDNN turns ``grad`` around in as much time as it takes to
-    multiply; a compiled loop does so in a fifth of it.
+    Where MKL is narrow oneDNN multiplies float32 faster, but refuses matrices without rows. In
+    bfloat16 with matrix units it turns ``grad`` around in as much time as it takes to multiply; a
+    compiled loop does so in a fifth of it.
     """
     if grad.dtype == torch.float32 and mkl_is_narrow() and len(grad):
         return multiply(grad.t(), x.t(), None)
