@@ -22,6 +22,7 @@ EVERYONE = {
     "schema",
     "settings",
     "terminal",
+    "time_limit",
 }
 ALLOWED = {
     "errors": set(),
@@ -33,6 +34,7 @@ ALLOWED = {
     "schema": set(),
     "settings": set(),
     "terminal": set(),
+    "time_limit": set(),
     "config": set(),
     "text": set(),
     "data": {"text"},

@@ -5,7 +5,6 @@ import json
 import random
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +13,9 @@ import ownbert
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.fitting.candidates import ComparedModel, Comparison
-from ownbert.fitting.fit import Fit
 from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.fitting.networks import finetune_on
-from ownbert.fitting.recipe import FitRecipe
+from ownbert.fitting.student import taught_texts
 from ownbert.inference.blend_predictor import BlendPredictor
 from ownbert.inference.predictor import NetworkPredictor
 from ownbert.run.file_names import RECIPE
@@ -25,6 +23,7 @@ from ownbert.settings import resolve
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
 from ownbert.train.log import read_log
+from ownbert.views.features import Texts
 from support.cli import run_cli
 from support.shared import made_once
 
@@ -75,7 +74,7 @@ def test_a_network_is_trained_with_the_settings_it_is_given(
     given = {"mask_rate": 0.3, "pooling": "mean", "epochs": 1}
     out = tmp_path / "out"
     finetune_on(
-        rows, learnt, pretrained, out, minutes=1, device="cpu", seed=0, settings=dict(given)
+        rows, learnt, pretrained, out, seconds=60, device="cpu", seed=0, settings=dict(given)
     )
     recipe = resolve(FinetuneRecipe, config=out / RECIPE)
     assert (recipe.task.mask_rate, recipe.task.pooling, recipe.run.epochs) == (0.3, "mean", 1)
@@ -201,25 +200,23 @@ def test_other_tasks_are_fitted_in_memory(task: str, topics: Path, pretrained: P
     shutil.rmtree(predictor.folder)
 
 
-def test_a_network_is_taught_on_texts_without_labels_and_on_mixed_ones(
-    topics: Path, pretrained: Path, tmp_path: Path
-):
-    train, lines = topics / "train.csv", (topics / "corpus.txt").read_text().splitlines()
+def test_a_network_is_taught_on_texts_without_labels_and_on_mixed_ones(topics: Path):
+    train = topics / "train.csv"
+    rows = read_labelled(find_task(train, ColumnNames()), train, topics / "dev.csv", seed=0)
+    labelled = Texts(rows.texts(), "ids")
+    lines = dict.fromkeys((topics / "corpus.txt").read_text().splitlines()[:60])
+    others, none = Texts([(line,) for line in lines], "ids"), Texts([], "ids")
 
-    def kinds(count: int, **options: Any) -> tuple[int, int]:
-        recipe = resolve(FitRecipe, options={"dev": str(topics / "dev.csv"), **options})
-        pieces, mixed = Fit(recipe, train, tmp_path, quiet=True).taught_texts(count)
+    def kinds(unlabelled: Texts, count: int, *, given: bool = False) -> tuple[int, int]:
+        pieces, mixed = taught_texts(rows, labelled, unlabelled, count, given=given, seed=0)
         return len(pieces), len(mixed)
 
-    other = tmp_path / "other.txt"
-    other.write_text("\n".join(dict.fromkeys(lines[:60])))
-    given = {"unlabelled": (str(other),)}
-    assert kinds(40, **given) == (40, 0)
-    pieces, mixed = kinds(10_000, **given)
+    assert kinds(others, 40) == (40, 0)
+    pieces, mixed = kinds(others, 10_000)
     assert 60 <= pieces < 80  # long ones are cut
     assert mixed == 8 * len(texts_of(train))
-    assert kinds(40) == (0, 40)
-    assert kinds(40, model=str(pretrained), **given) == (40, 0)
+    assert kinds(none, 40) == (0, 40)
+    assert kinds(others, 40, given=True) == (40, 0)
 
 
 @pytest.mark.slow
@@ -535,7 +532,7 @@ def test_a_taught_network_counts_by_what_it_is_worth(tmp_path: Path):
         labels = np.where(rng.random(len(truth)) < share_right, truth, (truth + 1) % 3)
         return np.log(np.where(np.arange(3) == labels[:, None], 0.8, 0.1))
 
-    compared = Comparison(rows, [ComparedModel("tfidf", "", "linear", (), 0.0, scores(0.8))])
+    compared = Comparison(rows, [ComparedModel("tfidf", "", "linear", (), 0.0, scores=scores(0.8))])
     count = len(rows.folds[0][1])
     assert compared.share_of(scores(0.9)[:count]) > 0.5
     assert compared.share_of(scores(0.34)[:count]) < 0.25

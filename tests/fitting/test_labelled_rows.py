@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from ownbert.data.readers.columns import ColumnNames
+from ownbert.data.readers.memory import table_of
 from ownbert.errors import InputError
-from ownbert.fitting.labelled_rows import find_task, read_labelled, write_rows
+from ownbert.fitting.labelled_rows import find_task, read_labelled
 
 
 def table(path: Path, labels: list, texts: list[str] | None = None) -> Path:
@@ -113,7 +114,8 @@ def test_rows_that_cannot_be_used_are_one_line(labels, texts, message, tmp_path:
     ],
 )
 def test_rows_in_memory_become_a_file(data, tmp_path: Path):
-    path = Path(write_rows(data, tmp_path / "rows.jsonl"))
+    path = tmp_path / "rows.jsonl"
+    table_of(data).write(path)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert rows == [{"text": "one", "label": "a"}, {"text": "two", "label": "b"}]
 
@@ -130,6 +132,6 @@ def test_rows_in_memory_become_a_file(data, tmp_path: Path):
         (["only a text"], "a row is a text and its label, not 'only a text'"),
     ],
 )
-def test_what_is_no_rows_is_one_line(data, message: str, tmp_path: Path):
+def test_what_is_no_rows_is_one_line(data, message: str):
     with pytest.raises(InputError, match=message):
-        write_rows(data, tmp_path / "rows.jsonl")
+        table_of(data)

@@ -10,9 +10,9 @@ from ownbert.fitting.candidates import fit_view
 from ownbert.fitting.labelled_rows import LabelledRows, read_labelled
 from ownbert.fitting.self_training import self_train
 from ownbert.tasks.task import task_class
+from ownbert.time_limit import OutOfTime, time_limit
 from ownbert.views.blending import loss
 from ownbert.views.features import Texts
-from ownbert.views.linear import TooSlow
 from ownbert.views.linear_view import LinearView
 
 NAMES = ("tfidf", "lsa")
@@ -49,7 +49,7 @@ def test_models_that_taught_themselves_are_better_and_are_saved(
 ):
     rows, labelled, others, folder, before = few
     folders, scores = self_train(
-        NAMES, WEIGHTS, rows, labelled, others, folder, folder / "self-trained", seconds=1e9
+        NAMES, WEIGHTS, rows, labelled, others, folder, folder / "self-trained"
     )
     truth = rows.targets[rows.held_out]
     assert scores.shape == (len(truth), 4)
@@ -71,9 +71,7 @@ def test_a_self_trained_model_holds_no_second_copy_of_its_view(
     few: tuple[LabelledRows, Texts, Texts, Path, list[np.ndarray]],
 ):
     rows, labelled, others, folder, _ = few
-    (path,), _ = self_train(
-        ("lsa",), np.ones(1), rows, labelled, others, folder, folder / "again", seconds=1e9
-    )
+    (path,), _ = self_train(("lsa",), np.ones(1), rows, labelled, others, folder, folder / "again")
     size = (path / "linear.safetensors").stat().st_size
     assert size < (folder / "lsa" / "linear.safetensors").stat().st_size / 2
 
@@ -82,6 +80,6 @@ def test_self_training_that_would_take_too_long_is_given_up(
     few: tuple[LabelledRows, Texts, Texts, Path, list[np.ndarray]],
 ):
     rows, labelled, others, folder, _ = few
-    with pytest.raises(TooSlow):
-        self_train(NAMES, WEIGHTS, rows, labelled, others, folder, folder / "slow", seconds=0)
+    with pytest.raises(OutOfTime), time_limit(0):
+        self_train(NAMES, WEIGHTS, rows, labelled, others, folder, folder / "slow")
     assert not (folder / "slow").exists()

@@ -6,7 +6,6 @@ from scipy.optimize import approx_fprime
 from sklearn.metrics import f1_score
 
 from ownbert.views.blending import (
-    _loss_and_slope,
     blend,
     cross_fitted,
     fit_blend,
@@ -15,7 +14,7 @@ from ownbert.views.blending import (
     loss,
     to_scores,
 )
-from ownbert.views.linear import Targets, log_softmax
+from ownbert.views.linear import Targets, log_softmax, loss_and_slope
 
 
 def rows(task: str, count: int = 400, seed: int = 0) -> tuple[Targets, list[np.ndarray]]:
@@ -56,9 +55,9 @@ def test_the_estimate_is_not_of_rows_that_chose_the_weights(task: str):
 def test_the_slope_is_that_of_the_loss(task: str):
     targets, members = rows(task, 7)
     scores = members[0]
-    slope = _loss_and_slope(targets, scores)[1]
+    slope = loss_and_slope(targets, scores)[1]
     numeric = approx_fprime(
-        scores.ravel(), lambda x: _loss_and_slope(targets, x.reshape(scores.shape))[0], 1e-6
+        scores.ravel(), lambda x: loss_and_slope(targets, x.reshape(scores.shape))[0], 1e-6
     )
     np.testing.assert_allclose(slope.ravel(), numeric, atol=1e-5)
 

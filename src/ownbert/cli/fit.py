@@ -14,7 +14,7 @@ from ownbert.train.recipe import DATA, RUN
 
 _SHOWN = (
     *("dev", "test", "labels_per_class", "text_column", "second_column", "label_column", "task"),
-    *("model", "size", "seeds", "minutes", "seed", "device"),
+    *("metric", "model", "size", "seeds", "minutes", "seed", "device"),
 )
 
 
@@ -49,6 +49,12 @@ def fit(
             "--dry-run", help="Print what the files hold and what would be fitted, then exit."
         ),
     ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug", help="Show the traceback of a step that fails; the run continues without it."
+        ),
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Find the best model that labelled texts, and texts without labels, give in so many minutes.
@@ -76,5 +82,6 @@ def fit(
         resume=resume,
         overwrite=overwrite,
         quiet=quiet,
+        debug=debug,
         **settings,
     )

@@ -4,13 +4,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ownbert.errors import InputError
-from ownbert.fitting.candidates import ComparedModel, Comparison
+from ownbert.fitting.attempts import Attempts
+from ownbert.fitting.candidates import ComparedModel, Comparison, best_network
 from ownbert.fitting.labelled_rows import LabelledRows
 from ownbert.fitting.report.advice import give_advice
 from ownbert.fitting.report.calibration import calibrate
@@ -19,21 +21,35 @@ from ownbert.fitting.report.drift import compare_texts
 from ownbert.fitting.report.label_errors import find_label_errors
 from ownbert.fitting.report.learning_curve import LearningCurve, fit_learning_curve
 from ownbert.fitting.report.typical import hardest_rows, largest_errors, typical_rows
-from ownbert.inference.blend_predictor import BlendPredictor, MemberScorer, score_all
+from ownbert.inference.blend_predictor import MemberScorer, score_all
 from ownbert.tasks.rows import Row
+from ownbert.time_limit import check_time, seconds_left
 from ownbert.views.blending import blend as add_up
 from ownbert.views.blending import from_scores
 from ownbert.views.features import VIEWS, Texts
 from ownbert.views.linear import fit_linear
 
 BLEND_TITLE = "blend of all"
-_SAMPLES = 200  # of the bootstrap
+_SAMPLES, _FEWEST_SAMPLES = 200, 5  # of the bootstrap
 # Texts that are timed at most, and so many first: if these take long, they are enough.
 TIMED, _TIMED_FIRST, _LONG = 64, 8, 0.5
 _DRAWS = (3, 3, 3, 1)  # of each share
 _SHARES = (1 / 8, 1 / 4, 1 / 2, 1.0)
 # Learning curves are of this view, which is fitted in seconds.
 _CURVE_VIEW, _CURVE_STRENGTH = "tfidf", 10.0
+# Parts of the report, in lines that say what was left out.
+_TITLES = {
+    "margin": "the margin over the best linear model",
+    "learning_curve": "what more labels would bring",
+    "minutes_curve": "what more minutes would bring",
+    "drift": "labelled against unlabelled texts",
+    "train_counts": "training rows of each label",
+    "calibration": "calibration",
+    "label_errors": "likely label errors",
+    "hardest": "the hardest texts",
+    "typical": "the most typical texts",
+    "advice": "what to do next",
+}
 # Models that have learnt from others, by name: kinds of their own in the leaderboard.
 _KINDS = {"student": "distilled", "self-trained": "self-trained"}
 
@@ -44,123 +60,157 @@ def make_report(
     unlabelled: Texts,
     test: Sequence[Row],
     *,
-    blend: BlendPredictor,
+    folder: Path,
+    device: str,
     points: Sequence[tuple[float, float]],
     settings: Mapping[str, Any],
     data: Mapping[str, Any],
+    learnt_from_test: int,
+    attempt: Attempts,
 ) -> Report:
     """The report on everything that was compared.
+
+    What fails, or what there is no time for, is left out.
 
     Args:
         compared: the candidates with their scores.
         labelled, unlabelled: the texts.
-        test: rows that chose nothing; may be empty.
-        blend: the blend, to be timed.
+        test: rows that are not used for selection; may be empty.
+        folder: of the candidates.
+        device: that networks are timed on.
         points: minutes of pretraining, and scores of a linear model on the network then.
         settings, data: facts to be shown.
+        learnt_from_test: how many test rows have texts that are learnt from.
+        attempt: runs each part.
     """
     rows, task = compared.rows, compared.rows.task
     held, targets = rows.held_out, rows.targets[rows.held_out]
-    texts = [" / ".join(rows.rows[i].texts) for i in held]
-    scores = compared.metrics(compared.blended)
+    members, _, scores = compared.used
     board: list[LeaderboardRow] = []
     tested: dict[str, np.ndarray] = {}  # of each candidate the scores of the test rows
     for model in compared.candidates:
-        scorer = MemberScorer(blend.folder, model.kind, model.folders, "auto", blend.precision)
-        if test:
-            tested[model.name] = score_all(scorer, test)
-        board.append(_row(compared, model, blend, scorer, test, tested.get(model.name)))
-    best = compared.blended
-    value, spread = compared.value(best), _spread(compared, best)
-    board.append(
-        LeaderboardRow(
-            BLEND_TITLE,
-            "blend",
-            value,
-            spread,
-            seconds=sum(c.seconds for c in compared.candidates),
-            size=sum(row.size or 0 for row in board),
-            texts_per_second=_speed(blend.scores, rows),
-            test_score=_blended_test_score(compared, blend, test, tested) if test else None,
+        scorer = attempt(
+            f"opening {model.title}",
+            partial(MemberScorer, folder, model.kind, model.folders, device),
         )
-    )
+        speed = None
+        if scorer is not None:
+            speed = attempt(f"the speed of {model.title}", partial(_speed, scorer, rows))
+        if test and scorer is not None:
+            found = attempt(f"test score of {model.title}", partial(score_all, scorer, test))
+            if found is not None:
+                tested[model.name] = found
+        board.append(_row(compared, model, folder, members, speed, test, tested.get(model.name)))
+    best = BLEND_TITLE if compared.alone is None else compared.alone.title
+    if len(compared.candidates) > 1:
+        board.append(_blend_row(compared, board, test, tested, attempt))
+    network = best_network(compared)
     report = Report(
         task=task.name,
         metric=compared.metric,
+        lower=compared.lower,
         leaderboard=tuple(board),
-        best=BLEND_TITLE,
+        best=best,
+        network="" if network is None else network.title,
+        left_out=dict(attempt.left_out),
         held_out=len(held),
-        scores=scores,
+        scores=compared.metrics(scores),
         labels=tuple(task.labels),
-        texts=texts,
+        texts=[" / ".join(rows.rows[i].texts) for i in held],
         places=[rows.rows[i].place("") for i in held],
+        test_rows=len(test),
+        learnt_from_test=learnt_from_test,
         data=data,
         settings=settings,
     )
-    report = replace(report, margin=_margin(compared), learning_curve=_curve(compared, labelled))
+    parts: dict[str, Callable[[], Any]] = {
+        "margin": lambda: _margin(compared),
+        "learning_curve": lambda: _curve(compared, labelled),
+    }
     if points:
-        report = replace(report, minutes_curve=fit_learning_curve(points, unit="minutes"))
+        parts["minutes_curve"] = lambda: fit_learning_curve(points, unit="minutes")
     if len(unlabelled):
-        report = replace(report, drift=compare_texts(labelled.tokens, unlabelled.tokens))
-    report = replace(report, **_of_rows(compared, targets.values))
-    return replace(report, advice=give_advice(report))
+        parts["drift"] = lambda: compare_texts(labelled.tokens, unlabelled.tokens)
+    for name, make in {**parts, **_of_rows(compared, scores, targets.values)}.items():
+        found = attempt(_TITLES[name], make)
+        if found is not None:
+            report = replace(report, **{name: found})
+    return replace(report, advice=attempt(_TITLES["advice"], lambda: give_advice(report)) or ())
 
 
-def _of_rows(compared: Comparison, targets: np.ndarray) -> dict[str, Any]:
+def _of_rows(
+    compared: Comparison, scores: np.ndarray, targets: np.ndarray
+) -> dict[str, Callable[[], Any]]:
     """What is said of single rows, by task."""
-    task, scores = compared.rows.task, compared.blended
+    task = compared.rows.task
     outputs = from_scores(task.name, scores)
     if task.name == "regress":
         if outputs.shape[1] > 1:
             return {}
-        return {"hardest": tuple(largest_errors(outputs[:, 0], targets[:, 0]))}
+        return {"hardest": lambda: tuple(largest_errors(outputs[:, 0], targets[:, 0]))}
     if task.name == "multilabel":
         return {}
     counts = Counter(compared.rows.rows[i].target for i in compared.rows.learnt)
     return {
-        "train_counts": tuple(counts.get(label, 0) for label in task.labels),
-        "calibration": calibrate(scores, targets),
-        "label_errors": tuple(find_label_errors(outputs, targets)),
-        "hardest": tuple(hardest_rows(outputs, targets)),
-        "typical": tuple(typical_rows(outputs, targets)),
+        "train_counts": lambda: tuple(counts.get(label, 0) for label in task.labels),
+        "calibration": lambda: calibrate(scores, targets),
+        "label_errors": lambda: tuple(find_label_errors(outputs, targets)),
+        "hardest": lambda: tuple(hardest_rows(outputs, targets)),
+        "typical": lambda: tuple(typical_rows(outputs, targets)),
     }
 
 
-def _blended_test_score(
+def _blend_row(
     compared: Comparison,
-    blend: BlendPredictor,
+    board: Sequence[LeaderboardRow],
     test: Sequence[Row],
     tested: Mapping[str, np.ndarray],
-) -> float:
-    """From the scores of its members: to predict the test rows takes longest in a report."""
-    members = blend.blend.members
-    scores = add_up([tested[m.name] for m in members], np.asarray([m.weight for m in members]))
-    return compared.value_of(test, scores + compared.offsets)
+    attempt: Attempts,
+) -> LeaderboardRow:
+    """The blend in the leaderboard; what it is in use follows from its members."""
+    members, test_score = compared.members, None
+    if test and all(model.name in tested for model, _ in members):
+        scores = add_up([tested[c.name] for c, _ in members], np.asarray([w for _, w in members]))
+        test_score = compared.value_of(test, scores + compared.offsets)
+    own = {model.title for model, _ in members}
+    speeds = [row.texts_per_second for row in board if row.name in own]
+    known = all(speeds)
+    return LeaderboardRow(
+        BLEND_TITLE,
+        "blend",
+        compared.value(compared.blended),
+        attempt(f"± of {BLEND_TITLE}", lambda: _spread(compared, compared.blended)),
+        seconds=sum(c.seconds for c in compared.candidates),
+        size=sum(row.size or 0 for row in board),
+        texts_per_second=1 / sum(1 / speed for speed in speeds if speed) if known else None,
+        test_score=test_score,
+    )
 
 
 def _row(
     compared: Comparison,
     model: ComparedModel,
-    blend: BlendPredictor,
-    scorer: MemberScorer,
+    folder: Path,
+    members: Sequence[tuple[ComparedModel, float]],
+    speed: float | None,
     test: Sequence[Row],
     tested: np.ndarray | None,
 ) -> LeaderboardRow:
-    scores = None if model.scores is None else compared.adjusted(model)
+    scores = compared.adjusted(model)
     kind = _KINDS.get(model.name, model.kind)
-    weights = {m.name: m.weight for m in blend.blend.members}
+    weights = {own.name: weight for own, weight in members}
     test_score = None
     if tested is not None:
         test_score = compared.value_of(test, tested + compared.offsets_of(model))
     return LeaderboardRow(
         model.title,
         "network" if kind == "frozen" else kind,
-        float("nan") if scores is None else compared.value(scores),
-        None if scores is None else _spread(compared, scores),
+        compared.value(scores),
+        _spread(compared, scores),
         test_score=test_score,
         seconds=model.seconds,
-        size=_size(blend.folder, model),
-        texts_per_second=_speed(scorer, compared.rows),
+        size=_size(folder, model),
+        texts_per_second=speed,
         weight=weights.get(model.name, 0.0) / max(sum(weights.values()), 1e-12),
     )
 
@@ -184,23 +234,28 @@ def _speed(scorer: Callable[[Sequence[Row]], np.ndarray], rows: LabelledRows) ->
 
 def _spread(compared: Comparison, scores: np.ndarray) -> float:
     """The standard deviation of the metric, by a bootstrap over rows."""
-    rng = np.random.default_rng(0)
-    rows = len(scores)
-    draws = [compared.value(scores, rng.integers(0, rows, rows)) for _ in range(_SAMPLES // 4)]
+    rng, rows = np.random.default_rng(0), len(scores)
+    draws = []
+    for _ in range(_SAMPLES // 4):
+        draws.append(compared.value(scores, rng.integers(0, rows, rows)))
+        if seconds_left() <= 0 and len(draws) >= _FEWEST_SAMPLES:
+            break
     return float(np.std(draws, ddof=1))
 
 
 def _margin(compared: Comparison) -> Any:
-    """By how much the blend is better than the best linear model."""
-    linear = [compared.adjusted(c) for c in compared.measured if c.name in VIEWS]
+    """By how much the model in use is better than the best linear model."""
+    linear = [c for c in compared.measured if c.name in VIEWS]
     if not linear:
         return None
-    best = max(linear, key=compared.value)
+    best, used = compared.adjusted(max(linear, key=compared.worth)), compared.used[2]
     index = np.arange(len(best))
 
     def score(_: np.ndarray, chosen: np.ndarray) -> float:
+        check_time()
         kind, rows = chosen[:, 0], chosen[:, 1]
-        return compared.value(compared.blended if kind[0] else best, rows)
+        value = compared.value(used if kind[0] else best, rows)
+        return -value if compared.lower else value
 
     ours = np.stack([np.ones_like(index), index], axis=1)
     theirs = np.stack([np.zeros_like(index), index], axis=1)
@@ -209,6 +264,8 @@ def _margin(compared: Comparison) -> Any:
 
 def _curve(compared: Comparison, labelled: Texts) -> LearningCurve | None:
     """The score of a linear model by the number of training rows."""
+    if compared.lower:
+        return None  # a power law that rises does not fit
     rows = compared.rows
     learn, held = rows.folds[0]
     view = VIEWS[_CURVE_VIEW].fit(labelled, Texts([], labelled.kind))
@@ -225,7 +282,7 @@ def _curve(compared: Comparison, labelled: Texts) -> LearningCurve | None:
             if len({str(rows.rows[i].target) for i in own}) < 2:
                 continue
             model = fit_linear(features[own], rows.targets[own], _CURVE_STRENGTH)
-            found.append(compared.value_of_fold(model.scores(features[held])))
+            found.append(compared.value(model.scores(features[held])))
         if found:
             points.append((count, *found))
     try:

@@ -2,10 +2,11 @@
 
 import contextlib
 import json
+import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,33 +14,37 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ownbert import schema
 from ownbert.checkpoint import CONFIG, describe, load_tokenizer
 from ownbert.data.corpus.documents import find_files, fingerprint
 from ownbert.data.readers.columns import ColumnNames
-from ownbert.data.readers.texts_or_files import corpus_files
+from ownbert.data.readers.memory import table_of
+from ownbert.data.readers.tables import Source
+from ownbert.data.readers.texts_or_files import are_names, corpus_files
 from ownbert.errors import InputError
 from ownbert.files import (
     atomic_path,
     inside,
     make_folder,
-    read_json,
     refuse_same,
-    write_json,
+    uninterrupted,
     write_text,
 )
 from ownbert.finetuning.preview import label_shares
-from ownbert.finetuning.run import peak_rate
+from ownbert.fitting.attempts import Attempts
+from ownbert.fitting.budget import Budget
 from ownbert.fitting.candidates import (
     ComparedModel,
     Comparison,
+    best_network,
+    check_metric,
     fit_probe,
     fit_view,
     view_names,
 )
 from ownbert.fitting.findings import TIMED, make_report
 from ownbert.fitting.fit_card import write_fit_card
-from ownbert.fitting.labelled_rows import find_task, read_labelled, write_rows
+from ownbert.fitting.fit_state import STATE, FitState, saved_scores
+from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.fitting.minutes_curve import Checkpoints, Points
 from ownbert.fitting.networks import (
     Corpus,
@@ -48,19 +53,15 @@ from ownbert.fitting.networks import (
     copy_network,
     finetune_on,
     pretrain_on,
-    taught_rows,
-    tokens_per_second,
-    tokens_per_text,
 )
 from ownbert.fitting.progress import Progress, found_in_files
 from ownbert.fitting.recipe import FitRecipe
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.self_training import self_train
-from ownbert.fitting.taught_texts import mixed_texts, pieces_of
+from ownbert.fitting.student import teach
 from ownbert.hub import model_folder
-from ownbert.inference.any_predictor import open_predictor
-from ownbert.inference.blend import KINDS, Blend, BlendMember
-from ownbert.inference.blend_predictor import BlendPredictor, network_scores, score_all
+from ownbert.inference.blend import Blend, BlendMember
+from ownbert.inference.blend_predictor import network_scores, score_all
 from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.pipeline import Predictor
 from ownbert.inference.predictor import NetworkPredictor, characters
@@ -69,10 +70,10 @@ from ownbert.settings import dump, resolve
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
+from ownbert.time_limit import time_limit
 from ownbert.train.distributed import under_torchrun
 from ownbert.views.blending import from_scores
 from ownbert.views.features import VIEWS, Texts
-from ownbert.views.linear import TooSlow
 from ownbert.views.tokens import text_kind
 
 # Titles of candidates; those of the linear models are their views' own.
@@ -80,35 +81,11 @@ _SELF_TRAINED = "linear models, self-trained"
 _PROBE = "linear on the frozen network"
 _NETWORK, _NGRAM_NETWORK = "network, fine-tuned", "network with n-grams, fine-tuned"
 _STUDENT = "network taught by the blend"
+# Of other steps, in lines that say what was left out.
+_PRETRAINED, _MINUTES = "pretraining a network", "what minutes of pretraining bring"
 
-# What is made on the way, and what is finished of it.
-WORK, STATE = "work", "fit.json"
-_FORMAT = 1
-_SECONDS = schema.number(0, 1e9)
-_POINT = schema.list_of(schema.number(-1e9, 1e9), least=2, most=2)
-_KEYS_OF_CANDIDATE = {
-    # A name becomes that of a file.
-    "name": schema.one_of(*VIEWS, "self-trained", "probe", "network", "ngrams", "student"),
-    "title": schema.text,
-    "kind": schema.one_of(*KINDS),
-    "folders": schema.list_of(schema.text, least=1, most=1000),
-    "seconds": _SECONDS,
-}
-_CANDIDATE = schema.record(
-    {**_KEYS_OF_CANDIDATE, "share": schema.number(0, 1)},
-    required=tuple(_KEYS_OF_CANDIDATE),
-    closed=True,
-)
-_KEYS_OF_STATE = schema.record(
-    {
-        "format": schema.one_of(_FORMAT),
-        "identity": schema.object_,
-        "seconds": _SECONDS,
-        "points": schema.list_of(_POINT, most=1000),
-        "candidates": schema.list_of(_CANDIDATE),
-    },
-    required=("format", "identity", "candidates"),
-)
+# What is made on the way.
+WORK = "work"
 # What of the recipe a resumed run may have otherwise, and files, which are known by their content.
 _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
 # Share of what the linear models leave; the smaller one where many labelled rows teach more than
@@ -116,31 +93,16 @@ _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
 _PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
 # Shares of the minutes; what is left then is for the network that the blend teaches.
 _FINETUNING, _NGRAM_SHARE, _FINETUNING_GIVEN = 0.2, 0.15, 0.45
-# Of the minutes, that each linear model may take at most.
-_LINEAR = 0.1
 # Linear models are self-trained where there are so many times as many texts without labels.
 _SELF_TRAINING_FROM = 2
 # From so many rows on a network with embeddings of n-grams beside its vector is worth its time.
 _NGRAMS_FROM, _NGRAMS = 3000, 1 << 18
 # Pretraining for fewer seconds makes no network worth having.
 _SHORTEST_PRETRAINING = 10.0
-# Passes through the texts that a student needs at least, and a third for the teacher's answers.
-_STUDENT_PASSES = 2.4
-# Share of the tokens that it does not see of texts without labels, where it was pretrained on such
-# texts: a student that has it harder than its teacher becomes better than it (Xie et al. 2020). A
-# sentence model lost by it, and so did mixed texts (docs/benchmarks.md).
-_STUDENT_MASKED = 0.3
-# Mixed texts for each labelled one, at most.
-_MIXED = 8
-# Its share in the blend, at most, where its teachers have learnt from the rows that it is measured
-# on, which flatters it (docs/benchmarks.md).
-_STUDENT_SHARE = 0.3
 # Texts of each kind that are compared, and the share of unknown words that is said.
 _COMPARED, _OTHER_TEXTS = 5_000, 0.5
 # Seconds with which no further step is begun.
 _SHORTEST = 5.0
-# Seconds that the report needs, and their share of short runs.
-_REST, _REST_SHARE = 15.0, 0.15
 # Unlabelled texts and characters that views learn from and a network is taught on, at most; and
 # characters for each minute, so that the views take a small part of the time.
 _MOST_TEXTS, _MOST_CHARACTERS, _CHARACTERS_PER_MINUTE = 100_000, 20_000_000, 2_000_000
@@ -159,6 +121,7 @@ def fit(
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
+    debug: bool = False,
     **options: Any,
 ) -> Predictor:
     """Find the best model that labelled and unlabelled text give in so many minutes.
@@ -175,6 +138,7 @@ def fit(
         test: rows that nothing is chosen on, in the same form: the report has the scores on them.
         unlabelled: a file, several, or a list of texts.
         resume: continue what was stopped; overwrite: replace what is in ``output``.
+        debug: show the traceback of a step that fails; the run continues without it.
         options: settings of ``FitRecipe`` by name, such as ``minutes`` and ``model``.
 
     Returns:
@@ -193,6 +157,7 @@ def fit(
             resume=resume,
             overwrite=overwrite,
             quiet=quiet,
+            debug=debug,
             **options,
         )
     )
@@ -208,6 +173,7 @@ def fit_folder(
     resume: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
+    debug: bool = False,
     **options: Any,
 ) -> Path:
     """As ``fit``, for those who do not use the models at once: the folder, without loading them."""
@@ -222,7 +188,8 @@ def fit_folder(
             f"{folder} already holds a model; continue with --resume, start anew with --overwrite, "
             "or choose another folder"
         )
-    with _checked(train, folder, dev, test, unlabelled, options, quiet=quiet) as run:
+    given = (train, folder, dev, test, unlabelled, options)
+    with _checked(*given, quiet=quiet, debug=debug) as run:
         if overwrite and not resume:
             model = run.recipe.model
             if model and folder.resolve() in Path(model).resolve().parents:
@@ -253,24 +220,51 @@ def _checked(
     options: dict[str, Any],
     *,
     quiet: bool,
+    debug: bool = False,
 ) -> "Iterator[Fit]":
     """A run whose files and settings have been checked; rows in memory are in files meanwhile."""
+    unlabelled = () if unlabelled is None else unlabelled
     with (
         tempfile.TemporaryDirectory(prefix="ownbert-rows-") as scratch,
-        corpus_files(() if unlabelled is None else unlabelled) as texts,
+        corpus_files(unlabelled) as texts,
     ):
-        files = {
-            "train": write_rows(train, Path(scratch, "train.jsonl")),
-            "dev": None if dev is None else write_rows(dev, Path(scratch, "dev.jsonl")),
-            "test": None if test is None else write_rows(test, Path(scratch, "test.jsonl")),
+        rows = {
+            name: _LabelledSource.of(data, name, Path(scratch))
+            for name, data in (("train", train), ("dev", dev), ("test", test))
+            if data is not None
         }
-        options["unlabelled"] = tuple(texts)
-        recipe = resolve(FitRecipe, options=options | {k: _name(files[k]) for k in ("dev", "test")})
-        yield Fit(recipe, files["train"], folder, quiet=quiet)
+        named = {name: str(own.rows) for name, own in rows.items() if own.is_file}
+        options |= {name: named.get(name) for name in ("dev", "test")}
+        # The recipe, which is written, names no temporary files.
+        options["unlabelled"] = tuple(texts) if are_names(unlabelled) else ()
+        recipe = resolve(FitRecipe, options=options)
+        yield Fit(recipe, rows, texts, folder, quiet=quiet, debug=debug)
 
 
-def _name(path: str | Path | None) -> str | None:
-    return None if path is None else str(path)
+class _LabelledSource(NamedTuple):
+    """Labelled rows as they were given.
+
+    Args:
+        rows: what a task reads: a file, or a table in memory, whose name messages have.
+        file: with the same rows; by its content a resumed run knows them again.
+    """
+
+    rows: Source
+    file: Path
+
+    @property
+    def is_file(self) -> bool:
+        return self.rows is self.file
+
+    @classmethod
+    def of(cls, data: Any, name: str, scratch: Path) -> "_LabelledSource":
+        """Rows that ``fit`` was given, by the name of their argument."""
+        if isinstance(data, str | os.PathLike):
+            path = Path(data)
+            return cls(path, path)
+        path, table = scratch / f"{name}.jsonl", table_of(data, name=f"the {name} rows")
+        table.write(path)
+        return cls(table, path)
 
 
 def _check_model(folder: str, task: Task) -> None:
@@ -298,11 +292,13 @@ class Made(NamedTuple):
     """What a step of ``fit`` makes.
 
     Args:
-        folders, scores, share: as of ``ComparedModel``.
+        folders, first, scores, partial, share: as of ``ComparedModel``.
     """
 
     folders: Sequence[str]
     scores: np.ndarray | None = None
+    first: Sequence[str] = ()
+    partial: np.ndarray | None = None
     share: float = 0.0
 
 
@@ -311,47 +307,66 @@ class Fit:
 
     Args:
         recipe: its settings.
-        train: the labelled rows.
+        given: the labelled rows: train and, if there are any, dev and test.
+        texts: files of unlabelled texts.
         folder: to write to.
+        debug: whether the traceback of a step that fails is shown.
     """
 
     def __init__(
-        self, recipe: FitRecipe, train: str | Path, folder: Path, *, quiet: bool = False
+        self,
+        recipe: FitRecipe,
+        given: Mapping[str, _LabelledSource],
+        texts: Sequence[str],
+        folder: Path,
+        *,
+        quiet: bool = False,
+        debug: bool = False,
     ) -> None:
         self.recipe, self.folder = recipe, folder
+        self.budget = Budget(recipe.minutes, time.monotonic())
         columns = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
+        sources = {name: own.rows for name, own in given.items()}
+        train = sources["train"]
         task = find_task(train, columns, recipe.task)
         if recipe.model is not None:
             refuse_same(recipe.model, folder)
             _check_model(recipe.model, task)
+        self.metric = recipe.metric or task.metrics[0]
+        check_metric(self.metric, task)
         self.rows = read_labelled(
-            task, train, recipe.dev, seed=recipe.seed, per_label=recipe.labels_per_class
+            task, train, sources.get("dev"), seed=recipe.seed, per_label=recipe.labels_per_class
         )
-        self.test = self._read_test(recipe.test)
-        names = [str(p) for p in find_files(list(recipe.unlabelled))] if recipe.unlabelled else []
+        self.test = self._read_test(sources.get("test"))
+        names = [str(path) for path in find_files(list(texts))] if texts else []
         self.corpus = Corpus(names, recipe.text_column)
         self.kind = text_kind(text for row in self.rows.texts() for text in row)
         self.labelled = Texts(self.rows.texts(), self.kind)
         self.learnt = Texts(self.rows.texts(self.rows.learnt), self.kind)
         self.unlabelled = Texts(self._some_unlabelled(), self.kind)
         self.candidates: list[ComparedModel] = []
-        files = [train, *(path for path in (recipe.dev, recipe.test) if path), *names]
+        files = [*(own.file for own in given.values()), *names]
         settings = {k: v for k, v in asdict(recipe).items() if k not in _NOT_SETTINGS}
         # Rows in memory are written anew for every run, so when is of no account.
         known = [{k: f[k] for k in ("name", "sha256")} for f in fingerprint(files)]
         self.identity = {"files": known, "settings": settings}
-        self.used = 0.0  # seconds of earlier runs
-        self.per_character = 0.0  # seconds that the last network took
-        self.reported = 0.0  # seconds that the report needs for the networks so far
         self.points: Points = ()  # minutes of pretraining and scores
+        self.per_character = 0.0  # seconds that the last network took
         self.progress = Progress(self.rows, recipe, quiet=quiet)
+        self.attempt = Attempts(self.progress.say, debug=debug)
 
-    def _read_test(self, path: str | None) -> list[Row]:
-        if path is None:
+    def _read_test(self, source: Source | None) -> list[Row]:
+        if source is None:
             return []
-        rows = list(self.rows.task.read(path))
-        self.rows.task.check(rows, path, "the training data")
+        rows = list(self.rows.task.read(source))
+        self.rows.task.check(rows, source, "the training data")
         return rows
+
+    @property
+    def learnt_from_test(self) -> int:
+        """How many test rows have texts that are learnt from."""
+        known = set(self.rows.texts(self.rows.learnt))
+        return sum(row.texts in known for row in self.test)
 
     def _some_unlabelled(self) -> list[tuple[str, ...]]:
         """Distinct unlabelled texts, as many as are used, none of them a labelled one."""
@@ -390,19 +405,6 @@ class Fit:
             "labels: are these of the same kind?"
         )
 
-    # Time.
-
-    @property
-    def left(self) -> float:
-        """Seconds until the report has to be written."""
-        total = 60 * self.recipe.minutes
-        rest = min(_REST, _REST_SHARE * total)
-        return total - rest - self.reported - self.used - (time.monotonic() - self.started)
-
-    def share(self, of_all: float) -> float:
-        """Minutes for a step that may take a share of all time, but not more than is left."""
-        return max(0.0, min(of_all * 60 * self.recipe.minutes, self.left)) / 60
-
     # Steps.
 
     def preview(self) -> Iterator[str]:
@@ -425,55 +427,66 @@ class Fit:
         yield found_in_files(self.rows, self.kind, len(self.unlabelled), self.recipe.minutes)
         if warning := self._other_texts():
             yield warning
+        if count := self.learnt_from_test:
+            yield (
+                f"warning: {count:,} of the {len(self.test):,} test rows have texts that are "
+                "learnt from: their score says nothing of new texts"
+            )
 
     def run(self, *, resume: bool) -> None:
         """Fit and compare models until time is up."""
-        self.started = time.monotonic()
         make_folder(self.folder)
         if resume:
             self._resume()
         write_text(self.folder / RECIPE, dump(self.recipe))
-        with self.progress.showing(lambda: self.left):
+        with self.progress.showing(lambda: self.budget.left):
             for line in self._found_in_files():
                 self.progress.say(line)
             for name in view_names(self.rows, self.kind):
-                self._add(name, VIEWS[name].title, "linear", partial(self._view, name))
-            if self._self_training_helps():
-                self._add("self-trained", _SELF_TRAINED, "linear", self._self_trained)
-            try:
-                base = self._base()
-            except InputError as error:  # too little text; the linear models are there
-                self.progress.say(f"no network is pretrained: {error}")
-                base = None
+                make = partial(self._view, name)
+                self._add(name, VIEWS[name].title, "linear", make, seconds=self.budget.linear)
+            if self._self_training_helps() and any(c.kind == "linear" for c in self.candidates):
+                seconds = self.budget.linear
+                self._add("self-trained", _SELF_TRAINED, "linear", self._self_trained, seconds)
+            base = self._base()
             if base is not None:
                 self._networks(base)
+        if not self.candidates:
+            reasons = "; ".join(f"{k}: {v}" for k, v in self.attempt.left_out.items())
+            raise InputError(f"no model could be fitted ({reasons})")
         self._report()
 
     def _base(self) -> Path | None:
-        """The folder of the network to start from; None if there is no time for one."""
+        """The folder of the network to start from; None if there is none."""
         recipe = self.recipe
         if recipe.model is not None:
             return model_folder(recipe.model)
         share = _PRETRAINING_FOR_MANY if self._ngrams_help() else _PRETRAINING
-        minutes = share * self.left / 60
-        if 60 * minutes < _SHORTEST_PRETRAINING:
+        seconds = share * self.budget.left
+        if seconds < _SHORTEST_PRETRAINING:
+            self.attempt.left_out[_PRETRAINED] = "there was no time for one"
             self.progress.say("no time for a network; more --minutes would train one")
             return None
-        checkpoints = Checkpoints(self.folder / WORK / "checkpoints", minutes)
+        checkpoints = Checkpoints(self.folder / WORK / "checkpoints", seconds / 60)
         with self.progress.step("pretraining on the texts"):
-            network = pretrain_on(
-                self.corpus,
-                self.rows,
-                self.folder / WORK,
-                kind=self.kind,
-                size=recipe.size,
-                minutes=minutes,
-                device=recipe.device,
-                seed=recipe.seed,
-                on_save=checkpoints,
+            network = self.attempt(
+                _PRETRAINED,
+                lambda: pretrain_on(
+                    self.corpus,
+                    self.rows,
+                    self.folder / WORK,
+                    kind=self.kind,
+                    size=recipe.size,
+                    seconds=seconds,
+                    device=recipe.device,
+                    seed=recipe.seed,
+                    on_save=checkpoints,
+                ),
             )
-        with self.progress.step("what minutes of pretraining bring"):
-            self.points = checkpoints.measure(self.rows) or self.points
+        if network is not None and checkpoints.taken:
+            with self.progress.step(_MINUTES):
+                measure = partial(checkpoints.measure, self.rows, self.metric)
+                self.points = self.attempt(_MINUTES, measure) or self.points
         return network
 
     def _networks(self, base: Path) -> None:
@@ -484,10 +497,10 @@ class Fit:
         share = _FINETUNING if self._can_teach() else (2 * _FINETUNING if ngrams else 1.0)
         if self.recipe.model is not None:
             share = max(share, _FINETUNING_GIVEN)
-        make = partial(self._finetune, base, self.share(share))
+        make = partial(self._finetune, base, self.budget.share(share))
         self._add("network", _NETWORK, "network", make)
         if ngrams:
-            make = partial(self._finetune, base, self.share(_NGRAM_SHARE), ngrams=_NGRAMS)
+            make = partial(self._finetune, base, self.budget.share(_NGRAM_SHARE), ngrams=_NGRAMS)
             self._add("ngrams", _NGRAM_NETWORK, "network", make)
         if self._can_teach() and any(c.name == "network" for c in self.candidates):
             self._add("student", _STUDENT, "network", self._student)
@@ -511,29 +524,54 @@ class Fit:
         title: str,
         kind: str,
         make: Callable[[Path], Made],
+        seconds: float | None = None,
     ) -> None:
-        """Make a candidate, unless an earlier run has, and use it from now on."""
-        done = any(c.name == name for c in self.candidates)
-        if done or (self.candidates and self.left < _SHORTEST):
+        """Make a candidate, unless an earlier run has, and use it from now on.
+
+        seconds: after which it is given up; by default when the run has to end. The first candidate
+        is never given up, for without any there would be nothing to use.
+        """
+        if any(c.name == name for c in self.candidates):
             return
-        began = time.monotonic()
-        try:
-            with self.progress.step(title):
-                made = make(self.folder / "members" / name)
-        except TooSlow:
-            self.progress.say(f"{title}: left out, with so many rows and labels it takes too long")
+        if self.candidates and self.budget.left < _SHORTEST:
+            self.attempt.left_out[title] = "there was no time for it"
             return
-        seconds = time.monotonic() - began
-        about = (name, title, kind, tuple(made.folders), seconds)
-        self.candidates.append(ComparedModel(*about, made.scores, made.share))
+        limit = self.budget.left_for_report if seconds is None else seconds
+        began, path = time.monotonic(), self.folder / "members" / name
+        with self.progress.step(title):
+            limit = limit if self.candidates else float("inf")
+            made = self.attempt(title, lambda: make(path), seconds=limit)
+        if made is None:
+            for own in (path, self._first(name)):
+                shutil.rmtree(own, ignore_errors=True)
+            return
+        taken = time.monotonic() - began
+        about = (name, title, kind, tuple(made.folders), taken, tuple(made.first or made.folders))
+        self.candidates.append(ComparedModel(*about, made.scores, made.partial, made.share))
         self._save()
+
+    def _first(self, name: str) -> Path:
+        """The folder of a linear candidate's models of the first fold."""
+        own = "first-fold-self-trained" if name == "self-trained" else f"first-fold/{name}"
+        return self.folder / "members" / own
+
+    def _linear(self, name: str, fit: Callable[[Path | None], np.ndarray]) -> Made:
+        """A linear candidate, with the models of the first fold where they are others."""
+        first = self._first(name) if self.rows.refit else None
+        scores = fit(first)
+        return Made(
+            [f"members/{name}"],
+            scores,
+            () if first is None else [str(first.relative_to(self.folder))],
+        )
 
     def _view(self, name: str, path: Path) -> Made:
         texts = (self.labelled, self.learnt, self.unlabelled)
-        seconds = 60 * self.share(_LINEAR)
-        first = not self.candidates  # without any there would be nothing to use
-        scores = fit_view(name, self.rows, *texts, path, seconds=seconds, required=first)
-        return Made([f"members/{path.name}"], scores)
+        seconds = self.budget.linear
+        return self._linear(
+            name,
+            lambda first: fit_view(name, self.rows, *texts, path, first=first, seconds=seconds),
+        )
 
     def _self_training_helps(self) -> bool:
         """Whether there are far more texts without labels than with."""
@@ -542,187 +580,183 @@ class Fit:
 
     def _self_trained(self, path: Path) -> Made:
         # A resumed run may have networks already.
-        linear = [c for c in self.candidates if c.kind == "linear"]
-        compared = Comparison(self.rows, linear)
+        linear = [c for c in self.candidates if c.kind == "linear" and c.name != "self-trained"]
+        compared = Comparison(self.rows, linear, self.metric)
+        first = self._first("self-trained") if self.rows.refit else None
+        names = [c.name for c in compared.measured]
         folders, scores = self_train(
-            [c.name for c in compared.measured],
+            names,
             compared.weights,
             self.rows,
             self.labelled,
             self.unlabelled,
             path.parent,
             path,
-            seconds=60 * self.share(_LINEAR),
+            first=first,
         )
-        return Made([str(own.relative_to(self.folder)) for own in folders], scores)
+        of_first = () if first is None else [first / name for name in names]
+        return Made(self._relative(folders), scores, self._relative(of_first))
+
+    def _relative(self, folders: Sequence[Path]) -> list[str]:
+        return [str(own.relative_to(self.folder)) for own in folders]
 
     def _probe(self, base: Path, path: Path) -> Made:
         copy_encoder(base, path / ENCODER)
-        return Made([f"members/{path.name}"], fit_probe(path / ENCODER, self.rows, path))
+        device = self.recipe.device
+        return self._linear(
+            path.name,
+            lambda first: fit_probe(path / ENCODER, self.rows, path, first=first, device=device),
+        )
 
-    def _finetune(self, base: Path, minutes: float, path: Path, **settings: Any) -> Made:
-        """One network for each fold, and the same with other seeds while the minutes last."""
-        rows, recipe = self.rows, self.recipe
-        folders: list[str] = []
+    def _finetune(self, base: Path, seconds: float, path: Path, **settings: Any) -> Made:
+        """One network for each fold, and the same with other seeds while there is time.
+
+        Where it does not suffice for all folds there is the network of the first one.
+        """
+        rows, recipe, began = self.rows, self.recipe, time.monotonic()
+        folders: list[Path] = []
         scores: list[np.ndarray] = []
-        began = time.monotonic()
         for seed in range(recipe.seeds):
-            taken = (time.monotonic() - began) / 60
-            if seed and taken * (seed + 1) / seed > minutes:
+            taken = time.monotonic() - began
+            if seed and taken * (seed + 1) / seed > seconds:
                 break
-            own = []
+            own: list[np.ndarray] = []
+            of_seed: list[Path] = []
             for number, (learn, held) in enumerate(rows.folds, start=1):
+                if number > 1 and time.monotonic() - began > seconds:
+                    break
                 folder = path / f"seed-{seed}" / f"fold-{number}"
                 finetune_on(
                     rows,
                     [rows.rows[i] for i in learn],
                     base,
                     folder,
-                    minutes=minutes / len(rows.folds),
+                    seconds=seconds / len(rows.folds),
                     device=recipe.device,
                     seed=recipe.seed + seed,
                     settings=settings,
                 )
-                folders.append(str(folder.relative_to(self.folder)))
+                of_seed.append(folder)
                 own.append(self._scores_of(folder, [rows.rows[i] for i in held]))
+            if len(own) < len(rows.folds):
+                if not seed:  # only the first fold has a network: the others would not be known
+                    first = self._relative(of_seed[:1])
+                    return Made(first, first=first, partial=own[0])
+                break
+            folders += of_seed
             scores.append(np.concatenate(own))
-        return Made(folders, np.mean(scores, axis=0))
+        first = folders[:: len(rows.folds)]
+        return Made(self._relative(folders), np.mean(scores, axis=0), self._relative(first))
 
     def _student(self, path: Path) -> Made:
         """A network that learns what the blend says of many texts."""
         rows, recipe = self.rows, self.recipe
+        held = [rows.rows[i] for i in rows.folds[0][1]]
         # Its own scores, and what the report needs of them.
-        held = [rows.rows[i] for i in rows.held_out]
-        self.reported += self.per_character * 2 * sum(map(characters, [*held, *self.test]))
+        self.budget.reported += self.per_character * 2 * sum(map(characters, [*held, *self.test]))
         # What was stopped had other texts: these depend on the time that is left.
         shutil.rmtree(path, ignore_errors=True)
-        first = self.folder / next(c for c in self.candidates if c.name == "network").folders[0]
-        tokens = self.left * tokens_per_second(first) / _STUDENT_PASSES
-        count = max(1, int(tokens / tokens_per_text(first)) - len(rows.learnt))
-        pieces, mixed = self.taught_texts(count)
-        texts = [(text,) for text in (*pieces, *mixed)]
-        teacher = open_predictor(self.folder)
-        assert isinstance(teacher, BlendPredictor)
-        scores = score_all(teacher.scores, [Row(0, own) for own in texts])
-        outputs = from_scores(rows.task.name, scores)
-        settings: dict[str, Any] = {}
-        if recipe.model is None:
-            settings["mask_rate"] = _STUDENT_MASKED * len(pieces) / len(texts)
-            # What the teacher says holds no mistakes to be learnt by heart.
-            settings["learning_rate"] = peak_rate(describe(first).config.hidden_size)
-        finetune_on(
-            rows,
-            taught_rows(rows, texts, outputs),
-            first,
+        compared = Comparison(rows, self.candidates, self.metric)
+        teach(
+            compared,
+            self.folder,
             path,
-            minutes=max(self.left, _SHORTEST) / 60,
+            self.labelled,
+            self.unlabelled,
+            given=recipe.model is not None,
+            seconds=self.budget.left,
             device=recipe.device,
             seed=recipe.seed,
-            settings=settings,
         )
-        folders = [f"members/{path.name}"]
-        scores = self._scores_of(path, [rows.rows[i] for i in rows.folds[0][1]])
-        if not rows.refit:
+        folders = self._relative([path])
+        scores = self._scores_of(path, held)
+        if len(rows.folds) == 1:
             return Made(folders, scores)
-        share = Comparison(rows, self.candidates).share_of(scores)
-        return Made(folders, share=min(share, _STUDENT_SHARE))
-
-    def taught_texts(self, count: int) -> tuple[list[str], list[str]]:
-        """``count`` texts for the network that the blend teaches: pieces of unlabelled ones and,
-        where these run short and it was not given, mixed labelled ones (docs/benchmarks.md), none
-        of them of the first fold's held-out rows."""
-        seed = self.recipe.seed
-        lengths = [sum(map(len, row)) for row in self.labelled.rows]
-        order = np.random.default_rng(seed).permutation(len(self.unlabelled))
-        texts = [self.unlabelled.rows[i][0] for i in order]
-        learnt = [text for (text,) in self.rows.texts(self.rows.folds[0][0])]
-        most = min(_MIXED * len(learnt), _MOST_TEXTS) if self.recipe.model is None else 0
-        pieces = pieces_of(texts, int(np.quantile(lengths, 0.9)))[:count]
-        return pieces, mixed_texts(learnt, self.kind, min(most, count - len(pieces)), seed)
+        return Made(folders, partial=scores, share=compared.share_of(scores))
 
     def _scores_of(self, folder: Path, rows: Sequence[Row]) -> np.ndarray:
         """A network's scores of held-out rows; the time tells how long the report will need."""
         network = NetworkPredictor(folder, device=self.recipe.device)
         began = time.monotonic()
-        scores = network_scores(network, rows)
+        scores = score_all(partial(network_scores, network), rows)
         self.per_character = (time.monotonic() - began) / max(1, sum(map(characters, rows)))
         # The report times a network alone, and as a part of the blend.
         timed = 2 * sum(map(characters, rows[:TIMED])) + sum(map(characters, self.test))
-        self.reported += self.per_character * timed
+        self.budget.reported += self.per_character * timed
         return scores
 
     # What is written.
 
     def _save(self) -> None:
-        """Write the blend of all candidates so far, and what a resumed run needs."""
+        """Write the models so far, those that answer, and what a resumed run needs."""
         if not any(c.scores is not None for c in self.candidates):
             return
-        compared = Comparison(self.rows, self.candidates)
+        compared = Comparison(self.rows, self.candidates, self.metric)
+        chosen, offsets, scores = compared.used
         task = self.rows.task
         if task.name == "multilabel":
             held = [self.rows.rows[i] for i in self.rows.held_out]
-            task.tune(list(from_scores(task.name, compared.blended)), EncodedRows([]), held)
-        members = tuple(BlendMember(c.name, c.kind, c.folders, w) for c, w in compared.members)
-        offsets = tuple(map(float, compared.offsets))
-        Blend(members, tuple(task.labels), task.values(), offsets).write(self.folder)
-        self._save_network(compared)
+            task.tune(list(from_scores(task.name, scores)), EncodedRows([]), held)
+        members = tuple(BlendMember(c.name, c.kind, c.folders, w) for c, w in chosen)
+        about = (tuple(task.labels), task.values(), tuple(map(float, offsets)))
         work = make_folder(self.folder / WORK)
-        for candidate in compared.measured:
-            assert candidate.scores is not None
+        for candidate in self.candidates:
+            of_rows = candidate.partial if candidate.scores is None else candidate.scores
+            assert of_rows is not None
             with atomic_path(work / f"{candidate.name}.npy") as path, open(path, "wb") as file:
-                np.save(file, candidate.scores)
-        minutes = (self.used + time.monotonic() - self.started) / 60
-        state = {
-            "format": _FORMAT,
-            "identity": self.identity,
-            "seconds": 60 * minutes,
-            "points": self.points,
-            "candidates": [c.about() for c in self.candidates],
-        }
-        write_json(self.folder / STATE, state)
+                np.save(file, of_rows)
+        with uninterrupted():  # together, so that the folder is always one of a piece
+            self._save_network(compared)
+            Blend(members, *about).write(self.folder)
+            FitState(
+                self.identity, self.budget.spent, self.points, [c.about() for c in self.candidates]
+            ).write(self.folder)
         self.progress.show(compared)
 
     def _save_network(self, compared: Comparison) -> None:
-        """The best network becomes the folder's own; the taught one where it cannot be measured, or
-        is not worse than by chance: it has learnt from more texts than the rows can show."""
-        # Transformers knows no n-grams.
-        networks = [c for c in self.candidates if c.kind == "network" and c.name != "ngrams"]
-        if networks:
-            chance = 0.5 / np.sqrt(len(self.rows.held_out))  # one standard error, at most
-
-            def rank(model: ComparedModel) -> float:
-                if model.scores is None:
-                    return np.inf
-                return compared.value(compared.adjusted(model)) + chance * (model.name == "student")
-
-            best = max(networks, key=rank)
+        """The best network by its score becomes the folder's own; the taught one where it is not
+        worse than by chance: it has learnt from more texts than the rows can show."""
+        best = best_network(compared)
+        if best is not None:
             copy_network(self.folder / best.folders[0], self.folder)
             add_offsets(self.folder, compared.offsets_of(best))
 
     def _report(self) -> None:
         """Write the report, and show its leaderboard."""
-        predictor = open_predictor(self.folder)
-        assert isinstance(predictor, BlendPredictor)
         rows, recipe = self.rows, self.recipe
-        report = make_report(
-            Comparison(rows, self.candidates),
-            self.labelled,
-            self.unlabelled,
-            self.test,
-            blend=predictor,
-            points=self.points,
-            settings={k: v for k, v in asdict(recipe).items() if v not in (None, ())},
-            data={
-                "labelled texts": len(rows.learnt),
-                "texts without labels": len(self.unlabelled),
-                "kind of text": self.kind,
-                "compared on": rows.source,
-            },
-        )
-        write_report(report, self.folder)
-        if warning := write_fit_card(self.folder, report):
+        with time_limit(self.budget.left_for_report):
+            report = make_report(
+                Comparison(rows, self.candidates, self.metric),
+                self.labelled,
+                self.unlabelled,
+                self.test,
+                folder=self.folder,
+                device=recipe.device,
+                points=self.points,
+                settings={k: v for k, v in asdict(recipe).items() if v not in (None, ())},
+                data={
+                    "labelled texts": len(rows.learnt),
+                    "texts without labels": len(self.unlabelled),
+                    "kind of text": self.kind,
+                    "compared on": rows.source,
+                },
+                learnt_from_test=self.learnt_from_test,
+                attempt=self.attempt,
+            )
+        self.attempt("report.html", lambda: write_report(report, self.folder))
+        if warning := self.attempt("README.md", lambda: write_fit_card(self.folder, report)):
             self.progress.say(warning)
+        self._forget_texts()
         self.progress.finish(report, self.folder)
+
+    def _forget_texts(self) -> None:
+        """Remove what a further run does not need: models of the first fold, once they have taught,
+        and texts as ids, where the pretraining has failed."""
+        if any(c.name == "student" for c in self.candidates) or not self._can_teach():
+            for name in ("first-fold", "first-fold-self-trained"):
+                shutil.rmtree(self.folder / "members" / name, ignore_errors=True)
+        for name in ("tokens", "checkpoints"):
+            shutil.rmtree(self.folder / WORK / name, ignore_errors=True)
 
     def stopped(self) -> str:
         """What to tell the user who has stopped it."""
@@ -734,36 +768,25 @@ class Fit:
         )
 
     def _resume(self) -> None:
-        path = self.folder / STATE
-        if not path.exists():
+        state = FitState.read(self.folder)
+        if state is None:
             return
-        try:
-            state = read_json(path, check=_KEYS_OF_STATE)
-        except InputError as error:
-            raise InputError(f"{error}; start anew with --overwrite") from None
-        if state["identity"] != json.loads(json.dumps(self.identity)):
+        if state.identity != json.loads(json.dumps(self.identity)):
             raise InputError(
                 f"{self.folder} was made with other files or settings; give the same ones, or "
                 "start anew with --overwrite"
             )
-        self.used = float(state.get("seconds", 0.0))
-        self.points = tuple((float(at), float(score)) for at, score in state.get("points", ()))
-        for about in state["candidates"]:
-            scores = self._saved_scores(self.folder / WORK / f"{about['name']}.npy")
-            there = all(inside(self.folder, own, path).is_dir() for own in about["folders"])
-            if not there or (scores is None and about["name"] != "student"):
+        self.budget.used, self.points = state.seconds, state.points
+        rows, size = self.rows, self.rows.targets.size
+        whole, part = (len(rows.held_out), size), (len(rows.folds[0][1]), size)
+        for about in state.candidates:
+            found = saved_scores(self.folder / WORK / f"{about['name']}.npy", (whole, part))
+            folders = [inside(self.folder, own, STATE) for own in about["folders"]]
+            if found is None or not all(own.is_dir() for own in folders):
                 continue  # somebody has deleted or damaged it: it is made again
-            self.candidates.append(
-                ComparedModel(**{**about, "folders": tuple(about["folders"])}, scores=scores)
-            )
+            if about["kind"] == "network":  # earlier versions did not write it
+                about.setdefault("first", about["folders"][:: len(rows.folds)])
+            about |= {key: tuple(about.get(key, ())) for key in ("folders", "first")}
+            about["scores" if found.shape == whole else "partial"] = found
+            self.candidates.append(ComparedModel(**about))
         self._save()  # so that the blend names no model that is made again
-
-    def _saved_scores(self, path: Path) -> np.ndarray | None:
-        """Scores (N, C) of the held-out rows; None if the file is missing or damaged."""
-        try:
-            # Mapped, so that a header cannot ask for more memory than the file has bytes.
-            scores = np.array(np.lib.format.open_memmap(path, mode="r"))
-        except (OSError, ValueError):
-            return None
-        fits = scores.shape == (len(self.rows.held_out), self.rows.targets.size)
-        return scores if fits and scores.dtype.kind == "f" and np.isfinite(scores).all() else None

@@ -1,17 +1,14 @@
 """The labelled rows of ``fit``: their task, and which of them select between models."""
 
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ownbert.data.readers.columns import COLUMNS, ColumnNames, find_columns
-from ownbert.data.readers.memory import table_of
-from ownbert.data.readers.tables import kind_of, read_values
+from ownbert.data.readers.tables import Source, kind_of, read_values
 from ownbert.errors import InputError
 from ownbert.finetuning.ensemble import fold_of
 from ownbert.finetuning.labelled_splits import labels_per_class
@@ -66,25 +63,7 @@ class LabelledRows:
         return [self.rows[i].texts for i in chosen]
 
 
-def write_rows(data: Any, path: Path) -> str | Path:
-    """A file with the rows of ``data``, or ``data`` itself if it is the name of one.
-
-    ``fit`` knows its rows by their files when it is resumed.
-
-    Args:
-        data: a path, or what ``table_of`` takes.
-        path: where rows in memory are written, as JSON lines.
-
-    Raises:
-        InputError: it is something else, or lengths differ.
-    """
-    if isinstance(data, str | os.PathLike):
-        return Path(data)
-    table_of(data, name=path.stem).write(path)
-    return path
-
-
-def find_task(path: str | Path, columns: ColumnNames, name: str | None = None) -> Task:
+def find_task(path: Source, columns: ColumnNames, name: str | None = None) -> Task:
     """The task that a file is for, by its labels.
 
     Args:
@@ -150,8 +129,8 @@ def _are_numbers(texts: Sequence[str]) -> bool:
 
 def read_labelled(
     task: Task,
-    train: str | Path,
-    dev: str | Path | None,
+    train: Source,
+    dev: Source | None,
     *,
     seed: int,
     per_label: int | None = None,
@@ -199,14 +178,14 @@ def read_labelled(
     return LabelledRows(task, rows, targets_of(task, rows), folds, refit, source)
 
 
-def _refuse_empty(rows: Sequence[Row], source: str | Path) -> None:
+def _refuse_empty(rows: Sequence[Row], source: Source) -> None:
     empty = [row for row in rows if not any(text.strip() for text in row.texts)]
     if len(empty) > len(rows) / 2:
         raise InputError(f"{source}: {len(empty):,} of {len(rows):,} texts are empty")
 
 
 def _make_folds(
-    task: Task, rows: Sequence[Row], source: str | Path, seed: int
+    task: Task, rows: Sequence[Row], source: Source, seed: int
 ) -> tuple[list[tuple[np.ndarray, np.ndarray]], str]:
     keys = [task.fold_keys(row) for row in rows]
     once = len(rows) >= _HOLD_OUT_FROM

@@ -1,7 +1,7 @@
 """What minutes of pretraining bring: a linear model on the network as it was at several moments."""
 
+import contextlib
 import shutil
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from ownbert.files import make_folder
 from ownbert.fitting.candidates import ComparedModel, Comparison, probe_scores
 from ownbert.fitting.labelled_rows import LabelledRows
 from ownbert.fitting.networks import copy_encoder
+from ownbert.time_limit import OutOfTime, check_time, time_limit
 
 # Moments that are looked at, and the first of them as a share of the run: before, the network knows
 # little more than word frequencies. A pretraining of fewer minutes has none.
@@ -48,18 +49,24 @@ class Checkpoints:
     def _seconds(self) -> list[float]:
         return [float(path.name) for path in self.folder.glob("*")]
 
-    def measure(self, rows: LabelledRows) -> Points:
+    @property
+    def taken(self) -> bool:
+        """Whether there are copies."""
+        return any(self.folder.glob("*"))
+
+    def measure(self, rows: LabelledRows, metric: str | None = None) -> Points:
         """Of each copy the minutes and the score of a linear model on its vectors; the copies are
         removed. It takes a small share of the pretraining's time, and has fewer points for that."""
         some, points = _some_of(rows), []
-        limit, began = _SHARE * 60 * self.minutes, time.monotonic()
-        for seconds in sorted(self._seconds(), reverse=True):
-            if time.monotonic() - began > limit:
-                break
-            path = self.folder / f"{seconds:.3f}"
-            _, scores = probe_scores(path, some, seconds=limit / _MOMENTS)
-            model = ComparedModel("probe", "", "frozen", (), 0.0, scores)
-            points.append((seconds / 60, Comparison(some, [model]).value(scores)))
+        limit = _SHARE * 60 * self.minutes
+        with contextlib.suppress(OutOfTime), time_limit(limit):
+            for seconds in sorted(self._seconds(), reverse=True):
+                path = self.folder / f"{seconds:.3f}"
+                scores = probe_scores(path, some, seconds=limit / _MOMENTS)
+                model = ComparedModel("probe", "", "frozen", (), 0.0, scores=scores)
+                value = Comparison(some, [model], metric).value(scores)
+                points.append((seconds / 60, value))
+                check_time()
         shutil.rmtree(self.folder, ignore_errors=True)
         return tuple(sorted(points))
 

@@ -1,6 +1,9 @@
 """The networks of ``fit``: pretrained on its texts, fine-tuned, and taught by the blend."""
 
+import os
 import shutil
+import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +26,7 @@ from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
 from ownbert.tasks.recipe import FinetuneRecipe
 from ownbert.tasks.rows import Row
+from ownbert.time_limit import time_limit
 from ownbert.train.callbacks import Callbacks
 from ownbert.train.device import pick_device
 from ownbert.train.log import read_log
@@ -30,6 +34,13 @@ from ownbert.train.state_files import newest_state, remove_states
 
 # The vocabulary of a pretraining on a CPU, by its minutes.
 _FEWEST_WORDS, _WORDS_PER_MINUTE = 20_000, 2_500
+# Characters of unlabelled text that a pretraining can read, at most: reading more takes time from
+# learning.
+_CHARACTERS_PER_SECOND = 1_000_000
+# Characters of a byte of a compressed file, about.
+_UNPACKED = 4
+# Seconds of a training, at least.
+_SHORTEST = 2.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,22 @@ class Corpus:
         for document in read_documents(list(self.files), text_column=self.text_column):
             yield " ".join(document.pieces)
 
+    def files_up_to(self, characters: int, path: Path) -> list[str | Path]:
+        """The files; if they are larger, one with their first texts, which is written to
+        ``path``."""
+        sizes = (
+            os.path.getsize(name) * (_UNPACKED if name.endswith((".gz", ".parquet")) else 1)
+            for name in self.files
+        )
+        if sum(sizes) <= characters:
+            return [*self.files]
+        with open(path, "w", encoding="utf-8") as file:
+            for text in self.texts():
+                characters -= file.write(" ".join(text.split()) + "\n")
+                if characters <= 0:
+                    break
+        return [path]
+
 
 def pretrain_on(
     corpus: Corpus,
@@ -59,7 +86,7 @@ def pretrain_on(
     *,
     kind: str,
     size: str,
-    minutes: float,
+    seconds: float,
     device: str,
     seed: int,
     on_save: Callable[[Path, Mapping[str, Any]], object] | None = None,
@@ -67,43 +94,50 @@ def pretrain_on(
     """A network that is pretrained on the unlabelled texts and those of the rows.
 
     Args:
-        folder: of everything that is made for it; what is finished there is used again.
+        folder: of everything that is made for it; what is finished there is used again. Once the
+            network is finished no text is left in it.
         kind: of the text, one of ``ownbert.views.tokens.KINDS``.
-        minutes: of the pretraining alone.
+        seconds: for all of it.
         on_save: called each time that the network is saved.
 
     Returns:
         The folder of the network.
     """
-    own, store, network = folder / "rows.txt", folder / "tokens", folder / "network"
+    began, store, network = time.monotonic(), folder / "tokens", folder / "network"
     if (network / CONFIG).exists() and newest_state(network) is None:
         return network
     make_folder(folder)
-    with atomic_path(own) as path, open(path, "w", encoding="utf-8") as file:
-        for row in rows.texts(rows.learnt):
-            file.write("".join(" ".join(text.split()) + "\n" for text in row if text.strip()))
-    paths = [*corpus.files, own]
-    given: dict[str, Any] = {"text_column": corpus.text_column} if corpus.text_column else {}
-    if not (network / "vocab.txt").exists():
-        form, most = "blank" if kind == "ids" else "wordpiece", _most_words(minutes, device)
-        learn_vocabulary(paths, network, kind=form, vocab_size=most, **given)
-    prepare(paths, store, tokenizer=network, **given)
-    pretrain(
-        store,
-        network,
-        size=size,
-        max_minutes=minutes,
-        device=device,
-        seed=seed,
-        resume=newest_state(network) is not None,
-        quiet=True,
-        callbacks=Callbacks(on_save=on_save),
-    )
+    with tempfile.TemporaryDirectory(prefix="ownbert-texts-") as scratch:
+        own = Path(scratch, "rows.txt")
+        with open(own, "w", encoding="utf-8") as file:
+            for row in rows.texts(rows.learnt):
+                file.write("".join(" ".join(text.split()) + "\n" for text in row if text.strip()))
+        most = int(_CHARACTERS_PER_SECOND * seconds)
+        paths = [*corpus.files_up_to(most, Path(scratch, "unlabelled.txt")), own]
+        given: dict[str, Any] = {"text_column": corpus.text_column} if corpus.text_column else {}
+        if not (network / "vocab.txt").exists():
+            form, words = "blank" if kind == "ids" else "wordpiece", _most_words(seconds, device)
+            learn_vocabulary(paths, network, kind=form, vocab_size=words, **given)
+        prepare(paths, store, tokenizer=network, **given)
+    left = max(_SHORTEST, seconds - (time.monotonic() - began))
+    with time_limit(left / 2):  # of what precedes the training
+        pretrain(
+            store,
+            network,
+            size=size,
+            max_minutes=left / 60,
+            device=device,
+            seed=seed,
+            resume=newest_state(network) is not None,
+            quiet=True,
+            callbacks=Callbacks(on_save=on_save),
+        )
     remove_states(network)
+    shutil.rmtree(store, ignore_errors=True)  # it holds the texts, as ids
     return network
 
 
-def _most_words(minutes: float, device: str) -> int | None:
+def _most_words(seconds: float, device: str) -> int | None:
     """Words of a vocabulary that pretraining for so long can learn; None: any number.
 
     The words that a short pretraining on a CPU hardly sees cost time and memory and gain little.
@@ -112,7 +146,7 @@ def _most_words(minutes: float, device: str) -> int | None:
     """
     if pick_device(device).type != "cpu":
         return None
-    return max(_FEWEST_WORDS, round(_WORDS_PER_MINUTE * minutes))
+    return max(_FEWEST_WORDS, round(_WORDS_PER_MINUTE * seconds / 60))
 
 
 def finetune_on(
@@ -121,31 +155,34 @@ def finetune_on(
     base: Path,
     folder: Path,
     *,
-    minutes: float,
+    seconds: float,
     device: str,
     seed: int,
     settings: dict[str, Any] | None = None,
 ) -> Path:
     """Fine-tune ``base`` on rows, which may have soft targets, and save it in ``folder``.
 
-    All epochs are run, fewer where the minutes do not suffice; no row that models are compared on
+    All epochs are run, fewer where the seconds do not suffice; no row that models are compared on
     is looked at.
     """
-    finetuned = FinetuneFolder(folder, resume=True)
+    began, finetuned = time.monotonic(), FinetuneFolder(folder, resume=True)
     if finetuned.finished:
         return folder
     task = rows.task
-    options: dict[str, Any] = {"model": base, "max_minutes": minutes, "seed": seed}
-    options |= {"device": device, **(settings or {})}
-    for name, value in vars(task.columns).items():
-        if value is not None:
-            options[name] = value
+    options: dict[str, Any] = {"model": base, "seed": seed, "device": device, **(settings or {})}
     recipe = resolve(FinetuneRecipe, options=recipe_options(task.name, options))
     own = {name: getattr(recipe.task, name) for name in ("pooling", "ngrams", "mask_rate")}
-    recipe = replace(recipe, task=replace(task.settings, **own))
+    recipe = replace(
+        recipe,
+        data=replace(recipe.data, **task.columns.settings()),
+        task=replace(task.settings, **own),
+    )
     run = FinetuningRun(
         recipe, (_with_all_labels(rows, learnt), None), labels=task.labels, with_card=False
     )
+    # By now the rows have been encoded, which takes time too.
+    left = max(_SHORTEST, seconds - (time.monotonic() - began))
+    run.recipe = replace(run.recipe, run=replace(run.recipe.run, max_minutes=left / 60))
     run.train(finetuned, quiet=True)
     return folder
 

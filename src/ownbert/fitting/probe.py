@@ -73,7 +73,8 @@ def probe(
         copy_encoder(model_folder(model), work / ENCODER)
         scores = fit_probe(work / ENCODER, rows, work)
         path = f"members/{_NAME}"
-        compared = Comparison(rows, [ComparedModel(_NAME, _NAME, "frozen", (path,), 0.0, scores)])
+        fitted = ComparedModel(_NAME, _NAME, "frozen", (path,), 0.0, scores=scores)
+        compared = Comparison(rows, [fitted])
         members = (BlendMember(_NAME, "frozen", (path,), float(compared.weights[0])),)
         shutil.rmtree(folder / path, ignore_errors=True)
         work.rename(folder / path)
@@ -117,8 +118,9 @@ def probe_layers(
     found = []
     for vectors in embedder.by_layer(embed_rows(embedder, rows.texts())):
         features, _, _ = standardised(vectors, rows)
-        _, scores = fit_on_folds(features, rows, required=True)
-        compared = Comparison(rows, [ComparedModel(_NAME, _NAME, "frozen", (), 0.0, scores)])
+        scores = fit_on_folds(features, rows).scores
+        fitted = ComparedModel(_NAME, _NAME, "frozen", (), 0.0, scores=scores)
+        compared = Comparison(rows, [fitted])
         found.append(compared.metrics(compared.blended))
     return found, rows.source
 

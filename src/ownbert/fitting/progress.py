@@ -74,9 +74,7 @@ class Progress:
         table.add_column(translated(shown_name(compared.metric)), justify="right")
         table.add_column(translated("seconds"), justify="right")
         for candidate in compared.candidates:
-            value = translated("not measured")
-            if candidate.scores is not None:
-                value = f"{compared.value(compared.adjusted(candidate)):.4f}"
+            value = f"{compared.value(compared.adjusted(candidate)):.4f}"
             table.add_row(translated(candidate.title), value, f"{candidate.seconds:.0f}")
         if len(compared.measured) > 1:
             table.add_row(translated("blend of all"), f"{compared.value(compared.blended):.4f}", "")

@@ -60,6 +60,14 @@ class FitRecipe:
         check=one_of(*TEXT_TASKS),
         shown="seen from the labels",
     )
+    metric: str | None = setting(
+        None,
+        "Metric that models are compared by: accuracy, macro_f1, weighted_f1, mcc or log_loss; "
+        "for several labels micro_f1, macro_f1, weighted_f1, average_precision, subset_accuracy "
+        "or log_loss; for numbers spearman, pearson, mae or r2.",
+        DATA,
+        shown="macro_f1, micro_f1 or spearman, by the task",
+    )
     model: str | None = setting(
         None,
         "A model folder to start from, of any family of encoders.",

@@ -5,7 +5,6 @@ label as among the labelled texts; the models learn from these too; and once mor
 texts (Yarowsky 1995). N held-out rows, U texts without labels, F features, C labels.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,10 @@ import numpy as np
 import scipy.sparse
 
 from ownbert.fitting.labelled_rows import LabelledRows
+from ownbert.time_limit import check_time, seconds_left
 from ownbert.views.blending import blend
 from ownbert.views.features import Texts
-from ownbert.views.linear import LinearModel, Targets, TooSlow, fit_linear, log_softmax
+from ownbert.views.linear import LinearModel, Targets, fit_linear, log_softmax
 from ownbert.views.linear_view import LinearView
 
 sparse = cast(Any, scipy.sparse)
@@ -26,20 +26,6 @@ sparse = cast(Any, scipy.sparse)
 _SHARES = (0.3, 0.5)
 _STRENGTH = 10.0
 _MOST_TEXTS = 20_000
-
-
-class _Clock:
-    """The time for a number of fits."""
-
-    def __init__(self, seconds: float, fits: int) -> None:
-        self.end, self.each = time.monotonic() + seconds, seconds / fits
-
-    def left(self) -> float:
-        """Seconds; ``TooSlow`` if none are left."""
-        left = self.end - time.monotonic()
-        if left <= 0:
-            raise TooSlow
-        return left
 
 
 @dataclass(frozen=True)
@@ -51,13 +37,11 @@ class _Features:
     naive_bayes: bool
 
     def fit(
-        self, learn: np.ndarray, chosen: np.ndarray, targets: Targets, clock: "_Clock"
+        self, learn: np.ndarray, chosen: np.ndarray, targets: Targets, seconds: float
     ) -> LinearModel:
         """A model of labelled rows and of chosen texts; targets: of both."""
+        check_time()
         rows = self.labelled[learn]
-        # Dense features are fitted in the time that there is, sparse ones in that which they need.
-        left = clock.left()
-        seconds = min(left, clock.each) if isinstance(rows, np.ndarray) else left
         if len(chosen):
             parts = [rows, self.unlabelled[chosen]]
             rows = np.concatenate(parts) if isinstance(rows, np.ndarray) else sparse.vstack(parts)
@@ -73,7 +57,7 @@ def self_train(
     members: Path,
     folder: Path,
     *,
-    seconds: float,
+    first: Path | None = None,
 ) -> tuple[list[Path], np.ndarray]:
     """Self-train linear models, and save them in ``folder``.
 
@@ -82,14 +66,14 @@ def self_train(
         weights: of these in their blend.
         rows: of single labels.
         labelled, unlabelled: the texts of all rows, and others.
-        seconds: that it may take, more or less.
+        first: where the models of the first fold are saved, beside ``folder``.
 
     Returns:
         The folders of the models, and the mean of their scores (N, C) of the held-out rows. No
         model that scores a row, and none that chose labels for that one, has learnt from the row.
 
     Raises:
-        TooSlow: it would take longer.
+        OutOfTime: the time limit has passed.
     """
     texts = Texts(unlabelled.rows[:_MOST_TEXTS], unlabelled.kind)
     views = [LinearView.load(members / name) for name in names]
@@ -98,19 +82,24 @@ def self_train(
         for v in views
     ]
     splits = len(rows.folds) + rows.refit
-    clock = _Clock(seconds, splits * len(names) * (1 + len(_SHARES)))
+    # Of each fit: dense regressions stop then.
+    each = seconds_left() / (splits * len(names) * (1 + len(_SHARES)))
 
     found = []
-    fitted: list[LinearModel] = []
+    of_folds: list[list[LinearModel]] = []
     for learn, held in rows.folds:
-        fitted = _rounds(features, weights, rows.targets[learn], learn, clock)
-        own = [m.scores(f.labelled[held]) for m, f in zip(fitted, features, strict=True)]
+        of_folds.append(_rounds(features, weights, rows.targets[learn], learn, each))
+        own = [m.scores(f.labelled[held]) for m, f in zip(of_folds[-1], features, strict=True)]
         found.append(np.mean(own, axis=0))
+    fitted = of_folds[0]
     if rows.refit:
-        fitted = _rounds(features, weights, rows.targets[rows.learnt], rows.learnt, clock)
+        fitted = _rounds(features, weights, rows.targets[rows.learnt], rows.learnt, each)
     folders = [folder / name for name in names]
     for path, view, model in zip(folders, views, fitted, strict=True):
         LinearView(view.view, model, view.kind).save(path, beside=True)
+    if first is not None:
+        for name, view, model in zip(names, views, of_folds[0], strict=True):
+            LinearView(view.view, model, view.kind).save(first / name, beside=True)
     return folders, np.concatenate(found)
 
 
@@ -119,17 +108,17 @@ def _rounds(
     weights: np.ndarray,
     targets: Targets,
     learn: np.ndarray,
-    clock: _Clock,
+    seconds: float,
 ) -> list[LinearModel]:
     """Models of labelled rows and of texts that got labels; targets: of the rows."""
     nothing = np.zeros(0, dtype=np.int64)
-    models = [f.fit(learn, nothing, targets, clock) for f in features]
+    models = [f.fit(learn, nothing, targets, seconds) for f in features]
     first = blend([m.scores(f.unlabelled) for m, f in zip(models, features, strict=True)], weights)
     teacher = first
     for share in _SHARES:
         chosen, labels = _surest(teacher, targets, share)
         more = Targets(targets.task, np.concatenate([targets.values, labels]), targets.size)
-        models = [f.fit(learn, chosen, more, clock) for f in features]
+        models = [f.fit(learn, chosen, more, seconds) for f in features]
         own = [m.scores(f.unlabelled) for m, f in zip(models, features, strict=True)]
         teacher = first + blend(own, weights)
     return models

@@ -16,9 +16,13 @@ from ownbert.inference.predictor import NetworkPredictor, characters
 from ownbert.run.file_names import BLEND
 from ownbert.tasks.batched_forward import blocks
 from ownbert.tasks.rows import Row
+from ownbert.time_limit import check_time
 from ownbert.train.device import pick_device, pick_precision
 from ownbert.views.blending import blend, from_scores, to_scores
 from ownbert.views.linear_view import LinearView
+
+# Rows that are scored between two looks at the clock.
+_TOGETHER = 512
 
 
 class MemberScorer:
@@ -42,19 +46,20 @@ class MemberScorer:
         folder: Path,
         kind: str,
         folders: Sequence[str],
-        device: str,
-        precision: str,
+        device: str = "auto",
+        precision: str = "float32",
         engine: str | None = None,
     ) -> None:
         paths = [folder / path for path in folders]
         self.networks: list[NetworkPredictor] = []
         self.linear: list[LinearView | FrozenProbe] = []
+        given: dict[str, Any] = {"device": device, "precision": precision}
         if kind == "network":
-            given: dict[str, Any] = {"device": device, "precision": precision, "engine": engine}
-            self.networks = [NetworkPredictor(path, **given) for path in paths]
+            self.networks = [NetworkPredictor(path, **given, engine=engine) for path in paths]
+        elif kind == "frozen":
+            self.linear = [FrozenProbe.load(path, **given) for path in paths]
         else:
-            loader = FrozenProbe if kind == "frozen" else LinearView
-            self.linear = [loader.load(path) for path in paths]
+            self.linear = [LinearView.load(path) for path in paths]
 
     def __call__(self, rows: Sequence[Row]) -> np.ndarray:
         """(N, C) scores of N rows."""
@@ -65,8 +70,16 @@ class MemberScorer:
 
 
 def score_all(scorer: Callable[[Sequence[Row]], np.ndarray], rows: Sequence[Row]) -> np.ndarray:
-    """(N, C) scores of any number of rows, in blocks that fit in memory."""
-    return np.concatenate([scorer(block) for block in blocks(rows, size=characters)])
+    """(N, C) scores of any number of rows, in blocks that fit in memory.
+
+    Raises:
+        OutOfTime: the time limit has passed, if there is one.
+    """
+    found = []
+    for block in blocks(rows, rows=_TOGETHER, size=characters):
+        check_time()
+        found.append(scorer(block))
+    return np.concatenate(found)
 
 
 def network_scores(network: NetworkPredictor, rows: Sequence[Row]) -> np.ndarray:

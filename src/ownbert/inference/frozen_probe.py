@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.inference.embedder import Embedder
+from ownbert.time_limit import check_time
 from ownbert.views.linear import LinearModel
 from ownbert.views.linear_files import load_linear, save_linear
 
@@ -15,6 +16,8 @@ from ownbert.views.linear_files import load_linear, save_linear
 FILES, ENCODER = "probe", "encoder"
 # Words, or characters of a script without blanks, of a piece of a long text; and pieces at most.
 _PIECE_WORDS, _LONG_WORD, _MOST_PIECES = 100, 20, 100
+# Pieces between two looks at the clock.
+_TOGETHER = 2048
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,22 @@ class FrozenProbe:
         """(N, C): log-probabilities, logits, or numbers of N texts or pairs of texts."""
         return self.model.scores((embed_rows(self.embedder, texts) - self.mean) / self.scale)
 
-    def save(self, folder: Path) -> None:
-        """Write it into a folder, beside that of the network, ``ENCODER`` in it."""
-        save_linear(folder, FILES, self.model, {"mean": self.mean, "scale": self.scale}, {})
+    def save(self, folder: Path, *, beside: bool = False) -> None:
+        """Write it into a folder.
+
+        Args:
+            folder: in which the network is, in ``ENCODER``.
+            beside: the network is that of the folder ``probe`` two levels above.
+        """
+        settings = {"beside": True} if beside else {}
+        save_linear(folder, FILES, self.model, {"mean": self.mean, "scale": self.scale}, settings)
 
     @classmethod
-    def load(cls, folder: Path) -> "FrozenProbe":
+    def load(cls, folder: Path, **options: Any) -> "FrozenProbe":
         """Read what ``save`` wrote.
+
+        Args:
+            options: device and precision, as of ``Embedder``.
 
         Raises:
             InputError: a file is missing, damaged, or of another version.
@@ -54,7 +66,8 @@ class FrozenProbe:
             mean, scale = arrays["mean"], arrays["scale"]
             if not mean.shape == scale.shape == model.weights.shape[:1]:
                 raise ValueError("the mean, the scale and the weights differ in size")
-            return cls(Embedder(folder / ENCODER), mean, scale, model)
+            own = folder.resolve().parents[1] / FILES if settings.get("beside") else folder
+            return cls(Embedder(own / ENCODER, **options), mean, scale, model)
 
         return load_linear(folder, FILES, make)
 
@@ -72,7 +85,12 @@ def _embed(embedder: Embedder, texts: Sequence[str]) -> np.ndarray:
     """(N, D) vectors of texts; that of a long one is the mean over its pieces, so that all of it
     counts (docs/benchmarks.md: better than the vector of its first tokens)."""
     pieces = [_pieces(text) for text in texts]
-    vectors = embedder.encode([piece for own in pieces for piece in own])
+    every = [piece for own in pieces for piece in own]
+    parts = []
+    for start in range(0, len(every), _TOGETHER):
+        check_time()
+        parts.append(embedder.encode(every[start : start + _TOGETHER]))
+    vectors = np.concatenate(parts)
     ends = np.cumsum([len(own) for own in pieces])
     sums = np.add.reduceat(vectors, np.concatenate([[0], ends[:-1]]), axis=0)
     return sums / np.diff(ends, prepend=0)[:, None]

@@ -21,6 +21,7 @@ from ownbert.pretraining.init_positions import start_at_neighbours
 from ownbert.pretraining.recipe import PretrainRecipe
 from ownbert.pretraining.vocabulary_alignment import copy_checkpoint, init_config
 from ownbert.text.tokenizer import Tokenizer
+from ownbert.time_limit import OutOfTime
 from ownbert.train.device import return_memory
 
 # Size of the generator's attention heads, as in all published models.
@@ -147,9 +148,9 @@ def initialise(
         unigram: (V), log probability of each token.
 
     Returns:
-        A report of what was copied from another model, if any.
+        A report of what was copied from another model, or of what there was no time for, if any.
     """
-    report = None
+    report: object = None
     word = learner.model.encoder.embeddings.word.weight.data
     if recipe.model.init_from:
         report = copy_checkpoint(
@@ -161,11 +162,14 @@ def initialise(
             seed=recipe.seed,
         )
     elif recipe.model.init_embeddings == "cooccurrence":
-        vectors = torch.from_numpy(
-            cooccurrence_vectors(store, word.shape[1], ordinary, seed=recipe.seed)
-        )
-        known = vectors.abs().sum(1) > 0
-        word[known] = vectors[known]
+        try:
+            found = cooccurrence_vectors(store, word.shape[1], ordinary, seed=recipe.seed)
+        except OutOfTime:
+            report = "no time for the co-occurrences of words: embeddings start at random"
+        else:
+            vectors = torch.from_numpy(found)
+            known = vectors.abs().sum(1) > 0
+            word[known] = vectors[known]
         return_memory()
     if recipe.model.init_positions == "neighbours" and not recipe.model.init_from:
         for model in (learner.model, learner.generator):

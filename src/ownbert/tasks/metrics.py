@@ -87,11 +87,17 @@ def score_labels(
         values={
             "accuracy": float(right.sum() / max(1, confusion.sum())),
             "macro_f1": float(f1[present].mean()) if present.any() else 0.0,
+            "weighted_f1": weighted_mean(f1, support),
             "mcc": _matthews(confusion),
         },
         labels=scores,
         confusion=confusion,
     )
+
+
+def weighted_mean(of_labels: np.ndarray, support: np.ndarray) -> float:
+    """The mean (C) over labels by how many rows have each."""
+    return float(of_labels @ support / max(1, support.sum()))
 
 
 def label_scores(

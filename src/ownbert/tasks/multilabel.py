@@ -12,7 +12,7 @@ from ownbert.data.readers.columns import COLUMNS
 from ownbert.data.readers.tables import Source, as_text, kind_of
 from ownbert.errors import InputError
 from ownbert.tasks.classification import label_weights, sort_labels
-from ownbert.tasks.metrics import Scores, label_scores
+from ownbert.tasks.metrics import Scores, label_scores, weighted_mean
 from ownbert.tasks.rows import PLAIN_OUTPUT, OutputOptions, Row, list_labels, unknown_label
 from ownbert.tasks.scores import sigmoid
 from ownbert.tasks.sentence_task import COMMON, LOGITS, SentenceTask
@@ -252,6 +252,7 @@ def score_multilabel(
         values={
             "micro_f1": float(2 * right.sum() / max(1, (support + found).sum())),
             "macro_f1": float(f1[present].mean()) if present.any() else 0.0,
+            "weighted_f1": weighted_mean(f1, support),
             "average_precision": float(np.mean(precisions)) if precisions else 0.0,
             "subset_accuracy": float((true == predicted).all(1).mean()),
         },

@@ -5,6 +5,7 @@ UP_TO_ONE = {
     "accuracy": "accuracy",
     "macro_f1": "macro-F1",
     "micro_f1": "micro-F1",
+    "weighted_f1": "weighted F1",
     "f1": "F1",
     "exact_match": "exact match",
     "mcc": "Matthews' correlation",
@@ -23,9 +24,9 @@ UP_TO_ONE = {
     "recall_at_10": "recall at 10",
     "mrr": "MRR",
 }
-_OTHERS = {"mae": "mean absolute error", "loss": "loss"}
+_OTHERS = {"mae": "mean absolute error", "loss": "loss", "log_loss": "log loss"}
 # Metrics whose lowest value is best.
-LOWER = ("loss", "mae")
+LOWER = ("loss", "log_loss", "mae")
 
 
 def shown_name(metric: str) -> str:

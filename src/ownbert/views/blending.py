@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import minimize
 
-from ownbert.views.linear import Targets, log_softmax
+from ownbert.views.linear import Targets, log_softmax, loss_and_slope
 
 # Weights are drawn towards their mean, and the multiple of the labels' frequencies towards 1, as
 # strongly as so many rows draw them apart.
@@ -52,7 +52,7 @@ def blend(members: Sequence[np.ndarray], weights: np.ndarray) -> np.ndarray:
 
 def loss(targets: Targets, scores: np.ndarray) -> float:
     """The mean loss of scores: cross entropy, or half the squared error of numbers."""
-    return _loss_and_slope(targets, scores)[0]
+    return loss_and_slope(targets, scores)[0]
 
 
 def fit_weights(members: Sequence[np.ndarray], targets: Targets) -> np.ndarray:
@@ -143,12 +143,12 @@ def _minimise(
     def objective(found: np.ndarray) -> tuple[float, np.ndarray]:
         if numbers:  # the weights add up to 1: what is free is their proportion
             total = found.sum()
-            own, slope = _loss_and_slope(targets, blend(members, found / total))
+            own, slope = loss_and_slope(targets, blend(members, found / total))
             each = np.asarray([(m * slope).sum() for m in members])
             gradient = (each - (each * found).sum() / total) / total
             own, gradient = own / scale, gradient / scale
         else:
-            own, slope = _loss_and_slope(targets, blend(parts, found), each_row)
+            own, slope = loss_and_slope(targets, blend(parts, found), each_row)
             gradient = np.asarray([(m * slope).sum() for m in parts])
         apart = found - 1.0
         apart[:count] = found[:count] - found[:count].mean()
@@ -163,27 +163,6 @@ def _minimise(
     if weights.sum() <= 0:
         weights = start[:count]
     return weights / weights.sum() if numbers else weights, share
-
-
-def _loss_and_slope(
-    targets: Targets, scores: np.ndarray, each_row: np.ndarray | None = None
-) -> tuple[float, np.ndarray]:
-    """The mean loss, and its derivative by the scores (N, C). each_row: (N) how much a row counts,
-    where rows have one label."""
-    rows = np.arange(len(scores))
-    if targets.task == "classify":
-        counts = np.ones(len(scores)) if each_row is None else each_row
-        counts = counts / counts.sum()
-        logs = log_softmax(scores)
-        slope = np.exp(logs)
-        slope[rows, targets.values] -= 1
-        return float(-logs[rows, targets.values] @ counts), slope * counts[:, None]
-    if targets.task == "multilabel":
-        each = np.logaddexp(0, scores) - targets.values * scores
-        slope = from_scores("multilabel", scores) - targets.values
-        return float(each.mean()), slope / scores.size
-    apart = scores - targets.values
-    return float((apart**2).mean() / 2), apart / scores.size
 
 
 def _spread(targets: Targets) -> float:

@@ -13,6 +13,7 @@ import scipy.sparse
 import torch
 
 from ownbert.data.examples.cooccurrence import cooccurrence_vectors
+from ownbert.time_limit import check_time
 from ownbert.views.ngrams import Matrix, WordNgrams, character_ngrams
 from ownbert.views.tokens import splitter, tokens_of
 
@@ -272,7 +273,11 @@ def _right_singular_vectors(matrix: Matrix, rank: int, seed: int = 0) -> np.ndar
     rng = np.random.default_rng(seed)
     q = matrix @ rng.standard_normal((matrix.shape[1], wanted)).astype(np.float32)
     for _ in range(2):
-        q = _orthogonal(matrix @ _orthogonal(matrix.T @ _orthogonal(q)))
+        check_time()
+        q = _orthogonal(matrix.T @ _orthogonal(q))
+        check_time()
+        q = _orthogonal(matrix @ q)
+    check_time()
     small = torch.from_numpy(np.ascontiguousarray((matrix.T @ q).T))
     right = torch.linalg.svd(small, full_matrices=False)[2]
     return np.ascontiguousarray(right[:rank].T.numpy())

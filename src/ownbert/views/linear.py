@@ -6,7 +6,6 @@ of any number of labels, or numbers.
 
 import math
 import time
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ownbert.errors import InputError
+from ownbert.time_limit import check_time, seconds_left
 from ownbert.views.ngrams import Matrix
 
 LINKS = ("softmax", "one-vs-rest", "logits", "numbers")
@@ -21,11 +21,9 @@ LINKS = ("softmax", "one-vs-rest", "logits", "numbers")
 STRENGTHS = (10.0, 1.0, 100.0)
 _DUAL_UP_TO = 10.0
 _SMALLEST = -30.0  # log-probability
-# Of its seconds, what a model with many labels may spend before it is given up: the first label
-# alone tells little, as it takes longer than others, and any longer on a busy machine.
-_LOOKED_AT = 0.1
-# Iterations of a regression on dense features, and how fast a slow processor does them.
-_FEWEST_ITERATIONS, _MOST_ITERATIONS, _OPERATIONS_PER_SECOND = 30, 200, 1e10
+# Iterations of a regression on dense features: the most, and those that are made even if the time
+# is over, since weights that have not converged are better than none.
+_FEWEST_ITERATIONS, _MOST_ITERATIONS = 10, 200
 
 
 @dataclass(frozen=True)
@@ -91,10 +89,6 @@ class LinearModel:
         return outputs
 
 
-class TooSlow(Exception):
-    """A linear model would take more seconds to fit than it was given."""
-
-
 def fit_linear(
     features: Matrix | np.ndarray,
     targets: Targets,
@@ -103,10 +97,11 @@ def fit_linear(
     naive_bayes: bool = False,
     seconds: float = math.inf,
 ) -> LinearModel:
-    """Fit a linear model with scikit-learn.
+    """Fit a linear model.
 
-    Logistic regression (one-vs-rest for sparse features, whose solver is several times as fast, and
-    for any number of labels), or ridge regression.
+    On sparse features logistic regressions of scikit-learn, one for each label, whose solver is
+    several times as fast as one for all labels; on dense ones a single regression for all labels.
+    Ridge regression for numbers.
 
     Args:
         features: (N, F).
@@ -114,18 +109,18 @@ def fit_linear(
         strength: the inverse of the penalty's weight.
         naive_bayes: scale the features for each label by the logarithm of how much likelier they
             are with it than without (Wang and Manning 2012).
-        seconds: that it may take. Dense features get fewer iterations for it.
+        seconds: after which a regression on dense features stops where it is.
 
     Raises:
         InputError: scikit-learn is not installed.
-        TooSlow: by the first labels, all of them would take longer.
+        OutOfTime: the time limit has passed before all labels were fitted.
     """
     if not features.shape[1]:  # no word is in two texts
         return _constant(targets)
     if targets.task == "regress":
         return _ridge(features, targets, strength)
-    if targets.task == "classify" and isinstance(features, np.ndarray):
-        return _softmax_regression(features, targets, strength, seconds)
+    if isinstance(features, np.ndarray):
+        return _dense_regression(features, targets, strength, seconds)
     weights = np.zeros((features.shape[1], targets.size), dtype=np.float32)
     bias = np.zeros(targets.size, dtype=np.float32)
     features = _int32_indices(features)
@@ -138,11 +133,8 @@ def fit_linear(
     if not isinstance(features, np.ndarray) and features.nnz and not naive_bayes:
         columns = np.unique(features.indices)
         features = _int32_indices(features[:, columns])
-    began = time.monotonic()
     for label in range(targets.size):
-        spent = time.monotonic() - began
-        if label and spent > _LOOKED_AT * seconds and spent * targets.size / label > seconds:
-            raise TooSlow
+        check_time()
         values = targets.values
         own = values == label if targets.task == "classify" else values[:, label] > 0
         weights[columns, label], bias[label] = _separate(features, own, strength, naive_bayes)
@@ -177,26 +169,77 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
     return np.maximum(found, _SMALLEST)
 
 
-def _softmax_regression(
+def loss_and_slope(
+    targets: Targets, scores: np.ndarray, each_row: np.ndarray | None = None
+) -> tuple[float, np.ndarray]:
+    """The mean loss, and its derivative by the scores (N, C).
+
+    Cross entropy (of each label for multilabel), or half the squared error of numbers. each_row:
+    (N) how much a row counts, where rows have one label.
+    """
+    rows = np.arange(len(scores))
+    if targets.task == "classify":
+        counts = np.ones(len(scores)) if each_row is None else each_row
+        counts = counts / counts.sum()
+        logs = log_softmax(scores)
+        slope = np.exp(logs)
+        slope[rows, targets.values] -= 1
+        return float(-logs[rows, targets.values] @ counts), slope * counts[:, None]
+    if targets.task == "multilabel":
+        each = np.logaddexp(0, scores) - targets.values * scores
+        slope = 1 / (1 + np.exp(-np.clip(scores, _SMALLEST, -_SMALLEST))) - targets.values
+        return float(each.mean()), slope / scores.size
+    apart = scores - targets.values
+    return float((apart**2).mean() / 2), apart / scores.size
+
+
+def _dense_regression(
     features: np.ndarray, targets: Targets, strength: float, seconds: float
 ) -> LinearModel:
-    weights = np.zeros((features.shape[1], targets.size), dtype=np.float32)
-    bias = np.full(targets.size, _SMALLEST, dtype=np.float32)
-    if len(np.unique(targets.values)) == 1:
-        bias[targets.values[0]] = 0
-        return LinearModel(weights, bias, "softmax")
-    rate = _OPERATIONS_PER_SECOND / (4 * features.size * targets.size)  # iterations per second
-    iterations = int(min(_MOST_ITERATIONS, max(_FEWEST_ITERATIONS, seconds * rate)))
-    with warnings.catch_warnings():  # that it has not converged: it is stopped early on purpose
-        warnings.simplefilter("ignore")
-        fitted = _logistic(C=strength, max_iter=iterations).fit(features, targets.values)
-    coefficients, intercepts = fitted.coef_, fitted.intercept_
-    if len(fitted.classes_) == 2:
-        coefficients = np.concatenate([-coefficients, coefficients]) / 2
-        intercepts = np.concatenate([-intercepts, intercepts]) / 2
-    weights[:, fitted.classes_] = coefficients.T
-    bias[fitted.classes_] = intercepts
-    return LinearModel(weights, bias, "softmax")
+    """One regression for all labels, stopped when the time is over."""
+    from scipy.optimize import minimize
+
+    link = "softmax" if targets.task == "classify" else "logits"
+    shape = features.shape[1] + 1, targets.size
+    # The loss of all rows and labels, over the number of rows.
+    scale = 1.0 if link == "softmax" else float(targets.size)
+    penalty = 1 / (strength * max(1, len(targets)))
+    start = np.zeros(shape)
+    if link == "logits":
+        start[-1] = [_log_odds(own > 0) for own in targets.values.T]
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        found = flat.reshape(shape)
+        weights, bias = found[:-1], found[-1]
+        scores = (features @ weights.astype(features.dtype)).astype(np.float64) + bias
+        own, slope = loss_and_slope(targets, scores)
+        across = (features.T @ slope.astype(features.dtype)).astype(np.float64)
+        gradient = np.concatenate([scale * across + penalty * weights, [scale * slope.sum(0)]])
+        return scale * own + penalty / 2 * float((weights**2).sum()), gradient.ravel()
+
+    iterations = 0
+
+    def stop(_: np.ndarray) -> None:
+        nonlocal iterations
+        iterations += 1
+        spent = time.monotonic() - began
+        if iterations >= _FEWEST_ITERATIONS and (spent > seconds or seconds_left() <= 0):
+            raise StopIteration
+
+    began = time.monotonic()
+    found: Any = minimize(
+        objective,
+        start.ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        callback=stop,
+        options={"maxiter": _MOST_ITERATIONS, "gtol": 1e-4},
+    )
+    both = found.x.reshape(shape).astype(np.float32)
+    bias = both[-1].copy()
+    if targets.task == "classify":  # labels that no row has
+        bias[np.bincount(targets.values, minlength=targets.size) == 0] = _SMALLEST
+    return LinearModel(np.ascontiguousarray(both[:-1]), bias, link)
 
 
 def _ridge(features: Any, targets: Targets, strength: float) -> LinearModel:

@@ -6,6 +6,8 @@ from typing import Any, cast
 import numpy as np
 import scipy.sparse
 
+from ownbert.time_limit import check_time
+
 # It has no types, which the type checker would work out from its source, for seconds.
 sparse = cast(Any, scipy.sparse)
 Matrix = Any  # a csr_array
@@ -41,6 +43,7 @@ class WordNgrams:
         ids, document = _joined(found)
         keys = []
         for n in range(1, order + 1):
+            check_time()
             numbers, of_text = _numbers(ids, document, n, len(words))
             distinct, place = np.unique(numbers, return_inverse=True)
             pairs = np.unique(place * len(found) + of_text)
@@ -57,6 +60,7 @@ class WordNgrams:
         ids, document = _joined(found)
         rows, columns, start = [], [], 0
         for n, keys in enumerate(self.keys, start=1):
+            check_time()
             numbers, of_text = _numbers(ids, document, n, len(known))
             if len(keys):
                 place = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)
@@ -128,6 +132,7 @@ def character_ngrams(texts: Sequence[str], orders: Sequence[int], buckets: int) 
     blank = codes == 32
     rows, columns = [], []
     for n in orders:
+        check_time()
         if len(codes) < n:
             continue
         values = np.zeros(len(codes) - n + 1, dtype=np.uint64)

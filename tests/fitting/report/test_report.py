@@ -44,6 +44,7 @@ def many() -> Report:
 
 def small(**changes) -> Report:
     values = {"task": "classify", "metric": "macro_f1", "leaderboard": (LINEAR, NETWORK)}
+    values["network"] = "network"
     return Report(**{**values, **changes})
 
 
@@ -124,7 +125,7 @@ def test_a_regression():
 
 
 def test_the_headline_says_how_far_to_trust_it():
-    first, against, trust = headline(small(margin=Margin(0.03, 0.01, 0.05), held_out=500))
+    first, against, trust, _ = headline(small(margin=Margin(0.03, 0.01, 0.05), held_out=500))
     assert first == "network: macro F1 0.830"
     assert against.startswith("+0.030 against the best linear model, TF-IDF (0.800)")
     assert "the difference is real" in against
@@ -133,6 +134,34 @@ def test_the_headline_says_how_far_to_trust_it():
     assert "may be chance" in headline(small(margin=Margin(0.03, -0.01, 0.07)))[1]
     assert "no baseline" in headline(small(leaderboard=(NETWORK,)))[1]
     assert "a linear one" in headline(small(best="TF-IDF"))[1]
+
+
+def test_the_first_line_says_what_is_wrong_with_the_network_of_the_folder():
+    (first, *_) = headline(small(network="", left_out={"pretraining a network": "no time"}))
+    assert first == "network: macro F1 0.830; the folder has no network: no time"
+    bad = replace(NETWORK, score=0.213)
+    report = small(leaderboard=(LINEAR, bad), best="TF-IDF")
+    (first, *_) = headline(report)
+    assert first.startswith("TF-IDF: macro F1 0.800; the network that Transformers loads")
+    assert "only 0.213" in first
+    assert give_advice(report)[0].sentence.startswith("Give it more --minutes")
+    close = small(leaderboard=(LINEAR, replace(NETWORK, score=0.79)), best="TF-IDF")
+    assert headline(close)[0] == "TF-IDF: macro F1 0.800"
+
+
+def test_lower_scores_can_be_better():
+    board = (replace(LINEAR, score=0.3), replace(NETWORK, score=0.2))
+    report = small(metric="log_loss", lower=True, leaderboard=board, best="")
+    assert report.winner.name == "network"
+    assert headline(report)[1].startswith("+0.100 against the best linear model")
+
+
+def test_test_rows_that_were_learnt_from_are_said_at_once():
+    tested = replace(NETWORK, test_score=1.0)
+    report = small(leaderboard=(LINEAR, tested), test_rows=20, learnt_from_test=7)
+    assert "7 of its 20 rows have texts that were learnt from" in headline(report)[2]
+    clean = small(leaderboard=(LINEAR, tested), test_rows=20)
+    assert "not used for selection, it is 1.000" in headline(clean)[2]
 
 
 def test_advice_follows_the_numbers(report: Report):

@@ -11,6 +11,8 @@ import numpy as np
 import scipy.sparse
 import torch
 
+from ownbert.time_limit import check_time
+
 # It has no types, which the type checker would work out from its source, for seconds.
 sparse = cast(Any, scipy.sparse)
 Matrix = Any  # a csr_array
@@ -22,6 +24,8 @@ _BLOCK = 500_000
 _MOST_TOKENS = 20_000_000
 # Above this many entries of the matrix, pairs that occurred once are dropped (12 bytes per entry).
 _MOST_ENTRIES = 60_000_000
+# Power iterations of the factorisation.
+_ITERATIONS = 2
 
 
 class TokenCorpus(Protocol):
@@ -60,6 +64,9 @@ def cooccurrence_vectors(
     Returns:
         (V, D) float32; zero for tokens that are special or never occur, and in dimensions that the
         vocabulary is too small for.
+
+    Raises:
+        OutOfTime: the time limit has passed, if there is one.
     """
     counts = _count(corpus, len(ordinary))
     if least > 1:
@@ -83,6 +90,7 @@ def _count(corpus: TokenCorpus, vocab_size: int) -> Matrix:
     """How often two tokens occur within ``WINDOW`` of each other in one document, (V, V)."""
     total = sparse.csr_array((vocab_size, vocab_size), dtype=np.float32)
     for start in _block_starts(len(corpus.tokens)):
+        check_time()
         ids = corpus.tokens[start : start + _BLOCK].astype(np.int32)
         places = np.arange(start, start + len(ids))
         document = np.searchsorted(corpus.document_ends, places, side="right")
@@ -136,7 +144,10 @@ def positive_pmi(counts: Matrix) -> Matrix:
 
 
 def _factorise(matrix: Matrix, rank: int, seed: int) -> np.ndarray:
-    """U sqrt(S) of a randomised singular value decomposition, (V, rank)."""
+    """U sqrt(S) of a randomised singular value decomposition, (V, rank).
+
+    Source: Halko, Martinsson and Tropp 2011, algorithms 4.4 and 5.1.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
         tensor = torch.sparse_csr_tensor(
@@ -146,7 +157,16 @@ def _factorise(matrix: Matrix, rank: int, seed: int) -> np.ndarray:
             size=matrix.shape,
             check_invariants=True,
         )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        u, s, _ = torch.svd_lowrank(tensor, q=min(rank + 8, len(matrix.indptr) - 1), niter=2)
-    return (u * s.sqrt())[:, :rank].numpy()
+    generator = torch.Generator().manual_seed(seed)
+    wanted = min(rank + 8, len(matrix.indptr) - 1)
+    # As torch.svd_lowrank, which cannot be stopped between its products.
+    found = tensor @ torch.randn(tensor.shape[1], wanted, generator=generator)
+    for _ in range(_ITERATIONS):
+        check_time()
+        found = tensor.mH @ torch.linalg.qr(found).Q
+        check_time()
+        found = tensor @ torch.linalg.qr(found).Q
+    check_time()
+    basis = torch.linalg.qr(found).Q
+    u, s, _ = torch.linalg.svd((tensor.mH @ basis).mH, full_matrices=False)
+    return (basis @ u * s.sqrt())[:, :rank].numpy()

@@ -65,6 +65,17 @@ class ColumnNames:
     id: str | None = None
     features: str | None = None
 
+    def settings(self) -> dict[str, str]:
+        """The named columns by their names in a recipe; ids have none."""
+        names = {
+            "text": "text_column",
+            "second": "second_column",
+            "label": "label_column",
+            "features": "feature_columns",
+        }
+        found = {setting: getattr(self, role) for role, setting in names.items()}
+        return {setting: name for setting, name in found.items() if name is not None}
+
 
 @dataclass(frozen=True)
 class ColumnSpec:

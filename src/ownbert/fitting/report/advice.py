@@ -1,6 +1,6 @@
 """What the numbers say, in plain language: the headline and what to do next."""
 
-from ownbert.fitting.report.contents import BLEND, LINEAR, Advice, Report
+from ownbert.fitting.report.contents import LINEAR, Advice, LeaderboardRow, Report
 from ownbert.fitting.report.drift import APART
 from ownbert.fitting.report.learning_curve import LearningCurve
 
@@ -14,18 +14,62 @@ LONG_TEXTS = 0.02  # of all texts
 MANY_UNKNOWN = 0.05  # of the labelled texts' tokens
 _NAMED = 3  # classes in one sentence
 _ORDER = {"do": 0, "note": 1, "fine": 2}
+FAR_BELOW = 0.02  # of the score, a network below the best linear model
+# Metrics of the model in use that are shown beside the one that models were compared by.
+_SHOWN_METRICS = (
+    *("accuracy", "macro_f1", "micro_f1", "weighted_f1", "subset_accuracy", "log_loss"),
+    *("spearman", "pearson", "mae", "r2"),
+)
 
 
-def headline(report: Report) -> tuple[str, str, str]:
-    """The answer: the best model and its score; against the baseline; how far to trust it."""
+def headline(report: Report) -> tuple[str, ...]:
+    """The answer: the model in use and its score, and what is wrong with the folder's network;
+    against the baseline; how far to trust it; other metrics."""
     best, metric = report.winner, metric_name(report.metric)
-    first = f"{best.name}: {metric} {best.score:.3f}"
-    return first, _against_baseline(report), _trust(report)
+    first = f"{best.name}: {metric} {best.score:.3f}{_network_problem(report)}"
+    return first, _against_baseline(report), _trust(report), _other_metrics(report)
+
+
+def _network_problem(report: Report) -> str:
+    """What is said at once: that the folder has no network, or one that is not worth opening."""
+    network, baseline = report.own_network, report.baseline
+    if network is None:
+        reasons = [reason for what, reason in report.left_out.items() if "network" in what]
+        why = f": {reasons[0]}" if reasons else ""
+        return f"; the folder has no network{why}"
+    if baseline is None or not is_far_below(report, network, baseline):
+        return ""
+    return (
+        f"; the network that Transformers loads from this folder has only {network.score:.3f}, far "
+        f"below a linear model ({baseline.score:.3f}): use ownbert predict, or train it longer"
+    )
+
+
+def is_far_below(report: Report, network: LeaderboardRow, baseline: LeaderboardRow) -> bool:
+    """Whether a network is worse than the best linear model by more than chance explains."""
+    return report.gain(baseline, network) > max(FAR_BELOW, 2 * (network.spread or 0.0))
+
+
+def _other_metrics(report: Report) -> str:
+    """The metrics of the model in use beside the one that models were compared by."""
+    values = {} if report.scores is None else report.scores.values
+    shown = [
+        f"{metric_name(name)} {values[name]:.3f}"
+        for name in _SHOWN_METRICS
+        if name in values and name != report.metric
+    ]
+    return f"Also: {', '.join(shown)}." if shown else ""
 
 
 def metric_name(metric: str) -> str:
     """A metric as it is written in a sentence."""
-    names = {"macro_f1": "macro F1", "micro_f1": "micro F1", "mcc": "Matthews correlation"}
+    names = {
+        "macro_f1": "macro F1",
+        "micro_f1": "micro F1",
+        "weighted_f1": "weighted F1",
+        "mcc": "Matthews correlation",
+        "mae": "mean absolute error",
+    }
     return names.get(metric, metric.replace("_", " "))
 
 
@@ -38,6 +82,7 @@ def share_contradicted(report: Report) -> float:
 def give_advice(report: Report) -> tuple[Advice, ...]:
     """Everything that the numbers of a report give reason for, what to do first."""
     advice = [
+        *_no_network(report),
         *_linear_is_enough(report),
         *_more_rows(report.learning_curve),
         *_label_errors(report),
@@ -57,7 +102,7 @@ def _against_baseline(report: Report) -> str:
         return "No linear model was compared, so there is no baseline to judge this by."
     if best.name == baseline.name:
         return "The best model is a linear one: none of the others did better."
-    gain = f"{best.score - baseline.score:+.3f} against the best linear model, {baseline.name}"
+    gain = f"{report.gain(best, baseline):+.3f} against the best linear model, {baseline.name}"
     gain = f"{gain} ({baseline.score:.3f})"
     margin = report.margin
     if margin is None:
@@ -75,14 +120,16 @@ def _trust(report: Report) -> str:
         parts.append(f"The score{rows} is known to about ±{2 * best.spread:.3f}.")
     elif rows:
         parts.append(f"The score is that{rows}.")
-    for row in report.leaderboard:
-        if best.kind == BLEND and not row.measured and row.weight:
-            parts.append(
-                f"The {row.name} is not in it, as its teachers have learnt from these rows; it has "
-                f"{row.weight:.0%} of the weight."
-            )
-    if best.test_score is not None:
-        parts.append(f"On test rows, which chose nothing, it is {best.test_score:.3f}.")
+    if best.test_score is not None and report.learnt_from_test:
+        parts.append(
+            f"On the test set it is {best.test_score:.3f}, but {report.learnt_from_test:,} of its "
+            f"{report.test_rows:,} rows have texts that were learnt from, so this says nothing of "
+            "new texts."
+        )
+    elif best.test_score is not None:
+        parts.append(
+            f"On the test set, which was not used for selection, it is {best.test_score:.3f}."
+        )
     elif (count := len(report.leaderboard)) > 1:
         parts.append(
             f"It is the best of {count} on the rows that chose it, so on new texts expect a little "
@@ -91,14 +138,24 @@ def _trust(report: Report) -> str:
     return " ".join(parts)
 
 
+def _no_network(report: Report) -> list[Advice]:
+    network, baseline = report.own_network, report.baseline
+    if network is not None and (baseline is None or not is_far_below(report, network, baseline)):
+        return []
+    minutes = report.settings.get("minutes")
+    figure = f"{minutes:g} minutes were given" if isinstance(minutes, int | float) else "see above"
+    what = "no network was trained" if network is None else "the network is far below them"
+    return [Advice("do", f"Give it more --minutes: linear models are there, {what}.", figure)]
+
+
 def _linear_is_enough(report: Report) -> list[Advice]:
     best, baseline, margin = report.winner, report.baseline, report.margin
     if baseline is None or best.kind == LINEAR:
-        if baseline is not None and len(report.leaderboard) > 1:
+        if baseline is not None and report.network and len(report.leaderboard) > 1:
             sentence = f"Use the linear model {baseline.name}: nothing slower is better here."
             return [Advice("fine", sentence, f"{report.metric} {baseline.score:.3f}")]
         return []
-    gain = best.score - baseline.score
+    gain = report.gain(best, baseline)
     noise = margin.low <= 0 if margin else gain <= 2 * (best.spread or 0.0)
     if not noise and gain >= WORTH_A_GAIN:
         return []

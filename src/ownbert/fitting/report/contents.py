@@ -87,9 +87,13 @@ class Report:
 
     Args:
         task: classify, multilabel or regress.
-        metric: name of the score, higher is better.
+        metric: name of the score.
         leaderboard: in any order, at least one row.
-        best: name of the row that was chosen; by default the highest score.
+        lower: whether lower scores are better.
+        best: name of the row that answers new rows; by default the best score.
+        network: name of the row of the network that Transformers loads from the folder; "" if there
+            is none.
+        left_out: what was not fitted or measured, and why.
         margin: of the best over the best linear model.
         held_out: number of rows that scores are of.
         scores: of the best model on held-out rows, with scores per label and confusion matrix.
@@ -106,6 +110,8 @@ class Report:
         drift: how texts with and without labels differ.
         long_share: share of texts that have more than max_tokens tokens, which the model cuts.
         max_tokens: of a text.
+        test_rows: number of test rows.
+        learnt_from_test: how many of them have texts that were learnt from.
         data, settings: facts by name, shown as they are.
         advice: what to do next.
     """
@@ -113,7 +119,10 @@ class Report:
     task: str
     metric: str
     leaderboard: tuple[LeaderboardRow, ...]
+    lower: bool = False
     best: str = ""
+    network: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
     margin: Margin | None = None
     held_out: int | None = None
     scores: Scores | None = None
@@ -130,6 +139,8 @@ class Report:
     drift: Drift | None = None
     long_share: float | None = None
     max_tokens: int | None = None
+    test_rows: int = 0
+    learnt_from_test: int = 0
     data: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
     advice: tuple[Advice, ...] = ()
@@ -141,7 +152,22 @@ class Report:
     @property
     def ranked(self) -> list[LeaderboardRow]:
         """The leaderboard, the best score first; models without a score last."""
-        return sorted(self.leaderboard, key=lambda row: -row.score if row.measured else np.inf)
+        return sorted(self.leaderboard, key=lambda row: -self.worth(row))
+
+    def worth(self, row: LeaderboardRow) -> float:
+        """The score of a row, negative where lower ones are better."""
+        if not row.measured:
+            return -np.inf
+        return -row.score if self.lower else row.score
+
+    def gain(self, row: LeaderboardRow, other: LeaderboardRow) -> float:
+        """By how much a row is better than another one."""
+        return self.worth(row) - self.worth(other)
+
+    @property
+    def own_network(self) -> LeaderboardRow | None:
+        """The row of the network that Transformers loads from the folder."""
+        return next((row for row in self.leaderboard if row.name == self.network), None)
 
     @property
     def winner(self) -> LeaderboardRow:

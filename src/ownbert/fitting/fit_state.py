@@ -1,0 +1,92 @@
+"""fit.json: what is finished of a run of ``fit``, for the one that continues it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ownbert import schema
+from ownbert.errors import InputError
+from ownbert.files import read_json, write_json
+from ownbert.fitting.minutes_curve import Points
+from ownbert.inference.blend import KINDS
+from ownbert.views.features import VIEWS
+
+STATE = "fit.json"
+_FORMAT = 1
+_SECONDS = schema.number(0, 1e9)
+_POINT = schema.list_of(schema.number(-1e9, 1e9), least=2, most=2)
+_REQUIRED = {
+    # A name becomes that of a file.
+    "name": schema.one_of(*VIEWS, "self-trained", "probe", "network", "ngrams", "student"),
+    "title": schema.text,
+    "kind": schema.one_of(*KINDS),
+    "folders": schema.list_of(schema.text, least=1, most=1000),
+    "seconds": _SECONDS,
+}
+_CANDIDATE = schema.record(
+    {**_REQUIRED, "share": schema.number(0, 1), "first": schema.list_of(schema.text, most=1000)},
+    required=tuple(_REQUIRED),
+    closed=True,
+)
+_KEYS = schema.record(
+    {
+        "format": schema.one_of(_FORMAT),
+        "identity": schema.object_,
+        "seconds": _SECONDS,
+        "points": schema.list_of(_POINT, most=1000),
+        "candidates": schema.list_of(_CANDIDATE),
+    },
+    required=("format", "identity", "candidates"),
+)
+
+
+@dataclass(frozen=True)
+class FitState:
+    """What is finished of a run.
+
+    Args:
+        identity: files and settings, which must be the same when it is continued.
+        seconds: that it has taken.
+        points: of the curve of minutes.
+        candidates: as ``ComparedModel.about`` has them.
+    """
+
+    identity: Mapping[str, Any]
+    seconds: float
+    points: Points
+    candidates: Sequence[dict[str, Any]]
+
+    def write(self, folder: Path) -> None:
+        """Write it into the folder of the run."""
+        write_json(folder / STATE, {"format": _FORMAT, **asdict(self)})
+
+    @classmethod
+    def read(cls, folder: Path) -> "FitState | None":
+        """What an earlier run has written; None if there was none.
+
+        Raises:
+            InputError: it is damaged.
+        """
+        path = folder / STATE
+        if not path.exists():
+            return None
+        try:
+            found = read_json(path, check=_KEYS)
+        except InputError as error:
+            raise InputError(f"{error}; start anew with --overwrite") from None
+        points = tuple((float(at), float(score)) for at, score in found.get("points", ()))
+        return cls(found["identity"], float(found.get("seconds", 0.0)), points, found["candidates"])
+
+
+def saved_scores(path: Path, shapes: Sequence[tuple[int, int]]) -> np.ndarray | None:
+    """The scores in a file; None if it is missing or damaged, or they are of none of the shapes."""
+    try:
+        # Mapped, so that a header cannot ask for more memory than the file has bytes.
+        scores = np.array(np.lib.format.open_memmap(path, mode="r"))
+    except (OSError, ValueError):
+        return None
+    fits = scores.shape in shapes and scores.dtype.kind == "f"
+    return scores if fits and np.isfinite(scores).all() else None
