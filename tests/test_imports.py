@@ -22,6 +22,7 @@ EVERYONE = {
     "schema",
     "settings",
     "terminal",
+    "threads",
     "time_limit",
 }
 ALLOWED = {
@@ -34,6 +35,7 @@ ALLOWED = {
     "schema": set(),
     "settings": set(),
     "terminal": set(),
+    "threads": set(),
     "time_limit": set(),
     "config": set(),
     "text": set(),

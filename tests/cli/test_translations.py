@@ -211,7 +211,7 @@ def test_a_report_is_chinese_and_its_json_english(tmp_path: Path):
         lines = re.sub(r"```.*?```|<!--.*?-->|`[^`]*`", "", card, flags=re.DOTALL)
         assert not english_words(lines)
         assert "## 数据与设置" in card
-        assert "library_name: transformers" in card
+        assert "library_name: ownbert" in card
 
 
 _LABELS = str.maketrans("", "", "甲乙丙丁")

@@ -20,7 +20,7 @@ def test_a_probe_is_made_evaluated_and_refused(topics: Path, pretrained: Path, t
     assert float(done.stdout.split("macro-F1 ")[1].split()[0]) > 0.8
     done = run_cli("evaluate", out, "--data", topics / "test.csv", "--network")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert "has no network yet" in done.stderr
+    assert "but no network" in done.stderr
     done = run_cli("probe", pretrained, *given)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "already holds a model" in done.stderr

@@ -9,6 +9,8 @@ from ownbert.files import checksum, inside, read_json
 from ownbert.schema import Check, dict_of, record, text
 
 CONFIG = "config.json"
+# Of a folder of ``fit``, which may have linear models and no network.
+_BLEND = "blend.json"
 WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 # In the order of preference; an index maps tensors to the files that hold them.
@@ -19,6 +21,15 @@ QUANTIZED_KEY = "ownbert_quantization"
 # Of the config.json of a folder that agrees in bfloat16 (agreement.py).
 AGREEMENT_KEY = "ownbert_precision"
 INDEX = record({"weight_map": dict_of(text)}, required=("weight_map",))
+
+
+def no_network(folder: Path) -> str:
+    """What to tell of a folder of ``fit`` that has no network."""
+    return (
+        f"{folder} has linear models but no network, which this needs; predict, evaluate, explain, "
+        "errors and serve use the linear models, and ownbert fit with more --minutes trains a "
+        "network"
+    )
 
 
 def weights_form(folder: Path) -> Path | None:
@@ -89,5 +100,7 @@ def read_model_json(path: Path, *, check: Check | None = None) -> Mapping[str, A
             f"no such folder: {path.parent}; a model of the hub is written hf:org/name"
         )
     if not path.exists():
+        if (path.parent / _BLEND).is_file():
+            raise InputError(no_network(path.parent))
         raise InputError(f"no such file: {path}; is {path.parent} a model folder?")
     return read_json(path, check=check)

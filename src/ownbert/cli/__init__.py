@@ -10,6 +10,7 @@ import functools
 import gc
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from ownbert.errors import InputError, in_short
 from ownbert.files import protected, refuse_same
 from ownbert.language import translate_command, translate_frames, translated, translated_message
 from ownbert.terminal import accept_any_encoding, echo, escape_warnings, printable
+from ownbert.threads import share_the_machine
 
 # In the order of --help, by its panels. Each is a file of its name, with a function of its name or,
 # if it has subcommands, an ``app``.
@@ -273,9 +275,7 @@ def _main() -> None:
     signal.signal(signal.SIGTERM, _as_interrupt)
     accept_any_encoding()
     escape_warnings()
-    # How long threads of torch spin while they wait for each other; read when torch is loaded. The
-    # default is so long that a second program on the machine slows a run down tenfold.
-    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+    share_the_machine()
     # How many matrix products oneDNN keeps compiled (bfloat16): those of a step or two, since
     # batches differ in length. The usual 1024 take 0.3 GB more, and where matrix units make
     # compiling dear they make steps a seventh faster than 64.
@@ -289,7 +289,7 @@ def _main() -> None:
     except InputError as error:
         _exit(f"error: {error}")
     except _Stopped as stop:
-        _exit(str(stop))
+        _exit(str(stop), command=_resuming(sys.argv[1:]) if "--resume" in str(stop) else "")
     except KeyboardInterrupt:
         _exit(_INTERRUPTED)
     except BrokenPipeError:
@@ -358,7 +358,13 @@ def _as_interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _exit(message: str) -> None:
+def _resuming(arguments: Sequence[str]) -> str:
+    """The whole command that continues what was stopped."""
+    same = [each for each in arguments if each not in ("--resume", "--overwrite")]
+    return shlex.join(["ownbert", *same, "--resume"])
+
+
+def _exit(message: str, *, command: str = "") -> None:
     if _with_others():
         from ownbert.train.distributed import first_to_report
 
@@ -367,5 +373,6 @@ def _exit(message: str) -> None:
     start = "error: " if message.startswith("error: ") else ""
     message = translated(start) + translated_message(message.removeprefix(start))
     line = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: in_short(word[0]), message)
+    line = f"{line}: {command}" if command else line
     echo(" ".join(line.split("\n")), err=True)
     sys.exit(2)

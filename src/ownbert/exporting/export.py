@@ -159,8 +159,6 @@ def describe_network(source: Path) -> Description:
             f"{source} holds {len(members)} models, whose answers are averaged; take one of "
             f"them: {members[0]}"
         )
-    if not (source / CONFIG).is_file() and (source / BLEND).is_file():
-        raise InputError(f"{source} is a blend without a network; a network is needed")
     return describe(source)
 
 

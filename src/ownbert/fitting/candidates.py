@@ -84,6 +84,20 @@ def view_names(rows: LabelledRows, kind: str) -> list[str]:
     return names
 
 
+class FittedOnFolds(NamedTuple):
+    """Linear models of one kind.
+
+    Args:
+        model: of all rows that are learnt from.
+        first: of those that the first fold learns from.
+        scores: (N, C) of the held-out rows, by models that have not learnt from them.
+    """
+
+    model: LinearModel
+    first: LinearModel
+    scores: np.ndarray
+
+
 def fit_view(
     name: str,
     rows: LabelledRows,
@@ -154,7 +168,7 @@ def probe_scores(encoder: Path, rows: LabelledRows, *, seconds: float = math.inf
 
 def _probe(
     encoder: Path, rows: LabelledRows, seconds: float, device: str = "auto"
-) -> "tuple[Embedder, FittedOnFolds, np.ndarray, np.ndarray]":
+) -> tuple[Embedder, FittedOnFolds, np.ndarray, np.ndarray]:
     embedder, began = Embedder(encoder, device=device), time.monotonic()
     features, mean, scale = standardised(embed_rows(embedder, rows.texts()), rows)
     check_time()
@@ -173,47 +187,6 @@ def standardised(
     scale = np.maximum(learnt.std(0), 1e-6) * np.sqrt(vectors.shape[1])
     features = ((vectors - mean) / scale).astype(np.float32)
     return features, mean, scale.astype(np.float32)
-
-
-def check_metric(metric: str, task: Task) -> None:
-    """Raise ``InputError`` unless models of a task can be compared by a metric."""
-    known = (*task.metrics, *(() if task.name == "regress" else ("weighted_f1", LOG_LOSS)))
-    if metric not in known:
-        raise InputError(f"metric is {metric!r}; {task.name} has {', '.join(known)}")
-
-
-def best_network(compared: "Comparison") -> ComparedModel | None:
-    """The network that Transformers can load with the best score; None if there is none.
-
-    The taught one is preferred where it is not worse than by chance: it has learnt from more texts
-    than the rows can show.
-    """
-    # Transformers knows no n-grams.
-    networks = [c for c in compared.candidates if c.kind == "network" and c.name != "ngrams"]
-    rows = len(
-        compared.rows.folds[0][1]
-        if any(c.scores is None for c in networks)
-        else compared.rows.held_out
-    )
-    chance = 0.5 / np.sqrt(rows)  # one standard error, at most
-    worth = compared.worth_on_first_fold if rows < len(compared.rows.held_out) else compared.worth
-    return max(
-        networks, key=lambda own: worth(own) + chance * (own.name == "student"), default=None
-    )
-
-
-class FittedOnFolds(NamedTuple):
-    """Linear models of one kind.
-
-    Args:
-        model: of all rows that are learnt from.
-        first: of those that the first fold learns from.
-        scores: (N, C) of the held-out rows, by models that have not learnt from them.
-    """
-
-    model: LinearModel
-    first: LinearModel
-    scores: np.ndarray
 
 
 def fit_on_folds(
@@ -408,3 +381,30 @@ class Comparison:
         if task.name == "regress":
             return found
         return replace(found, values={**found.values, LOG_LOSS: loss(targets, scores)})
+
+
+def check_metric(metric: str, task: Task) -> None:
+    """Raise ``InputError`` unless models of a task can be compared by a metric."""
+    known = (*task.metrics, *(() if task.name == "regress" else ("weighted_f1", LOG_LOSS)))
+    if metric not in known:
+        raise InputError(f"metric is {metric!r}; {task.name} has {', '.join(known)}")
+
+
+def best_network(compared: Comparison) -> ComparedModel | None:
+    """The network that Transformers can load with the best score; None if there is none.
+
+    The taught one is preferred where it is not worse than by chance: it has learnt from more texts
+    than the rows can show.
+    """
+    # Transformers knows no n-grams.
+    networks = [c for c in compared.candidates if c.kind == "network" and c.name != "ngrams"]
+    rows = len(
+        compared.rows.folds[0][1]
+        if any(c.scores is None for c in networks)
+        else compared.rows.held_out
+    )
+    chance = 0.5 / np.sqrt(rows)  # one standard error, at most
+    worth = compared.worth_on_first_fold if rows < len(compared.rows.held_out) else compared.worth
+    return max(
+        networks, key=lambda own: worth(own) + chance * (own.name == "student"), default=None
+    )

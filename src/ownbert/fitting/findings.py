@@ -100,7 +100,9 @@ def make_report(
             found = attempt(f"test score of {model.title}", partial(score_all, scorer, test))
             if found is not None:
                 tested[model.name] = found
-        board.append(_row(compared, model, folder, members, speed, test, tested.get(model.name)))
+        spread = attempt(f"± of {model.title}", partial(_spread, compared, model))
+        own = tested.get(model.name)
+        board.append(_row(compared, model, folder, members, spread, speed, test, own))
     best = BLEND_TITLE if compared.alone is None else compared.alone.title
     if len(compared.candidates) > 1:
         board.append(_blend_row(compared, board, test, tested, attempt))
@@ -179,7 +181,7 @@ def _blend_row(
         BLEND_TITLE,
         "blend",
         compared.value(compared.blended),
-        attempt(f"± of {BLEND_TITLE}", lambda: _spread(compared, compared.blended)),
+        attempt(f"± of {BLEND_TITLE}", partial(_spread, compared, None)),
         seconds=sum(c.seconds for c in compared.candidates),
         size=sum(row.size or 0 for row in board),
         texts_per_second=1 / sum(1 / speed for speed in speeds if speed) if known else None,
@@ -192,6 +194,7 @@ def _row(
     model: ComparedModel,
     folder: Path,
     members: Sequence[tuple[ComparedModel, float]],
+    spread: float | None,
     speed: float | None,
     test: Sequence[Row],
     tested: np.ndarray | None,
@@ -206,7 +209,7 @@ def _row(
         model.title,
         "network" if kind == "frozen" else kind,
         compared.value(scores),
-        _spread(compared, scores),
+        spread,
         test_score=test_score,
         seconds=model.seconds,
         size=_size(folder, model),
@@ -232,8 +235,10 @@ def _speed(scorer: Callable[[Sequence[Row]], np.ndarray], rows: LabelledRows) ->
     return len(some) / seconds
 
 
-def _spread(compared: Comparison, scores: np.ndarray) -> float:
-    """The standard deviation of the metric, by a bootstrap over rows."""
+def _spread(compared: Comparison, model: ComparedModel | None) -> float:
+    """The standard deviation of the metric of a candidate, or of the blend (None), by a bootstrap
+    over rows."""
+    scores = compared.blended if model is None else compared.adjusted(model)
     rng, rows = np.random.default_rng(0), len(scores)
     draws = []
     for _ in range(_SAMPLES // 4):

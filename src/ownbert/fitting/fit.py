@@ -18,7 +18,7 @@ from ownbert.checkpoint import CONFIG, describe, load_tokenizer
 from ownbert.data.corpus.documents import find_files, fingerprint
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.data.readers.memory import table_of
-from ownbert.data.readers.tables import Source
+from ownbert.data.readers.tables import Source, columns, kind_of
 from ownbert.data.readers.texts_or_files import are_names, corpus_files
 from ownbert.errors import InputError
 from ownbert.files import (
@@ -70,7 +70,6 @@ from ownbert.settings import dump, resolve
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
 from ownbert.tasks.text_input import EncodedRows
-from ownbert.time_limit import time_limit
 from ownbert.train.distributed import under_torchrun
 from ownbert.views.blending import from_scores
 from ownbert.views.features import VIEWS, Texts
@@ -267,6 +266,13 @@ class _LabelledSource(NamedTuple):
         return cls(table, path)
 
 
+def _column_in(names: Sequence[str], column: str | None) -> str | None:
+    """The column that the user named for the labelled rows, where tables of unlabelled texts have
+    it too; else theirs is found by its usual name."""
+    tables = [name for name in names if kind_of(name) != "txt"]
+    return column if tables and all(column in columns(name) for name in tables) else None
+
+
 def _check_model(folder: str, task: Task) -> None:
     """Refuse a model before anything is fitted, not minutes later."""
     description = describe(folder)
@@ -325,10 +331,10 @@ class Fit:
     ) -> None:
         self.recipe, self.folder = recipe, folder
         self.budget = Budget(recipe.minutes, time.monotonic())
-        columns = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
+        named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
         sources = {name: own.rows for name, own in given.items()}
         train = sources["train"]
-        task = find_task(train, columns, recipe.task)
+        task = find_task(train, named, recipe.task)
         if recipe.model is not None:
             refuse_same(recipe.model, folder)
             _check_model(recipe.model, task)
@@ -339,7 +345,7 @@ class Fit:
         )
         self.test = self._read_test(sources.get("test"))
         names = [str(path) for path in find_files(list(texts))] if texts else []
-        self.corpus = Corpus(names, recipe.text_column)
+        self.corpus = Corpus(names, _column_in(names, recipe.text_column))
         self.kind = text_kind(text for row in self.rows.texts() for text in row)
         self.labelled = Texts(self.rows.texts(), self.kind)
         self.learnt = Texts(self.rows.texts(self.rows.learnt), self.kind)
@@ -724,8 +730,9 @@ class Fit:
     def _report(self) -> None:
         """Write the report, and show its leaderboard."""
         rows, recipe = self.rows, self.recipe
-        with time_limit(self.budget.left_for_report):
-            report = make_report(
+        report = self.attempt(
+            "the report",
+            lambda: make_report(
                 Comparison(rows, self.candidates, self.metric),
                 self.labelled,
                 self.unlabelled,
@@ -742,11 +749,16 @@ class Fit:
                 },
                 learnt_from_test=self.learnt_from_test,
                 attempt=self.attempt,
-            )
+            ),
+            seconds=self.budget.left_for_report,
+        )
+        self._forget_texts()
+        if report is None:
+            self.progress.say(f"saved {self.folder}")
+            return
         self.attempt("report.html", lambda: write_report(report, self.folder))
         if warning := self.attempt("README.md", lambda: write_fit_card(self.folder, report)):
             self.progress.say(warning)
-        self._forget_texts()
         self.progress.finish(report, self.folder)
 
     def _forget_texts(self) -> None:

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from ownbert.checkpoint import CONFIG
+from ownbert.fitting.report.advice import headline, other_metrics
 from ownbert.fitting.report.contents import Report
 from ownbert.fitting.report.sections import sections
+from ownbert.language import translated
 from ownbert.run.model_card import MAX_ROWS, in_words, labels_in_short, save_card, table
 from ownbert.tasks.task import task_class
 
@@ -39,10 +41,12 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
         ]
     blocks = [
         what,
+        translated(headline(report)[0]),
         f"Labels: {labels_in_short(report.labels)}." if report.labels else "",
         "## Metrics",
         board.lead,
         table(board.columns, board.rows, most=MAX_ROWS),
+        table(("metric", "value"), other_metrics(report)) if other_metrics(report) else "",
         f"The scores are of {report.held_out:,} held-out rows." if report.held_out else "",
         "## Data and settings",
         table(("", ""), facts),
@@ -52,7 +56,9 @@ def write_fit_card(folder: Path, report: Report) -> str | None:
         f'predictor = ownbert.Predictor("{name}")\nprint(predictor("a text"))\n```',
         *network,
     ]
-    front = {"library_name": task.library, "pipeline_tag": task.pipeline_tag}
+    # Without a network Transformers has nothing to load.
+    library = task.library if network else "ownbert"
+    front = {"library_name": library, "pipeline_tag": task.pipeline_tag}
     return save_card(folder, front, [block for block in blocks if block])
 
 

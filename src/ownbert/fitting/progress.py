@@ -12,7 +12,7 @@ from rich.text import Text
 from ownbert.fitting.candidates import Comparison
 from ownbert.fitting.labelled_rows import LabelledRows
 from ownbert.fitting.recipe import FitRecipe
-from ownbert.fitting.report.advice import headline
+from ownbert.fitting.report.advice import headline, other_metrics
 from ownbert.fitting.report.contents import Report
 from ownbert.language import translated
 from ownbert.terminal import console
@@ -41,9 +41,12 @@ class Progress:
             get_renderable=self._render, console=self.console, refresh_per_second=2
         ) as self.live:
             yield
+            self.doing = ""  # the last picture has the table alone
         self.live = None
 
     def _render(self) -> Table | Text:
+        if not self.doing:
+            return self.table or Text()
         left = max(0.0, self.left()) / 60
         line = Text(translated(f"{self.doing}; {left:.1f} minutes left"))
         if self.table is None:
@@ -88,6 +91,8 @@ class Progress:
             self.console.print(self.table)
         for line in headline(report):
             self.say(line)
+        if others := other_metrics(report):
+            self.say("   ".join(f"{translated(name)} {value}" for name, value in others))
         self.say(f"saved {folder}; see {folder / 'report.html'}")
 
 

@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ownbert.checkpoint import CONFIG
 from ownbert.data.readers.columns import ColumnNames
-from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.inference.predictor import NetworkPredictor
 from ownbert.run.file_names import BLEND
@@ -36,11 +34,8 @@ def open_predictor(
     given: dict[str, Any] = {"columns": columns, "device": device, "precision": precision}
     given["engine"] = engine
     folder = model_folder(folder)
-    if (folder / BLEND).exists():
-        if not network:
-            from ownbert.inference.blend_predictor import BlendPredictor
+    if (folder / BLEND).exists() and not network:
+        from ownbert.inference.blend_predictor import BlendPredictor
 
-            return BlendPredictor(folder, **given)
-        if not (folder / CONFIG).exists():
-            raise InputError(f"{folder} has no network yet, only linear models")
+        return BlendPredictor(folder, **given)
     return NetworkPredictor(folder, **given)

@@ -111,11 +111,11 @@ class BlendPredictor:
         self.blend = Blend.read(self.folder)
         self.task = self.blend.task(columns)
         self.precision = pick_precision(precision, pick_device(device))
-        self._scorers = [
+        self.scorers = [
             MemberScorer(self.folder, member.kind, member.folders, device, self.precision, engine)
             for member in self.blend.members
         ]
-        for scorer, member in zip(self._scorers, self.blend.members, strict=True):
+        for scorer, member in zip(self.scorers, self.blend.members, strict=True):
             self._check(scorer, member)
         if engine not in (None, AUTO, TORCH) and not self.engines:
             raise InputError(f"{self.folder} has no network for --engine {engine}; leave it out")
@@ -156,13 +156,13 @@ class BlendPredictor:
 
     def scores(self, rows: Sequence[Row]) -> np.ndarray:
         """(N, C): the sum of the members' scores with their weights, without the offsets."""
-        members = [scorer(rows) for scorer in self._scorers]
+        members = [scorer(rows) for scorer in self.scorers]
         return blend(members, np.asarray([member.weight for member in self.blend.members]))
 
     @property
     def engines(self) -> list[Choice]:
         """What computes its networks."""
-        networks = [network for scorer in self._scorers for network in scorer.networks]
+        networks = [network for scorer in self.scorers for network in scorer.networks]
         return [choice for network in networks for choice in network.engines]
 
     def notes(self) -> Iterator[str]:
@@ -171,7 +171,7 @@ class BlendPredictor:
 
     def warnings(self) -> Iterator[str]:
         """Warnings of the first network; the others read the rows in the same way."""
-        for scorer in self._scorers:
+        for scorer in self.scorers:
             if scorer.networks:
                 yield from scorer.networks[0].warnings()
                 return

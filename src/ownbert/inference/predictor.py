@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from ownbert.checkpoint import CONFIG, Description, describe
+from ownbert.checkpoint.model_files import no_network
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.errors import InputError
 from ownbert.files import inside, read_json
 from ownbert.hub import model_folder
 from ownbert.inference.engines import Choice, choose_engine
 from ownbert.inference.exported_network import ExportedNetwork, RoutedNetwork, outputs_of
-from ownbert.run.file_names import ENSEMBLE, RECIPE
+from ownbert.run.file_names import BLEND, ENSEMBLE, RECIPE
 from ownbert.schema import list_of, maybe, record, text
 from ownbert.tasks.batched_forward import blocks, forward_rows
 from ownbert.tasks.network import RowNetwork
@@ -186,6 +187,8 @@ def list_members(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise InputError(f"no such folder: {folder}")
     if not (folder / ENSEMBLE).exists():
+        if (folder / BLEND).exists() and not (folder / CONFIG).exists():
+            raise InputError(no_network(folder))
         if (folder / RECIPE).exists() and not (folder / CONFIG).exists():
             raise InputError(
                 f"{folder}: its training is not finished; continue with the same command and "

@@ -8,6 +8,7 @@ import numpy as np
 from ownbert.data.example import Example
 from ownbert.tasks.network import RowNetwork
 from ownbert.tasks.task import Task
+from ownbert.threads import adapt_threads
 
 T = TypeVar("T")
 
@@ -41,10 +42,12 @@ def batches_by_tokens(
     start = tokens = 0
     for end, index in enumerate(order):
         if tokens and tokens + lengths[index] > most:
+            adapt_threads()
             yield order[start:end]
             start, tokens = end, 0
         tokens += lengths[index]
     if start < len(order):
+        adapt_threads()
         yield order[start:]
 
 

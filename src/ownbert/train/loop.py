@@ -16,6 +16,7 @@ from typing import Any
 from ownbert.data.batch import Batch
 from ownbert.data.loader import Position
 from ownbert.errors import InputError
+from ownbert.threads import adapt_threads
 from ownbert.train.curves import draw_curves
 from ownbert.train.distributed import World, data_parallel, is_lost
 from ownbert.train.evaluation_budget import EvaluationClock
@@ -108,7 +109,9 @@ def _train_phases(job: Job, log: "RunLog | _NoLog", stop_signals: list[int]) -> 
                     stop_signals.append(0)  # in the processes that received none
                     break
 
-                # Update.
+                # Update. What is limited by steps can be repeated to the last bit: threads stay.
+                if not run.max_steps:
+                    adapt_threads()
                 names = [objective.name for objective in phase.objectives]
                 seed_step(job.seed, state.step, world)
                 stats = step(

@@ -13,6 +13,7 @@ import scipy.sparse
 import torch
 
 from ownbert.data.examples.cooccurrence import cooccurrence_vectors
+from ownbert.threads import adapt_threads
 from ownbert.time_limit import check_time
 from ownbert.views.ngrams import Matrix, WordNgrams, character_ngrams
 from ownbert.views.tokens import splitter, tokens_of
@@ -24,7 +25,7 @@ sparse = cast(Any, scipy.sparse)
 _MOST_NGRAMS = 200_000
 _MOST_WORDS = 30_000
 _LSA_SIZE, _VECTOR_SIZE = 256, 512
-_CHARACTER_ORDERS = (2, 3, 4, 5)
+CHARACTER_ORDERS = (2, 3, 4, 5)
 _BUCKETS = 1 << 18
 
 
@@ -141,11 +142,11 @@ class CharacterView(View):
 
     @classmethod
     def fit(cls, labelled: Texts, unlabelled: Texts) -> "CharacterView":
-        counts = character_ngrams(labelled.joined, _CHARACTER_ORDERS, _BUCKETS)
+        counts = character_ngrams(labelled.joined, CHARACTER_ORDERS, _BUCKETS)
         return cls(_idf(_texts_with(counts), len(labelled)))
 
     def features(self, texts: Texts) -> Matrix:
-        return _weighted(character_ngrams(texts.joined, _CHARACTER_ORDERS, len(self.idf)), self.idf)
+        return _weighted(character_ngrams(texts.joined, CHARACTER_ORDERS, len(self.idf)), self.idf)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"idf": self.idf}
@@ -172,8 +173,11 @@ class LsaView(View):
         return cls(words, idf, _right_singular_vectors(_weighted(counts, idf), _LSA_SIZE))
 
     def features(self, texts: Texts) -> np.ndarray:
-        counts = _weighted(self.ngrams.counts(texts.words), self.idf)
-        return _unit(counts @ self.components)
+        return _unit(self.weighted(texts) @ self.components)
+
+    def weighted(self, texts: Texts) -> Matrix:
+        """(N, V) TF-IDF of the words, before it is projected."""
+        return _weighted(self.ngrams.counts(texts.words), self.idf)
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {**self.ngrams.arrays(), "idf": self.idf, "components": self.components}
@@ -274,6 +278,7 @@ def _right_singular_vectors(matrix: Matrix, rank: int, seed: int = 0) -> np.ndar
     q = matrix @ rng.standard_normal((matrix.shape[1], wanted)).astype(np.float32)
     for _ in range(2):
         check_time()
+        adapt_threads()
         q = _orthogonal(matrix.T @ _orthogonal(q))
         check_time()
         q = _orthogonal(matrix @ q)

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from ownbert.errors import InputError
+from ownbert.threads import adapt_threads
 from ownbert.time_limit import check_time, seconds_left
 from ownbert.views.ngrams import Matrix
 
@@ -208,12 +210,17 @@ def _dense_regression(
     if link == "logits":
         start[-1] = [_log_odds(own > 0) for own in targets.values.T]
 
+    # By torch, whose threads do not wait for each other on a busy machine.
+    matrix = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32))
+
+    def product(left: torch.Tensor, right: np.ndarray) -> np.ndarray:
+        return (left @ torch.from_numpy(right.astype(np.float32))).numpy().astype(np.float64)
+
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         found = flat.reshape(shape)
         weights, bias = found[:-1], found[-1]
-        scores = (features @ weights.astype(features.dtype)).astype(np.float64) + bias
-        own, slope = loss_and_slope(targets, scores)
-        across = (features.T @ slope.astype(features.dtype)).astype(np.float64)
+        own, slope = loss_and_slope(targets, product(matrix, weights) + bias)
+        across = product(matrix.T, slope)
         gradient = np.concatenate([scale * across + penalty * weights, [scale * slope.sum(0)]])
         return scale * own + penalty / 2 * float((weights**2).sum()), gradient.ravel()
 
@@ -222,6 +229,7 @@ def _dense_regression(
     def stop(_: np.ndarray) -> None:
         nonlocal iterations
         iterations += 1
+        adapt_threads()
         spent = time.monotonic() - began
         if iterations >= _FEWEST_ITERATIONS and (spent > seconds or seconds_left() <= 0):
             raise StopIteration

@@ -1,6 +1,6 @@
 """n-grams of words and of characters as sparse counts. N texts, F features."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -70,6 +70,20 @@ class WordNgrams:
             start += len(keys)
         return _sum(rows, columns, (len(found), self.size))
 
+    def occurrences(self, text: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+        """(first word, number of words, column) of each known n-gram in one tokenised text."""
+        ids, start = [self.words.get(token, -1) for token in text], 0
+        for n, keys in enumerate(self.keys, start=1):
+            for first in range(len(ids) - n + 1):
+                number = 0
+                for word in ids[first : first + n]:
+                    number = number * len(self.words) + word
+                place = int(np.searchsorted(keys, number))
+                known = min(ids[first : first + n]) >= 0
+                if known and place < len(keys) and keys[place] == number:
+                    yield first, n, start + place
+            start += len(keys)
+
     def keep(self, columns: np.ndarray) -> "WordNgrams":
         """Only these columns; words that no n-gram has are forgotten. columns: sorted."""
         keys, start = [], 0
@@ -125,12 +139,32 @@ def character_ngrams(texts: Sequence[str], orders: Sequence[int], buckets: int) 
     """
     words = (" ".join(text.lower().split()) for text in texts)
     padded = [f" {text} " if text else "" for text in words]
-    sizes = np.asarray([len(text) for text in padded])
-    joined = "".join(padded).encode("utf-32-le", errors="surrogatepass")
-    codes = np.frombuffer(joined, dtype=np.uint32).astype(np.uint64)
-    document = np.repeat(np.arange(len(padded)), sizes)
-    blank = codes == 32
+    document = np.repeat(np.arange(len(padded)), [len(text) for text in padded])
     rows, columns = [], []
+    for starts, own in _character_columns("".join(padded), document, orders, buckets):
+        rows.append(document[starts])
+        columns.append(own)
+    return _sum(rows, columns, (len(padded), buckets))
+
+
+def character_occurrences(
+    padded: str, orders: Sequence[int], buckets: int
+) -> Iterator[tuple[int, int, int]]:
+    """(start, length, column) of each character n-gram of one text in small letters, which begins
+    and ends with a blank and has single ones inside; as ``character_ngrams`` counts them."""
+    document = np.zeros(len(padded), dtype=np.int64)
+    found = _character_columns(padded, document, orders, buckets)
+    for n, (starts, columns) in zip((n for n in orders if len(padded) >= n), found, strict=True):
+        yield from zip(starts.tolist(), [n] * len(starts), columns.tolist(), strict=True)
+
+
+def _character_columns(
+    padded: str, document: np.ndarray, orders: Sequence[int], buckets: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Where the n-grams of each order begin in the texts, and their columns."""
+    joined = padded.encode("utf-32-le", errors="surrogatepass")
+    codes = np.frombuffer(joined, dtype=np.uint32).astype(np.uint64)
+    blank = codes == 32
     for n in orders:
         check_time()
         if len(codes) < n:
@@ -143,13 +177,11 @@ def character_ngrams(texts: Sequence[str], orders: Sequence[int], buckets: int) 
             if 0 < k < n - 1:
                 inner |= blank[own]
         last = slice(n - 1, n - 1 + len(values))
-        right = ~inner & (document[: len(values)] == document[last])
+        starts = np.flatnonzero(~inner & (document[: len(values)] == document[last]))
         values ^= values >> np.uint64(29)
         values *= np.uint64(0xBF58476D1CE4E5B9)
         values ^= values >> np.uint64(32)
-        rows.append(document[: len(values)][right])
-        columns.append((values[right] & np.uint64(buckets - 1)).astype(np.int64))
-    return _sum(rows, columns, (len(padded), buckets))
+        yield starts, (values[starts] & np.uint64(buckets - 1)).astype(np.int64)
 
 
 def _joined(texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:

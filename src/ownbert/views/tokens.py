@@ -17,6 +17,7 @@ _UNSPACED = (
 )
 _UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
 _WORD = re.compile(r"\w+|[^\w\s]")
+_BLANKS_APART = re.compile(r"\S+")
 _CHARACTER_OR_REST = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 _CHARACTER_OR_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+|[^\w\s]")
 # A token of a code: no letters at all, or letters and digits in one.
@@ -55,6 +56,19 @@ def splitter(kind: str) -> Callable[[str], list[str]]:
         raise InputError(f"the kind of text is {kind!r}; one of {', '.join(KINDS)}")
     pattern = _WORD if kind == "words" else _CHARACTER_OR_WORD
     return lambda text: pattern.findall(text.lower())
+
+
+def spans_of(text: str, kind: str) -> list[tuple[int, int]]:
+    """Where the tokens of a text of this kind stand in it: (start, end) characters."""
+    pattern = {"ids": _BLANKS_APART, "words": _WORD}.get(kind, _CHARACTER_OR_WORD)
+    # Small letters of one letter may be two; each of them stands where that letter does.
+    small = list(text if kind == "ids" else text.lower())
+    where = list(range(len(text)))
+    if len(small) != len(text):
+        pairs = [(own, i) for i, letter in enumerate(text) for own in letter.lower()]
+        small, where = [own for own, _ in pairs], [i for _, i in pairs]
+    found = pattern.finditer("".join(small))
+    return [(where[each.start()], where[each.end() - 1] + 1) for each in found]
 
 
 def written_tokens(kind: str) -> Callable[[str], list[str]]:

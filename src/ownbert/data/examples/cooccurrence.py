@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse
 import torch
 
+from ownbert.threads import adapt_threads
 from ownbert.time_limit import check_time
 
 # It has no types, which the type checker would work out from its source, for seconds.
@@ -163,6 +164,7 @@ def _factorise(matrix: Matrix, rank: int, seed: int) -> np.ndarray:
     found = tensor @ torch.randn(tensor.shape[1], wanted, generator=generator)
     for _ in range(_ITERATIONS):
         check_time()
+        adapt_threads()
         found = tensor.mH @ torch.linalg.qr(found).Q
         check_time()
         found = tensor @ torch.linalg.qr(found).Q

@@ -22,12 +22,12 @@ _SHOWN_METRICS = (
 )
 
 
-def headline(report: Report) -> tuple[str, ...]:
+def headline(report: Report) -> tuple[str, str, str]:
     """The answer: the model in use and its score, and what is wrong with the folder's network;
-    against the baseline; how far to trust it; other metrics."""
+    against the baseline; how far to trust it."""
     best, metric = report.winner, metric_name(report.metric)
     first = f"{best.name}: {metric} {best.score:.3f}{_network_problem(report)}"
-    return first, _against_baseline(report), _trust(report), _other_metrics(report)
+    return first, _against_baseline(report), _trust(report)
 
 
 def _network_problem(report: Report) -> str:
@@ -50,15 +50,12 @@ def is_far_below(report: Report, network: LeaderboardRow, baseline: LeaderboardR
     return report.gain(baseline, network) > max(FAR_BELOW, 2 * (network.spread or 0.0))
 
 
-def _other_metrics(report: Report) -> str:
-    """The metrics of the model in use beside the one that models were compared by."""
+def other_metrics(report: Report) -> list[tuple[str, str]]:
+    """Names and values of the metrics of the model in use, beside the one that models were compared
+    by."""
     values = {} if report.scores is None else report.scores.values
-    shown = [
-        f"{metric_name(name)} {values[name]:.3f}"
-        for name in _SHOWN_METRICS
-        if name in values and name != report.metric
-    ]
-    return f"Also: {', '.join(shown)}." if shown else ""
+    shown = (name for name in _SHOWN_METRICS if name in values and name != report.metric)
+    return [(metric_name(name), f"{values[name]:.3f}") for name in shown]
 
 
 def metric_name(metric: str) -> str:

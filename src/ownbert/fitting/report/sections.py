@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ownbert.fitting.report.advice import metric_name
+from ownbert.fitting.report.advice import metric_name, other_metrics
 from ownbert.fitting.report.contents import Report, cleaned
 from ownbert.fitting.report.drift import QUANTILES
 from ownbert.fitting.report.learning_curve import LearningCurve
@@ -50,6 +50,7 @@ def sections(report: Report) -> list[Section]:
     """The sections that a report has data for, in the order of the page."""
     made = [
         _leaderboard(report),
+        _metrics(report),
         _classes(report),
         _confusions(report),
         _curve("rows", "What more labels would bring", report, report.learning_curve),
@@ -115,6 +116,12 @@ def _leaderboard(report: Report) -> Section:
         rows=tuple(zip(*cells, strict=True)),
         names=2,
     )
+
+
+def _metrics(report: Report) -> Section | None:
+    rows = tuple((translated(name), value) for name, value in other_metrics(report))
+    lead = f"Those of {report.winner.name} on the held-out rows."
+    return Section("metrics", "Other metrics", lead, ("metric", "value"), rows) if rows else None
 
 
 def _classes(report: Report) -> Section | None:

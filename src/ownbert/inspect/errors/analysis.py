@@ -9,16 +9,23 @@ from typing import Any
 
 import numpy as np
 
+from ownbert.checkpoint import CONFIG
 from ownbert.errors import InputError
+from ownbert.hub import model_folder
 from ownbert.inference.any_predictor import open_predictor
+from ownbert.inference.blend_predictor import BlendPredictor
 from ownbert.inference.embedder import Embedder
 from ownbert.inference.predict import read_labelled_rows
 from ownbert.inference.predictor import decide_all
 from ownbert.inspect.errors.judgement import JUDGES, WrongAnswer
 from ownbert.inspect.explain.explain import Explainer
+from ownbert.inspect.explain.linear import CONTRIBUTIONS
 from ownbert.language import translated
+from ownbert.run.file_names import BLEND
 from ownbert.tasks.rows import Row
 from ownbert.tasks.task import Task
+from ownbert.views.features import Texts
+from ownbert.views.linear_view import LinearView
 
 # A group is shown from so many rows on, if its share of errors is so many standard errors above
 # that of all rows.
@@ -192,12 +199,13 @@ def _words_of(
     if task.reads_arrays:
         return [[] for _ in chosen]
     explainer = Explainer(folder, device=device)
+    method = "leave_one_out" if explainer.linear is None else CONTRIBUTIONS
     found = []
     for each in chosen:
         own = []
         if each.target is not None:
             try:
-                own = explainer([rows[each.row]], method="leave_one_out", target=each.wanted)
+                own = explainer([rows[each.row]], method=method, target=each.wanted)
             except InputError:  # of a blend the network may answer otherwise
                 own = []
         named = [one for one in own if one.target == each.target]
@@ -211,7 +219,7 @@ def _words_of(
 
 
 class _Vectors:
-    """Vectors of rows, each computed once."""
+    """Vectors of rows: those of the folder's network, or, where it has none, of its LSA."""
 
     def __init__(self, folder: str | Path, device: str) -> None:
         self._folder, self._device = folder, device
@@ -219,9 +227,23 @@ class _Vectors:
 
     def __call__(self, rows: Sequence[Row]) -> np.ndarray:
         """(N, D), of length 1."""
+        folder = model_folder(self._folder)
+        if not (folder / CONFIG).is_file() and (folder / BLEND).is_file():
+            return _lsa_vectors(folder, rows)
         if self._embedder is None:
             self._embedder = Embedder(self._folder, device=self._device)
         return self._embedder.encode([" ".join(row.texts) for row in rows], normalize=True)
+
+
+def _lsa_vectors(folder: Path, rows: Sequence[Row]) -> np.ndarray:
+    """(N, D), of length 1; without an LSA the scores of the linear models take its place."""
+    path = folder / "members" / "lsa"
+    if path.is_dir():
+        lsa = LinearView.load(path)
+        found = np.asarray(lsa.view.features(Texts([row.texts for row in rows], lsa.kind)))
+    else:
+        found = BlendPredictor(folder).scores(rows)
+    return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
 
 
 def _neighbours(

@@ -19,6 +19,7 @@ from ownbert.errors import InputError
 from ownbert.hub import model_folder
 from ownbert.inference.pipeline import Predictor
 from ownbert.inference.predictor import NetworkPredictor
+from ownbert.inspect.explain.linear import CONTRIBUTIONS, LinearShares, answers_linearly
 from ownbert.inspect.explain.methods import ExplainedTarget, Relevance, method_named
 from ownbert.inspect.explain.targets import Target, likeliest, masked_word, targets_of
 from ownbert.inspect.explain.translation import ExplainedTranslator
@@ -136,9 +137,10 @@ class ExplainedRow:
 class Explainer:
     """A folder, loaded once, whose answers are to be explained.
 
-    Of a folder of ``fit`` it is the network that is explained. A folder without a task head, but
-    with one for masked words, is explained by the words that it predicts for [MASK]; one that
-    translates by the words of each translation.
+    In a folder of ``fit`` the network is explained; where linear models alone answer, these are, by
+    the exact share of each word. A folder without a task head, but with one for masked words, is
+    explained by the words that it predicts for [MASK]; one that translates by the words of each
+    translation.
 
     Args:
         folder: of a fine-tuned model that reads texts, of a pretrained one or of one that
@@ -156,6 +158,11 @@ class Explainer:
         self.folder = model_folder(folder)
         self.predictor: Predictor | None = predictor
         self.translator: ExplainedTranslator | None = None
+        self.linear: LinearShares | None = None
+        if predictor is None and answers_linearly(self.folder):
+            self.linear, self.models = LinearShares(self.folder), []
+            self.head = self.linear.predictor.task.head
+            return
         if predictor is None and is_translation(self.folder):
             self.translator = ExplainedTranslator(self.folder, device)
             self.models = [self.translator.model]
@@ -224,11 +231,18 @@ class Explainer:
             labels: where the answer is one label of several, so many of the likeliest; of long
                 texts only the answer.
         """
-        methods = {
-            name: method_named(name) for name in ([method] if isinstance(method, str) else method)
-        }
+        names = [method] if isinstance(method, str) else list(method)
         if by not in UNITS:
             raise InputError(f"by {by!r} is not known; one of {', '.join(UNITS)}")
+        if self.linear is not None:
+            if names not in ([METHOD], [CONTRIBUTIONS]):
+                raise InputError(
+                    f"{self.folder} answers with linear models, whose words have exact shares; "
+                    "leave the method out"
+                )
+            yield from self._of_linear_models(self.linear, data, target, by, rows, labels)
+            return
+        methods = {name: method_named(name) for name in names}
         for number, encoded in enumerate(islice(self.encoded(data, target, by, labels), rows)):
             yield (
                 encoded,
@@ -248,6 +262,39 @@ class Explainer:
                 ],
             )
 
+    def _of_linear_models(
+        self,
+        linear: LinearShares,
+        data: Any,
+        target: str | None,
+        by: str,
+        rows: int | None,
+        labels: int,
+    ) -> Iterator[tuple[ExplainedRow, list[Explanation]]]:
+        """The shares of words in the outputs of linear models."""
+        read = data if _are_rows(data) else Predictor(self.folder).rows(data)
+        nothing = Example(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        for number, row in enumerate(islice(read, rows)):
+            words = linear.words(row)
+            words = words if by == "word" else sentences_of(words, row.texts)
+            if not words:
+                continue
+            answers = linear.answers(row)
+            found = [
+                Explanation(
+                    number,
+                    row.texts,
+                    name,
+                    shown,
+                    CONTRIBUTIONS,
+                    tuple(words),
+                    linear.shares(row, index, words),
+                    answers=answers,
+                )
+                for index, name, shown in linear.targets(row, target, labels)
+            ]
+            yield ExplainedRow(row.texts, nothing, words, ()), found
+
     def observe(
         self, encoded: ExplainedRow, *, choice: HeadChoice = ALL_HEADS, budget: int = BUDGET
     ) -> Observation | None:
@@ -262,10 +309,11 @@ class Explainer:
         Raises:
             InputError: there is no such layer or head, or there are too many.
         """
-        if self.translator is not None:
+        if self.translator is not None or self.linear is not None:
             if choice != ALL_HEADS:
+                what = "linear models" if self.linear is not None else "translations"
                 raise InputError(
-                    "a page of translations has no attention: leave --layers and --heads out"
+                    f"a page of {what} has no attention: leave --layers and --heads out"
                 )
             return None
         return observe(

@@ -77,6 +77,11 @@ def faithfulness(
     Source: DeYoung et al. 2020 (ERASER), section 4.2: area over the perturbation curve.
     """
     explainer = Explainer(folder, device=device)
+    if explainer.linear is not None:
+        raise InputError(
+            f"{folder} answers with linear models, whose explanations are exact: there are no "
+            "methods to compare"
+        )
     named = {name: METHODS[name] for name in methods if name in METHODS}
     if unknown := [name for name in methods if name not in METHODS]:
         raise InputError(f"method {unknown[0]!r} is not known; one of {', '.join(METHODS)}")

@@ -15,6 +15,8 @@ FRAMES = {
 }
 
 HELP = {
+    "Metric that models are compared by: accuracy, macro_f1, weighted_f1, mcc or log_loss; for several labels micro_f1, macro_f1, weighted_f1, average_precision, subset_accuracy or log_loss; for numbers spearman, pearson, mae or r2.": "比较模型所用的指标：accuracy、macro_f1、weighted_f1、mcc 或 log_loss；多标签时为 micro_f1、macro_f1、weighted_f1、average_precision、subset_accuracy 或 log_loss；数值时为 spearman、pearson、mae 或 r2。",
+    "Show the traceback of a step that fails; the run continues without it.": "显示失败步骤的回溯信息；运行会跳过它继续。",
     # The command line as a whole.
     "Make a BERT of your own from your own text, on your own machine.": "用自己的文本，在自己的机器上，训练一个属于自己的 BERT。",
     "From labelled texts to the best model, in one step: fit. Step by step: vocab, prepare, pretrain, finetune, evaluate, predict.": "一步得到最好的模型：fit。分步进行：vocab、prepare、pretrain、finetune、evaluate、predict。",
@@ -453,6 +455,7 @@ DEFAULTS = {
     "one per core, at most 5": "每个核心一个，最多 5 个",
     "one that is pretrained on the texts": "在这些文本上预训练的模型",
     "seen from the labels": "从标签看出",
+    "macro_f1, micro_f1 or spearman, by the task": "按任务为 macro_f1、micro_f1 或 spearman",
     "ten per run": "全程十次",
     "that of sentence-transformers in the folder, else the family's": "目录中 sentence-transformers 的设置，否则按家族",
     "the family's": "按家族",

@@ -7,6 +7,8 @@ METRICS = {
     "macro F1": "宏平均 F1",
     "micro-F1": "微平均 F1",
     "micro F1": "微平均 F1",
+    "weighted F1": "加权平均 F1",
+    "log loss": "对数损失",
     "F1": "F1",
     "exact match": "完全匹配",
     "Matthews' correlation": "Matthews 相关系数",

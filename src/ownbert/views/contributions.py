@@ -1,0 +1,109 @@
+"""What each character of a text adds to an output of a linear model on a view.
+
+The features are linear in the n-grams of a text once their length is fixed, so the parts add up to
+the output without its bias. An n-gram's part is shared by the characters of its words.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from ownbert.views.features import CHARACTER_ORDERS, CharacterView, LsaView, NgramView, Texts, View
+from ownbert.views.ngrams import character_occurrences
+from ownbert.views.tokens import spans_of
+
+# Characters of one of the texts: its number, start and end.
+_Span = tuple[int, int, int]
+
+
+def contributions(
+    view: View, texts: tuple[str, ...], kind: str, weights: np.ndarray
+) -> list[np.ndarray]:
+    """For each text of a row what its characters add to ``features @ weights``.
+
+    Args:
+        view: that makes the features.
+        texts: of the row, one or two.
+        kind: how they are split into tokens.
+        weights: (F), of one output of a linear model.
+
+    Returns:
+        One array for each text, with a number for each of its characters.
+    """
+    found = [np.zeros(len(text)) for text in texts]
+    for spans, value in _parts(view, Texts([texts], kind), weights):
+        share = value / sum(end - start for _, start, end in spans)
+        for text, start, end in spans:
+            found[text][start:end] += share
+    return found
+
+
+def _parts(view: View, row: Texts, weights: np.ndarray) -> Iterable[tuple[list[_Span], float]]:
+    """Each occurrence of an n-gram: the characters of its words, and what it adds."""
+    if isinstance(view, CharacterView):
+        spans, occurrences = _characters(view, row)
+        features, outputs = view.features(row), weights
+    elif isinstance(view, LsaView):
+        spans, words = _spans(row), row.words[0]
+        if len(words) < len(spans):  # each token with the next
+            spans = [[*one, *two] for one, two in pairwise(spans)] or spans
+        occurrences = list(view.ngrams.occurrences(words))
+        features = view.weighted(row)
+        length = np.linalg.norm(features @ view.components)
+        outputs = view.components @ weights / max(float(length), 1e-12)
+    else:
+        assert isinstance(view, NgramView)
+        spans, occurrences = _spans(row), list(view.ngrams.occurrences(row.tokens[0]))
+        features, outputs = view.features(row), weights
+    values = dict(zip(features.indices.tolist(), features.data.tolist(), strict=True))
+    times = Counter(column for *_, column in occurrences)
+    for first, size, column in occurrences:
+        own = [span for several in spans[first : first + size] for span in several]
+        if own and column in values:
+            yield own, values[column] * float(outputs[column]) / times[column]
+
+
+def _spans(row: Texts) -> list[list[_Span]]:
+    """Where each token of a row stands; one that both texts have, in both."""
+    texts = row.rows[0]
+    found = [
+        [[(number, start, end)] for start, end in spans_of(text, row.kind)]
+        for number, text in enumerate(texts)
+    ]
+    spans = [own for of_text in found for own in of_text]
+    for token in row.tokens[0][len(spans) :]:  # \x03 and the token
+        name = token[1:]
+        spans.append(
+            [
+                span
+                for own, known in zip(spans, row.tokens[0], strict=False)
+                if known.removeprefix("\x02") == name
+                for span in own
+            ]
+        )
+    return spans
+
+
+def _characters(
+    view: CharacterView, row: Texts
+) -> tuple[list[list[_Span]], Sequence[tuple[int, int, int]]]:
+    """Where each character of a row in small letters stands, and its n-grams."""
+    small, spans, pending = [" "], [[]], False
+    for number, text in enumerate(row.rows[0]):
+        pending = len(small) > 1
+        for place, letter in enumerate(text):
+            if letter.isspace():
+                pending = len(small) > 1
+                continue
+            if pending:
+                small.append(" ")
+                spans.append([])
+                pending = False
+            for own in letter.lower():
+                small.append(own)
+                spans.append([(number, place, place + 1)])
+    text = "".join([*small, " "]) if len(small) > 1 else ""
+    occurrences = character_occurrences(text, CHARACTER_ORDERS, len(view.idf))
+    return [*spans, []], list(occurrences)

@@ -1,0 +1,307 @@
+"""Ordinary situations of ``fit``, each in a small size to its last step: a taught network.
+
+Sources, tasks, options and lengths of texts that are fine one by one have failed together.
+"""
+
+import csv
+import json
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import ownbert
+from ownbert.fitting import findings, fit, minutes_curve, student
+from ownbert.fitting.report import report as written_report
+from support.cli import run_cli
+
+TOPICS = ("red", "green", "blue")
+# Enough on any machine: all that there is to do ends earlier.
+MINUTES = "10"
+Table = Mapping[str, Sequence[Any]]
+
+
+def text_of(topic: str, rng: random.Random, words: int) -> str:
+    own = [f"{topic}{rng.randint(0, 11)}" for _ in range(words // 2)]
+    both = [*own, *(f"w{rng.randint(0, 30)}" for _ in range(words - len(own)))]
+    rng.shuffle(both)
+    return " ".join(both)
+
+
+def table(
+    task: str, rows: int, *, words: int = 8, text: str = "text", label: str = "label"
+) -> Table:
+    rng = random.Random(rows)
+    topics = [TOPICS[i % 3] for i in range(rows)]
+    texts = [text_of(topic, rng, words) for topic in topics]
+    labels: list[Any] = topics
+    if task == "multilabel":
+        labels = [
+            ";".join(sorted({t, *rng.sample(TOPICS, 1)})) if i % 4 else ""
+            for i, t in enumerate(topics)
+        ]
+    if task == "regress":
+        labels = [TOPICS.index(t) + rng.random() / 10 for t in topics]
+    return {text: texts, label: labels}
+
+
+def write(rows: Table, path: Path) -> Path:
+    """A table by the ending of its name."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(dict(rows)), path)
+        return path
+    records = [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        if path.suffix == ".jsonl":
+            file.writelines(json.dumps(record) + "\n" for record in records)
+        else:
+            writer = csv.DictWriter(
+                file, list(rows), delimiter="\t" if path.suffix == ".tsv" else ","
+            )
+            writer.writeheader()
+            writer.writerows(records)
+    return path
+
+
+# Name: task, ending of the files, names of the columns, words of a text, further options; {dev}
+# and so on are files that are made for them. Those that are not slow are quick to be sure of.
+QUICK: Sequence[tuple[str, str, str, tuple[str, str], int, Sequence[str]]] = (
+    ("named columns", "classify", ".csv", ("Verlauf", "Sparte"), 8, ()),
+    ("several labels, named columns", "multilabel", ".tsv", ("report", "codes"), 8, ()),
+)
+SITUATIONS = (
+    ("numbers, named columns", "regress", ".jsonl", ("befund", "dosis"), 8, ()),
+    ("parquet", "classify", ".parquet", ("text", "label"), 8, ()),
+    ("long texts", "classify", ".csv", ("text", "label"), 300, ()),
+    ("long texts, several labels", "multilabel", ".jsonl", ("text", "label"), 300, ()),
+    ("dev", "classify", ".csv", ("text", "label"), 8, ("--dev", "{dev}")),
+    ("dev, named columns", "classify", ".csv", ("a text", "a label"), 8, ("--dev", "{dev}")),
+    ("test", "multilabel", ".csv", ("text", "label"), 8, ("--test", "{dev}")),
+    ("labels per class", "classify", ".csv", ("text", "label"), 8, ("--labels-per-class", "9")),
+    ("task", "classify", ".csv", ("text", "label"), 8, ("--task", "classify")),
+    ("metric accuracy", "classify", ".csv", ("text", "label"), 8, ("--metric", "accuracy")),
+    ("metric log loss", "classify", ".csv", ("text", "label"), 8, ("--metric", "log_loss")),
+    ("metric of labels", "multilabel", ".csv", ("text", "label"), 8, ("--metric", "log_loss")),
+    ("metric of numbers", "regress", ".csv", ("text", "label"), 8, ("--metric", "mae")),
+    ("seed", "classify", ".csv", ("text", "label"), 8, ("--seed", "3")),
+    ("device", "classify", ".csv", ("text", "label"), 8, ("--device", "cpu")),
+    ("seeds", "classify", ".csv", ("text", "label"), 8, ("--seeds", "2")),
+)
+
+
+@pytest.mark.parametrize(
+    "situation",
+    [
+        *(pytest.param(each, id=each[0]) for each in QUICK),
+        *(pytest.param(each, id=each[0], marks=pytest.mark.slow) for each in SITUATIONS),
+    ],
+)
+def test_a_run_goes_to_its_last_step(
+    situation: Any, topics: Path, pretrained: Path, tmp_path: Path
+):
+    _, task, ending, (text, label), words, options = situation
+    made = {"words": words, "text": text, "label": label}
+    train = write(table(task, 36, **made), tmp_path / f"train{ending}")
+    dev = write(table(task, 24, **made), tmp_path / f"dev{ending}")
+    others = tmp_path / "others.txt"
+    others.write_text("\n".join((topics / "corpus.txt").read_text().splitlines()[:12]))
+    named = ["--text-column", text, "--label-column", label]
+    usual = ["--seeds", "1"] if "--seeds" not in options else []
+    out = tmp_path / "best"
+    done = run_cli(
+        *("fit", train, "--unlabelled", others, "--model", pretrained, "--minutes", MINUTES),
+        *(named if (text, label) != ("text", "label") else []),
+        *usual,
+        *(option.format(dev=dev) for option in options),
+        *("-o", out),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "left out" not in done.stdout
+    assert json.loads((out / "fit.json").read_text())["candidates"][-1]["name"] == "student"
+    report = json.loads((out / "report.json").read_text())
+    assert all(row["score"] is not None for row in report["leaderboard"])
+    assert all(row["texts_per_second"] for row in report["leaderboard"])
+    asked = run_cli("predict", out, dev)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert len(asked.stdout.splitlines()) == 24
+    asked = run_cli("evaluate", out, dev, "--network", "-q")
+    assert (asked.returncode, asked.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["frame", "mapping", "pairs", "arrow"])
+def test_rows_in_memory_go_to_the_last_step(kind: str, pretrained: Path, tmp_path: Path):
+    rows = dict(table("classify", 36, text="Verlauf", label="Sparte"))
+    data: Any = {
+        "frame": lambda: pytest.importorskip("pandas").DataFrame(rows),
+        "mapping": lambda: rows,
+        "pairs": lambda: list(zip(*rows.values(), strict=True)),
+        "arrow": lambda: pa.table(rows),
+    }[kind]()
+    named = {} if kind == "pairs" else {"text_column": "Verlauf", "label_column": "Sparte"}
+    predictor = ownbert.fit(
+        data,
+        unlabelled=[text_of("red", random.Random(1), 8)] * 3,
+        model=pretrained,
+        seeds=1,
+        minutes=float(MINUTES),
+        output=tmp_path / "best",
+        quiet=True,
+        **named,
+    )
+    assert predictor.predict("red1 red2 red3") == "red"
+    written = (tmp_path / "best" / "recipe.yaml").read_text()
+    assert "tmp" not in re.sub(r"folder: .*|model: .*", "", written)
+
+
+# What is raised in one of these is named in a line, and the run goes on.
+PARTS: Sequence[tuple[Any, str]] = (
+    (findings, "_curve"),
+    (findings, "_margin"),
+    (findings, "_spread"),
+    (findings, "_speed"),
+    (findings, "score_all"),
+    (findings, "MemberScorer"),
+    (findings, "find_label_errors"),
+    (findings, "calibrate"),
+    (findings, "hardest_rows"),
+    (findings, "typical_rows"),
+    (findings, "compare_texts"),
+    (findings, "give_advice"),
+    (findings, "best_network"),
+    (written_report, "as_page"),
+    (fit, "write_fit_card"),
+    (fit, "self_train"),
+)
+NETWORKS: Sequence[tuple[Any, str]] = (
+    (fit, "fit_probe"),
+    (fit, "copy_encoder"),
+    (student, "finetune_on"),
+    (student, "taught_texts"),
+    (fit, "finetune_on"),
+)
+
+
+class Broken(Exception):
+    pass
+
+
+def broken(*_: Any, **__: Any) -> Any:
+    raise Broken("this part is broken")
+
+
+@pytest.mark.parametrize(("module", "name"), PARTS)
+def test_a_part_that_fails_ends_no_run(
+    module: Any, name: str, topics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, name, broken)
+    out = tmp_path / "best"
+    done = run_cli(
+        *("fit", topics / "train.csv", "--unlabelled", topics / "corpus.txt"),
+        *("--test", topics / "test.csv", "--minutes", "0.3", "-o", out),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "left out, this part is broken" in done.stdout
+    assert run_cli("predict", out, "red1 red2").returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("module", "name"), NETWORKS)
+def test_a_network_that_fails_ends_no_run(
+    module: Any,
+    name: str,
+    topics: Path,
+    pretrained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(module, name, broken)
+    out = tmp_path / "best"
+    done = run_cli(
+        *("fit", topics / "train.csv", "--unlabelled", topics / "corpus.txt", "--seeds", "1"),
+        *("--model", pretrained, "--minutes", MINUTES, "-o", out),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "left out, this part is broken" in done.stdout
+    assert run_cli("evaluate", out, topics / "test.csv").returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "name"), [(fit, "pretrain_on"), (minutes_curve, "probe_scores")]
+)
+def test_a_pretraining_that_fails_ends_no_run(
+    module: Any, name: str, topics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(minutes_curve, "_FEWEST_MINUTES", 0.01)
+    monkeypatch.setattr(module, name, broken)
+    out = tmp_path / "best"
+    done = run_cli(
+        "fit", topics / "train.csv", "--minutes", "0.8", "--seeds", "1", "--debug", "-o", out
+    )
+    assert done.returncode == 0
+    assert "left out, this part is broken" in done.stdout
+    assert "Broken: this part is broken" in done.stderr  # the traceback of --debug
+    assert run_cli("evaluate", out, topics / "test.csv").returncode == 0
+
+
+def test_without_any_model_the_reasons_are_said(
+    topics: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fit, "fit_view", broken)
+    done = run_cli("fit", topics / "train.csv", "--minutes", "0.1", "-o", tmp_path / "best")
+    assert done.returncode == 2
+    assert "no model could be fitted (TF-IDF of 1 to 2 words: this part is broken" in done.stderr
+
+
+@pytest.mark.slow
+def test_many_rows_with_many_labels_are_fitted(tmp_path: Path):
+    """8,000 rows of ids with 17 labels, several per row, a quarter without any."""
+    rng = random.Random(0)
+    names = [f"L{i:02d}" for i in range(17)]
+    own = {name: [str(rng.randint(1, 858)) for _ in range(14)] for name in names}
+
+    def row() -> tuple[str, str]:
+        labels = sorted(rng.sample(names, rng.choice((0, 1, 2, 3))))
+        words = [str(min(858, int(rng.expovariate(1 / 150)) + 1)) for _ in range(28)]
+        words += [rng.choice(own[rng.choice(labels)]) for _ in range(14) if labels]
+        return " ".join(words), "|".join(labels)
+
+    path = tmp_path / "train.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("report", "codes"), *(row() for _ in range(8000))])
+    out = tmp_path / "best"
+    done = run_cli(
+        *("fit", path, "--text-column", "report", "--label-column", "codes"),
+        *("--minutes", "2", "-o", out),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (out / "model.safetensors").exists()
+    report = json.loads((out / "report.json").read_text())
+    assert max(row["score"] for row in report["leaderboard"]) > 0.85
+
+
+def metric_of(folder: Path) -> Callable[[str], float]:
+    report = json.loads((folder / "report.json").read_text())
+    return lambda name: next(r["score"] for r in report["leaderboard"] if r["name"] == name)
+
+
+def test_the_best_member_answers_where_the_blend_is_no_better(topics: Path, tmp_path: Path):
+    out = tmp_path / "best"
+    done = run_cli("fit", topics / "train.csv", "--minutes", "0.3", "-o", out)
+    assert done.returncode == 0
+    score, blend = metric_of(out), json.loads((out / "blend.json").read_text())
+    report = json.loads((out / "report.json").read_text())
+    best = max(row["score"] for row in report["leaderboard"])
+    assert score(report["best"]) == best
+    if len(blend["members"]) == 1:
+        assert report["best"] != "blend of all"
+        assert score("blend of all") <= best
+    predicted = np.asarray(ownbert.Predictor(out).predict(["red1 red2", "blue1 blue2"]))
+    assert predicted.tolist() == ["red", "blue"]
