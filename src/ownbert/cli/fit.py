@@ -1,5 +1,6 @@
 """fit: the best model that texts give in so many minutes."""
 
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,6 +68,8 @@ def fit(
 
     Example: ownbert fit train.csv --unlabelled corpus.txt --minutes 20 -o best
     """
+    started = time.monotonic()  # loading torch is a part of the minutes
+
     from ownbert.fitting.fit import fit_folder as run
     from ownbert.fitting.fit import preview_fit
     from ownbert.train.device import keep_memory
@@ -83,5 +86,6 @@ def fit(
         overwrite=overwrite,
         quiet=quiet,
         debug=debug,
+        started=started,
         **settings,
     )

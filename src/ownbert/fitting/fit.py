@@ -91,7 +91,7 @@ _NOT_SETTINGS = ("minutes", "device", "dev", "test", "unlabelled")
 # texts, and two networks are fine-tuned. Where a network is given none is pretrained.
 _PRETRAINING, _PRETRAINING_FOR_MANY = 0.45, 0.3
 # Shares of the minutes; what is left then is for the network that the blend teaches.
-_FINETUNING, _NGRAM_SHARE, _FINETUNING_GIVEN = 0.2, 0.15, 0.45
+_FINETUNING, _NGRAM_SHARE, _FINETUNING_GIVEN, _PROBING = 0.2, 0.15, 0.45, 0.1
 # Linear models are self-trained where there are so many times as many texts without labels.
 _SELF_TRAINING_FROM = 2
 # From so many rows on a network with embeddings of n-grams beside its vector is worth its time.
@@ -173,9 +173,14 @@ def fit_folder(
     overwrite: bool = False,
     quiet: bool = False,
     debug: bool = False,
+    started: float | None = None,
     **options: Any,
 ) -> Path:
-    """As ``fit``, for those who do not use the models at once: the folder, without loading them."""
+    """As ``fit``, for those who do not use the models at once: the folder, without loading them.
+
+    started: when the minutes began, by ``time.monotonic``; by default now.
+    """
+    started = time.monotonic() if started is None else started
     if under_torchrun():
         raise InputError("fit runs in one process; start it without torchrun")
     folder = Path(tempfile.mkdtemp(prefix="ownbert-fit-") if output is None else output)
@@ -188,7 +193,7 @@ def fit_folder(
             "or choose another folder"
         )
     given = (train, folder, dev, test, unlabelled, options)
-    with _checked(*given, quiet=quiet, debug=debug) as run:
+    with _checked(*given, quiet=quiet, debug=debug, started=started) as run:
         if overwrite and not resume:
             model = run.recipe.model
             if model and folder.resolve() in Path(model).resolve().parents:
@@ -220,6 +225,7 @@ def _checked(
     *,
     quiet: bool,
     debug: bool = False,
+    started: float | None = None,
 ) -> "Iterator[Fit]":
     """A run whose files and settings have been checked; rows in memory are in files meanwhile."""
     unlabelled = () if unlabelled is None else unlabelled
@@ -237,7 +243,7 @@ def _checked(
         # The recipe, which is written, names no temporary files.
         options["unlabelled"] = tuple(texts) if are_names(unlabelled) else ()
         recipe = resolve(FitRecipe, options=options)
-        yield Fit(recipe, rows, texts, folder, quiet=quiet, debug=debug)
+        yield Fit(recipe, rows, texts, folder, quiet=quiet, debug=debug, started=started)
 
 
 class _LabelledSource(NamedTuple):
@@ -317,6 +323,7 @@ class Fit:
         texts: files of unlabelled texts.
         folder: to write to.
         debug: whether the traceback of a step that fails is shown.
+        started: when its time began, by ``time.monotonic``; by default now.
     """
 
     def __init__(
@@ -328,9 +335,10 @@ class Fit:
         *,
         quiet: bool = False,
         debug: bool = False,
+        started: float | None = None,
     ) -> None:
         self.recipe, self.folder = recipe, folder
-        self.budget = Budget(recipe.minutes, time.monotonic())
+        self.budget = Budget(recipe.minutes, time.monotonic() if started is None else started)
         named = ColumnNames(recipe.text_column, recipe.second_column, recipe.label_column)
         sources = {name: own.rows for name, own in given.items()}
         train = sources["train"]
@@ -421,9 +429,10 @@ class Fit:
         titles = [VIEWS[name].title for name in view_names(self.rows, self.kind)]
         if self._self_training_helps():
             titles.append(_SELF_TRAINED)
-        titles += [_PROBE, _NETWORK]
+        titles.append(_NETWORK)
         if self._ngrams_help():
             titles.append(_NGRAM_NETWORK)
+        titles.append(_PROBE)
         if self._can_teach():
             titles.append(_STUDENT)
         yield "fits in this order, as far as the minutes suffice, and blends:"
@@ -497,7 +506,6 @@ class Fit:
 
     def _networks(self, base: Path) -> None:
         """The candidates that need a network to start from."""
-        self._add("probe", _PROBE, "frozen", partial(self._probe, base))
         ngrams = self._ngrams_help()
         # All that is left, where a network cannot be taught.
         share = _FINETUNING if self._can_teach() else (2 * _FINETUNING if ngrams else 1.0)
@@ -508,6 +516,8 @@ class Fit:
         if ngrams:
             make = partial(self._finetune, base, self.budget.share(_NGRAM_SHARE), ngrams=_NGRAMS)
             self._add("ngrams", _NGRAM_NETWORK, "network", make)
+        seconds = self.budget.share(_PROBING)
+        self._add("probe", _PROBE, "frozen", partial(self._probe, base), seconds)
         if self._can_teach() and any(c.name == "network" for c in self.candidates):
             self._add("student", _STUDENT, "network", self._student)
 

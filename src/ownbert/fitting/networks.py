@@ -130,6 +130,7 @@ def pretrain_on(
             seed=seed,
             resume=newest_state(network) is not None,
             quiet=True,
+            with_card=False,
             callbacks=Callbacks(on_save=on_save),
         )
     remove_states(network)

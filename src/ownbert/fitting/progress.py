@@ -26,6 +26,7 @@ class Progress:
         self.rows, self.recipe, self.quiet = rows, recipe, quiet
         self.console = console(soft_wrap=True)
         self.live: Live | None = None
+        self.lines = 0  # that were said
         self.doing = ""
         self.left: Callable[[], float] = lambda: 0.0
         self.table: Table | None = None
@@ -58,6 +59,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line that stays."""
+        self.lines += 1
         if not self.quiet:
             self.console.print(Text(translated(text)))
 
@@ -65,9 +67,9 @@ class Progress:
     def step(self, title: str) -> Iterator[None]:
         """Show what is being done."""
         self.doing = title
-        began = time.monotonic()
+        began, lines = time.monotonic(), self.lines
         yield
-        if self.live is None:
+        if self.live is None and self.lines == lines:  # else it has said why it was left out
             self.say(f"{title}: {time.monotonic() - began:.0f} s")
 
     def show(self, compared: Comparison) -> None:

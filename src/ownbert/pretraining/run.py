@@ -72,6 +72,7 @@ def pretrain(
     overwrite: bool = False,
     quiet: bool = False,
     callbacks: Callbacks | None = None,
+    with_card: bool = True,
     **options: Any,
 ) -> Model:
     """Pretrain a model on a token store and save it, its log, curves and recipe in ``output``.
@@ -82,6 +83,8 @@ def pretrain(
         resume: continue from the last saved state (or that of ``resume_step``), by the recipe in
             ``output``; without one, start.
         callbacks: functions to call with each row of the log, evaluation and saved model.
+        with_card: whether the run ends with a model card and curves, for which some seconds are
+            spent on comparing precisions and measuring the machine.
         options: settings of ``PretrainRecipe`` by name (``size="mini"``, ``max_minutes=30``).
 
     Raises:
@@ -98,6 +101,7 @@ def pretrain(
     saved = folder.saved is not None and (folder.path / CONFIG).exists()
     run = Pretraining(recipe, saved=folder.path if saved else None)
     run.callbacks = callbacks or run.callbacks
+    run.with_card = run.with_curves = with_card
     return run.execute(folder, quiet=quiet)
 
 
@@ -237,6 +241,8 @@ class Pretraining(TrainingRun):
         return affordable_tokens(steps * run.accumulate * data.settings.batch_tokens)
 
     def peak_flops(self, world: World) -> float:
+        if not self.with_card:
+            return 0.0
         kind = torch.bfloat16 if self.recipe.run.precision == "bfloat16" else torch.float32
         return world.total([_peak_flops(self.device, kind, torch.get_num_threads())])[0]
 
@@ -262,7 +268,7 @@ class Pretraining(TrainingRun):
     def finish(self, job: Job, folder: RunFolder) -> Model:
         """Write the model card."""
         model = job.state.learner.model
-        if job.world.first:
+        if job.world.first and self.with_card:
             checked = self._check_precision(folder.path)
             evaluations = [row for row in read_log(folder.path) if row.get("evaluation")]
             warning = write_card(

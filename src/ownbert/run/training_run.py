@@ -41,6 +41,7 @@ class TrainingRun(ABC):
         callbacks: functions of the user's that are called on the way.
         vocabularies: one of which a tokenizer in the output folder must be equal to, if there are
             any.
+        with_card: whether the run ends with a model card, for which precisions are compared.
         with_curves: whether the log is plotted.
     """
 
@@ -48,6 +49,7 @@ class TrainingRun(ABC):
     recipe: Any
     identity: Mapping[str, str]
     monitor = Monitor("loss", lower=True)
+    with_card = True
     with_curves = True
     vocabularies: tuple[Tokenizer, ...] = ()
     callbacks = Callbacks()
