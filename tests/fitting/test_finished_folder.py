@@ -1,0 +1,104 @@
+"""What is left in a finished folder of ``fit``, and what of the texts it holds."""
+
+import fnmatch
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ownbert
+
+# Every file, and what it holds of the texts; docs/fit.md says the same.
+NOTHING, WORDS, SOME_TEXTS = "nothing", "single words", "some texts"
+FILES = {
+    # The folder's own network.
+    "config.json": NOTHING,
+    "model.safetensors": NOTHING,
+    "vocab.txt": WORDS,
+    "tokenizer.json": WORDS,
+    "tokenizer_config.json": NOTHING,
+    "special_tokens_map.json": NOTHING,
+    # What predict uses.
+    "blend.json": NOTHING,
+    "members/*/linear.json": NOTHING,
+    "members/*/linear.safetensors": WORDS,
+    "members/self-trained/*/linear.*": NOTHING,
+    "members/first-fold*/*": NOTHING,  # until a network has been taught
+    "members/probe/probe.*": NOTHING,
+    "members/probe/encoder/*": WORDS,
+    "members/network/seed-*/fold-*/*": WORDS,
+    "members/student/*": WORDS,
+    # The report, and what --resume needs.
+    "README.md": NOTHING,
+    "report.*": SOME_TEXTS,
+    "recipe.yaml": NOTHING,
+    "fit.json": NOTHING,
+    "work/*.npy": NOTHING,
+    "work/network/*": WORDS,
+}
+_SEQUENCE = 4  # words in a row that are taken for a text
+
+
+def held(folder: Path) -> dict[str, str]:
+    """What each file holds by the table; an unknown file fails."""
+    found = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        name = path.relative_to(folder).as_posix()
+        known = [what for pattern, what in FILES.items() if fnmatch.fnmatch(name, pattern)]
+        assert known, f"{name} is not in the table"
+        found[name] = known[0] if NOTHING not in known else NOTHING
+    return found
+
+
+def check(folder: Path, texts: Sequence[str]) -> None:
+    sequences = set()
+    for text in texts:
+        words = text.split()
+        sequences |= {
+            " ".join(words[i : i + _SEQUENCE]).encode() for i in range(len(words) - _SEQUENCE + 1)
+        }
+    some = random.Random(0).sample(sorted(sequences), min(400, len(sequences)))
+    what = held(folder)
+    for name, kind in what.items():
+        content = (folder / name).read_bytes()
+        if kind != SOME_TEXTS:
+            assert not [own for own in some if own in content], name
+    assert any(own in (folder / "report.html").read_bytes() for own in sequences)
+    assert not (folder / "work" / "tokens").exists()
+
+
+def test_a_finished_folder_holds_no_texts_but_those_of_its_report(
+    topics: Path, pretrained: Path, tmp_path: Path
+):
+    texts = (topics / "corpus.txt").read_text().splitlines()
+    labels = ["red" if text.count("red") > text.count("blue") else "blue" for text in texts]
+    ownbert.fit(
+        (texts[:40], labels[:40]),
+        unlabelled=texts[40:60],
+        model=pretrained,
+        seeds=1,
+        minutes=10,
+        output=tmp_path / "best",
+        quiet=True,
+    )
+    check(tmp_path / "best", texts[:60])
+
+
+@pytest.mark.slow
+def test_so_does_one_with_a_pretrained_network(topics: Path, tmp_path: Path):
+    texts = (topics / "corpus.txt").read_text().splitlines()
+    labels = ["red" if text.count("red") > text.count("blue") else "blue" for text in texts]
+    ownbert.fit(
+        (texts[:60], labels[:60]),
+        unlabelled=texts[60:],
+        seeds=1,
+        minutes=0.9,
+        output=tmp_path / "best",
+        quiet=True,
+    )
+    check(tmp_path / "best", texts)
+    assert (tmp_path / "best" / "model.safetensors").exists()
+    ids = np.load(tmp_path / "best" / "work" / "tfidf.npy")
+    assert ids.dtype.kind == "f"
