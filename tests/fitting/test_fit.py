@@ -19,6 +19,7 @@ from ownbert.fitting.labelled_rows import find_task, read_labelled
 from ownbert.fitting.networks import finetune_on
 from ownbert.fitting.recipe import FitRecipe
 from ownbert.inference.blend_predictor import BlendPredictor
+from ownbert.inference.finished_files import copy_files, finished_files
 from ownbert.inference.predictor import NetworkPredictor
 from ownbert.run.file_names import RECIPE
 from ownbert.settings import resolve
@@ -134,6 +135,22 @@ def test_no_blend_weight_is_negative_and_members_exist(fitted: Path):
     blend = json.loads((fitted / "blend.json").read_text())
     assert all(member["weight"] > 0 for member in blend["members"])
     assert all((fitted / f).is_dir() for m in blend["members"] for f in m["folders"])
+
+
+def test_a_copy_of_the_needed_files_answers_alike_and_has_no_text(
+    fitted: Path, topics: Path, tmp_path: Path
+):
+    texts = texts_of(topics / "test.csv")
+    copy_files(fitted, tmp_path / "copy", finished_files(fitted))
+    for network in (False, True):
+        one, two = (ownbert.Predictor(f, network=network) for f in (fitted, tmp_path / "copy"))
+        assert (one.predict_proba(texts) == two.predict_proba(texts)).all()
+    read = "".join(
+        path.read_text(errors="replace")
+        for path in (tmp_path / "copy").rglob("*")
+        if path.suffix in (".md", ".json", ".txt")
+    )
+    assert not [text for text in [*texts, *texts_of(topics / "train.csv")] if text in read]
 
 
 def test_a_finished_folder_is_not_overwritten_by_accident(fitted: Path, topics: Path):

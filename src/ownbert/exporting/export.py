@@ -26,7 +26,6 @@ from ownbert.files import (
     explained,
     make_folder,
     missing_folders,
-    read_json,
     refuse_same,
     remove_empty,
     uninterrupted,
@@ -35,24 +34,21 @@ from ownbert.files import (
 from ownbert.hub import model_folder
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
+from ownbert.inference.finished_files import (
+    MODULES,
+    copy_files,
+    network_files,
+    require_inside,
+)
 from ownbert.inference.predictor import list_members
 from ownbert.nn.heads import ClassificationHead, TokenHead
 from ownbert.nn.model import Model
 from ownbert.run.file_names import BLEND
 from ownbert.run.model_card import CARD, is_ours
-from ownbert.schema import list_of, maybe, record, text
 from ownbert.settings import between
 from ownbert.text.files import TOKENIZER, has_tokenizer
 
 Say = Callable[[str], None]
-MODULES = "modules.json"
-_MODULE_PATHS = list_of(record({"path": maybe(text)}), most=100)
-# What a folder has besides weights that a program needs to make inputs and to read outputs.
-_BESIDE = (
-    *("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-    *("added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "*.model"),
-    *("sentence_bert_config.json", "config_sentence_transformers.json", MODULES),
-)
 
 
 def export(
@@ -151,7 +147,7 @@ def describe_network(source: Path) -> Description:
     """The description of a folder with one network.
 
     Raises:
-        InputError: it holds several, or none.
+        InputError: it holds several, or none, or what would be copied is not in it.
     """
     members = list_members(source)
     if len(members) > 1:
@@ -161,6 +157,7 @@ def describe_network(source: Path) -> Description:
         )
     if not (source / CONFIG).is_file() and (source / BLEND).is_file():
         raise InputError(f"{source} is a blend without a network; a network is needed")
+    require_inside(source, network_files(source, weights=False))
     return describe(source)
 
 
@@ -293,16 +290,7 @@ def require_near(parity: Parity, tolerance: float, target: Path) -> None:
 
 def copy_beside(source: Path, new: Path, description: Description) -> None:
     """Config, tokenizer and the files of sentence-transformers; weights stay behind."""
-    found = {path for pattern in _BESIDE for path in source.glob(pattern) if path.is_file()}
-    if MODULES in {path.name for path in found}:
-        for module in read_json(source / MODULES, list, check=_MODULE_PATHS):
-            name = module.get("path") or ""
-            if name and Path(name).name == name and (source / name).is_dir():
-                found |= {path for path in (source / name).iterdir() if path.is_file()}
-    for path in sorted(found):
-        place = new / path.relative_to(source)
-        make_folder(place.parent)
-        shutil.copyfile(path, place)
+    copy_files(source, new, network_files(source, weights=False))
     # Whether the model agrees in bfloat16 says nothing of its file.
     if (values := without_agreement(description.values)) != description.values:
         write_json(new / CONFIG, values)

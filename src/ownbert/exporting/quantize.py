@@ -14,7 +14,6 @@ from ownbert.checkpoint.weights import FORMS, QUANTIZED, read_weights
 from ownbert.data.batch import pack
 from ownbert.errors import InputError
 from ownbert.exporting.export import (
-    MODULES,
     complete_folder,
     copy_beside,
     describe_network,
@@ -25,6 +24,7 @@ from ownbert.exporting.quantize_card import write_quantize_card
 from ownbert.exporting.quantized_parity import QuantizedParity, compare_models, halves
 from ownbert.files import write_json
 from ownbert.hub import model_folder
+from ownbert.inference.finished_files import MODULES
 from ownbert.nn.kernels.int8 import quantizable, smoothing
 from ownbert.nn.kernels.prepack import prepack
 from ownbert.nn.model import Model

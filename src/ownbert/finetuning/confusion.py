@@ -8,10 +8,9 @@ import numpy as np
 
 from ownbert.files import atomic_path
 from ownbert.fonts import CJK_FONTS, PLAIN_FONT, fonts_for
+from ownbert.run.file_names import CONFUSION as CONFUSION
 from ownbert.tasks.metrics import Scores
 from ownbert.tasks.rows import shortened
-
-CONFUSION = "confusion.png"
 
 # The most labels for which cells have numbers, and for which all labels have names.
 _NUMBERS, _NAMES = 15, 40

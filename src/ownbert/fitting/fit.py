@@ -44,7 +44,6 @@ from ownbert.fitting.minutes_curve import Checkpoints, Points
 from ownbert.fitting.networks import (
     Corpus,
     add_offsets,
-    copy_encoder,
     copy_network,
     finetune_on,
     pretrain_on,
@@ -61,6 +60,7 @@ from ownbert.hub import model_folder
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.blend import KINDS, Blend, BlendMember
 from ownbert.inference.blend_predictor import BlendPredictor, network_scores, score_all
+from ownbert.inference.finished_files import network_files, require_inside
 from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.pipeline import Predictor
 from ownbert.inference.predictor import NetworkPredictor, characters
@@ -278,6 +278,7 @@ def _check_model(folder: str, task: Task) -> None:
     description = describe(folder)
     task.check_modality(description, folder)
     load_tokenizer(folder, config=description.config)
+    require_inside(model_folder(folder), network_files(model_folder(folder)))
     if not any(
         any(model_folder(folder).glob(name)) for name in ("*.safetensors", "pytorch_model*.bin")
     ):
@@ -557,7 +558,7 @@ class Fit:
         return Made([str(own.relative_to(self.folder)) for own in folders], scores)
 
     def _probe(self, base: Path, path: Path) -> Made:
-        copy_encoder(base, path / ENCODER)
+        copy_network(base, path / ENCODER)
         return Made([f"members/{path.name}"], fit_probe(path / ENCODER, self.rows, path))
 
     def _finetune(self, base: Path, minutes: float, path: Path, **settings: Any) -> Made:

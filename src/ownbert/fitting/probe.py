@@ -16,7 +16,7 @@ from ownbert.fitting.candidates import (
     standardised,
 )
 from ownbert.fitting.labelled_rows import LabelledRows, find_task, read_labelled
-from ownbert.fitting.networks import copy_encoder
+from ownbert.fitting.networks import copy_network
 from ownbert.hub import model_folder
 from ownbert.inference.blend import Blend, BlendMember
 from ownbert.inference.frozen_probe import ENCODER, embed_rows
@@ -70,7 +70,7 @@ def probe(
     new = missing_folders(folder)
     work = make_folder(folder / "members" / f".{_NAME}.part")
     try:
-        copy_encoder(model_folder(model), work / ENCODER)
+        copy_network(model_folder(model), work / ENCODER)
         scores = fit_probe(work / ENCODER, rows, work)
         path = f"members/{_NAME}"
         compared = Comparison(rows, [ComparedModel(_NAME, _NAME, "frozen", (path,), 0.0, scores)])

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from ownbert.inference.embedder import Embedder
+from ownbert.run.file_names import ENCODER as ENCODER
 from ownbert.views.linear import LinearModel
-from ownbert.views.linear_files import load_linear, save_linear
+from ownbert.views.linear_files import PROBE, load_linear, save_linear
 
-# The name of its files, and the folder of the network beside them.
-FILES, ENCODER = "probe", "encoder"
 # Words, or characters of a script without blanks, of a piece of a long text; and pieces at most.
 _PIECE_WORDS, _LONG_WORD, _MOST_PIECES = 100, 20, 100
 
@@ -38,7 +37,7 @@ class FrozenProbe:
 
     def save(self, folder: Path) -> None:
         """Write it into a folder, beside that of the network, ``ENCODER`` in it."""
-        save_linear(folder, FILES, self.model, {"mean": self.mean, "scale": self.scale}, {})
+        save_linear(folder, PROBE, self.model, {"mean": self.mean, "scale": self.scale}, {})
 
     @classmethod
     def load(cls, folder: Path) -> "FrozenProbe":
@@ -56,7 +55,7 @@ class FrozenProbe:
                 raise ValueError("the mean, the scale and the weights differ in size")
             return cls(Embedder(folder / ENCODER), mean, scale, model)
 
-        return load_linear(folder, FILES, make)
+        return load_linear(folder, PROBE, make)
 
 
 def embed_rows(embedder: Embedder, texts: Sequence[tuple[str, ...]]) -> np.ndarray:

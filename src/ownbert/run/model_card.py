@@ -18,9 +18,9 @@ import ownbert
 from ownbert.files import write_text
 from ownbert.hub import PREFIX
 from ownbert.language import translated
+from ownbert.run.file_names import CARD as CARD
 from ownbert.terminal import printable
 
-CARD = "README.md"
 # Tells our cards from those that users wrote.
 MARK = "<!-- Written by ownbert, and rewritten when it runs again; remove this line to keep it. -->"
 _OURS = "<!-- Written by ownbert"

@@ -6,13 +6,11 @@ from itertools import chain
 from pathlib import Path
 
 from ownbert.data.corpus.learn_vocabulary import learn_tokenizer
+from ownbert.run.file_names import SOURCE as SOURCE
 from ownbert.text.files import has_tokenizer
 from ownbert.text.tokenizer import Tokenizer
 from ownbert.translate.pairs import Pairs
 from ownbert.translate.recipe import Vocabulary
-
-# Subfolder of the model folder with the source's vocabulary, if it is not that of the target.
-SOURCE = "source"
 
 
 def learn_vocabularies(pairs: Pairs, settings: Vocabulary) -> tuple[Tokenizer, Tokenizer]:

@@ -635,6 +635,7 @@ MESSAGES = {
     "{} has no {}: it is no folder of a finished model": "{} 没有 {}：它不是训练好的模型目录",
     "{} is no name on the hub; write org/name": "{} 不是 hub 上的名称；请写 组织/名称",
     "push needs a package that is missing: pip install 'ownbert[hub]'": "push 需要的包没有安装：pip install 'ownbert[hub]'",
+    "{} is a link to a file outside of the folder, which would be copied; put the file itself there": "{} 是指向目录外文件的链接，该文件会被复制；请把文件本身放在那里",
     "{} could not be uploaded: {}": "无法上传 {}：{}",
     "no such folder: {}; to fetch a model of that name: pip install 'ownbert[hub]'": "目录不存在：{}；要下载同名模型：pip install 'ownbert[hub]'",
     "no such folder: {}; nor could it be fetched from the hub: {}": "目录不存在：{}；也无法从 hub 下载：{}",
