@@ -272,11 +272,20 @@ def test_pairs_of_texts_are_fitted(pretrained: Path, tmp_path: Path):
 
 
 def test_overwriting_removes_nothing_that_fit_has_not_made(topics: Path, tmp_path: Path):
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "mine.txt").write_text("kept")
-    ownbert.fit(topics / "train.csv", minutes=0.01, output=tmp_path, overwrite=True, quiet=True)
-    assert (tmp_path / "work" / "mine.txt").read_text() == "kept"
-    assert (tmp_path / "blend.json").exists()
+    given = {"minutes": 0.01, "output": tmp_path, "overwrite": True, "quiet": True}
+    mine = (tmp_path / "mine.txt", tmp_path / "work" / "mine.txt")
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("kept")
+    with pytest.raises(InputError, match="work was not written by ownbert"):
+        ownbert.fit(topics / "train.csv", **given)
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", "work"}
+    (tmp_path / "work").rename(tmp_path / "mine")
+    for _ in range(2):
+        ownbert.fit(topics / "train.csv", **given)
+        assert (tmp_path / "blend.json").exists()
+    assert (tmp_path / "mine.txt").read_text() == "kept"
+    assert (tmp_path / "mine" / "mine.txt").read_text() == "kept"
 
 
 def test_other_texts_without_labels_get_a_warning(topics: Path, tmp_path: Path):

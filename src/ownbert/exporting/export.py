@@ -31,6 +31,7 @@ from ownbert.files import (
     uninterrupted,
     write_json,
 )
+from ownbert.folders import refuse_foreign, writing
 from ownbert.hub import model_folder
 from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
@@ -46,7 +47,7 @@ from ownbert.nn.model import Model
 from ownbert.run.file_names import BLEND
 from ownbert.run.model_card import CARD, is_ours
 from ownbert.settings import between
-from ownbert.text.files import TOKENIZER, has_tokenizer
+from ownbert.text.files import TOKENIZER, TOKENIZER_FILES, has_tokenizer
 
 Say = Callable[[str], None]
 
@@ -96,51 +97,62 @@ def export(
     between(0, 1, "(]")("tolerance", tolerance)
     kind, source, target = FORMATS[to], model_folder(folder), Path(output)
     kind.require(to)
-    beside = _is_beside(source, target, to)
-    refuse_taken(target, source, data, overwrite=overwrite, to=to, beside=beside)
-    description, sentences = describe_network(source), (source / MODULES).is_file()
-    require_float(description.values, folder)
-    model = load(source, heads=() if sentences else None, description=description)
-    for note in notes_of(source, model):
-        if say is not None:
-            say(f"note: {note}")
-    if to == "openvino" and any(_ngrams(head) for head in model.heads.values()):
-        raise InputError(
-            f"{folder} reads hashed n-grams, whose numbers of 64 bits OpenVINO does not have; "
-            "take --to onnx or torch"
-        )
-    graph = PaddedModel(model)
-    given = sequences_of(source, model, data=data, text_column=text_column)
-    with complete_folder(target) as new:
-        path = new / (kind.folder if sentences and not beside else "") / kind.file
-        make_folder(path.parent)
-        with _in_a_line(source, to):
-            kind.write(graph, path)
-            parity = compare(model, graph, kind.open(path), given)
-        require_near(parity, tolerance, target)
-        if not beside:
-            copy_beside(source, new, description)
-        for head in model.heads.values():
-            if isinstance(head, TokenHead) and head.crf is not None:
-                weights = {n: p.detach().tolist() for n, p in head.crf.named_parameters()}
-                write_json(new / CRF, weights)
-        file = path.relative_to(new).as_posix()
-        write_json(new / PARITY, _report(parity, source, to, path, new, kind, tolerance))
-        if beside:
-            return parity
-        write_export_card(
-            new,
-            name=Path(os.path.realpath(target)).name,
-            source=source,
-            to=to,
-            file=file,
-            description=description,
-            graph=graph,
-            parity=parity,
-            tolerance=tolerance,
-            notes=list(notes_of(source, model)),
-        )
-    return parity
+    with writing(target):
+        beside = _is_beside(source, target, to)
+        refuse_taken(target, source, data, overwrite=overwrite, to=to, beside=beside)
+        refuse_foreign(target, _written(source, kind, beside=beside))
+        description, sentences = describe_network(source), (source / MODULES).is_file()
+        require_float(description.values, folder)
+        model = load(source, heads=() if sentences else None, description=description)
+        for note in notes_of(source, model):
+            if say is not None:
+                say(f"note: {note}")
+        if to == "openvino" and any(_ngrams(head) for head in model.heads.values()):
+            raise InputError(
+                f"{folder} reads hashed n-grams, whose numbers of 64 bits OpenVINO does not have; "
+                "take --to onnx or torch"
+            )
+        graph = PaddedModel(model)
+        given = sequences_of(source, model, data=data, text_column=text_column)
+        with complete_folder(target) as new:
+            path = new / (kind.folder if sentences and not beside else "") / kind.file
+            make_folder(path.parent)
+            with _in_a_line(source, to):
+                kind.write(graph, path)
+                parity = compare(model, graph, kind.open(path), given)
+            require_near(parity, tolerance, target)
+            if not beside:
+                copy_beside(source, new, description)
+            for head in model.heads.values():
+                if isinstance(head, TokenHead) and head.crf is not None:
+                    weights = {n: p.detach().tolist() for n, p in head.crf.named_parameters()}
+                    write_json(new / CRF, weights)
+            file = path.relative_to(new).as_posix()
+            write_json(new / PARITY, _report(parity, source, to, path, new, kind, tolerance))
+            if beside:
+                return parity
+            write_export_card(
+                new,
+                name=Path(os.path.realpath(target)).name,
+                source=source,
+                to=to,
+                file=file,
+                description=description,
+                graph=graph,
+                parity=parity,
+                tolerance=tolerance,
+                notes=list(notes_of(source, model)),
+            )
+        return parity
+
+
+def _written(source: Path, kind: Format, *, beside: bool) -> list[str]:
+    """The names of the files that an export of a folder writes."""
+    data = KINDS[kind.folder].data if kind.folder else ()
+    names = [PARITY, CRF, kind.file, *data]
+    if beside:
+        return names
+    return [*names, *map(str, network_files(source, weights=False)), *TOKENIZER_FILES, kind.folder]
 
 
 def describe_network(source: Path) -> Description:
@@ -253,7 +265,8 @@ def complete_folder(target: Path) -> Iterator[Path]:
 
 
 def _move(new: Path, target: Path) -> None:
-    if not target.exists():
+    if not target.exists() or not any(target.iterdir()):
+        remove_empty([target])
         os.replace(new, target)
         return
     for path in sorted(new.rglob("*")):

@@ -14,6 +14,7 @@ from ownbert.errors import InputError
 from ownbert.files import atomic_path, read_json, write_json, write_text
 from ownbert.finetuning.finetune_folder import SEARCH, FinetuneFolder
 from ownbert.finetuning.run import FinetuningRun
+from ownbert.folders import refuse_foreign
 from ownbert.language import translated
 from ownbert.nn.model import Model
 from ownbert.run.file_names import RECIPE
@@ -61,6 +62,7 @@ def search(run: FinetuningRun, folder: FinetuneFolder, *, quiet: bool) -> Model:
         raise InputError("run.max_steps ends all runs of a search over epochs; leave it out")
     output, tries = folder.path, list(combinations(run))
     done = _done(run, output) if folder.resume else []
+    refuse_foreign(output, ["search"])
     run.check_model()
     folder.reserve(run.identity)
     write_text(output / RECIPE, dump(run.given))

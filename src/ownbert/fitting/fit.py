@@ -15,6 +15,7 @@ import numpy as np
 
 from ownbert import schema
 from ownbert.checkpoint import CONFIG, describe, load_tokenizer
+from ownbert.checkpoint.model_files import WEIGHTS
 from ownbert.data.corpus.documents import find_files, fingerprint
 from ownbert.data.readers.columns import ColumnNames
 from ownbert.data.readers.texts_or_files import corpus_files
@@ -56,11 +57,17 @@ from ownbert.fitting.recipe import FitRecipe
 from ownbert.fitting.report.report import write_report
 from ownbert.fitting.self_training import self_train
 from ownbert.fitting.taught_texts import mixed_texts, pieces_of
+from ownbert.folders import refuse_foreign, writing
 from ownbert.hub import model_folder
 from ownbert.inference.any_predictor import open_predictor
 from ownbert.inference.blend import KINDS, Blend, BlendMember
 from ownbert.inference.blend_predictor import BlendPredictor, network_scores, score_all
-from ownbert.inference.finished_files import network_files, require_inside
+from ownbert.inference.finished_files import (
+    BESIDE_WEIGHTS,
+    REPORTS,
+    network_files,
+    require_inside,
+)
 from ownbert.inference.frozen_probe import ENCODER
 from ownbert.inference.pipeline import Predictor
 from ownbert.inference.predictor import NetworkPredictor, characters
@@ -83,6 +90,8 @@ _STUDENT = "network taught by the blend"
 
 # What is made on the way, and what is finished of it.
 WORK, STATE = "work", "fit.json"
+# All that may be in the folder then.
+_WRITTEN = (*(RECIPE, STATE, BLEND, WORK, "members", WEIGHTS), *REPORTS, *BESIDE_WEIGHTS)
 _FORMAT = 1
 _SECONDS = schema.number(0, 1e9)
 _POINT = schema.list_of(schema.number(-1e9, 1e9), least=2, most=2)
@@ -222,7 +231,11 @@ def fit_folder(
             f"{folder} already holds a model; continue with --resume, start anew with --overwrite, "
             "or choose another folder"
         )
-    with _checked(train, folder, dev, test, unlabelled, options, quiet=quiet) as run:
+    refuse_foreign(folder, _WRITTEN)
+    with (
+        writing(folder),
+        _checked(train, folder, dev, test, unlabelled, options, quiet=quiet) as run,
+    ):
         if overwrite and not resume:
             model = run.recipe.model
             if model and folder.resolve() in Path(model).resolve().parents:

@@ -17,21 +17,16 @@ from ownbert.inference.engines import KINDS, PARITY
 from ownbert.inference.exported_network import CRF
 from ownbert.run.file_names import BLEND, CARD, CONFUSION, ENCODER, ENSEMBLE, SOURCE
 from ownbert.schema import anything, list_of, maybe, record, text
-from ownbert.text.config_file import ADDED, SPECIAL
-from ownbert.text.config_file import CONFIG as TOKENIZER_CONFIG
-from ownbert.text.files import TOKENIZER
-from ownbert.text.styles import STYLES
+from ownbert.text.files import TOKENIZER_FILES
 from ownbert.train.log import CURVES
 from ownbert.views.linear_files import LINEAR, PROBE
 
 MODULES = "modules.json"
 # What ``ownbert fit`` says in words, with some of the texts.
 REPORTS = ("report.html", "report.json", "report.txt")
-_VOCABULARIES = {name for style in STYLES for name in style.files.values()}
-_TOKENIZER = (TOKENIZER, TOKENIZER_CONFIG, SPECIAL, ADDED, *sorted(_VOCABULARIES))
 # Of a network, without its weights.
-_BESIDE_WEIGHTS = (
-    *(CONFIG, "generation_config.json", PROCESSOR, *_TOKENIZER),
+BESIDE_WEIGHTS = (
+    *(CONFIG, "generation_config.json", PROCESSOR, *TOKENIZER_FILES),
     *(MODULES, "sentence_bert_config.json", "config_sentence_transformers.json"),
 )
 _PROGRAM = "model.pt2"  # of torch.export
@@ -52,12 +47,12 @@ def network_files(folder: Path, *, weights: bool = True) -> Iterator[Path]:
     Raises:
         InputError: a file that names others is damaged.
     """
-    yield from _those(folder, _BESIDE_WEIGHTS)
-    yield from _those(folder, [f"{SOURCE}/{name}" for name in _TOKENIZER])
+    yield from _those(folder, BESIDE_WEIGHTS)
+    yield from _those(folder, [f"{SOURCE}/{name}" for name in TOKENIZER_FILES])
     if weights:
         yield from _weights(folder)
     for module in _modules(folder):
-        yield from _those(folder, [module / name for name in _BESIDE_WEIGHTS])
+        yield from _those(folder, [module / name for name in BESIDE_WEIGHTS])
         if weights:
             yield from (module / name for name in _weights(folder / module))
 

@@ -629,6 +629,8 @@ MESSAGES = {
     "{} is {}; it is {}": "{} 为 {*}；应为 {*}",
     "give ids that have their special tokens as one list": "请把已含特殊词元的 ID 放在一个列表中",
     "decode needs one list of ids, whole numbers from 0": "decode 需要一个 ID 列表，整数，从 0 起",
+    "{} was not written by ownbert and would be replaced; choose another folder": "{} 不是 ownbert 写的，会被替换；请选择另一个目录",
+    "{} is no file of a token store; choose another folder": "{} 不是词元库的文件；请选择另一个目录",
     # hub
     "{} is no name of a model of the hub; write {}org/name": "{} 不是 hub 上的模型名称；请写 {}组织/名称",
     "no such folder: {}": "目录不存在：{}",
