@@ -185,6 +185,7 @@ def test_the_manifest_of_a_shard(place: Path):
     [
         ("recipe.yaml", "seed: 0\nminutes: 5\nlabels_per_class: null\n", True),
         ("recipe.yaml", "seed: 0\noptim: {lr: 1}\n", False),
+        ("recipe.yaml", "seed: 0\ndata: {}\nmodel: {}\noptim: {}\nrun: {}\n", True),
         ("recipe.yaml", "a: [", None),
         ("fit.json", '{"format": 1, "identity": {}, "candidates": []}', True),
         ("fit.json", '{"format": 1}', False),
@@ -192,7 +193,8 @@ def test_the_manifest_of_a_shard(place: Path):
         ("config.json", '{"model_type": "bert"}', None),
         ("config.json", '{"model_type": "bert", "ownbert_vocabulary": {}}', True),
         ("log.jsonl", '{"step": 1, "seconds": 0.5}\n', True),
-        ("log.jsonl", '{"step": 1, "loss": 0.5}\n', False),
+        ("log.jsonl", '{"step": 1, "loss": 0.5}\n', None),
+        ("log.jsonl", '{"message": "started"}\n', False),
         ("log.jsonl", "", None),
         ("report.html", '<p class="kind">OwnBERT report: x</p>', True),
         ("report.html", '<p class="kind">OwnBERT 报告：x</p>', True),

@@ -32,8 +32,7 @@ _KEYS = {
 # a part, and metrics that are drawn.
 _OWN_KEY = "ownbert_"
 _SOME_KEYS = ({"shard", "input_digest", "sha256"}, {"labels", "confusion"})
-_RECIPES = ({"seed", "data", "task", "optim", "run"}, {"seed", "minutes", "labels_per_class"})
-_LOG_KEYS = {"step", "seconds"}
+_RECIPES = ({"seed", "data", "optim", "run"}, {"seed", "minutes", "labels_per_class"})
 CARD_SIGN = "<!-- Written by ownbert"
 _REPORT = (b">OwnBERT report: ", ">OwnBERT 报告：".encode())
 # What our pictures say of themselves, and those of earlier versions, as all of matplotlib do.
@@ -172,7 +171,12 @@ def _is_recipe(data: bytes, name: str) -> bool:
 def _is_log(data: bytes, name: str) -> bool | None:
     first = data.split(b"\n", 1)[0]
     value = json.loads(first) if first else None
-    return None if value is None else isinstance(value, dict) and value.keys() >= _LOG_KEYS
+    if value is None:  # nothing has been logged yet
+        return None
+    keys = value.keys() if isinstance(value, dict) else ()
+    if "step" not in keys:
+        return False
+    return True if "seconds" in keys else None  # logs of others have steps, too
 
 
 def _is_page(data: bytes, name: str) -> bool:

@@ -1,5 +1,6 @@
 """Copies of folders hold known files only, and nothing from outside of the folder."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,12 @@ from ownbert.errors import InputError
 from ownbert.finetuning.estimator import OwnBertClassifier
 from ownbert.fitting.networks import copy_network
 from ownbert.inference.finished_files import finished_files
+from ownbert.views.linear_view import LinearView
 from support.cli import refusal, run_cli
 from support.tiny import COMMIT, NAMES_OF_A_MODEL, in_the_cache, made
 
 SECRET = "a secret text"
+ENDS = ("json", "safetensors")
 FOREIGN = ("notes.json", "words.txt", "x.model", "work/rows.txt", "1_Pooling/rows.txt")
 
 
@@ -91,22 +94,25 @@ def test_links_of_the_cache_of_the_hub_are_copied(tmp_path: Path):
 
 
 def test_a_blend_is_copied_with_all_that_it_reads(topics: Path, tmp_path: Path):
-    """Of several texts without labels linear models are self-trained, which use others' views."""
+    """A self-trained linear model uses the view of another one, which may have no weight itself."""
     folder, copy = tmp_path / "best", tmp_path / "copy"
-    (tmp_path / "few.csv").write_text(
-        "".join((topics / "train.csv").read_text().splitlines(keepends=True)[:31])
+    ownbert.fit(topics / "train.csv", output=folder, minutes=0.01, quiet=True)
+    blend = json.loads((folder / "blend.json").read_text())
+    name = blend["members"][0]["folders"][0].removeprefix("members/")
+    LinearView.load(folder / "members" / name).save(
+        folder / "members" / "self-trained" / name, beside=True
     )
-    options = {"unlabelled": topics / "corpus.txt", "minutes": 0.2, "quiet": True}
-    predictor = ownbert.fit(tmp_path / "few.csv", output=folder, **options)
+    blend["members"] = [{**blend["members"][0], "folders": [f"members/self-trained/{name}"]}]
+    (folder / "blend.json").write_text(json.dumps(blend))
+    OwnBertClassifier.from_pretrained(folder).save(copy)
     texts = (topics / "corpus.txt").read_text().splitlines()[:20]
-    estimator = OwnBertClassifier.from_pretrained(folder)
-    estimator.save(copy)
-    again = ownbert.Predictor(copy)
-    assert (again.predict_proba(texts) == predictor.predict_proba(texts)).all()
-    assert any("self-trained" in str(name) for name in finished_files(folder))
+    one, two = (ownbert.Predictor(each).predict_proba(texts) for each in (folder, copy))
+    assert (one == two).all()
+    linear = {f"members/{one}{name}/linear.{end}" for one in ("", "self-trained/") for end in ENDS}
+    assert linear <= {name.as_posix() for name in finished_files(folder)}
     assert {p for p in copy.rglob("*") if p.is_file()} == {
         copy / name for name in finished_files(folder)
     }
     card = (folder / "README.md").read_text()
-    rows = (tmp_path / "few.csv").read_text().splitlines()[1:]
+    rows = (topics / "train.csv").read_text().splitlines()[1:]
     assert not [row for row in rows if row.split(",", 1)[1] in card]
